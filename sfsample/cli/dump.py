@@ -15,6 +15,7 @@ from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.targets import target_pids
 from sfsample.cli.terminal import printable, say
+from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump
 from sfsample.dumping.run import DumpOptions, Examiner, Meanwhile, dump_all
@@ -68,6 +69,7 @@ def _options(arguments: Namespace) -> DumpOptions:
         looks=arguments.looks, interval_s=arguments.interval, max_frames=arguments.max_frames,
         stack_bytes=arguments.stack_bytes, steppers=choose_steppers(arguments.unwind),
         stop=not arguments.no_stop, consistent=arguments.consistent, debug_dirs=tuple(arguments.debug_dir),
+        python=arguments.python is not PythonView.OFF,
     )  # fmt: skip
 
 

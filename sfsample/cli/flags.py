@@ -6,6 +6,7 @@ Help and completion are both made from this description.
 from argparse import ArgumentParser, BooleanOptionalAction
 
 from sfsample.cli import values, when
+from sfsample.core.python_view import PythonView
 
 _INPUT = 'json of sfsample, folded or pprof; a directory of such files, or a pattern ("2026-11-*.json")'
 
@@ -348,7 +349,17 @@ def _add_walking(parser: ArgumentParser) -> None:
         help="copy at most N bytes of stack per thread (default: 256K)")  # fmt: skip
     add("--kernel", action="store_true",
         help="add kernel frames of sleeping threads (--mode wall; needs root)")  # fmt: skip
+    _add_python(parser)
     _add_names(parser)
+
+
+def _add_python(parser: ArgumentParser) -> None:
+    usual = PythonView.AUTO
+    parser.add_argument("--python", choices=("auto", "only", "off"), default=usual, type=PythonView,
+                        help="frames of Python functions: with native ones, alone, or none "
+                        f"(default: {usual})")  # fmt: skip
+    parser.add_argument("--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
+                        help="keep the interpreter's own frames between Python frames")  # fmt: skip
 
 
 def _add_unwinding(parser: ArgumentParser) -> None:

@@ -34,6 +34,7 @@ class StopReason(StrEnum):
     NO_PROGRESS = "no_progress"  # the caller's frame would not lie above this one
     BAD_PC = "bad_pc"  # the return address is not executable
     MAX_FRAMES = "max_frames"
+    PYTHON = "python"  # the native walk is whole, but a Python frame was not copied
 
 
 class Frame(NamedTuple):

@@ -34,10 +34,11 @@ class Dumper:
     """Dumps one process: call `look` once or several times, then `result`."""
 
     def __init__(
-        self, process: LiveProcess, unwinder: Unwinder, *, stop: bool = True, consistent: bool = False
-    ) -> None:
+        self, process: LiveProcess, unwinder: Unwinder, *, stop: bool = True, consistent: bool = False,
+        python: bool = True,
+    ) -> None:  # fmt: skip
         self.process = process
-        self._capturer = ThreadCapturer(process, unwinder, stop=stop)
+        self._capturer = ThreadCapturer(process, unwinder, stop=stop, python=python)
         self._consistent = consistent
         self._at_one_instant: ConsistentCapture | None = None  # the last one
         self._facts = FactReader(process.proc)
@@ -53,6 +54,8 @@ class Dumper:
         before, self._threads, self._rests_left_ns = self._threads, {}, _MAX_RESTS_NS
         self._facts.begin()
         if self._consistent:
+            for tid in self.process.proc.threads():
+                self._capturer.prepare(self.process.thread(tid))
             self._capturer.source = self._at_one_instant = self.process.capture_consistently()
         self._to_collect = dict(self.process.threads())
         while self._to_collect and not should_stop():
@@ -127,9 +130,11 @@ class Dumper:
             return thread._replace(error=_GONE if found.gone else found.detail)
         snapshot = found.snapshot
         stop_ns = snapshot.stop_ns if snapshot.capture is Capture.STOPPED else None
+        gil = self._capturer.gil(self.process.thread(thread.tid)) if found.python else None
         return thread._replace(
-            capture=snapshot.capture, stop_ns=stop_ns, stack=found.stack, modules=found.modules
-        )
+            capture=snapshot.capture, stop_ns=stop_ns, stack=found.stack, modules=found.modules,
+            python=found.python, gil=gil,
+        )  # fmt: skip
 
     def result(self) -> ProcessDump:
         """Return all that was collected."""
@@ -150,7 +155,7 @@ class Dumper:
         return ProcessDump(
             pid=target.pid, name=process.name if process else "?", cmdline=_command_line(target),
             exe=proc.link("exe"), time=self._time, threads=threads,
-            problems=(*target.opener.problems, *target.modules.problems),
+            problems=(*target.opener.problems, *target.modules.problems, *self._capturer.python_problems),
             children=self._facts.children() if waits_for_children else (),
             locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
             tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,

@@ -16,7 +16,7 @@ from sfsample.dumping.diagnose.wording import signal_name
 from sfsample.dumping.model import ProcessDump
 from sfsample.modules.module import Module
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
-from sfsample.symbolize.named_frame import NamedFrame
+from sfsample.symbolize.named_frame import NamedFrame, python_frame
 
 
 def dump_json(
@@ -63,11 +63,26 @@ def _thread(named: NamedThread, wait: Wait | None, depth: int | None) -> dict[st
         "wchan": thread.wchan,
         "kernel_stack": list(thread.kernel_stack),
         "waits_for": _wait(wait),
+        "gil": thread.gil_state,
+        "python": [python_json(frame) for frame in named.python] or None,
         "stop_reason": str(stack.stop_reason) if stack else None,
-        "frames": [
-            value for frame, module, names in named.rows(depth) for value in frame_json(frame, module, names)
-        ],
+        "frames": [*_frames(named, depth)],
     }
+
+
+def _frames(named: NamedThread, depth: int | None) -> Iterator[dict[str, Any]]:
+    """Yield the frames; those of Python come before the native frame of the loop that evaluates them."""
+    runs = dict(named.dump.python.activations) if named.dump.python else {}
+    for index, (frame, module, names) in enumerate(named.rows(depth)):
+        for place in runs.get(index, ()):
+            unknown = dict.fromkeys(("pc", "sp", "cfa", "offset", "module", "module_offset", "build_id"))
+            yield {**unknown, **python_json(python_frame(place)), "found": "python", "inlined": False}
+        yield from frame_json(frame, module, names)
+
+
+def python_json(frame: NamedFrame) -> dict[str, Any]:
+    """Return the value of a Python frame."""
+    return {"function": frame.function, "file": frame.file, "line": frame.line}
 
 
 def _syscall(call: DecodedSyscall | None) -> dict[str, Any] | None:

@@ -40,6 +40,7 @@ class DumpOptions(NamedTuple):
     stop: bool = True  # threads that run may be stopped
     consistent: bool = False  # all threads at one instant
     debug_dirs: Sequence[str] = ()  # searched for debug files before the system's
+    python: bool = True  # Python frames too
 
 
 DEFAULT_OPTIONS = DumpOptions()
@@ -151,7 +152,8 @@ def _open(pid: int, how: DumpOptions, image_cache: ImageCache) -> Dumper:
     except AlreadyTraced:
         process = LiveProcess(pid, how.stack_bytes, attach=False, image_cache=image_cache)
     unwinder = Unwinder(process.modules, steppers=how.steppers, max_frames=how.max_frames)
-    return Dumper(process, unwinder, stop=how.stop, consistent=how.consistent and how.stop)
+    consistent = how.consistent and how.stop
+    return Dumper(process, unwinder, stop=how.stop, consistent=consistent, python=how.python)
 
 
 class Examiner:

@@ -167,6 +167,7 @@ def _stack(named: NamedThread, style: Style) -> Iterator[str]:
     if stack is None:
         yield f"  not captured: {style.clean(named.dump.error or '?')}"
         return
+    yield from _python(named, style)
     if not stack.frames:
         yield "  works for the kernel (io_uring, vhost), and runs no code of the program"
     for depth, (frame, module, names) in enumerate(named.rows(style.depth)):
@@ -176,6 +177,18 @@ def _stack(named: NamedThread, style: Style) -> Iterator[str]:
         yield f"  ... and {len(stack.frames) - style.depth} more"
     elif stack.stop_reason is not StopReason.OUTERMOST:
         yield f"  [truncated: {stack.stop_reason} at {style.clean(stack.stopped_at or '?')}]"
+
+
+def _python(named: NamedThread, style: Style) -> Iterator[str]:
+    """Yield the Python frames, which come before the native ones: they say what a person wants to know."""
+    frames = named.python
+    for depth, frame in enumerate(frames[: style.depth]):
+        where = f"{frame.file}:{frame.line or '?'}" if frame.file else ""
+        yield f"  py{depth:<3} {frame.function}  {where}"
+    if style.depth is not None and len(frames) > style.depth:
+        yield f"  ... and {len(frames) - style.depth} more"
+    if named.dump.python is not None and not named.dump.python.is_whole:
+        yield "  [truncated: python]"
 
 
 def _frame(depth: int, frame: Frame, module: Module | None, name: NamedFrame, style: Style) -> str:

@@ -9,13 +9,22 @@ from sfsample.modules.module import Module
 PROCESS_KEY_STEP = 1 << 22  # above every pid: PID_MAX_LIMIT, Linux include/linux/threads.h
 
 
+class PythonPlace(NamedTuple):
+    """A line of a Python function.  `first_line` is that of its definition; None: unknown."""
+
+    function: str
+    file: str
+    line: int | None
+    first_line: int | None
+
+
 class Location(NamedTuple):
     """A place in code.  `address` and `lookup` are vaddrs in `module`, or run-time addresses without one.
 
     `address` is the pc of the frame; `lookup` is the address to symbolize: one less for a return address.
     `pid` is 0 where there is a module, so that all processes share the location; else it is the key of the
     process whose (generated) code this is.  `found`: how the frame was found.  `kernel`: the name of a kernel
-    function; nothing else is known of it then.
+    function, `python` a place in Python; nothing else is known of it then.
     """
 
     module: Module | None
@@ -24,6 +33,7 @@ class Location(NamedTuple):
     pid: int = 0
     found: str = ""
     kernel: str = ""
+    python: PythonPlace | None = None
 
 
 class Located(NamedTuple):
@@ -46,6 +56,11 @@ def pid_of(process_key: int) -> int:
 def kernel_locations(functions: Iterable[str], pid: int) -> tuple[Location, ...]:
     """Return the locations of the kernel functions in which a thread of process `pid` sleeps."""
     return tuple(Location(None, 0, 0, pid, kernel=function) for function in functions)
+
+
+def python_location(place: PythonPlace) -> Location:
+    """Return the location of a Python frame."""
+    return Location(None, 0, 0, 0, "python", python=place)
 
 
 def locate(frame: Frame, module: Module | None, pid: int) -> Location:

@@ -24,9 +24,11 @@ from sfsample.process.capture_sleeping import SleepingThread
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.process import LiveProcess
+from sfsample.process.python_capture import PythonCapture
 from sfsample.process.stop_request import PATIENCE_NS
 from sfsample.process.thread import LastStop, Thread
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
+from sfsample.python.runtime import Gil, PythonStack
 
 _MAX_ATTEMPTS = 8
 _MAX_DOUBTS = 3  # attempts in which a stack that ends too early is not believed while libraries come and go
@@ -85,7 +87,7 @@ class CapturedStack(NamedTuple):
     `generation` is that of the module map, `modules` has one for each frame.  `stops` are the snapshots for
     which the thread was stopped (a capture that taught something is repeated), `reading` is there when the
     last one was not a stop.  `kernel` are the functions in which the thread sleeps, innermost first.  The
-    outermost `again` frames are those of the last capture, in the same modules.
+    outermost `again` frames are those of the last capture, in the same modules.  `python`: the Python frames.
     """
 
     snapshot: ThreadSnapshot
@@ -96,14 +98,17 @@ class CapturedStack(NamedTuple):
     again: int = 0
     stops: tuple[ThreadSnapshot, ...] = ()
     reading: SleepingThread | None = None
+    python: PythonStack | None = None
 
 
 class ThreadCapturer:
     """Captures threads of one process, from `source`; with `stop` False it never stops a thread."""
 
     def __init__(
-        self, process: LiveProcess, unwinder: Walker, *, stop: bool = True, kernel: bool = False
-    ) -> None:
+        self, process: LiveProcess, unwinder: Walker, *, stop: bool = True, kernel: bool = False,
+        python: bool = False,
+    ) -> None:  # fmt: skip
+        self.python = PythonCapture(process) if python else None
         self._process = process
         self.source: ThreadSource = process
         self._unwinder = unwinder
@@ -136,6 +141,7 @@ class ThreadCapturer:
             stop_filter = AWAKE_THREADS if stops else stop_filter
             generation, asked = process.modules.generation, thread.asked_generation
             thread.asked_generation = None
+            self.prepare(thread)
             taken = self._take(thread, state, patience_ns, stop_filter)
             if isinstance(taken, NotCaptured):
                 if taken.pending:
@@ -156,6 +162,9 @@ class ThreadCapturer:
                 _log.debug("thread %d is captured again: another stack of it was found", thread.tid)
                 continue
             captured = self._captured(snapshot, stack, last)
+            if self.python is not None:
+                python = self.python.stack(thread, snapshot.memory, stack.frames)
+                captured = captured._replace(python=python)
             # where libraries come and go, a missing one that was not there for a moment may cut a stack short
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and process.modules.has_unmapped_files
             if self._is_certain(thread, stack, captured.modules, checked) and not (
@@ -168,6 +177,11 @@ class ThreadCapturer:
         return NotCaptured(
             Reason.UNSTABLE, "libraries were replaced by others while it was captured", stops=tuple(stops)
         )
+
+    def prepare(self, thread: Thread) -> None:
+        """Have the next copy of a thread include what its Python frames need."""
+        if self.python is not None:
+            self.python.prepare(thread)
 
     def walk(self, snapshot: ThreadSnapshot, last: Located | None = None) -> CapturedStack:
         """Unwind a snapshot that exists already; nothing is checked or captured again."""
@@ -281,11 +295,20 @@ class ThreadCapturer:
         self.kernel_refused |= functions is None and counters is not None
         return functions or () if counters == reading.counters else ()
 
+    def gil(self, thread: Thread) -> Gil | None:
+        """Return the GIL that a thread needs to run Python; None: it is unknown, or there is none."""
+        return None if self.python is None else self.python.gil(thread)
+
+    @property
+    def python_problems(self) -> tuple[str, ...]:
+        """Why Python frames are not shown; empty where they are, or the process has none."""
+        return (self.python.problem,) if self.python is not None and self.python.problem else ()
+
     @property
     def problems(self) -> Counter[str]:
         """What could not be had, and answers of steppers that were not believed: how often."""
         found = {KERNEL_STACK_REFUSED: int(self.kernel_refused), _CUT_SHORT: self._process.copy.cut_short}
-        return self._unwinder.rejected_rows + Counter(found)
+        return self._unwinder.rejected_rows + Counter(found) + Counter(self.python_problems)
 
     # -- the libraries in which a stack lies
 

@@ -20,6 +20,7 @@ from mmap import PAGESIZE
 from sfsample.core.arch import Arch
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.core.stack import Found, Stack, StopReason, found_of
+from sfsample.process.beside import Beside
 from sfsample.process.thread import Thread
 from sfsample.process.vm import CopyBuffer, read_memory
 
@@ -49,6 +50,7 @@ class StackCopy:
         self._base = self._count = self._requested = 0
         self._until_ns, self._out_of_time = _NO_LIMIT_NS, False
         self.cut_short = 0  # copies that the time limit has ended
+        self._beside: Beside | None = None  # of the thread that was copied last
         self._extra: list[tuple[int, int]] = []  # address and size of the content of each spare
 
     def rehearse(self, thread: Thread) -> None:
@@ -62,7 +64,12 @@ class StackCopy:
         tid, (low, high) = thread.tid, thread.stack_extent
         end = high if low <= sp < high else _ADDRESS_LIMIT
         self._until_ns, self._out_of_time = until_ns, False
+        self._beside = thread.beside
         self._base, self._requested, self._count = self._copy_from(self._buffer, tid, sp, end)
+        if self._beside is not None:
+            copied = memoryview(self._buffer.bytes)[: self._count]
+            stack = BytesMemory(self._base, copied, self._arch.byteorder)  # type: ignore[arg-type]  # is only read
+            self._beside.follow(tid, stack)
         self._extra = []
         if self._marks:
             self._copy_interrupted(tid)
@@ -95,7 +102,10 @@ class StackCopy:
                 self._out_of_time = True
                 break
             piece = min(_PIECE_BYTES, size - at)
-            got = buffer.fill(tid, start + at, piece, at)
+            first = None
+            if at == 0 and buffer is self._buffer and self._beside is not None:
+                first = self._beside.fill(tid, buffer, start, piece)
+            got = buffer.fill(tid, start + at, piece, at) if first is None else first
             at += got
             if got < piece:
                 break
@@ -127,12 +137,13 @@ class StackCopy:
         order = self._arch.byteorder
         bounded = self._out_of_time or self._count == self._requested == self._slice
         memory = BytesMemory(self._base, bytes(memoryview(self._buffer.bytes)[: self._count]), order)
-        if not self._extra:
+        beside = self._beside.result() if self._beside is not None else ()
+        if not self._extra and not beside:
             return memory, bounded
         others = (BytesMemory(start, bytes(memoryview(spare.bytes)[:size]), order)
                   for spare, (start, size) in zip(self._spares, self._extra, strict=False))  # fmt: skip
         bounded |= any(size == self._slice for _, size in self._extra)
-        return PiecewiseMemory(memory, *others), bounded
+        return PiecewiseMemory(memory, *others, *beside), bounded
 
     def _learn_extent(self, thread: Thread, sp: int) -> None:
         """Learn where a thread's stack lies, and cut off what was copied beyond its end."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from sfsample.core.snapshot import Registers
 from sfsample.modules.module import Module
+from sfsample.process.beside import Beside
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.scheduler import RunQueueBalance
 from sfsample.process.stop_request import StopRequest
@@ -33,7 +34,7 @@ class Thread:
     """A thread: its /proc files, stop request, stacks, balance, and what its next capture needs."""
 
     __slots__ = (
-        "asked_asleep", "asked_generation", "asleep", "balance", "files", "last_stop", "modules",
+        "asked_asleep", "asked_generation", "asleep", "balance", "beside", "files", "last_stop", "modules",
         "other_stacks", "other_stacks_end", "stack_extent", "stop", "tid",
     )  # fmt: skip
 
@@ -45,6 +46,7 @@ class Thread:
         self.other_stacks: tuple[int, ...] = ()  # addresses from which other stacks are copied too
         # (pc, sp) of the frame that led to the last of them
         self.other_stacks_end: list[tuple[int, int]] = []
+        self.beside: Beside | None = None  # what is copied together with its stack
         self.balance = RunQueueBalance()
         self.modules: frozenset[Module] = frozenset()  # on its last stack
         self.asleep: SyscallInfo | None = None  # where it slept when it was last read

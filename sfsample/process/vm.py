@@ -32,6 +32,10 @@ class CopyBuffer:
         self._local_at = ctypes.addressof(self._local)
         self._remote_at = ctypes.addressof(self._remote)
 
+    def iovec(self, size: int) -> Iovec:
+        """Return where the first bytes of the buffer are, for a call that fills it."""
+        return Iovec(self._address, min(size, len(self.bytes)))
+
     def fill(self, pid: int, address: int, size: int, at: int = 0) -> int:
         """Copy up to `size` bytes from `address` of `pid` to position `at`; return how many were readable.
 
@@ -60,12 +64,40 @@ class Pieces:
             self._calls.append((local, (Iovec * len(batch))(*(Iovec(*piece) for piece in batch))))
             address += local.len
 
+        self._sizes = [size for _, size in pieces]
+
+    def view(self, number: int) -> memoryview:
+        """Return the bytes of one piece, as the last call has read them."""
+        begin = sum(self._sizes[:number])
+        return memoryview(self._bytes)[begin : begin + self._sizes[number]]
+
     def read(self, pid: int) -> bytearray:
         """Return the joined pieces, valid until the next call; empty: a piece could not be read."""
         for local, remote in self._calls:
             if _readv(pid, ctypes.byref(local), 1, remote, len(remote), 0) != local.len:
                 return bytearray()
         return self._bytes
+
+
+class PiecesAndStack(Pieces):
+    """Pieces that are read in the same call as a stack, whose place is another one each time."""
+
+    def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
+        super().__init__(pieces)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._bytes))
+        self._local = (Iovec * 2)(Iovec(start, len(self._bytes)))
+        self._remote = (Iovec * (len(pieces) + 1))(*(Iovec(*piece) for piece in pieces))
+
+    def read_with(self, pid: int, buffer: CopyBuffer, address: int, size: int) -> int | None:
+        """Read the pieces, and up to `size` bytes from `address` into a buffer.
+
+        Return how many of these were readable; None: a piece could not be read.
+        """
+        local, remote = self._local, self._remote
+        local[1] = buffer.iovec(size)
+        remote[len(remote) - 1] = Iovec(address, local[1].len)
+        rest: int = _readv(pid, local, 2, remote, len(remote), 0) - len(self._bytes)
+        return rest if rest >= 0 else None
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes | None:

@@ -13,8 +13,10 @@ import logging
 import time
 from collections.abc import Callable
 
+from sfsample.core.python_view import PythonView
 from sfsample.errors import TargetError
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, can_set_cpu_timers, can_set_timers
+from sfsample.process.python_capture import runs_python
 from sfsample.recording.free_cpus import FreeCpus
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
@@ -153,6 +155,8 @@ class TrialSampler:
 
     def _obstacle(self) -> str:
         """Return why timers cannot take the samples, or ''."""
+        if self._options.python is not PythonView.OFF and any(map(runs_python, self._processes.all)):
+            return "timers show no Python frames (--perf-events takes them)"
         if self._profile.stats.max_stack_bytes > MAX_SAMPLE_STACK_BYTES:
             return f"stacks are larger than the {MAX_SAMPLE_STACK_BYTES >> 10} KiB that a timer can copy"
         arch = self._processes.all[0].arch

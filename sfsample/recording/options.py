@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack
 from sfsample.modules.module_map import ModuleMap
@@ -50,6 +51,7 @@ class RecordOptions:
     taken.  `bad_stacks`: where incomplete stacks are kept.  `debug_dirs`: searched for separate debug files
     before the system's directories; these may have the only unwind tables.  `labels`: added to those that are
     found, and they win.  `environ`: look for labels in the environment, too (`process.labels`).
+    `python`: what is shown of threads that run Python.
 
     `max_pause` seconds: hold a thread no longer, nor wait so long for it to stop.  `max_overhead`: leave out
     ticks to stay below this share of the elapsed time (0.01 is one percent).  `perf_events` True: the
@@ -72,6 +74,7 @@ class RecordOptions:
     perf_events: bool | None = None
     labels: Sequence[tuple[str, str]] = ()
     environ: bool = True
+    python: PythonView = PythonView.AUTO
 
     def __post_init__(self) -> None:
         check_stack_bytes(self.stack_bytes)

@@ -11,6 +11,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
+from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
 from sfsample.process.capture import ThreadCapturer
@@ -56,7 +57,7 @@ class PerfProcess:
         self._process_key = profile.register_process(
             process.pid, process.start_time, process.root, process.name
         )
-        self._recorder = Recorder(profile, self._process_key, BEGINNING)
+        self._recorder = Recorder(profile, self._process_key, BEGINNING, PythonView.OFF)
         self._tid_history = TidHistory(process.thread, self._leader_name)
         self._is_new = is_new
         self._sampled_ns = 0  # CPU time that samples stand for

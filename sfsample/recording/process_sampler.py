@@ -72,7 +72,7 @@ class ProcessSampler:
         self._process_key = profile.register_process(
             process.pid, process.start_time, process.root, process.name
         )
-        self._recorder = Recorder(profile, self._process_key, since)
+        self._recorder = Recorder(profile, self._process_key, since, options.python)
 
     @property
     def longest_hold_ns(self) -> int:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from sfsample.core.python_view import PythonView
 from sfsample.errors import TargetError
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.process import LiveProcess
@@ -96,7 +97,10 @@ class PtraceSampler:
         unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
         if named:
             unwinder.prepare(process.arch)
-        capturer = ThreadCapturer(process, unwinder, stop=options.stop, kernel=options.kernel)
+        capturer = ThreadCapturer(
+            process, unwinder, stop=options.stop, kernel=options.kernel,
+            python=options.python is not PythonView.OFF,
+        )  # fmt: skip
         return ProcessSampler(
             process, capturer, self.profile, options, self._jitter, named=named, since=self._last_tick
         )

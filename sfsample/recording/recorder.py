@@ -7,11 +7,14 @@ after a second, then more and more seldom, and when the thread runs again.
 
 from collections.abc import Iterable, Sequence
 
+from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture, ThreadSnapshot
+from sfsample.core.stack import StopReason
 from sfsample.modules.location import Located, Location, kernel_locations, locate
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
 from sfsample.process.scheduler import held_ns, ran_ns
+from sfsample.recording.merge_python import with_python
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import Places, Sample, ThreadKey, TickTime
 from sfsample.recording.thread_table import FLUSH_NS, SampledThread
@@ -22,8 +25,8 @@ _MAX_FLUSH_NS = 8 * FLUSH_NS
 class Recorder:
     """Counts the samples of one process into a profile.  `now` is the last tick."""
 
-    def __init__(self, profile: Profile, process_key: int, begin: TickTime) -> None:
-        self._profile = profile
+    def __init__(self, profile: Profile, process_key: int, begin: TickTime, python: PythonView) -> None:
+        self._profile, self._python = profile, python
         self._process_key = process_key
         self._locations: dict[tuple[int, bool, str], Location] = {}  # of frames, as of `_generation`
         self._generation = 0
@@ -79,7 +82,12 @@ class Recorder:
         locations = self._locate(captured, thread.last)
         thread.last = Located(captured.generation, captured.stack.frames, captured.modules, locations)
         kernel = kernel_locations(captured.kernel, self._process_key) if captured.kernel else ()
-        thread.last_stack = captured.stack, Places((*kernel, *locations))
+        stack = captured.stack
+        if captured.python is not None:
+            locations = with_python(locations, captured.python, self._python)
+            if stack.stop_reason is StopReason.OUTERMOST and not captured.python.is_whole:
+                stack = stack._replace(stop_reason=StopReason.PYTHON)
+        thread.last_stack = stack, Places((*kernel, *locations))
 
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
         """Return the locations of the frames; frames of the last sample have the same as then."""

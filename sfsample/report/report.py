@@ -42,7 +42,7 @@ class ReportFrame(NamedTuple):
     file: str | None = None
     line: int | None = None
     inlined: bool = False
-    kind: str = ""  # "k" kernel, "j" JIT
+    kind: str = ""  # "k" kernel, "j" JIT, "p" Python
     found: str = ""  # how the unwinder found the frame: a `Found`
 
 

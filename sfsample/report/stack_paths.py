@@ -15,7 +15,7 @@ _INNERMOST = "context"  # how the innermost frame of every stack is found; it te
 
 
 class Label(NamedTuple):
-    """The text of one box, and the path of the module it is in."""
+    """The text of one box, and the path of the module it is in: of a Python function its source file."""
 
     text: str
     module: str | None = None
@@ -35,7 +35,9 @@ class StackPaths(NamedTuple):
 def stack_paths(report: Report, *, threads: bool) -> StackPaths:
     """Return the paths of a report's stacks, in its order.  `threads`: each thread has a root of its own."""
     roots = [_root(report, stack, threads=threads) for stack in report.stacks]
-    frame_labels = [Label(frame.text, frame.module) for frame in report.frames]
+    frame_labels = [
+        Label(frame.text, frame.file if frame.kind == "p" else frame.module) for frame in report.frames
+    ]
     labels = sorted(
         {*frame_labels, *(label for root in roots for label in root)},
         key=lambda label: (label.text, label.module or ""),

@@ -7,6 +7,8 @@ become `?` (tests/symbolize/test_named_frame.py).
 
 from typing import Literal, NamedTuple
 
+from sfsample.modules.location import PythonPlace
+
 _UNSAFE = (
     *range(0x20),  # C0: newline, tab, ESC
     *range(0x7F, 0xA0),  # DEL and C1: 0x9B starts an escape sequence too
@@ -17,7 +19,7 @@ _UNSAFE = (
 )  # fmt: skip
 _REPLACEMENTS = dict.fromkeys(_UNSAFE, "?") | {ord(";"): ":"}
 
-Kind = Literal["", "k", "j"]  # of a frame: native code, kernel code, generated code (a JIT's)
+Kind = Literal["", "k", "j", "p"]  # native code, kernel code, generated code (a JIT's), Python
 
 
 class NamedFrame(NamedTuple):
@@ -35,6 +37,13 @@ class NamedFrame(NamedTuple):
     line: int | None = None
     inlined: bool = False
     kind: Kind = ""
+
+
+def python_frame(place: PythonPlace) -> NamedFrame:
+    """Return the frame of a place in Python; its text has the line of the definition: one for a function."""
+    function, file = clean_name(place.function), clean_name(place.file) if place.file else None
+    where = f" ({file.rpartition('/')[2]}:{place.first_line})" if file else ""
+    return NamedFrame(f"{function}{where}", function, None, None, file, place.line, kind="p")
 
 
 def clean_name(name: str) -> str:

@@ -23,7 +23,7 @@ from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import DwarfLines, SourcePlace
 from sfsample.symbolize.missing import MissingName, generated_without_name, module_without_name
 from sfsample.symbolize.module_symbols import ModuleSymbols
-from sfsample.symbolize.named_frame import Kind, NamedFrame, address_text, clean_name
+from sfsample.symbolize.named_frame import Kind, NamedFrame, address_text, clean_name, python_frame
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.perf_map import PerfMaps
 from sfsample.symbolize.shared_tables import SymbolTables
@@ -115,6 +115,8 @@ class Symbolizer:
         return [*modules, *self._dwarf_lines.problems, *maps, *self._failures]
 
     def _look_up(self, location: Location) -> tuple[NamedFrame, ...]:
+        if location.python is not None:
+            return (python_frame(location.python),)
         if location.kernel:
             return (_marked_frame(location.kernel, None, "k"),)
         if self._given_up:

@@ -13,7 +13,7 @@ from sfsample.core.stack import Frame
 from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.location import Location, locate
 from sfsample.modules.module import Module
-from sfsample.symbolize.named_frame import NamedFrame
+from sfsample.symbolize.named_frame import NamedFrame, python_frame
 
 Namer = Callable[[Location], tuple[NamedFrame, ...]]
 # file names of modules begin like this
@@ -36,6 +36,12 @@ class NamedThread(NamedTuple):
         """Its id in sfsample's pid namespace."""
         return self.dump.tid
 
+    @property
+    def python(self) -> tuple[NamedFrame, ...]:
+        """The Python frames, the innermost first; empty: it runs no Python."""
+        runs = self.dump.python.activations if self.dump.python else ()
+        return tuple(python_frame(place) for _, run in runs for place in run)
+
     def rows(self, depth: int | None = None) -> Iterator[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
         """Yield the innermost `depth` frames (None: all) with module and names, innermost first."""
         if self.dump.stack is not None:
@@ -56,7 +62,12 @@ class NamedThread(NamedTuple):
         return _is_file(next(iter(self._paths()), ""), _C_LIBRARIES)
 
     def call_path(self, depth: int = 0) -> str:
-        """Return the innermost functions of the program, from frame `depth` on: "pop <- worker <- main"."""
+        """Return the innermost functions of the program, from frame `depth` on: "pop <- worker <- main".
+
+        They are those in Python where it runs Python.
+        """
+        if self.python:
+            return " <- ".join(str(frame.function) for frame in self.python[:_MAX_PATH_FUNCTIONS])
         pairs = list(zip(self.frames, self._paths(), strict=True))[depth:]
         own = [name.function for names, path in pairs
                if not _is_file(path, _C_LIBRARIES + _LANGUAGE_LIBRARIES)
@@ -93,7 +104,8 @@ def _key(thread: NamedThread) -> object:
     if dump.stack is None:
         return dump.tid
     pcs = tuple(frame.pc for frame in dump.stack.frames)
-    return (dump.state, dump.capture, dump.call.name if dump.call else None, pcs, dump.stack.stop_reason)
+    call = dump.call.name if dump.call else None
+    return (dump.state, dump.capture, call, pcs, dump.stack.stop_reason, dump.python)
 
 
 def bare_symbol(symbol: str) -> str:

@@ -87,6 +87,15 @@ class Dynamic:
         fields = Struct(f"{self._order}6xHQ8x").iter_unpack(self._records())  # st_shndx, st_value
         return any(value == vaddr and section for section, value in fields)
 
+    def find(self, name: str) -> int | None:
+        """Return the vaddr of a symbol that this file defines; None: it does not."""
+        _, strings = self.symbols or (None, memoryview(b""))
+        wanted, text, at, numbers = name.encode() + b"\0", bytes(strings), -1, set()
+        while (at := text.find(wanted, at + 1)) >= 0:  # it may also be the end of a longer name
+            numbers.add(at)
+        fields = Struct(f"{self._order}I2xHQ8x").iter_unpack(self._records()) if numbers else ()
+        return next((value for number, section, value in fields if section and number in numbers), None)
+
     def functions(self) -> Iterator[int]:
         """Yield the vaddrs of functions that have a symbol."""
         for info, value in Struct(f"{self._order}4xB3xQ8x").iter_unpack(self._records()):

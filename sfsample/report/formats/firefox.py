@@ -23,12 +23,18 @@ from sfsample.report.report import (
 from sfsample.report.stack_paths import common_prefix_length
 
 _VERSION = 49
-_USER, _KERNEL, _JIT, _TRUNCATED = range(4)  # indexes of _CATEGORIES
+_USER, _KERNEL, _JIT, _TRUNCATED, _PYTHON = range(5)  # indexes of _CATEGORIES
 _CATEGORIES = [
     {"name": name, "color": color, "subcategories": ["Other"]}
-    for name, color in (("User", "yellow"), ("Kernel", "orange"), ("JIT", "green"), ("Truncated", "grey"))
+    for name, color in (
+        ("User", "yellow"),
+        ("Kernel", "orange"),
+        ("JIT", "green"),
+        ("Truncated", "grey"),
+        ("Python", "blue"),
+    )
 ]
-_BY_KIND = {"k": _KERNEL, "j": _JIT}
+_BY_KIND = {"k": _KERNEL, "j": _JIT, "p": _PYTHON}
 _Row = tuple[int, float, int, int]  # a sample: index of its stack, time in ms, samples, CPU time in ns
 
 

@@ -8,7 +8,7 @@ const HUES = 16; // how many there are
 const HUE_STEP = 5; // from a hue that is taken to the one that is tried next
 const MAX_LEGEND_LINES = 8;
 const FOUND_HUES = { context: 210, sframe: 135, eh_frame: 45, debug_frame: 60, signal_frame: 280, start: 180,
-  plt: 300, frame_pointer: 15, leaf: 25, epilogue: 35, null_call: 330, scan: 0 };
+  plt: 300, python: 225, frame_pointer: 15, leaf: 25, epilogue: 35, null_call: 330, scan: 0 };
 
 // What the colours can stand for.
 function coloursOf(data) { return [...(data.diff ? ["change"] : []), "module", "found"]; }

@@ -1,0 +1,12 @@
+"""Defines what a user wants to see of threads that run Python."""
+
+from enum import StrEnum
+
+
+class PythonView(StrEnum):
+    """What is shown of a thread that runs Python."""
+
+    AUTO = "auto"  # Python frames, and native ones around them
+    ALL = "all"  # the interpreter's own frames too
+    ONLY = "only"  # Python frames
+    OFF = "off"  # native frames

@@ -1,0 +1,92 @@
+"""Captures the Python frames of the threads of a live process, together with their stacks.
+
+The interpreter is looked for when the process is first captured, and again when its modules have changed: a
+program may load libpython later, or become another one.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+from sfsample.core.memory import Memory
+from sfsample.core.stack import Frame
+from sfsample.errors import BadInput
+from sfsample.process.beside import Beside
+from sfsample.process.process import LiveProcess
+from sfsample.process.thread import Thread
+from sfsample.process.vm import Pieces, read_memory
+from sfsample.python.find import find_interpreter
+from sfsample.python.runtime import Gil, PythonRuntime, PythonStack
+
+
+def runs_python(process: LiveProcess) -> bool:
+    """Whether a process has an interpreter of a version that is known."""
+    with suppress(BadInput):
+        return find_interpreter(process.modules, partial(read_memory, process.proc.anchor())) is not None
+    return False
+
+
+class PythonCapture:
+    """Python in one process; `problem` says why its frames are not shown, "" where they are."""
+
+    def __init__(self, process: LiveProcess) -> None:
+        self._process = process
+        self._pid = process.pid
+        self._generation = -1
+        self._runtime: PythonRuntime | None = None
+        self._in_namespace = process.root.pid != process.pid
+        self.problem = ""
+
+    def prepare(self, thread: Thread) -> None:
+        """Have the next capture of a thread copy what its Python frames need."""
+        if self._process.modules.generation != self._generation:
+            self._find()
+        runtime, known = self._runtime, thread.beside
+        plan = None if runtime is None else runtime.plan(self._native_id(thread))
+        if plan is None or runtime is None:
+            thread.beside = None
+            return
+        wanted = partial(runtime.wanted, plan)
+        if known is not None and known.ranges is plan.ranges:
+            known.wanted = wanted
+        else:
+            thread.beside = Beside(plan.ranges, wanted, self._process.arch.byteorder)
+
+    def stack(self, thread: Thread, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
+        """Return the Python frames of a thread by what was captured; None: it has none."""
+        if self._runtime is None or thread.beside is None:
+            return None
+        return self._runtime.stack(self._native_id(thread), memory, frames)
+
+    def gil(self, thread: Thread) -> Gil | None:
+        """Return the GIL of a thread; None: it is unknown, or there is none."""
+        return None if self._runtime is None else self._runtime.gil(self._native_id(thread))
+
+    def _find(self) -> None:
+        process = self._process
+        self._generation, self._runtime, self.problem = process.modules.generation, None, ""
+        try:
+            found = find_interpreter(process.modules, self._read)
+        except BadInput as unknown:
+            self.problem = f"no Python frames: {unknown}"
+            return
+        if found is not None:
+            self._runtime = PythonRuntime(found, self._read, self._read_many)
+
+    def _native_id(self, thread: Thread) -> int:
+        """Return the id of a thread in the pid namespace of the process (proc(5), NSpid)."""
+        if not self._in_namespace:
+            return thread.tid
+        return int((self._process.proc.status(thread.tid).get("NSpid") or "0").split()[-1])
+
+    def _read(self, address: int, size: int) -> bytes | None:
+        return read_memory(self._process.proc.anchor(), address, size)
+
+    def _read_many(self, pieces: Sequence[tuple[int, int]]) -> list[bytes | None]:
+        """Read pieces in one call; where that fails, one by one."""
+        if not pieces:
+            return []
+        joint = Pieces(pieces)
+        if joint.read(self._process.proc.anchor()):
+            return [bytes(joint.view(number)) for number in range(len(pieces))]
+        return [self._read(*piece) for piece in pieces]

@@ -1,0 +1,106 @@
+"""Follows the Python frames of a thread in copies of its memory, and splits them into runs.
+
+A run belongs to one activation of the evaluation loop.  What ends it lies on the C stack, inside the native
+frame of that activation: a sentinel frame from 3.12 on, the `_PyCFrame` in 3.11.  So `Run.mark` is an address
+by which the run finds its place among the native frames.
+
+The memory is data of the target: the chain may be torn, may lead anywhere, or in a circle.  A chain that
+breaks goes on at the next mark that is known.
+
+Source: Include/internal/pycore_interpframe.h and Python/ceval.c of CPython 3.11 to 3.15.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sfsample.core.memory import Memory
+from sfsample.python.layout import Layout
+
+_MAX_FRAMES = 100_000  # of a chain
+_TAGS = 0b11  # of the pointer to the code object, from 3.14 on
+
+
+class PythonFrame(NamedTuple):
+    """A frame of the interpreter: where it lies, its code object, and the address of its instruction."""
+
+    address: int
+    code: int
+    instruction: int
+
+
+class Run(NamedTuple):
+    """The Python frames of one activation of the evaluation loop, innermost first.
+
+    `mark` is an address inside the native frame of the activation; 0: the chain broke before it was seen.
+    `missing` is the address of a frame that is in no copy, behind the last one; 0: there is none.
+    """
+
+    frames: tuple[PythonFrame, ...]
+    mark: int
+    missing: int = 0
+
+
+def runs(memory: Memory, layout: Layout, thread_state: int) -> Iterator[Run]:
+    """Yield the runs of a thread state, the innermost first; `memory` has what was copied in the pause."""
+    start = memory.word(thread_state + layout.thread_frame)
+    if layout.cframe_frame is None:
+        yield from _by_sentinels(memory, layout, start or 0)
+    elif start:
+        yield from _by_cframes(memory, layout, start)
+
+
+def resumed(memory: Memory, layout: Layout, sentinel: int) -> Iterator[Run]:
+    """Yield the runs of the activations around the one that has this sentinel (3.12 and later)."""
+    yield from _by_sentinels(memory, layout, memory.word(sentinel + layout.previous) or 0)
+
+
+def _by_sentinels(memory: Memory, layout: Layout, address: int) -> Iterator[Run]:
+    frames: list[PythonFrame] = []
+    sentinels = layout.sentinel_owners
+    for _ in range(_MAX_FRAMES):
+        if not address:
+            break
+        data = memory.read(address, layout.frame_bytes)
+        if data is None:
+            yield Run(tuple(frames), 0, address)
+            return
+        if data[layout.owner] in sentinels:
+            yield Run(tuple(frames), address)
+            frames = []
+        else:
+            frames.append(_frame(layout, address, data))
+        address = _word(data, layout.previous)
+    if frames:
+        yield Run(tuple(frames), 0)
+
+
+def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
+    """Yield the runs of 3.11 and 3.12, whose thread state leads to a `_PyCFrame` on the C stack."""
+    assert layout.cframe_frame is not None  # noqa: S101 - the caller has looked
+    assert layout.cframe_previous is not None  # noqa: S101
+    address = memory.word(cframe + layout.cframe_frame) or 0
+    if layout.is_entry is None:  # 3.12 has sentinels
+        yield from _by_sentinels(memory, layout, address)
+        return
+    frames: list[PythonFrame] = []
+    for _ in range(_MAX_FRAMES):
+        data = memory.read(address, layout.frame_bytes) if address else None
+        if data is None:
+            break
+        frames.append(_frame(layout, address, data))
+        address = _word(data, layout.previous)
+        if data[layout.is_entry]:
+            yield Run(tuple(frames), cframe)
+            frames = []
+            cframe = memory.word(cframe + layout.cframe_previous) or 0
+    if frames or address:
+        yield Run(tuple(frames), 0, address)
+
+
+def _frame(layout: Layout, address: int, data: bytes) -> PythonFrame:
+    code = _word(data, layout.executable)
+    return PythonFrame(address, code & ~_TAGS, _word(data, layout.instruction))
+
+
+def _word(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 8], "little")

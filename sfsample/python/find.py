@@ -1,0 +1,80 @@
+"""Finds CPython in a process: `_PyRuntime`, and the version of the interpreter.
+
+The program has it, or a library with "python" in its path (libpython3.13.so, python3_plugin.so).  It is found
+by its dynamic symbol, by its section, or, from 3.13 on, by its first bytes; stripped programs have at least
+one of these.
+
+Source: `GENERATE_DEBUG_SECTION(PyRuntime, ...)` in Python/pylifecycle.c, `Py_Version` in Python/getversion.c.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sfsample.errors import BadInput
+from sfsample.formats.elf.dynamic import Dynamic
+from sfsample.formats.elf.image import PT_LOAD, ElfImage
+from sfsample.modules.module import Module
+from sfsample.modules.module_map import ModuleMap
+from sfsample.python.layout import COOKIE, MAX_TABLE_BYTES, Layout, layout_of
+
+ReadMemory = Callable[[int, int], bytes | None]  # (address, size): exactly `size` bytes, or None
+
+_PF_W = 2
+_NAME, _SECTION = "python", ".PyRuntime"
+_MAX_DATA_BYTES = 64 << 20  # of a data segment, that are searched
+
+
+class Interpreter(NamedTuple):
+    """CPython in a process: where `_PyRuntime` is, and the layout of its structures."""
+
+    module: Module
+    runtime: int
+    layout: Layout
+
+
+def find_interpreter(modules: ModuleMap, read: ReadMemory) -> Interpreter | None:
+    """Return the interpreter of a process; None: it has none.
+
+    `read` reads the memory of the process.  Raises BadInput where there is one of a version that is not
+    known.
+    """
+    seen: set[str] = set()
+    for mapping in modules.mappings:
+        if mapping.executable and mapping.path not in seen and (not seen or _NAME in mapping.path):
+            seen.add(mapping.path)
+            module = modules.find(mapping.start)
+            if module is not None and (found := _find_in(module, read)) is not None:
+                return found
+    return None
+
+
+def _find_in(module: Module, read: ReadMemory) -> Interpreter | None:
+    dynamic = Dynamic(module.image)
+    at = dynamic.find("_PyRuntime")
+    if at is None:
+        at = _by_section(module.image)
+    if at is None:
+        return None
+    runtime = module.address(at)
+    table = read(runtime, MAX_TABLE_BYTES) or b""
+    version = dynamic.find("Py_Version")
+    if table[: len(COOKIE)] == COOKIE:
+        number = int.from_bytes(table[8:16], "little")
+    elif version is not None:
+        number = int.from_bytes(read(module.address(version), 4) or b"", "little")
+    else:
+        raise BadInput("the version of Python is not stated: it is older than 3.13, and has no symbols")
+    return Interpreter(module, runtime, layout_of(number, table))
+
+
+def _by_section(image: ElfImage) -> int | None:
+    """Return the vaddr by the section, or by the first bytes in a data segment."""
+    section = next((one for one in image.sections if one.name == _SECTION), None)
+    if section is not None:
+        return section.vaddr
+    for segment in image.segments if not image.sections else ():
+        if segment.type == PT_LOAD and segment.flags & _PF_W:
+            data = image.data[segment.offset : segment.offset + min(segment.filesz, _MAX_DATA_BYTES)]
+            if (at := bytes(data).find(COOKIE)) >= 0:
+                return segment.vaddr + at
+    return None

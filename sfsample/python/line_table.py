@@ -1,0 +1,79 @@
+"""Finds the line of an instruction in the location table of a code object (CPython 3.11 and later).
+
+Source: Objects/locations.md ("Format of the locations table") and Include/cpython/code.h of CPython.
+"""
+
+from bisect import bisect_right
+from itertools import accumulate
+
+_NO_LOCATION, _LONG, _NO_COLUMNS = 15, 14, 13
+_ONE_LINE = (10, 12)  # kinds whose line is the last one plus kind - 10
+_LONG_VARINTS = 4  # of which the first is the line
+
+
+class LineTable:
+    """The lines of a code object of `units` instructions (of two bytes)."""
+
+    def __init__(self, table: bytes, first_line: int, units: int) -> None:
+        """Decode a table.  Raises ValueError where it is not one of so many units."""
+        counts, self._lines = _decode(table, first_line)
+        self._ends = [*accumulate(counts)]
+        if (self._ends or [0])[-1] != units:
+            raise ValueError(f"its entries are of {(self._ends or [0])[-1]} units instead of {units}")
+        self._first_line = first_line
+
+    def line(self, unit: int) -> int | None:
+        """Return the line of an instruction; -1 is before the first one.  None: it has no line."""
+        if unit == -1:
+            return self._first_line
+        at = bisect_right(self._ends, unit)
+        return self._lines[at] if unit >= 0 and at < len(self._lines) else None
+
+
+def _decode(table: bytes, line: int) -> tuple[list[int], list[int | None]]:
+    """Return the units and the line of each entry.  Raises ValueError."""
+    counts: list[int] = []
+    lines: list[int | None] = []
+    at, size = 0, len(table)
+    while at < size:
+        first = table[at]
+        if first < 0x80:  # bit 7 begins an entry
+            raise ValueError(f"no entry begins at byte {at}")
+        kind, at = first >> 3 & 15, at + 1
+        if kind >= _NO_COLUMNS:
+            if kind != _NO_LOCATION:
+                step, at = _signed(table, at)
+                line += step
+                for _ in range((_LONG_VARINTS - 1) * (kind == _LONG)):
+                    _, at = _varint(table, at)
+        elif kind >= _ONE_LINE[0]:
+            line, at = line + kind - _ONE_LINE[0], at + 2
+        else:
+            at += 1
+        if at > size:
+            raise ValueError("its last entry is cut off")
+        counts.append((first & 7) + 1)
+        lines.append(None if kind == _NO_LOCATION else line)
+    return counts, lines
+
+
+def _varint(table: bytes, at: int) -> tuple[int, int]:
+    """Return a number and the position behind it: 6 bits a byte, the low ones first; bit 6: there is more."""
+    value = shift = 0
+    while at < len(table):
+        byte = table[at]
+        value |= (byte & 0x3F) << shift
+        at, shift = at + 1, shift + 6
+        if not byte & 0x40:
+            return value, at
+        if shift > _MAX_SHIFT:
+            break
+    raise ValueError("a number of it does not end")
+
+
+def _signed(table: bytes, at: int) -> tuple[int, int]:
+    value, at = _varint(table, at)
+    return -(value >> 1) if value & 1 else value >> 1, at
+
+
+_MAX_SHIFT = 36  # of a number of 32 bits

@@ -1,0 +1,222 @@
+"""Python in one process: what is copied in the pause of a thread, and what its frames are called.
+
+Before a pause, `plan` says what the chain of frames will need: the thread states, the chunks of the data
+stack, and the frames of generators, which lie anywhere, as the last sample had them.  In the pause, `wanted`
+follows what was not foreseen.  After it, `stack` places and names the frames.
+
+Invariant: whatever the target's memory holds, each step is bounded, and what does not fit has no Python
+frames (tests/python/test_runtime.py).
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from sfsample.core.memory import Memory
+from sfsample.core.stack import Frame
+from sfsample.modules.location import PythonPlace
+from sfsample.python.chain import PythonFrame
+from sfsample.python.code_objects import Code, CodeObjects, ReadMany
+from sfsample.python.find import Interpreter, ReadMemory
+from sfsample.python.layout import GIL_BYTES, GIL_HOLDER, GIL_LOCKED
+from sfsample.python.place import Placed, Placer
+from sfsample.python.threads import thread_states
+
+_MAX_CHUNKS = 64  # of a data stack
+_CHUNK_HEADER = 24  # bytes: previous, size, top
+_MAX_CHUNK_BYTES = 1 << 20
+_MAX_LOOSE = 32  # frames of generators that are foreseen
+_MAX_FOLLOWED = 64  # steps of the chain in one pause
+_MAX_PLACES = 100_000
+_MAX_PLANS = 10_000
+_LIST_S = 0.1  # between two lists of all threads, which a thread without Python would cause at every sample
+_GONE = PythonPlace("[python]", "", None, None)  # its code object was freed before it had been read
+
+
+class Plan(NamedTuple):
+    """What to copy of a thread: (address, size) of each piece.
+
+    `links` has the caller of each frame of the last sample, `loose` those of its generators.
+    """
+
+    states: tuple[int, ...]
+    ranges: tuple[tuple[int, int], ...]
+    links: Mapping[int, int]
+    loose: Mapping[int, int]
+
+
+class PythonStack(NamedTuple):
+    """For each activation of the evaluation loop the index of its native frame, and its frames with names.
+
+    The innermost comes first.  `is_whole`: no frame is missing.
+    """
+
+    activations: tuple[tuple[int, tuple[PythonPlace, ...]], ...]
+    is_whole: bool
+
+
+class Gil(NamedTuple):
+    """The global interpreter lock of a thread: where it lies, and the thread that holds it (0: none does)."""
+
+    begin: int
+    end: int
+    holder: int
+
+
+class PythonRuntime:
+    """The interpreter of a process.  `read` and `read_many` read its memory now."""
+
+    def __init__(self, interpreter: Interpreter, read: ReadMemory, read_many: ReadMany) -> None:
+        self.module, self._layout = interpreter.module, interpreter.layout
+        self._interpreter, self._read = interpreter, read
+        self._codes = CodeObjects(interpreter.layout, read_many)
+        self._placer = Placer(interpreter.layout)
+        self._states: dict[int, list[int]] = {}  # by thread id, as of `_listed_s`
+        self._listed_s = float("-inf")
+        self._plans: dict[int, Plan] = {}
+        self._places: dict[tuple[Code, int], PythonPlace] = {}
+
+    # -- before and in the pause
+
+    def plan(self, tid: int) -> Plan | None:
+        """Return what to copy of a thread (its id in the target's pid namespace); None: it has no Python."""
+        if tid not in self._plans:
+            if tid not in self._states and time.monotonic() - self._listed_s > _LIST_S:
+                self._states = thread_states(self._interpreter, self._read)
+                self._listed_s = time.monotonic()
+            if not (states := self._states.get(tid)):
+                return None
+            if len(self._plans) >= _MAX_PLANS:  # of threads that have ended
+                self._plans.clear()
+            self._plans[tid] = self._planned(tuple(states), (), {}, {})
+        return self._plans[tid]
+
+    def _planned(
+        self, states: tuple[int, ...], kept: Sequence[int], links: Mapping[int, int], loose: Mapping[int, int]
+    ) -> Plan:
+        layout = self._layout
+        pieces = [(state, layout.thread_bytes) for state in states]
+        for state in states:
+            pieces += self._chunks(_word(self._read(state + layout.chunk, 8)))
+        pieces += [(frame, layout.frame_bytes) for frame in kept]
+        return Plan(states, tuple(pieces), links, loose)
+
+    def _chunks(self, at: int) -> list[tuple[int, int]]:
+        """Return the chunks of a data stack, the newest first."""
+        found: list[tuple[int, int]] = []
+        while at and len(found) < _MAX_CHUNKS:
+            header = self._read(at, _CHUNK_HEADER)
+            size = _word(header, 8)
+            if not _CHUNK_HEADER < size <= _MAX_CHUNK_BYTES:
+                break
+            found.append((at, size))
+            at = _word(header)
+        return found
+
+    def wanted(self, plan: Plan, memory: Memory) -> tuple[int, int] | None:
+        """Return the frame that is to be copied too (address, size); None: there is none.
+
+        The chain is followed to the first frame that has the same caller as in the last sample, if the
+        generators have: what lies behind it is the same then.
+        """
+        layout, links = self._layout, plan.links
+        if any(memory.word(at + layout.previous) != caller for at, caller in plan.loose.items()):
+            links = {}
+        for state in plan.states:
+            at = memory.word(state + layout.thread_frame) or 0
+            if layout.cframe_frame is not None:
+                at = memory.word(at + layout.cframe_frame) or 0
+            for _ in range(_MAX_FOLLOWED if at else 0):
+                frame = memory.read(at, layout.frame_bytes)  # a piece may have a part of it
+                if frame is None:
+                    return at, layout.frame_bytes
+                previous = _word(frame, layout.previous)
+                if not previous or links.get(at) == previous:
+                    break
+                at = previous
+        return None
+
+    # -- after the pause
+
+    def stack(self, tid: int, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
+        """Return the Python frames of a thread, by what was copied of it; None: it has none."""
+        plan = self._plans.get(tid)
+        if plan is None or not self._is_of(tid, plan, memory):
+            self.forget(tid)
+            return None
+        placed = self._placer.place(memory, frames, plan.states)
+        self._learn(tid, plan, placed, memory)
+        is_there = placed.activations or not placed.is_whole
+        return PythonStack(self._named(placed), placed.is_whole) if is_there else None
+
+    def gil(self, tid: int) -> Gil | None:
+        """Return the GIL of a thread as it is now; None: it is unknown, or there is none."""
+        plan, layout = self._plans.get(tid), self._layout
+        if plan is None:
+            return None
+        at = self._interpreter.runtime + layout.gil if layout.gil is not None else 0
+        if layout.gil_pointer is not None:
+            owner = _word(self._read(plan.states[0] + layout.thread_interpreter, 8))
+            at = _word(self._read(owner + layout.gil_pointer, 8))
+        data = self._read(at, GIL_BYTES) if at else None
+        if data is None:
+            return None
+        is_locked = int.from_bytes(data[GIL_LOCKED : GIL_LOCKED + 4], "little") == 1
+        holder = _word(data, GIL_HOLDER) if is_locked else 0
+        return Gil(
+            at, at + GIL_BYTES, _word(self._read(holder + layout.native_thread_id, 8)) if holder else 0
+        )
+
+    def forget(self, tid: int) -> None:
+        """Look for a thread anew, as it has ended or was not there."""
+        self._plans.pop(tid, None)
+        self._states.pop(tid, None)
+
+    def _is_of(self, tid: int, plan: Plan, memory: Memory) -> bool:
+        """Whether the thread states that were copied are still those of the thread."""
+        at = self._layout.native_thread_id
+        return all(memory.word(state + at) == tid for state in plan.states)
+
+    def _learn(self, tid: int, plan: Plan, placed: Placed, memory: Memory) -> None:
+        """Foresee for the next sample what this one has needed."""
+        layout = self._layout
+        chunks = [piece for piece in plan.ranges if piece[1] > layout.thread_bytes]
+        frames = [frame.address for _, run in placed.activations for frame in run]
+        links = {at: memory.word(at + layout.previous) or 0 for at in frames}
+        loose = {at: links[at] for at in frames
+                 if not any(start <= at < start + size for start, size in chunks)}  # fmt: skip
+        known = {start for start, _ in chunks}
+        same = all(memory.word(state + layout.chunk) in {*known, 0} for state in plan.states)
+        before = {start for start, size in plan.ranges if size == layout.frame_bytes}
+        if not same or not before.issuperset(loose):
+            kept = [*dict.fromkeys([*loose, *before])][:_MAX_LOOSE]
+            self._plans[tid] = self._planned(plan.states, kept, links, loose)
+        else:
+            self._plans[tid] = plan._replace(links=links, loose=loose)
+
+    # -- names
+
+    def _named(self, placed: Placed) -> tuple[tuple[int, tuple[PythonPlace, ...]], ...]:
+        addresses = [*dict.fromkeys(frame.code for _, run in placed.activations for frame in run)]
+        codes = dict(zip(addresses, self._codes.look_up(addresses), strict=True))
+        if len(self._places) > _MAX_PLACES:
+            self._places.clear()
+        return tuple(
+            (index, tuple(self._place(frame, code) for frame in run
+                          if (code := codes[frame.code]) is None or code.qualname))
+            for index, run in placed.activations
+        )  # fmt: skip
+
+    def _place(self, frame: PythonFrame, code: Code | None) -> PythonPlace:
+        if code is None:
+            return _GONE
+        unit = (frame.instruction - frame.code - self._layout.code_bytes) // 2
+        place = self._places.get((code, unit))
+        if place is None:
+            place = self._places[code, unit] = PythonPlace(
+                code.qualname, code.filename, code.line(unit), code.first_line)  # fmt: skip
+        return place
+
+
+def _word(data: bytes | None, at: int = 0) -> int:
+    return int.from_bytes(data[at : at + 8], "little") if data else 0

@@ -1,0 +1,189 @@
+"""Python frames of threads that wait are those that the program itself states (sys._current_frames).
+
+SFSAMPLE_TEST_PYTHONS adds other interpreters: paths with colons between them.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sfsample
+from sfsample.api import named
+from sfsample.core.python_view import PythonView
+from sfsample.process.process import LiveProcess
+from sfsample.process.vm import read_memory
+from sfsample.python.chain import PythonFrame, runs
+from sfsample.python.code_objects import CodeObjects
+from sfsample.python.find import Interpreter, find_interpreter
+from sfsample.python.threads import thread_states
+from tests.live.cli_runner import sfsample as run_cli
+from tests.live.targets import assert_untraced, states, wait_until
+
+pytestmark = pytest.mark.live
+
+DATA = Path(__file__).parents[1] / "data"
+_GIVEN = filter(None, os.environ.get("SFSAMPLE_TEST_PYTHONS", "").split(":"))
+_USUAL = (path for path in (sys.executable, "/usr/bin/python3") if Path(path).exists())
+PYTHONS = sorted({Path(path).resolve() for path in (*_USUAL, *_GIVEN)})
+
+
+class Remote:
+    """The memory of a process, read now."""
+
+    byteorder = "little"
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def read(self, address: int, size: int) -> bytes | None:
+        return read_memory(self._pid, address, size)
+
+    def word(self, address: int) -> int | None:
+        data = self.read(address, 8)
+        return None if data is None else int.from_bytes(data, "little")
+
+
+@contextmanager
+def started(
+    python: Path, program: str = "python_target.py"
+) -> "Iterator[tuple[subprocess.Popen[bytes], Any]]":
+    """Start a program; yield it and what it prints: the stacks of its waiting threads, or its call graph."""
+    with subprocess.Popen([python, DATA / program], stdout=subprocess.PIPE, stdin=subprocess.PIPE) as target:
+        try:
+            assert target.stdout is not None
+            yield target, json.loads(target.stdout.readline())
+        finally:
+            target.kill()
+
+
+def frames_of(
+    memory: Remote, interpreter: Interpreter, codes: CodeObjects, state: int
+) -> Iterator[list[object]]:
+    """Yield file, qualified name and line of each frame of a thread state."""
+    found: list[PythonFrame] = []
+    for run in runs(memory, interpreter.layout, state):
+        assert not run.missing
+        found += run.frames
+    for frame, code in zip(found, codes.look_up([frame.code for frame in found]), strict=True):
+        assert code is not None
+        if code.qualname:
+            unit = (frame.instruction - frame.code - interpreter.layout.code_bytes) // 2
+            yield [code.filename, code.qualname, code.line(unit)]
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=str)
+def test_frames_are_those_that_the_program_states(python):
+    with started(python) as (target, truth):
+        memory = Remote(target.pid)
+        process = LiveProcess(target.pid, attach=False)
+        interpreter = find_interpreter(process.modules, memory.read)
+        assert interpreter is not None
+        codes = CodeObjects(interpreter.layout, lambda pieces: [memory.read(*piece) for piece in pieces])
+        states = thread_states(interpreter, memory.read)
+        assert {*truth} < {str(tid) for tid in states}  # the main thread waits for its input
+        for tid, expected in truth.items():
+            [state] = states[int(tid)]
+            assert [*frames_of(memory, interpreter, codes, state)] == expected
+        process.close()
+        assert_untraced(target.pid)
+
+
+def test_program_without_python_has_no_interpreter():
+    with subprocess.Popen(["sleep", "60"]) as target:
+        process = LiveProcess(target.pid, attach=False)
+        assert find_interpreter(process.modules, Remote(target.pid).read) is None
+        process.close()
+        target.kill()
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=str)
+def test_recording_has_the_stacks_that_the_program_states(python):
+    with started(python) as (target, truth):
+        options = sfsample.RecordOptions(mode="wall", python=PythonView.ONLY)
+        report = named(sfsample.record(target.pid, 0.3, options))
+        found = {str(report.threads[stack.thread].tid): stack for stack in report.stacks}
+        for tid, expected in truth.items():
+            frames = [report.frames[at] for at in found[tid].frames]
+            assert [[frame.file, frame.function, frame.line] for frame in frames] == expected
+            assert {frame.kind for frame in frames} == {"p"}
+        assert_untraced(target.pid)
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=str)
+def test_dump_has_the_stacks_that_the_program_states(python):
+    with started(python) as (target, truth):
+        done = run_cli("dump", "-p", target.pid, "--json")
+        [process] = json.loads(done.out)["processes"]
+        found = {str(thread["tid"]): thread for thread in process["threads"]}
+        for tid, expected in truth.items():
+            stack = [[frame["file"], frame["function"], frame["line"]] for frame in found[tid]["python"]]
+            assert stack == expected
+            merged = [frame for frame in found[tid]["frames"] if frame["found"] == "python"]
+            assert [frame["function"] for frame in merged] == [frame[1] for frame in expected]
+        text = run_cli("dump", "-p", target.pid).out.decode()
+        assert text.count("  py0   Condition.wait  ") >= 2  # those alike are a group, the deep one is none
+        assert_untraced(target.pid)
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=str)
+def test_running_program_has_only_possible_stacks(python):
+    with started(python, "python_busy.py") as (target, calls):
+        options = sfsample.RecordOptions(rate=500, python=PythonView.ONLY, perf_events=False)
+        report = named(sfsample.record(target.pid, 2, options))
+        whole = cut = 0
+        for stack in report.stacks:
+            frames = [report.frames[at] for at in reversed(stack.frames)]
+            functions = [frame.function for frame in frames]
+            if stack.stop_reason != "outermost" or frames[0].kind != "p":  # not all of it was copied
+                cut += stack.weights[0]
+                continue
+            whole += stack.weights[0]
+            assert functions[0] in ("<module>", "Thread._bootstrap"), functions
+            for caller, callee in pairwise(functions):
+                assert callee in calls[caller], functions
+        assert whole > 20 * cut
+        assert_untraced(target.pid)
+
+
+def test_views_show_the_interpreter_or_not():
+    with started(PYTHONS[0], "python_busy.py") as (target, _):
+        texts = {}
+        for view in PythonView:
+            options = sfsample.RecordOptions(rate=300, python=view, perf_events=False)
+            texts[view] = sfsample.folded(sfsample.record(target.pid, 0.5, options))
+        loop = ";_PyEval_EvalFrameDefault"
+        assert "leaf (python_busy.py:" in texts[PythonView.AUTO]
+        assert "__libc_start_main" in texts[PythonView.AUTO]
+        assert "__libc_start_main" not in texts[PythonView.ONLY]
+        assert "leaf (python_busy.py:" in texts[PythonView.ALL]
+        assert loop in texts[PythonView.ALL]
+        assert loop not in texts[PythonView.AUTO]
+        assert "python_busy.py" not in texts[PythonView.OFF]
+
+
+def test_timers_are_not_chosen_where_they_would_show_no_python():
+    with started(PYTHONS[0], "python_busy.py") as (target, _):
+        stats = sfsample.record(target.pid, 1.0).stats
+        assert stats.timers_since_s is None
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=str)
+def test_dump_says_which_thread_holds_the_gil(python):
+    with started(python, "python_gil.py") as (target, ids):
+        wait_until(lambda: states(target.pid) == {"S"}, "all threads wait")
+        done = run_cli("dump", "-p", target.pid, "--json")
+        [process] = json.loads(done.out)["processes"]
+        found = {thread["tid"]: thread["gil"] for thread in process["threads"]}
+        assert found == {tid: "holds" if name == "holds" else "waits" for name, tid in ids.items()}
+        text = run_cli("dump", "-p", target.pid).out.decode()
+        name = Path(f"/proc/{target.pid}/comm").read_text(encoding="utf-8").strip()
+        assert f"2 threads ({name}) wait for the main thread ({target.pid}): the GIL" in text
+        assert_untraced(target.pid)

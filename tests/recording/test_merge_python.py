@@ -1,0 +1,46 @@
+"""Python frames take the place of the evaluation loop; what is shown besides depends on the view."""
+
+import pytest
+
+from sfsample.core.python_view import PythonView
+from sfsample.modules.location import Location, PythonPlace
+from sfsample.python.runtime import PythonStack
+from sfsample.recording.merge_python import with_python
+
+PYTHON, LIBC = object(), object()
+# innermost first: native code, the loop, a call inside the interpreter, the loop, the start of the program
+NATIVE = tuple(
+    Location(module, address, address)  # type: ignore[arg-type]
+    for module, address in ((LIBC, 1), (PYTHON, 2), (PYTHON, 3), (PYTHON, 4), (PYTHON, 5), (LIBC, 6))
+)
+INNER = (PythonPlace("leaf", "a.py", 3, 1), PythonPlace("caller", "a.py", 9, 7))
+OUTER = (PythonPlace("<module>", "a.py", 20, 1),)
+STACK = PythonStack(((1, INNER), (3, OUTER)), is_whole=True)
+
+
+def shown(stack, view):
+    return [
+        place.python.function if place.python else place.address for place in with_python(NATIVE, stack, view)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        (PythonView.AUTO, [1, "leaf", "caller", "<module>", 6]),
+        (PythonView.ALL, [1, "leaf", "caller", 2, 3, "<module>", 4, 5, 6]),
+        (PythonView.ONLY, ["leaf", "caller", "<module>"]),
+        (PythonView.OFF, [1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_views(view, expected):
+    assert shown(STACK, view) == expected
+
+
+def test_loop_without_frames_stays_where_it_is_innermost():
+    assert shown(PythonStack(((1, ()), (3, OUTER)), True), PythonView.AUTO) == [1, 2, "<module>", 6]
+
+
+@pytest.mark.parametrize("view", list(PythonView))
+def test_without_activations_the_native_frames_stay(view):
+    assert shown(PythonStack((), False), view) == [1, 2, 3, 4, 5, 6]
