@@ -22,7 +22,7 @@ _CLOSER_SHARE = 0.1  # of a CPU that samples may take meanwhile: with the usual 
 _MAX_DUMPS = 100  # of a target
 _MAX_PROCESSES = 20  # in a dump
 _KEEP_FOR_S = 90 * 86400.0  # without --keep-for
-_PATIENCE_S = 60.0  # for the child, and half of it once it was asked to end
+_PATIENCE_S = 60.0  # for the child; then it is asked to end, and once more, at which it aborts
 _POLL_S = 0.2
 _ENDED_WELL = (0, 5)  # 5: a thread could not be captured, which the dump says
 
@@ -33,17 +33,17 @@ Record = Callable[[float, Mapping[str, object]], float]
 class Response:
     """Answers triggers; dumps are the files LABEL-TIME.dump.txt in a directory."""
 
-    def __init__(self, arguments: Namespace, directory: str, label: str) -> None:
-        self._arguments = arguments
+    def __init__(self, arguments: Namespace, directory: str, label: str, sinks: Sequence[Sink]) -> None:
+        self._arguments, self._sinks = arguments, sinks
         self._files = SliceFiles(directory, label, ".dump.txt")
 
-    def answer(self, fired: Fired, sinks: Sequence[Sink], find: Callable[[], list[int]], record: Record,
+    def answer(self, fired: Fired, find: Callable[[], list[int]], record: Record,
                should_stop: Callable[[], bool]) -> None:  # fmt: skip
         """Pin, dump, record; say what came of it.
 
         `find` returns the process ids, or raises SfsampleError.
         """
-        flags, pinned = self._arguments, _pin(sinks, fired)
+        flags, pinned = self._arguments, self._pin(fired)
         try:
             dump = f"dump in {self._dump(find(), should_stop)}"
         except (SfsampleError, OSError) as failure:
@@ -53,7 +53,7 @@ class Response:
         labels = [*flags.labels, ("trigger", fired.name)]
         taken = record(_CLOSER_S, {"rate": hz, "labels": labels, "max_overhead": share})
         length_s = time.monotonic() - begin_s
-        _pin(sinks, fired)
+        self._pin(fired)
         if not flags.quiet:
             slices = f"{pinned} slice{'s' * (pinned != 1)}"
             say_at(f"{fired}: {slices} pinned, {length_s:.0f} s at {taken:.0f} of {hz:g} Hz, {dump}")
@@ -73,27 +73,23 @@ class Response:
         self._files.delete_old(path, _MAX_DUMPS, flags.keep_for or _KEEP_FOR_S)
         return path
 
-
-def _pin(sinks: Sequence[Sink], fired: Fired) -> int:
-    """Pin the slices of two minutes before a trigger, and those since; return how many."""
-    last_s, counts = _BEFORE_S + time.monotonic() - fired.monotonic_s, [0]
-    for sink in sinks:
-        try:
-            counts.append(sink.pin(last_s))
-        except (SfsampleError, OSError) as failure:
-            say_at(f"not pinned: {failure}", *getattr(failure, "help", ()))
-    return max(counts)
+    def _pin(self, fired: Fired) -> int:
+        """Pin the slices of two minutes before a trigger, and those since; return how many."""
+        last_s, counts = _BEFORE_S + time.monotonic() - fired.monotonic_s, [0]
+        for sink in self._sinks:
+            try:
+                counts.append(sink.pin(last_s))
+            except (SfsampleError, OSError) as failure:
+                say_at(f"not pinned: {failure}", *getattr(failure, "help", ()))
+        return max(counts)
 
 
 def _said_by(child: "subprocess.Popen[bytes]", should_stop: Callable[[], bool]) -> bytes:
     """Wait for the child, not without end; return what it printed."""
-    ask_s = time.monotonic() + _PATIENCE_S
+    until_s = time.monotonic() + _PATIENCE_S
     while True:
         try:
             return child.communicate(timeout=_POLL_S)[1]
         except subprocess.TimeoutExpired:
-            if (late_s := time.monotonic() - ask_s) > _PATIENCE_S / 2:
-                child.kill()
-            elif late_s > 0 or should_stop():
-                ask_s = min(ask_s, time.monotonic())
+            if should_stop() or time.monotonic() > until_s:
                 child.terminate()

@@ -1,8 +1,8 @@
 """The compressed parts of a file: numbers of stacks as columns, names in batches.
 
 A slice is four columns of one length: the numbers of its stacks (ascending, each as its distance to the one
-before), samples, wall time and CPU time.  A column takes as many bytes a number as its largest needs, and
-holds first the lowest bytes of all numbers, then the next ones, because zlib makes little of equal bytes.
+before), samples, wall time and CPU time; numbers have 64 bits.  First come the lowest bytes of all numbers,
+then the next ones, because zlib makes little of equal bytes.
 
 Times are in units of 0.1 ms: the digits below are chance, and would be more than half of all bytes.
 
@@ -13,12 +13,11 @@ Invariant: any bytes are values or raise BadInput, at a cost in proportion to th
 """
 
 import json
-import sys
+import struct
 import zlib
-from array import array
 from collections.abc import Hashable, Iterator, Sequence
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import sub
 from typing import Any, Generic, TypeVar
 
@@ -31,7 +30,7 @@ from sfsample.report.time_line import TIME_UNIT_NS, Columns
 
 _T = TypeVar("_T", bound=Hashable)
 _MAX_BLOB_BYTES = 64 << 20  # unpacked
-_COUNT_BYTES, _WIDTHS = 4, {1: "B", 2: "H", 4: "I", 8: "Q"}
+_COLUMNS, _NUMBER_BYTES = 4, 8
 _BATCH_COST = 4  # for each byte of a batch (see report/budget.py): most are numbers of frames
 
 
@@ -44,48 +43,30 @@ def in_units(times_ns: Sequence[int]) -> list[int]:
 def pack_columns(columns: Columns) -> bytes:
     """Return the blob of a slice.  Raises BadInput where a number is larger than any can be."""
     stacks, *weights = columns
-    parts = [len(stacks).to_bytes(_COUNT_BYTES, "little")]
-    for column in (list(map(sub, stacks, [0, *stacks])), *weights):
-        largest = max(column, default=0)
-        width = next((width for width in _WIDTHS if largest < 1 << (8 * width)), 0)
-        if not width or min(column, default=0) < 0:
-            raise BadInput(f"numbers up to {largest}: not all of them are in 0 to 2**64 - 1")
-        data = _little_endian(array(_WIDTHS[width], column)).tobytes()
-        parts += [bytes([width]), *(data[byte::width] for byte in range(width))]
-    return zlib.compress(b"".join(parts))
+    numbers = [*map(sub, stacks, [0, *stacks]), *chain(*weights)]
+    try:
+        data = struct.pack(f"<{len(numbers)}Q", *numbers)
+    except struct.error:
+        raise BadInput("numbers: not all of them are in 0 to 2**64 - 1") from None
+    return zlib.compress(b"".join(data[byte::_NUMBER_BYTES] for byte in range(_NUMBER_BYTES)))
 
 
 def unpack_columns(blob: bytes, stacks: int, budget: Budget) -> Columns:
     """Return the columns of a slice, which refer to so many stacks.  Raises BadInput."""
     data = _decompress(blob)
     budget.charge(len(data))
-    columns: list[Sequence[int]] = []
-    count, at = int.from_bytes(data[:_COUNT_BYTES], "little"), _COUNT_BYTES
-    for _ in range(4):
-        width = data[at] if at < len(data) else 0
-        column, at = data[at + 1 : at + 1 + count * width], at + 1 + count * width
-        if width not in _WIDTHS or len(column) != count * width:
-            raise BadInput("damaged: a column ends too early")
-        columns.append(_join_bytes(column, width, count))
-    numbers = list(accumulate(columns[0]))
-    if at != len(data) or (numbers and numbers[-1] >= stacks):
+    count, rest = divmod(len(data), _COLUMNS * _NUMBER_BYTES)
+    if rest:
+        raise BadInput("damaged: a column ends too early")
+    joined = bytearray(len(data))
+    for byte in range(_NUMBER_BYTES):
+        joined[byte::_NUMBER_BYTES] = data[byte * _COLUMNS * count : (byte + 1) * _COLUMNS * count]
+    numbers = struct.unpack(f"<{_COLUMNS * count}Q", joined)
+    distances, *weights = (numbers[at * count : (at + 1) * count] for at in range(_COLUMNS))
+    found = [*accumulate(distances)]
+    if found and found[-1] >= stacks:
         raise BadInput("damaged: it refers to a stack that there is not")
-    return [numbers, *columns[1:]]
-
-
-def _join_bytes(column: bytes, width: int, count: int) -> Sequence[int]:
-    """Return the numbers of a column, which has first the lowest bytes of all of them."""
-    joined = bytearray(len(column))
-    for byte in range(width):
-        joined[byte::width] = column[byte * count : (byte + 1) * count]
-    return _little_endian(array(_WIDTHS[width], bytes(joined)))
-
-
-def _little_endian(numbers: "array[int]") -> "array[int]":
-    """Return numbers as they are in a file, or those of a file as they are here."""
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
+    return [found, *weights]
 
 
 def pack_json(document: dict[str, Any]) -> bytes:

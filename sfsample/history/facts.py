@@ -25,9 +25,6 @@ class Slice(NamedTuple):
     end_s: float
     service: str
     report: Report
-    labels: Mapping[str, str] = {}
-    build_id: str | None = None  # of the executable
-    pinned: bool = False  # something has asked to keep it
 
 
 class Gap(NamedTuple):
@@ -47,7 +44,7 @@ class SliceFacts(NamedTuple):
     end_s: float
     service: str
     labels: Mapping[str, str]
-    build_id: str | None
+    build_id: str | None  # of the executable
     host: str | None
     pids: tuple[int, ...]
     rate_hz: float | None
@@ -61,7 +58,7 @@ class SliceFacts(NamedTuple):
     late_ticks: int
     recorder: str | None  # the program and its version
     tier: str
-    pinned: bool
+    pinned: bool  # a trigger has asked to keep it
 
     @property
     def number(self) -> int:
@@ -101,15 +98,15 @@ class Selection(NamedTuple):
 
 def facts_of(closed: Slice) -> SliceFacts:
     """Return the facts of a slice.  Raises BadInput where they are none that a history can keep."""
-    report, stats = closed.report, closed.report.stats or {}
+    report, stats, target = closed.report, closed.report.stats or {}, closed.report.target or {}
     pids = sorted({thread.pid for thread in report.threads if thread.pid is not None})
     known = (*report.weights, *((CPU,) if "cpu_charged_ns" in stats else ()))  # of an idle minute it is 0
     weights = tuple(name for name in WEIGHTS if name in known)
     facts = SliceFacts(
-        "", float(closed.begin_s), float(closed.end_s), closed.service, closed.labels, closed.build_id,
-        report.host, tuple(pids), report.rate_hz, stats.get("mode"), weights, report.duration_ns,
-        report.total(), stats.get("cpu_charged_ns") or 0, stats.get("cpu_sampled_ns") or 0,
-        stats.get("ticks") or 0, stats.get("late_ticks") or 0, stats.get("recorder"), "1m", closed.pinned,
+        "", float(closed.begin_s), float(closed.end_s), closed.service, report.labels or {},
+        target.get("build_id"), report.host, tuple(pids), report.rate_hz, stats.get("mode"), weights,
+        report.duration_ns, report.total(), stats.get("cpu_charged_ns") or 0,
+        stats.get("cpu_sampled_ns") or 0, stats.get("ticks") or 0, stats.get("late_ticks") or 0, stats.get("recorder"), "1m", False,
     )  # fmt: skip
     return read_facts("", as_row(facts))
 

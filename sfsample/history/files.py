@@ -31,7 +31,7 @@ from sfsample.report.report import WEIGHTS, Report
 from sfsample.report.time_line import TIME_UNIT_NS, Columns, TimeSlice, add_columns
 
 DAY_S = 86400
-_VERSION = 2  # of the tables
+_VERSION = 3  # of the tables
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite", re.ASCII)
 _BESIDE = ("-wal", "-shm", "-journal")  # files of SQLite's that belong to a database
 _BUSY_S = 30.0  # another process may write for so long

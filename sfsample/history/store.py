@@ -7,10 +7,10 @@ import os
 import sqlite3
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from hashlib import sha256
+from errno import EDQUOT, ENOSPC
 from typing import TypeVar
 
-from sfsample.errors import BadInput, SfsampleError
+from sfsample.errors import BadInput, NoSpace, SfsampleError
 from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, read_gap
 from sfsample.history.files import DAY_S, FileName, HistoryFile, check_owner, file_names, remove
 from sfsample.history.lock import lock
@@ -52,8 +52,9 @@ class History:
             self._close_writer()
             text = failure.strerror if isinstance(failure, OSError) else failure
             code = getattr(failure, "sqlite_errorcode", 0) & 0xFF
-            remedy = "free some space" if code in _SPACE or getattr(failure, "errno", 0) == 28 else \
-                f"sfsample history check --history {self.directory} shows what is wrong"  # fmt: skip
+            if code in _SPACE or getattr(failure, "errno", 0) in (ENOSPC, EDQUOT):
+                raise NoSpace(f"{what}: {path}: {text}") from None
+            remedy = f"sfsample history check --history {self.directory} shows what is wrong"
             raise SfsampleError(f"{what}: {path}: {text}", remedy) from None
 
     def close(self) -> None:
@@ -64,13 +65,7 @@ class History:
     def let_go(self, keep: Container[str]) -> None:
         """Let others watch all services but some."""
         for service in [service for service in self._locks if service not in keep]:
-            with suppress(OSError):
-                os.unlink(self._lock_path(service))
             os.close(self._locks.pop(service))
-
-    def _lock_path(self, service: str) -> str:
-        name = sha256(service.encode("utf-8", "replace")).hexdigest()[:16]
-        return os.path.join(self.directory, f".{name}.lock")
 
     def _close_writer(self) -> None:
         if self._writer is not None:
@@ -131,7 +126,7 @@ class History:
     def _lock(self, service: str) -> None:
         if service in self._locks:
             return
-        fd = lock(self._lock_path(service))
+        fd = lock(self.directory, f"service {service}")
         if fd is None:
             raise SfsampleError(f"another watcher writes the history of {service}: {self.directory}",
                                 "end it, or give this one another --history DIR")  # fmt: skip

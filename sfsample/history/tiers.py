@@ -28,7 +28,7 @@ Skipping = Callable[[str], AbstractContextManager[None]]  # goes on behind a blo
 
 def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipping: Skipping) -> None:
     """Tidy a history, unless another process does."""
-    fd = lock(os.path.join(directory, ".tidy.lock"))
+    fd = lock(directory, "")
     if fd is None:
         return
     try:

@@ -28,10 +28,12 @@ def report(*rows: tuple[str, int, int, int], tid: int = 7, rate_hz: float = 19.0
     return builder.finish()._replace(duration_ns=60 * 10**9, rate_hz=rate_hz, host="web1", stats=stats)
 
 
-def minute(at: int, *rows: tuple[str, int, int, int], service: str = "redis", **facts: object) -> Slice:
+def minute(at: int, *rows: tuple[str, int, int, int], service: str = "redis",
+           labels: dict[str, str] | None = None, build_id: str | None = None) -> Slice:  # fmt: skip
     """Return the slice of a minute of the day."""
     begin_s = MIDNIGHT_S + 60.0 * at
-    return Slice(begin_s, begin_s + 60, service, report(*(rows or [("main;work", 5, 50, 40)])), **facts)  # type: ignore[arg-type]
+    of = report(*(rows or [("main;work", 5, 50, 40)]))._replace(labels=labels, target={"build_id": build_id})
+    return Slice(begin_s, begin_s + 60, service, of)
 
 
 def sums(of: Report) -> Counter[tuple[object, ...]]:

@@ -29,9 +29,10 @@ def directory(tmp_path):
         slow = 900 if at <= 60 else 10
         closed = report(FAST, ("main;slow", slow, slow * 10**7, slow * 10**6))
         begin_s = now_s - 60 * at
-        build_id = "ffeeddcc" if at <= 60 else "aabbccdd"
-        history.add(Slice(begin_s, begin_s + 60, "redis", closed, {"env": "prod"}, build_id))
-    history.add(Slice(now_s - 300, now_s - 240, "nginx", report(FAST), {"env": "test"}))
+        target = {"build_id": "ffeeddcc" if at <= 60 else "aabbccdd"}
+        closed = closed._replace(labels={"env": "prod"}, target=target)
+        history.add(Slice(begin_s, begin_s + 60, "redis", closed))
+    history.add(Slice(now_s - 300, now_s - 240, "nginx", report(FAST)._replace(labels={"env": "test"})))
     history.add_gap("redis", now_s - 3000, now_s - 2900, "watcher was down")
     history.close()
     return history.directory
@@ -149,8 +150,8 @@ def run_deployed(tmp_path, capsys):
         rows = [(f"main;{name}", round(chance.gauss(mean, mean / 20)), 10**9, 10**9)
                 for name, mean in (("fast", 600), ("slow", 400 if is_new else 200))]  # fmt: skip
         begin_s = NOW_S - 60 * at
-        build_id = "ffeeddcc" if is_new else "aabbccdd"
-        history.add(Slice(begin_s, begin_s + 60, "redis", report(*rows), {}, build_id))
+        target = {"build_id": "ffeeddcc" if is_new else "aabbccdd"}
+        history.add(Slice(begin_s, begin_s + 60, "redis", report(*rows)._replace(target=target)))
     history.close()
 
     def run(*words: str) -> tuple[int, str, str]:

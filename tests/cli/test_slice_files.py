@@ -8,9 +8,8 @@ import pytest
 
 from sfsample.cli import slice_files
 from sfsample.cli.parse import parse
-from sfsample.cli.sinks import ClosedSlice
 from sfsample.cli.slice_files import FileSink, SliceFiles
-from sfsample.recording.stats import Stats
+from sfsample.history.facts import Slice
 from tests.builders.reports import from_lines
 
 DAY_S = 86400
@@ -144,7 +143,7 @@ def test_pinned_files_have_another_name_and_are_not_counted(tmp_path: Path, cloc
     )
     for _ in range(4):
         clocks.passed_s += 60
-        sink.add(closed(clocks.time()))
+        sink.add(*closed(clocks.time()))
     before = sorted(os.listdir(tmp_path))
     assert len(before) == 2
     clocks.passed_s += 61
@@ -153,10 +152,10 @@ def test_pinned_files_have_another_name_and_are_not_counted(tmp_path: Path, cloc
     assert sorted(os.listdir(tmp_path)) == [before[0], before[1].replace(".json", ".pinned.json")]
     for _ in range(4):
         clocks.passed_s += 60
-        sink.add(closed(clocks.time()))
+        sink.add(*closed(clocks.time()))
     assert before[1].replace(".json", ".pinned.json") in os.listdir(tmp_path), "--keep does not count it"
     clocks.passed_s += DAY_S + 1
-    sink.add(closed(clocks.time()))
+    sink.add(*closed(clocks.time()))
     assert sink.pin(10) == 1
     assert len(os.listdir(tmp_path)) == 1, "--keep-for does"
 
@@ -167,6 +166,6 @@ def test_pin_of_a_directory_that_was_removed_is_an_os_error(tmp_path: Path) -> N
         sink.pin(100)
 
 
-def closed(begin_s: float) -> ClosedSlice:
-    report = from_lines("p;main;a 7")
-    return ClosedSlice(begin_s, begin_s + 60, report, [("redis", report)], Stats(19))
+def closed(begin_s: float) -> tuple[Slice, list[Slice]]:
+    whole = Slice(begin_s, begin_s + 60, "redis", from_lines("p;main;a 7"))
+    return whole, [whole]

@@ -50,7 +50,7 @@ def check_skipped(history: History, what: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "what"),
     [
-        ("PRAGMA user_version=3", "another sfsample"),
+        ("PRAGMA user_version=2", "another sfsample"),
         ("CREATE TRIGGER t AFTER INSERT ON slice BEGIN DELETE FROM gap; END", "other tables"),
         ("CREATE VIEW v AS SELECT * FROM slice", "other tables"),
         ("DROP TABLE stacks", "other tables"),

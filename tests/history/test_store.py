@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfsample.errors import SfsampleError
-from sfsample.history import lock as lock_module
 from sfsample.history.facts import Selection, Slice, facts_of
 from sfsample.history.store import History
 from sfsample.report.merge import merge
@@ -264,28 +263,12 @@ def test_two_watchers_write_one_file(tmp_path):
     assert len(histories[0].slices()) == 30
 
 
-def test_service_that_is_let_go_leaves_no_file_and_another_may_write_it(tmp_path):
+def test_service_that_is_let_go_is_free_and_another_may_write_it(tmp_path):
     first, second = History(str(tmp_path)), History(str(tmp_path))
     first.add(minute(0, service="cc1"))
     first.add(minute(0, service="redis"))
     first.let_go(keep=["redis"])
-    assert len([*tmp_path.glob(".*.lock")]) == 1
+    assert [path.name for path in tmp_path.glob(".*")] == [".lock"]
     second.add(minute(1, service="cc1"))
     with pytest.raises(SfsampleError, match="another watcher"):
         second.add(minute(1))
-
-
-def test_lock_of_a_file_that_its_holder_unlinks_is_taken_anew(tmp_path, monkeypatch):
-    path = str(tmp_path / "lock")
-    flock = lock_module.flock
-
-    def late(fd, how):
-        flock(fd, how)
-        monkeypatch.setattr(lock_module, "flock", flock)
-        os.unlink(path)  # as the holder does before it closes
-
-    monkeypatch.setattr(lock_module, "flock", late)
-    fd = lock_module.lock(path)
-    assert os.path.samestat(os.fstat(fd), os.stat(path))
-    assert lock_module.lock(path) is None
-    os.close(fd)

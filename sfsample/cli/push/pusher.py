@@ -57,7 +57,7 @@ class Pusher:
     def lock(self) -> bool:
         """Return whether no other process pushes the same slices there; then it is this one, to its end."""
         if self._lock is None:
-            self._lock = lock(f"{self.mark.path.removesuffix('.json')}.lock")
+            self._lock = lock(*os.path.split(self.mark.path))
             self.mark.load()
         return self._lock is not None
 

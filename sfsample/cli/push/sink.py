@@ -8,18 +8,20 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import suppress
 
 from sfsample.cli.push.backend import Backend, check_credentials
 from sfsample.cli.push.command import END_S
 from sfsample.cli.push.mark import Mark
-from sfsample.cli.sinks import ClosedSlice, Metrics
+from sfsample.cli.sinks import Metrics, Sink
+from sfsample.history.facts import Slice
 
 _RESTART_S = 60.0  # between two starts
 _GRACE_S = 2.0
 
 
-class PushSink:
+class PushSink(Sink):
     """Keeps nothing itself: the history before it does."""
 
     def __init__(self, arguments: Namespace, directory: str) -> None:
@@ -37,18 +39,11 @@ class PushSink:
         for child in self._children:
             child.wake()
 
-    def add(self, closed: ClosedSlice) -> str:
+    def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002
         """Say that there is a slice."""
-        self._begin_s, self._kept_s = self._begin_s or closed.begin_s, closed.end_s
+        self._begin_s, self._kept_s = self._begin_s or whole.begin_s, whole.end_s
         self.prepare()
         return ""
-
-    def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
-        """Do nothing: backends know no gaps."""
-
-    def pin(self, last_s: float) -> int:  # noqa: ARG002 - a sink's
-        """Do nothing: the history pins."""
-        return 0
 
     def close(self) -> None:
         """Let the children send what is left, for a few seconds."""
