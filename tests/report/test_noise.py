@@ -47,7 +47,7 @@ def test_log_ratio_is_finite():
 def time(**samples: int) -> Side:
     """Return a time of 10,000 ticks."""
     counts = Counter(samples)
-    return Side("", 1, counts.total(), 10_000.0, 10**9, 10.0, None, None, "wall", (), counts, counts, {})
+    return Side("", 1, counts.total(), 10_000.0, 10**9, 10.0, None, None, "wall", (), counts, counts)
 
 
 def pairs(count: int, *values: int) -> Ordinary:
