@@ -54,7 +54,8 @@ class HistorySink(Sink):
         self._tidy_now_and_then()
         if lost:
             raise lost[0]
-        return f"history of {_shown(self._services)}"
+        names = dict.fromkeys(self._services)
+        return f"history of {', '.join(names) if len(names) <= _MAX_SHOWN else f'{len(names)} services'}"
 
     def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
         """Keep a gap of each service that the last slice had; of the target before the first."""
@@ -97,8 +98,3 @@ class HistorySink(Sink):
         )  # fmt: skip
         with suppress(OSError):  # it has ended
             os.setpriority(os.PRIO_PROCESS, self._tidy.pid, _NICE)
-
-
-def _shown(services: list[str]) -> str:
-    names = dict.fromkeys(services)
-    return f"{len(names)} services" if len(names) > _MAX_SHOWN else ", ".join(names)

@@ -55,8 +55,8 @@ def condition(text: str) -> Condition:
     try:
         if is_percentile and metric == "cpu" and re.fullmatch("[5-9][0-9]", number, re.ASCII):
             return Condition(match[0], metric, percentile=int(number))  # type: ignore[index]
-        if not is_percentile and metric in _LIMITS:
-            return Condition(match[0], metric, _LIMITS[metric](number))  # type: ignore[index]
+        if not is_percentile and metric in _METRICS:
+            return Condition(match[0], metric, _METRICS[metric][0](number))  # type: ignore[index]
     except (argparse.ArgumentTypeError, ValueError):
         pass
     raise argparse.ArgumentTypeError(
@@ -70,18 +70,16 @@ def _percent(text: str) -> float:
     return float(text.removesuffix("%"))
 
 
-def _shown_percent(value: float) -> str:
-    return f"{value:.0f} %"
-
-
-_LIMITS: dict[str, Callable[[str], float]] = {
-    "cpu": _percent, "rss": any_size, "threads": any_size, "psi.cpu": _percent, "delay": _percent,
-    "stuck": seconds,
-}  # fmt: skip
-_SHOWN: dict[str, Callable[[float], str]] = {
-    "rss": lambda value: f"{value / (1 << 20):.0f} MiB",
-    "threads": lambda value: f"{value:.0f}",
-    "stuck": lambda value: f"{value:.0f} s",
+_shown_percent = "{:.0f} %".format
+_METRICS: dict[
+    str, tuple[Callable[[str], float], Callable[[float], str]]
+] = {  # parses a limit, shows a value
+    "cpu": (_percent, _shown_percent),
+    "rss": (any_size, lambda value: f"{value / (1 << 20):.0f} MiB"),
+    "threads": (any_size, "{:.0f}".format),
+    "psi.cpu": (_percent, _shown_percent),
+    "delay": (_percent, _shown_percent),
+    "stuck": (seconds, "{:.0f} s".format),
 }
 
 
@@ -131,14 +129,11 @@ class Triggers:
         if self._looks == _IN_A_ROW and self._unknown:
             say_at(f"no value for --trigger: {', '.join(sorted(self._unknown))}",
                    "the kernel does not measure it, or does not show it in this container")  # fmt: skip
-        is_above = {one: self._is_above(one, values) for one in self._conditions}
+        for one in self._conditions:
+            if self._is_above(one, values) and self._fired is None and now_s >= self._rest_until_s:
+                self._fired = Fired(one.text, _METRICS[one.metric][1](values[one.metric]), time.time(), now_s)
         if "cpu" in values:
             self._note(values["cpu"])
-        for one, above in is_above.items():
-            if above and self._fired is None and now_s >= self._rest_until_s:
-                value = values[one.metric]
-                shown = _SHOWN.get(one.metric, _shown_percent)(value)
-                self._fired = Fired(one.text, shown, time.time(), now_s)
 
     def _is_above(self, one: Condition, values: dict[str, float]) -> bool:
         if (value := values.get(one.metric)) is None:

@@ -165,7 +165,7 @@ class Watch:
     def _serve(self) -> bool:
         """Answer a trigger, or a client that waits for a profile; return whether there was one."""
         if fired := self.triggers.take():
-            self._response.answer(fired, self._find, self.slot, self._should_stop)
+            self._response.answer(fired, self._find, self.slot)
             self.door.triggered(fired.name)
             self.triggers.answered()
             return True
