@@ -51,11 +51,11 @@ def ordinary_pairs(
     begins = first.end_s - length_s, second.begin_s
     between_s, unit_s = begins[1] - begins[0], ceil(length_s / DAY_S) * DAY_S
     least_s = unit_s * max(1, ceil((between_s - length_s / 10) / unit_s))
-    days = covered.choose(_shifted(*begins, between_s, least_s, unit_s, covered.whole), length_s)
+    days = covered.choose(_shifted(begins, between_s, least_s, unit_s, covered.length_s), length_s)
     if apart_s >= _FAR_S or len(days) >= _ENOUGH_DAYS:
         return days, "the same hours of other days"
     apart_s = max(1, round(apart_s / length_s)) * length_s  # so that pairs have times in common
-    others = covered.choose(_shifted(*begins, apart_s, apart_s, length_s, covered.whole), length_s)
+    others = covered.choose(_shifted(begins, apart_s, apart_s, length_s, covered.length_s), length_s)
     return others, "other times as long and as far apart"
 
 
@@ -70,10 +70,11 @@ def _length_s(slices: Sequence[SliceFacts]) -> float:
 
 
 def _shifted(
-    first_s: float, second_s: float, apart_s: float, least_s: float, step_s: float, whole: Span
+    begins: tuple[float, float], apart_s: float, least_s: float, step_s: float, longest_s: float
 ) -> Iterator[tuple[float, float]]:
-    """Yield when both times of a pair begin: `least_s` before the first or after the second, or steps more."""
-    for at in range(ceil((whole.end_s - whole.begin_s) / step_s) + 1):
+    """Yield when both times of a pair begin: `least_s` before or after those of `begins`, or steps more."""
+    first_s, second_s = begins
+    for at in range(ceil(longest_s / step_s) + 1):
         shift_s = least_s + at * step_s
         yield first_s - shift_s, first_s - shift_s + apart_s
         yield second_s + shift_s - apart_s, second_s + shift_s
@@ -86,7 +87,7 @@ class _Covered:
         ordered = sorted(((each.begin_s + each.end_s) / 2, each.end_s - each.begin_s) for each in slices)
         self._middles = [middle for middle, _ in ordered]
         self._sums = [0.0, *accumulate(length_s for _, length_s in ordered)]
-        self.whole = Span(min(each.begin_s for each in slices), max(each.end_s for each in slices))
+        self.length_s = max(each.end_s for each in slices) - min(each.begin_s for each in slices)
 
     def choose(self, begins: Iterator[tuple[float, float]], length_s: float) -> list[Pair]:
         """Return the first pairs both times of which have slices."""
