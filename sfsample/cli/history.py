@@ -197,7 +197,7 @@ def _diff(history: History, arguments: Namespace) -> int:
     usual = [service._replace(begin_s=span.begin_s, end_s=span.end_s) for span in spans]
     kept: list[Report] = []
     sides: list[Side] = []
-    for at, report in enumerate(history.reports([*compared, *usual], (SAMPLES,))):
+    for at, report in enumerate(history.reports([*compared, *usual])):
         sides.append(count(report, _name(chosen[at]) if at < len(chosen) else ""))
         kept += [report] if at < len(chosen) and arguments.format == "html" else []
     of = dict(zip(spans, sides[2:], strict=True))

@@ -25,16 +25,14 @@ from sfsample.errors import NoSpace, SfsampleError
 from sfsample.history.facts import Slice
 
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
-_MAX_PINNED = 500  # files of a target
 
 
 class FileSink(Sink):
-    """Writes each slice to a file of --output-dir; gaps show in the names."""
+    """Writes each slice to a file of --output-dir; gaps show in the names, and nothing is pinned."""
 
     def __init__(self, arguments: Namespace, label: str) -> None:
         self._arguments = arguments
         self._files = SliceFiles(arguments.output_dir, label, suffix_of(arguments.format))
-        self._pinned = SliceFiles(arguments.output_dir, label, f".pinned{suffix_of(arguments.format)}")
         self._not_deleted = Trouble("older files stay")
 
     def prepare(self) -> None:
@@ -62,15 +60,6 @@ class FileSink(Sink):
         except OSError as failure:
             self._not_deleted.met(f"cannot delete: {failure.filename}: {failure.strerror}")
         return path
-
-    def pin(self, last_s: float) -> int:
-        """Rename files, so that --keep does not count them.  Raises OSError."""
-        suffix, paths = suffix_of(self._arguments.format), self._files.written(last_s)
-        for path in paths:
-            pinned = f"{path.removesuffix(suffix)}.pinned{suffix}"
-            os.rename(path, pinned)
-            self._pinned.delete_old(pinned, _MAX_PINNED, self._arguments.keep_for)
-        return len(paths)
 
 
 def not_written(directory: str, failure: OSError) -> SfsampleError:
@@ -100,12 +89,6 @@ class SliceFiles:
             if not os.path.lexists(path):
                 return path
             second += 1
-
-    def written(self, last_s: float) -> list[str]:
-        """Return the paths of those that were written in the last seconds.  Raises OSError."""
-        after_s = _boot_time_s() - last_s
-        self._list()
-        return [os.path.join(self.directory, name) for name, at_s in self._begun_s.items() if at_s > after_s]
 
     def delete_old(
         self, newest: str, keep: int | None = None, keep_for_s: float | None = None,

@@ -31,7 +31,6 @@ from sfsample.symbolize.symbolizer import Symbolizer
 
 _MIN_LEFT = 0.25  # of --max-overhead: so much is for samples, whatever the rest costs
 _MIN_PASSED_S = 1.0  # between two slices; the first comes at once, after a start that costs more than a slice
-_MAX_REPORTED = 1000  # missing names; when there are more, all are forgotten, and reported again
 
 
 class SliceRecorder:
@@ -178,8 +177,6 @@ def _why_empty(stats: Stats, pids: list[int]) -> list[str]:
 
 def _unreported(namer: Symbolizer, reported: set[str]) -> list[str]:
     """Return missing names and unreadable files that are not in `reported`, and add them to it."""
-    if len(reported) > _MAX_REPORTED:
-        reported.clear()
     causes = {f"{missing.where}: {missing.why}": str(missing) for missing in namer.missing_names()}
     causes |= {problem: problem for problem in namer.problems}
     new = [text for cause, text in causes.items() if cause not in reported]

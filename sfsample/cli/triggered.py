@@ -76,7 +76,7 @@ class Response:
 
     def _pin(self, fired: Fired) -> int:
         """Pin the slices of two minutes before a trigger, and those since; return how many."""
-        last_s, counts = _BEFORE_S + time.monotonic() - fired.monotonic_s, [0]
+        last_s, counts = _BEFORE_S + max(0.0, time.time() - fired.at_s), [0]
         for sink in self._sinks:
             try:
                 counts.append(sink.pin(last_s))

@@ -36,12 +36,11 @@ class Condition(NamedTuple):
 
 
 class Fired(NamedTuple):
-    """A trigger, and when: what it is called, the value that was read, seconds since 1970, and monotonic."""
+    """A trigger, and when: what it is called, the value that was read, seconds since 1970."""
 
     name: str
     value: str
     at_s: float
-    monotonic_s: float
 
     def __str__(self) -> str:
         value = f" ({self.value})" if self.value else ""
@@ -100,7 +99,7 @@ class Triggers:
 
     def fire(self) -> None:
         """Fire by hand (SIGUSR1), whatever the cool-down."""
-        self._fired = Fired("SIGUSR1", "", time.time(), time.monotonic())
+        self._fired = Fired("SIGUSR1", "", time.time())
 
     def is_due(self) -> bool:
         """Whether a trigger has fired and was not answered; it looks, if the time has come."""
@@ -131,7 +130,7 @@ class Triggers:
                    "the kernel does not measure it, or does not show it in this container")  # fmt: skip
         for one in self._conditions:
             if self._is_above(one, values) and self._fired is None and now_s >= self._rest_until_s:
-                self._fired = Fired(one.text, _METRICS[one.metric][1](values[one.metric]), time.time(), now_s)
+                self._fired = Fired(one.text, _METRICS[one.metric][1](values[one.metric]), time.time())
         if "cpu" in values:
             self._note(values["cpu"])
 

@@ -10,27 +10,30 @@ import re
 import signal
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
-from sfsample.cli.choose_sinks import choose_sinks, history_of
 from sfsample.cli.config import execute_anew
+from sfsample.cli.history_sink import HistorySink
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.metrics_file import MetricsFile
 from sfsample.cli.pull.door import Door
 from sfsample.cli.pull.requested import requested_profile
 from sfsample.cli.sd_notify import Watchdog, notify
+from sfsample.cli.sinks import Sink
+from sfsample.cli.slice_files import FileSink
 from sfsample.cli.slice_recorder import SliceRecorder
-from sfsample.cli.slots import slots, wait_until
 from sfsample.cli.targets import Targets
 from sfsample.cli.terminal import say
 from sfsample.cli.triggered import Response
 from sfsample.cli.triggers import Triggers
 from sfsample.cli.trouble import Trouble, say_at
+from sfsample.cli.when import history_directory
 from sfsample.errors import NoSuchProcess, SfsampleError
 from sfsample.process.find import start_time
 from sfsample.process.load import LoadMeter
 
+_MAX_SLEEP_S = 0.2  # then it asks again whether to stop
 _LOOK_S = 2.0  # between two look-ups of a target that is missing, or has ended
 _MIN_SLICE_S = 1.0  # before a requested profile cuts it short; a rest that is shorter is left out
 _MAX_LABEL = 100  # characters
@@ -83,8 +86,8 @@ class Watch:
         self._is_absent = False  # the target, at the end of the last slice
         self._missing = Trouble("it is looked for again for every slice")
         self._targets = Targets(arguments)
-        label, history = _label(self._targets.service, arguments.pid), history_of(arguments)
-        sinks = choose_sinks(arguments, label)
+        label, history = _label(self._targets.service, arguments.pid), _history_of(arguments)
+        sinks = _choose_sinks(arguments, label, history)
         self.door = Door(arguments.every, arguments.slice, [sink.metrics for sink in sinks])
         meter = LoadMeter([one.metric for one in arguments.trigger])
         self.triggers = Triggers(arguments.trigger, arguments.cooldown, meter.read)
@@ -190,6 +193,55 @@ class Watch:
         self._pids = self.triggers.pids = pids
         self.door.targets = len(pids)
         return pids
+
+
+def slots(
+    every_s: float, should_stop: Callable[[], bool], between: Callable[[], bool] = lambda: False
+) -> Iterator[float]:
+    """Wait for slot after slot; yield how many seconds are left of it.
+
+    `between` is called while it waits, and returns whether it did something.
+
+    A slot that is less than half over is begun late (one slice follows another without a gap when --for
+    equals --every); one that is more than half over is missed.
+    """
+    start, slot = time.monotonic(), 0
+    while True:
+        if not wait_until(start + slot * every_s, should_stop, between):
+            return
+        if (current := round((time.monotonic() - start) / every_s)) > slot:  # `between` took long
+            slot = current
+            continue
+        yield start + (slot + 1) * every_s - time.monotonic()
+        slot = max(slot + 1, round((time.monotonic() - start) / every_s))
+
+
+def wait_until(
+    at_s: float, should_stop: Callable[[], bool], between: Callable[[], bool] = lambda: False
+) -> bool:
+    """Wait, and call `between` meanwhile; False when a stop was requested."""
+    while not should_stop() and (wait_s := at_s - time.monotonic()) > 0:
+        if not between():
+            time.sleep(min(wait_s, _MAX_SLEEP_S))
+    return not should_stop()
+
+
+def _history_of(arguments: Namespace) -> str | None:
+    """Return the directory of the history that is kept; None: there are only files."""
+    wants_one = arguments.history or arguments.push or arguments.output_dir is None
+    return history_directory(arguments.history) if wants_one and not arguments.no_history else None
+
+
+def _choose_sinks(arguments: Namespace, label: str, history: str | None) -> list[Sink]:
+    """Return the sinks; that of the history comes before that which pushes it."""
+    sinks: list[Sink] = [] if arguments.output_dir is None else [FileSink(arguments, label)]
+    if history is not None:
+        sinks.append(HistorySink(arguments, history))
+    if history is not None and arguments.push:
+        from sfsample.cli.push.sink import PushSink  # http.client takes long to import
+
+        sinks.append(PushSink(arguments, history))
+    return sinks
 
 
 def _ended(pids: Iterable[int]) -> str:

@@ -15,7 +15,7 @@ Invariant: any bytes are values or raise BadInput, at a cost in proportion to th
 import json
 import struct
 import zlib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from functools import cache
 from itertools import accumulate, chain
 from operator import sub
@@ -31,6 +31,7 @@ from sfsample.report.time_line import TIME_UNIT_NS, Columns
 _T = TypeVar("_T", bound=Hashable)
 _MAX_BLOB_BYTES = 64 << 20  # unpacked
 _COLUMNS, _NUMBER_BYTES = 4, 8
+_MEMBERS = 4  # of a stack
 _BATCH_COST = 4  # for each byte of a batch (see report/budget.py): most are numbers of frames
 
 
@@ -125,44 +126,43 @@ class Table(Generic[_T]):
 
 
 class Names:
-    """The frames and stacks of one service in one file; a stack is its thread, its frames, why it ends.
+    """The frames and stacks of one service in one file.
 
-    Threads have no ids here: else a service that is restarted would have new stacks.
+    A stack is its process, its thread, its frames, why it ends.  Threads have no ids here: else a service that
+    is restarted would have new stacks.
     """
 
     def __init__(self) -> None:
         self.frames: Table[ReportFrame] = Table()
-        self.threads: Table[ReportThread] = Table()
-        self.stacks: Table[tuple[int, tuple[int, ...], str]] = Table()
+        self.stacks: Table[tuple[str, str, tuple[int, ...], str]] = Table()
 
     def number_stacks(self, report: Report) -> list[int]:
         """Return the number of each stack of a report."""
-        threads = [self.threads.number(ReportThread(*thread[:2])) for thread in report.threads]
+        threads = [thread[:2] for thread in report.threads]
         frames = [self.frames.number(frame) for frame in report.frames]
         return [
-            self.stacks.number((threads[thread], tuple(map(frames.__getitem__, row)), reason))
+            self.stacks.number((*threads[thread], tuple(map(frames.__getitem__, row)), reason))
             for thread, row, reason, _ in report.stacks
         ]
 
     def report(self, columns: Columns, names: Sequence[str]) -> Report:
         """Return the report of sums by stack; `names` are those of the weights."""
-        builder, frames, threads = ReportBuilder(names), self.frames.rows, self.threads.rows
+        builder, frames = ReportBuilder(names), self.frames.rows
         number = cache(lambda at: builder.number(frames[at]))
         for stack, *sums in zip(*columns, strict=True):
-            thread, row, reason = self.stacks.rows[stack]
-            builder.add_row(threads[thread], map(number, row), reason, tuple(sums))
+            *thread, row, reason = self.stacks.rows[stack]
+            builder.add_row(ReportThread(*thread), map(number, row), reason, tuple(sums))
         return builder.finish()
 
     def pack(self) -> bytes | None:
         """Return a batch of all that is new since the last one; None: nothing is."""
         modules: dict[tuple[str, str | None], int] = {}
         frames = [frame_json(frame, modules) for frame in self.frames.take_new()]
-        threads, stacks = self.threads.take_new(), self.stacks.take_new()
-        if not (frames or threads or stacks):
+        stacks = self.stacks.take_new()
+        if not (frames or stacks):
             return None
         return pack_json({"modules": [{"path": path, "build_id": build} for path, build in modules],
-                          "frames": frames, "threads": [[*thread[:2]] for thread in threads],
-                          "stacks": stacks})  # fmt: skip
+                          "frames": frames, "stacks": stacks})  # fmt: skip
 
     def unpack(self, blob: bytes, budget: Budget) -> None:
         """Add a batch.  Raises BadInput."""
@@ -170,17 +170,10 @@ class Names:
         modules = [read_module(module) for module in root.field("modules").items()]
         for value in root.field("frames").items():
             self.frames.add(read_frame(value, modules, budget))
-        for value in root.field("threads").items():
-            process, name = _members(value, 2)
-            self.threads.add(ReportThread(process.text(), name.text()))
         for value in root.field("stacks").items():
-            thread, frames, reason = _members(value, 3)
+            members = list(value.items())
+            if len(members) != _MEMBERS:
+                raise value.error(f"a list of {_MEMBERS}")
+            process, thread, frames, reason = members
             row = tuple(frames.counts(len(self.frames.rows)))
-            self.stacks.add((thread.count(len(self.threads.rows)), row, reason.text()))
-
-
-def _members(value: JsonValue, count: int) -> Iterator[JsonValue]:
-    members = list(value.items())
-    if len(members) != count:
-        raise value.error(f"a list of {count}")
-    return iter(members)
+            self.stacks.add((process.text(), thread.text(), row, reason.text()))

@@ -225,9 +225,9 @@ class HistoryFile:
             self._names[service] = names
         return self._names[service]
 
-    def report(self, facts: Sequence[SliceFacts], only: Sequence[str] = WEIGHTS) -> Report:
-        """Return one report of slices of one service that have the same weights, with some of them."""
-        weights = [name for name in facts[0].weights if name in only]
+    def report(self, facts: Sequence[SliceFacts]) -> Report:
+        """Return one report of slices of one service that have the same weights."""
+        weights = facts[0].weights
         stats, (numbers, samples, *times) = self.sums(facts)
         columns = [samples, *([time * TIME_UNIT_NS for time in column] for column in times)]
         kept = [numbers, *(columns[WEIGHTS.index(name)] for name in weights)]

@@ -18,7 +18,7 @@ from sfsample.history.tiers import size_of, tidy
 from sfsample.report.budget import Budget
 from sfsample.report.formats import check_numbers
 from sfsample.report.merge import merge
-from sfsample.report.report import WEIGHTS, Report
+from sfsample.report.report import Report
 from sfsample.report.time_line import TimeLine, TimeSlice, renumber
 
 KEEP_FOR_S, KEEP_BYTES = 90.0 * DAY_S, 10 << 30
@@ -83,19 +83,16 @@ class History:
 
     def pin(self, services: Container[str], begin_s: float, end_s: float) -> int:
         """Pin the slices of services and a time; return how many those are."""
-        count = 0
 
-        def pin(file: HistoryFile) -> None:
-            nonlocal count
-            for facts in file.facts():
-                if facts.service in services and facts.begin_s < end_s and facts.end_s > begin_s:
-                    file.pin(facts)
-                    count += 1
+        def pin(file: HistoryFile) -> int:
+            own = [facts for facts in file.facts() if facts.service in services]
+            chosen = [facts for facts in own if facts.begin_s < end_s and facts.end_s > begin_s]
+            for facts in chosen:
+                file.pin(facts)
+            return len(chosen)
 
-        for name in file_names(self.directory):
-            if name.end_s > begin_s - DAY_S and name.day * DAY_S < end_s:
-                self._change(name, pin)
-        return count
+        return sum(self._change(name, pin) for name in file_names(self.directory)
+                   if name.end_s > begin_s - DAY_S and name.day * DAY_S < end_s)  # fmt: skip
 
     def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
         """Note that there are no slices of a service, and why."""
@@ -109,8 +106,8 @@ class History:
             self._lock(service)
         self._change(name, insert)
 
-    def _change(self, name: FileName, work: Callable[[HistoryFile], None]) -> None:
-        """Make one commit in a file, which may be new."""
+    def _change(self, name: FileName, work: Callable[[HistoryFile], _T]) -> _T:
+        """Make one commit in a file, which may be new; return what `work` does."""
         with self._errors("cannot write", name.path):
             while True:
                 if self._writer is None or self._writer.path != name.path:
@@ -119,8 +116,7 @@ class History:
                     self._writer = HistoryFile(name.path, write=True)
                 with self._writer.writing():
                     if self._writer.is_current:  # else it was removed
-                        work(self._writer)
-                        return
+                        return work(self._writer)
                 self._close_writer()
 
     def _lock(self, service: str) -> None:
@@ -190,14 +186,14 @@ class History:
         [report] = self.reports([selection])
         return report
 
-    def reports(self, selections: Sequence[Selection], only: Sequence[str] = WEIGHTS) -> list[Report]:
-        """Return a report for each selection, with some of the weights; each file is read once."""
+    def reports(self, selections: Sequence[Selection]) -> list[Report]:
+        """Return a report for each selection; each file is read once."""
         parts: list[list[Report]] = [[] for _ in selections]
 
         def ask(file: HistoryFile) -> Iterator[None]:
             facts = [*file.facts()]
             for selection, found in zip(selections, parts, strict=True):
-                found += [file.report(group, only) for group in _groups(facts, selection)]
+                found += [file.report(group) for group in _groups(facts, selection)]
                 yield
 
         self._read(selections, ask)

@@ -14,14 +14,13 @@ from types import SimpleNamespace
 import pytest
 
 from sfsample.cli import slice_recorder, watch
-from sfsample.cli import slots as slots_module
 from sfsample.cli.parse import parse
 from sfsample.cli.pull.door import Wanted
 from sfsample.cli.sinks import Gaps, Sink
 from sfsample.cli.slice_files import not_written
 from sfsample.cli.slice_recorder import Share
-from sfsample.cli.slots import slots
 from sfsample.cli.trouble import Trouble
+from sfsample.cli.watch import slots
 from sfsample.errors import NoSuchProcess, NotPermitted, SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.process.search import find_by_unit, why_no_unit
@@ -48,8 +47,7 @@ class SimulatedClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedClock:
     made = SimulatedClock()
-    for module in (watch, slots_module):
-        monkeypatch.setattr(module, "time", made)
+    monkeypatch.setattr(watch, "time", made)
     return made
 
 

@@ -146,7 +146,7 @@ def test_nobody_else_can_read_it(tmp_path):
         {"end_s": 0.0},
         {"service": "\ud800"},
         {"service": "x" * 100_000},
-        {"labels": {"a": 1}},
+        {"report": report(("main", 1, 1, 1))._replace(labels={"a": 1})},
         {"report": report(("main", 1 << 64, 1, 1))},
     ],
 )

@@ -105,7 +105,7 @@ def _noise_lines(difference: Difference) -> Iterator[str]:
         if load > _CHANGING_LOAD and not difference.relative:
             yield f"ordinary: all of it together differs by x{load:.2f}; --relative leaves the load out"
     elif ordinary is not None:
-        yield "ordinary: not known, so there is no verdict; unknown is what is beyond the chance of sampling"
+        yield "ordinary: not known; unknown is what is beyond the chance of sampling"
 
 
 def _too_few(difference: Difference) -> str:
