@@ -1,4 +1,4 @@
-"""`sfsample history`: lists, shows, exports, compares, checks and deletes what `watch` has kept.
+"""`sfsample history`: lists, shows, exports, compares, checks and tidies what `watch` has kept.
 
 Times are printed in UTC.
 """
@@ -16,7 +16,7 @@ from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import printable_lines, say
 from sfsample.cli.when import history_directory
 from sfsample.cli.written import open_result, written_line
-from sfsample.errors import SfsampleError, UsageError
+from sfsample.errors import SfsampleError
 from sfsample.history.facts import Gap, Selection, SliceFacts
 from sfsample.history.ordinary import ordinary_pairs
 from sfsample.history.store import History
@@ -261,16 +261,8 @@ def _name(slices: list[SliceFacts]) -> str:
 
 
 def _prune(history: History, arguments: Namespace) -> int:
-    selects = (arguments.service, arguments.at, arguments.since, arguments.label)
-    if all(flag is None for flag in selects):
-        history.tidy(time.time(), arguments.keep_for, arguments.keep_bytes)
-        say(*_contents(history))
-        return 0
-    selection = _selection(arguments)
-    slices = _chosen(history, selection, one_service=False)
-    if not arguments.yes:
-        raise UsageError(f"this deletes {_slices(len(slices))}: {_selected(selection)}", "add --yes to do it")
-    say(f"deleted {_slices(history.delete(selection))}")
+    history.tidy(time.time(), arguments.keep_for, arguments.keep_bytes)
+    say(*_contents(history))
     return 0
 
 

@@ -128,8 +128,8 @@ class Table(Generic[_T]):
 class Names:
     """The frames and stacks of one service in one file.
 
-    A stack is its process, its thread, its frames, why it ends.  Threads have no ids here: else a service that
-    is restarted would have new stacks.
+    A stack is its process, its thread, its frames, why it ends.  Threads have no ids here: else a service
+    that is restarted would have new stacks.
     """
 
     def __init__(self) -> None:

@@ -293,7 +293,7 @@ class HistoryFile:
     def merge(self, group: Sequence[SliceFacts], merged: SliceFacts) -> None:
         """Replace slices of one service by one of these facts."""
         stats, columns = self.sums(group)
-        self.delete(group, ())
+        self.delete(group)
         self._insert(merged, stats, columns)
 
     def pin(self, facts: SliceFacts) -> None:
@@ -306,15 +306,12 @@ class HistoryFile:
         if 8 * free > pages:
             self._run("VACUUM")
 
-    def insert_gaps(self, gaps: Iterable[Gap]) -> None:
-        """Add times without slices."""
-        for gap in gaps:
-            self._run("INSERT INTO gap VALUES (?, ?, ?, ?)", *gap)
+    def insert_gap(self, gap: Gap) -> None:
+        """Add a time without slices."""
+        self._run("INSERT INTO gap VALUES (?, ?, ?, ?)", *gap)
 
-    def delete(self, facts: Iterable[SliceFacts], gaps: Iterable[Gap]) -> None:
-        """Delete slices and gaps."""
+    def delete(self, facts: Iterable[SliceFacts]) -> None:
+        """Delete slices."""
         for each in facts:
             for table in ("slice", "stacks"):
                 self._run(f"DELETE FROM {table} WHERE id = ?", each.number)  # noqa: S608
-        for gap in gaps:
-            self._run("DELETE FROM gap WHERE begin_s = ? AND end_s = ? AND service = ? AND why = ?", *gap)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from sfsample.errors import BadInput, NoSpace, SfsampleError
 from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, read_gap
-from sfsample.history.files import DAY_S, FileName, HistoryFile, check_owner, file_names, remove
+from sfsample.history.files import DAY_S, FileName, HistoryFile, check_owner, file_names
 from sfsample.history.lock import lock
 from sfsample.history.tiers import size_of, tidy
 from sfsample.report.budget import Budget
@@ -98,7 +98,7 @@ class History:
         """Note that there are no slices of a service, and why."""
         with self._errors("cannot keep", f"a gap of {service}"):
             gap = read_gap((begin_s, end_s, service, why))
-        self._write(service, begin_s, lambda file: file.insert_gaps([gap]))
+        self._write(service, begin_s, lambda file: file.insert_gap(gap))
 
     def _write(self, service: str, begin_s: float, insert: Callable[[HistoryFile], None]) -> None:
         name = FileName(self.directory, int(begin_s // DAY_S))
@@ -132,23 +132,6 @@ class History:
         """Merge slices whose tier is over, and delete what is too old or too much."""
         with self._errors("cannot tidy", self.directory):
             tidy(self.directory, now_s, keep_for_s, keep_bytes, self._skipping)
-
-    def delete(self, selection: Selection) -> int:
-        """Delete slices and gaps; return how many slices those were."""
-        count = 0
-        with self._errors("cannot delete", self.directory):
-            for name in file_names(self.directory):
-                with closing(HistoryFile(name.path, write=True)) as file:
-                    with file.writing():
-                        facts = list(file.facts())
-                        chosen = [each for each in facts if selection.has(each)]
-                        file.delete(chosen, filter(selection.has_gap, file.gaps()))
-                        if chosen == facts:
-                            remove(name)
-                    count += len(chosen)
-                    if chosen != facts:
-                        file.compact()
-        return count
 
     # -- reading
 

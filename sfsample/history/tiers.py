@@ -65,7 +65,7 @@ def _shrink(directory: str, keep_bytes: int, skipping: Skipping) -> None:
             with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
                 with file.writing():
                     facts = _facts(file)
-                    file.delete((each for each in facts if not each.pinned), ())
+                    file.delete(each for each in facts if not each.pinned)
                 if not any(each.pinned for each in facts):
                     remove(name)
                 file.compact()

@@ -4,8 +4,10 @@ Times are in units of TIME_UNIT_NS, as a history keeps them.
 """
 
 from collections import Counter
+from contextlib import closing
 
 from sfsample.history.facts import Selection, Slice
+from sfsample.history.files import HistoryFile, file_names
 from sfsample.history.store import History
 from sfsample.report.report import OUTERMOST, WEIGHTS, Report, ReportBuilder, ReportFrame, ReportThread
 from sfsample.report.time_line import TIME_UNIT_NS
@@ -51,3 +53,14 @@ def by_service(history: History) -> dict[str, Counter[tuple[object, ...]]]:
     """Return the sums of each service."""
     services = {facts.service for facts in history.slices()}
     return {service: sums(history.report(Selection(service))) for service in services}
+
+
+def delete(history: History, selection: Selection) -> int:
+    """Delete slices, as a history does that is too large; return how many."""
+    count = 0
+    for name in file_names(history.directory):
+        with closing(HistoryFile(name.path, write=True)) as file, file.writing():
+            chosen = [*filter(selection.has, file.facts())]
+            file.delete(chosen)
+            count += len(chosen)
+    return count

@@ -237,15 +237,6 @@ def test_several_services_are_an_error_that_lists_them(run):
     assert run("export", "--label", "env=test")[:2] == (0, "app;main;fast 900\n")
 
 
-def test_prune_deletes_a_selection_only_with_yes(run):
-    code, _, err = run("prune", "--service", "redis")
-    assert code == 2
-    assert "this deletes 9 slices" in err
-    assert len(json.loads(run("list", "--json")[1])["slices"]) == 10
-    assert run("prune", "--service", "redis", "--yes")[2] == "sfsample: deleted 9 slices\n"
-    assert len(json.loads(run("list", "--json")[1])["slices"]) == 1
-
-
 def test_prune_without_a_selection_applies_retention(run):
     code, _, err = run("prune")
     assert code == 0
@@ -276,7 +267,7 @@ def test_check_finds_damage(run, directory):
         (["show", "--deploy"], "--deploy is for history diff"),
         (["diff", "--deploy", "--at", "-1h"], "instead of --at and --with"),
         (["diff", "--deploy", "x"], "not 6 to 64 digits of a build-id"),
-        (["list", "--yes"], "--yes is for history prune"),
+        (["prune", "--service", "redis"], "prune selects no slices"),
         (["export", "-f", "text"], "history export has no format text"),
         (["show", "--json"], "history show has no format json"),
         (["list", "--at", "x"], "not a time"),

@@ -19,7 +19,7 @@ from sfsample.history.store import History
 from sfsample.report.merge import merge
 from sfsample.report.report import WEIGHTS
 from sfsample.report.time_line import TIME_UNIT_NS as UNIT
-from tests.builders.histories import DAY_S, MIDNIGHT_S, minute, report, sums
+from tests.builders.histories import DAY_S, MIDNIGHT_S, delete, minute, report, sums
 from tests.builders.reports import from_lines
 
 
@@ -171,11 +171,17 @@ def test_deleted_slices_are_gone_and_others_stay(tmp_path):
     history = History(str(tmp_path))
     for at in range(6):
         history.add(minute(at, (f"main;f{at}", at + 1, 1, 1), service="ab"[at % 2]))
-    assert history.delete(Selection("a")) == 3
+    assert delete(history, Selection("a")) == 3
     assert {facts.service for facts in history.slices()} == {"b"}
     assert history.report().total() == 2 + 4 + 6
-    assert history.delete(Selection()) == 3
-    assert not [name for name in os.listdir(tmp_path) if "sqlite" in name]
+
+
+def test_file_of_a_day_that_was_removed_is_made_again(tmp_path):
+    history = History(str(tmp_path))
+    history.add(minute(0))
+    for path in tmp_path.glob("*.sqlite*"):
+        path.unlink()
+    assert history.slices() == []
     history.add(minute(9))
     assert len(history.slices()) == 1
 
