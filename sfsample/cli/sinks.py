@@ -4,12 +4,9 @@ A sink keeps slices: as files (`slice_files`), in a database, or at another mach
 slice; the others get theirs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from sfsample.history.facts import Slice
-
-_MIN_GAP_S = 1.0  # what it takes to write a slice before the next one begins is no gap
-
 
 Metrics = dict[str, dict[str, float]]  # by name and label
 
@@ -37,23 +34,3 @@ class Sink:
 
     def close(self) -> None:
         """Let go of what is open, as the watch ends."""
-
-
-class Gaps:
-    """Finds the times without a slice.  `tell` is called with begin, end and reason of each that is over."""
-
-    def __init__(self, tell: Callable[[float, float, str], None]) -> None:
-        self._tell = tell
-        self._begin_s: float | None = None  # of the gap that goes on
-        self._why = ""
-
-    def begin(self, now_s: float, why: str) -> None:
-        """Note that there is no slice from now on; the first reason counts."""
-        if self._begin_s is None:
-            self._begin_s, self._why = now_s, why
-
-    def end(self, now_s: float) -> None:
-        """Note that a slice begins, or that `watch` ends."""
-        if self._begin_s is not None and now_s - self._begin_s > _MIN_GAP_S:
-            self._tell(self._begin_s, now_s, self._why)
-        self._begin_s = None

@@ -14,7 +14,7 @@ from sfsample.cli.naming import with_names
 from sfsample.cli.pull.door import Door
 from sfsample.cli.sampling import check_result, record_processes
 from sfsample.cli.sd_notify import notify
-from sfsample.cli.sinks import Gaps, Sink
+from sfsample.cli.sinks import Sink
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import shows_progress
 from sfsample.cli.trouble import Trouble, say_at
@@ -29,6 +29,7 @@ from sfsample.report.formats import FORMATS
 from sfsample.report.services import by_service
 from sfsample.symbolize.symbolizer import Symbolizer
 
+_MIN_GAP_S = 1.0  # what it takes to write a slice before the next one begins is no gap
 _MIN_LEFT = 0.25  # of --max-overhead: so much is for samples, whatever the rest costs
 _MIN_PASSED_S = 1.0  # between two slices; the first comes at once, after a start that costs more than a slice
 
@@ -47,7 +48,7 @@ class SliceRecorder:
         self._lost = Trouble("slices are lost until then")
         self._reported: set[str] = set()  # missing names, and why there was no sample
         self._share = Share(arguments.max_overhead)
-        self.gaps = Gaps(self._add_gap)
+        self._gap: tuple[float, str] | None = None  # when the gap that goes on has begun, and why
 
     def prepare(self) -> None:
         """Find out whether the sinks can keep slices."""
@@ -56,7 +57,7 @@ class SliceRecorder:
 
     def close(self) -> None:
         """Close the sinks, as the watch ends."""
-        self.gaps.end(time.time())
+        self._end_gap(time.time())
         for sink, _ in self._sinks:
             sink.close()
         for trouble in (self._lost, *(lost for _, lost in self._sinks)):
@@ -73,16 +74,16 @@ class SliceRecorder:
         stats, begin_s = profile.stats, profile.started_ns / 1e9
         self._share.sampled_s = stats.sampler_cpu_s
         if why_empty := _why_empty(stats, pids):
-            self.gaps.begin(begin_s, f"no sample: {why_empty[0]}")
+            self.begin_gap(begin_s, f"no sample: {why_empty[0]}")
             self._say_empty(stats, *why_empty)
         else:
-            self.gaps.end(begin_s)
+            self._end_gap(begin_s)
             self._keep(profile, begin_s)
         end_s = begin_s + stats.duration_s
         if stats.ended_by == "target":
-            self.gaps.begin(end_s, "the target ended")
+            self.begin_gap(end_s, "the target ended")
         elif arguments.slice == arguments.every:
-            self.gaps.begin(end_s, "sfsample was late, or answered a request or a trigger")
+            self.begin_gap(end_s, "sfsample was late, or answered a request or a trigger")
         self._door.closed(stats)
         return stats
 
@@ -132,9 +133,16 @@ class SliceRecorder:
             _say_over(lost)
         return place
 
-    def _add_gap(self, begin_s: float, end_s: float, why: str) -> None:
-        for sink, lost in self._sinks:
-            self._attempt(partial(sink.add_gap, self._target, begin_s, end_s, why), lost)
+    def begin_gap(self, now_s: float, why: str) -> None:
+        """Note that there is no slice from now on; the first reason counts."""
+        self._gap = self._gap or (now_s, why)
+
+    def _end_gap(self, now_s: float) -> None:
+        """Tell the sinks of the time without a slice, which is over."""
+        begin_s, why = self._gap or (now_s, "")
+        self._gap = None
+        for sink, lost in self._sinks if now_s - begin_s > _MIN_GAP_S else ():
+            self._attempt(partial(sink.add_gap, self._target, begin_s, now_s, why), lost)
 
 
 class Share:

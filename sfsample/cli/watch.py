@@ -149,7 +149,7 @@ class Watch:
         except NoSuchProcess as failure:
             self._lose_target(failure, now_s)
         except (SfsampleError, OSError, MemoryError) as failure:
-            self._recorder.gaps.begin(now_s, str(failure) or "out of memory")
+            self._recorder.begin_gap(now_s, str(failure) or "out of memory")
             self._recorder.failed(failure)
         self._recorder.may_fail = False
         return hz
@@ -159,7 +159,7 @@ class Watch:
         self._is_absent = True
         self._set_pids([])
         self.door.failed(failure)
-        self._recorder.gaps.begin(now_s, str(failure))
+        self._recorder.begin_gap(now_s, str(failure))
         if not self._arguments.pid:
             self._missing.met(failure, *failure.help)
         elif self._recorder.may_fail:
@@ -186,7 +186,9 @@ class Watch:
         found = self._set_pids(self._targets.pids())
         was_missing = self._missing.over()
         if not set(found) & set(before) and (was_missing or not arguments.quiet):
-            say_at(f"found {self._targets.service}: {_processes(found)}")
+            shown = ", ".join(map(str, found[:_MAX_SHOWN_PIDS]))
+            more = f" and {len(found) - _MAX_SHOWN_PIDS} more" if len(found) > _MAX_SHOWN_PIDS else ""
+            say_at(f"found {self._targets.service}: process{'es' * (len(found) != 1)} {shown}{more}")
         return found
 
     def _set_pids(self, pids: list[int]) -> list[int]:
@@ -262,9 +264,3 @@ def _label(service: str, pids: list[int] | None) -> str:
     """Return the first part of the file names: the target, in characters that are harmless in a path."""
     name = service or "-".join(map(str, dict.fromkeys(pids or ())))
     return re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".")[:_MAX_LABEL] or "target"
-
-
-def _processes(pids: list[int]) -> str:
-    shown = ", ".join(map(str, pids[:_MAX_SHOWN_PIDS]))
-    more = f" and {len(pids) - _MAX_SHOWN_PIDS} more" if len(pids) > _MAX_SHOWN_PIDS else ""
-    return f"process{'es' * (len(pids) != 1)} {shown}{more}"

@@ -16,7 +16,7 @@ import pytest
 from sfsample.cli import slice_recorder, watch
 from sfsample.cli.parse import parse
 from sfsample.cli.pull.door import Wanted
-from sfsample.cli.sinks import Gaps, Sink
+from sfsample.cli.sinks import Sink
 from sfsample.cli.slice_files import not_written
 from sfsample.cli.slice_recorder import Share
 from sfsample.cli.trouble import Trouble
@@ -287,18 +287,6 @@ def test_many_processes_are_not_all_listed(messages: Messages) -> None:
     assert messages.slot(list(range(1, 10)))[0].endswith("found bank: processes 1, 2, 3, 4, 5 and 4 more")
 
 
-def test_gaps_have_begin_end_and_the_first_reason() -> None:
-    over: list[tuple[float, float, str]] = []
-    gaps = Gaps(lambda *gap: over.append(gap))
-    gaps.begin(100, "the target ended")
-    gaps.begin(160, "no such process: bank")
-    gaps.end(220)
-    gaps.end(280)
-    gaps.begin(280, "sfsample was late")
-    gaps.end(280.5)
-    assert over == [(100, 220, "the target ended")]
-
-
 class Kept(Sink):
     """A sink; it keeps slices and gaps in lists, or fails."""
 
@@ -316,6 +304,19 @@ class Kept(Sink):
 
     def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
         self.gaps.append((service, begin_s, end_s, why))
+
+
+def test_gaps_have_begin_end_and_the_first_reason() -> None:
+    kept = Kept()
+    recorder = watch.Watch(parse(["watch", "-n", "bank"]), watch.Interrupt())._recorder
+    recorder._sinks = [(kept, Trouble(""))]
+    recorder.begin_gap(100, "the target ended")
+    recorder.begin_gap(160, "no such process: bank")
+    recorder._end_gap(220)
+    recorder._end_gap(280)
+    recorder.begin_gap(280, "sfsample was late")
+    recorder._end_gap(280.5)
+    assert kept.gaps == [("bank", 100, 220, "the target ended")]
 
 
 class Recording:
