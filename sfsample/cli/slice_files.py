@@ -13,7 +13,7 @@ from argparse import Namespace
 from calendar import timegm
 from collections.abc import Sequence
 from contextlib import suppress
-from errno import EDQUOT, ENOSPC
+from errno import EDQUOT, ENOSPC, ENOTDIR
 
 from sfsample import api
 from sfsample.cli.output_file import check_replaceable
@@ -41,6 +41,8 @@ class FileSink(Sink):
         try:
             os.makedirs(directory, exist_ok=True)
             check_replaceable(self._files.free_path(), None)
+        except FileExistsError:
+            raise not_written(directory, OSError(ENOTDIR, os.strerror(ENOTDIR))) from None
         except OSError as failure:
             raise not_written(directory, failure) from None
 

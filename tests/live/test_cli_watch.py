@@ -301,7 +301,7 @@ def test_directory_that_is_a_file_meanwhile_does_not_end_watch(leaf: Target, tmp
         wait_until(lambda: directory.is_dir() and slices(directory), "a slice")
         directory.rename(tmp_path / "moved")
         directory.touch()
-        assert lost_and_found(child, directory, directory.unlink) == "File exists"
+        assert lost_and_found(child, directory, directory.unlink) == "Not a directory"
         child.send_signal(signal.SIGTERM)
         assert ended(child).code == 0
 
