@@ -14,7 +14,9 @@ Invariant: any bytes are values or raise BadInput, at a cost in proportion to th
 
 import json
 import struct
+import sys
 import zlib
+from array import array
 from collections.abc import Hashable, Sequence
 from functools import cache
 from itertools import accumulate, chain
@@ -62,7 +64,9 @@ def unpack_columns(blob: bytes, stacks: int, budget: Budget) -> Columns:
     joined = bytearray(len(data))
     for byte in range(_NUMBER_BYTES):
         joined[byte::_NUMBER_BYTES] = data[byte * _COLUMNS * count : (byte + 1) * _COLUMNS * count]
-    numbers = struct.unpack(f"<{_COLUMNS * count}Q", joined)
+    numbers = array("Q", bytes(joined))  # twice as fast as `struct.unpack`
+    if sys.byteorder == "big":
+        numbers.byteswap()
     distances, *weights = (numbers[at * count : (at + 1) * count] for at in range(_COLUMNS))
     found = [*accumulate(distances)]
     if found and found[-1] >= stacks:
