@@ -92,3 +92,10 @@ class UsageError(SfsampleError):
     """The command line asks for something impossible."""
 
     exit_code = 2
+
+
+class NoSpace(SfsampleError):  # noqa: N818 - reads as what happened
+    """A disk is full, so that it is worth waiting."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, "free some space")

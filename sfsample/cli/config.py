@@ -8,7 +8,6 @@ It is read again by executing sfsample anew: nothing of the old configuration ca
 
 import os
 import signal
-import stat
 import sys
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -55,13 +54,11 @@ def _words(path: str, flag: str, value: object, takes_value: Mapping[str, bool])
 
 
 def _read(path: str) -> dict[str, Any]:
-    """Return the table in a file; only a regular file is read, and not a large one."""
+    """Return the table in a file, which is not a large one."""
     import tomllib
 
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise SfsampleError(f"cannot read: {path}: not a regular file", _HELP)
+        with open(path, "rb") as file:
             data = file.read(_MAX_BYTES + 1)
     except OSError as failure:
         raise SfsampleError(

@@ -198,7 +198,6 @@ def history_flags(parser: ArgumentParser) -> None:
         help="prune: delete what is older (default: 90d)")  # fmt: skip
     add("--keep-bytes", type=values.any_size, default=10 << 30, metavar="SIZE",
         help="prune: delete the oldest slices until SIZE is left (default: 10G)")  # fmt: skip
-    add("--yes", action="store_true", help="prune: delete the slices that are chosen, instead")
     add("-q", "--quiet", action="store_true", help="export: do not say what was written")
     add("-v", "--verbose", action="store_true", help="show, diff: show all functions")
     _add_push(parser, "push: send slices of a minute to a profile store, each once")

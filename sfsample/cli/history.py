@@ -1,4 +1,4 @@
-"""`sfsample history`: lists, shows, exports, compares, checks and deletes what `watch` has kept.
+"""`sfsample history`: lists, shows, exports, compares, checks and tidies what `watch` has kept.
 
 Times are printed in UTC.
 """
@@ -6,6 +6,7 @@ Times are printed in UTC.
 import os
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain, pairwise
 from math import inf
@@ -15,7 +16,7 @@ from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import printable_lines, say
 from sfsample.cli.when import history_directory
 from sfsample.cli.written import open_result, written_line
-from sfsample.errors import SfsampleError, UsageError
+from sfsample.errors import SfsampleError
 from sfsample.history.facts import Gap, Selection, SliceFacts
 from sfsample.history.ordinary import ordinary_pairs
 from sfsample.history.store import History
@@ -109,7 +110,7 @@ def _slice_json(facts: SliceFacts) -> dict[str, object]:
     known = ("id", "service", "samples", "tier", "pinned", "build_id", "host", "rate_hz", "mode", "ticks",
              "late_ticks", "duration_ns", "recorder")  # fmt: skip
     return {
-        "begin": facts.begin_s, "end": facts.end_s, "labels": dict(facts.labels), "pids": [*facts.pids],
+        "begin": facts.begin_s, "end": facts.end_s, "labels": dict(facts.labels),
         "cpu_s": facts.cpu_charged_ns / 1e9, "coverage": facts.coverage,
     } | {name: getattr(facts, name) for name in known}  # fmt: skip
 
@@ -155,27 +156,21 @@ def _summary(slices: list[SliceFacts], gaps: list[Gap], report: Report, *, verbo
     yield from (f"build-id {build}" for build in builds)
     yield from (f"lost: {loss}" for loss in losses(report))
     yield from (f"gap: {_time(gap.begin_s)} to {_time(gap.end_s)} UTC: {gap.why}" for gap in gaps)
-    sides = [count(report)]
-    if report.total(CPU):
-        cpu = zip(report.stacks, report.column(CPU), strict=True)
-        sides.append(count(report._replace(stacks=tuple(s._replace(weights=(n,)) for s, n in cpu),
-                                           weights=(CPU,))))  # fmt: skip
-    for title, attribute in (("by own time", "by_self"), ("with what they call", "by_total")):
+    weight, what = (CPU, "CPU time") if report.total(CPU) else (SAMPLES, "samples")
+    rows = zip(report.stacks, report.column(weight), strict=True)
+    stacks = tuple(stack._replace(weights=(number,)) for stack, number in rows)
+    side = count(report._replace(stacks=stacks, weights=(weight,)))
+    for title, counts in (("by own time", side.by_self), ("with what they call", side.by_total)):
         yield ""
-        yield f"functions {title} (share of samples{', of CPU time' * (len(sides) - 1)}):"
-        yield from _functions(sides, attribute, verbose=verbose)
+        yield f"functions {title} (share of {what}):"
+        yield from _functions(counts, report.total(weight), verbose=verbose)
 
 
-def _functions(sides: list[Side], attribute: str, *, verbose: bool) -> Iterator[str]:
-    """Yield the functions that have most of the CPU time, or of the samples where that is unknown."""
-    names = getattr(sides[-1], attribute).most_common() or getattr(sides[0], attribute).most_common()
-    shown = names if verbose else names[:_MAX_ROWS]
-    totals = [sum(stack for stack in side.by_self.values()) or 1 for side in sides]
-    for name, _ in shown:
-        shares = [getattr(side, attribute)[name] / total for side, total in zip(sides, totals, strict=True)]
-        yield f"  {'  '.join(f'{100 * share:6.2f} %' for share in shares)}  {name}"
-    if len(names) > len(shown):
-        yield f"  and {len(names) - len(shown)} more (-v shows all)"
+def _functions(counts: Counter[str], total: int, *, verbose: bool) -> Iterator[str]:
+    shown = counts.most_common(None if verbose else _MAX_ROWS)
+    yield from (f"  {100 * number / total:6.2f} %  {name}" for name, number in shown)
+    if len(counts) > len(shown):
+        yield f"  and {len(counts) - len(shown)} more (-v shows all)"
 
 
 def _export(history: History, arguments: Namespace) -> int:
@@ -202,7 +197,7 @@ def _diff(history: History, arguments: Namespace) -> int:
     usual = [service._replace(begin_s=span.begin_s, end_s=span.end_s) for span in spans]
     kept: list[Report] = []
     sides: list[Side] = []
-    for at, report in enumerate(history.reports([*compared, *usual], (SAMPLES,))):
+    for at, report in enumerate(history.reports([*compared, *usual])):
         sides.append(count(report, _name(chosen[at]) if at < len(chosen) else ""))
         kept += [report] if at < len(chosen) and arguments.format == "html" else []
     of = dict(zip(spans, sides[2:], strict=True))
@@ -266,23 +261,16 @@ def _name(slices: list[SliceFacts]) -> str:
 
 
 def _prune(history: History, arguments: Namespace) -> int:
-    selects = (arguments.service, arguments.at, arguments.since, arguments.label)
-    if all(flag is None for flag in selects):
-        history.tidy(time.time(), arguments.keep_for, arguments.keep_bytes)
-        say(*_contents(history))
-        return 0
-    selection = _selection(arguments)
-    slices = _chosen(history, selection, one_service=False)
-    if not arguments.yes:
-        raise UsageError(f"this deletes {_slices(len(slices))}: {_selected(selection)}", "add --yes to do it")
-    say(f"deleted {_slices(history.delete(selection))}")
+    history.tidy(time.time(), arguments.keep_for, arguments.keep_bytes)
+    say(*_contents(history))
     return 0
 
 
 def _check(history: History, arguments: Namespace) -> int:
     findings = list(history.findings())
-    count = _slices(len(history.slices()))
-    text = [*findings, f"{history.directory}: {count}: {_problems(len(findings))}"]
+    number, count = len(findings), _slices(len(history.slices()))
+    outcome = f"{number} problem{'' if number == 1 else 's'}" if number else "all of it is whole"
+    text = [*findings, f"{history.directory}: {count}: {outcome}"]
     Output(arguments.output).write(printable_lines(text))
     history.problems.clear()  # they are among the findings
     return 1 if findings else 0
@@ -302,10 +290,6 @@ _ACTIONS: dict[str, Callable[[History, Namespace], int]] = {
 
 def _slices(number: int) -> str:
     return f"{number:,} slice{'' if number == 1 else 's'}"
-
-
-def _problems(number: int) -> str:
-    return f"{number} problem{'' if number == 1 else 's'}" if number else "all of it is whole"
 
 
 def _time(time_s: float) -> str:

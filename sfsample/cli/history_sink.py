@@ -8,11 +8,10 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 
-from sfsample.cli.sinks import ClosedSlice, Metrics, NotKept
+from sfsample.cli.sinks import Metrics, Sink
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.history.files import DAY_S, file_names
@@ -24,7 +23,7 @@ _NICE = 19
 _MAX_SHOWN = 3  # services
 
 
-class HistorySink:
+class HistorySink(Sink):
     """Adds each slice and each gap to the history in a directory."""
 
     def __init__(self, arguments: Namespace, directory: str) -> None:
@@ -38,46 +37,36 @@ class HistorySink:
         self._tidy_due_s = time.monotonic()
 
     def prepare(self) -> None:
-        """Open the history.  Raises NotKept."""
-        self._do(lambda _: None)
+        """Open the history."""
+        self._open()
 
-    def add(self, closed: ClosedSlice) -> str:
-        """Keep the part of each service; return where.  Raises NotKept where one is not kept."""
-        self._services = [service for service, _ in closed.parts]
-        self._ends_s |= dict.fromkeys(self._services, closed.end_s)
-        lost: list[NotKept] = []
-        for service, report in closed.parts:
-            build_id = (report.target or {}).get("build_id")
-            kept = Slice(
-                closed.begin_s, closed.end_s, service, report, report.labels or {},
-                build_id if isinstance(build_id, str) else None,
-            )  # fmt: skip
+    def add(self, whole: Slice, parts: Sequence[Slice]) -> str:
+        """Keep the part of each service; return where.  Raises SfsampleError where one is not kept."""
+        self._services = [part.service for part in parts]
+        self._ends_s |= dict.fromkeys(self._services, whole.end_s)
+        history, lost = self._open(), list[SfsampleError]()
+        for part in parts:
             try:
-                self._do(partial(History.add, closed=kept))
-            except NotKept as failure:
+                history.add(part)
+            except SfsampleError as failure:
                 lost.append(failure)
-        if self._history is not None:
-            self._history.let_go(keep=self._services)
+        history.let_go(keep=self._services)
         self._tidy_now_and_then()
         if lost:
             raise lost[0]
-        return f"history of {_shown(self._services)}"
+        names = dict.fromkeys(self._services)
+        return f"history of {', '.join(names) if len(names) <= _MAX_SHOWN else f'{len(names)} services'}"
 
     def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
-        """Keep a gap of each service that the last slice had; of the target before the first.
-
-        Raises NotKept.
-        """
+        """Keep a gap of each service that the last slice had; of the target before the first."""
         for service in dict.fromkeys(self._services) or (target,):
-            self._do(partial(History.add_gap, service=service, begin_s=begin_s, end_s=end_s, why=why))
+            self._open().add_gap(service, begin_s, end_s, why)
 
     def pin(self, last_s: float) -> int:
-        """Pin slices.  Raises NotKept."""
-        counts: list[int] = []
+        """Pin slices of the services that had one in this time; others may write the same history."""
         now_s = time.time()
         self._ends_s = {name: at_s for name, at_s in self._ends_s.items() if at_s > now_s - last_s}
-        self._do(lambda history: counts.append(history.pin(self._ends_s, now_s - last_s, now_s)))
-        return sum(counts)
+        return self._open().pin(self._ends_s, now_s - last_s, now_s)
 
     def metrics(self) -> Metrics:
         """Return the bytes of the history, and when its oldest day began."""
@@ -92,14 +81,10 @@ class HistorySink:
         if self._history is not None:
             self._history.close()
 
-    def _do(self, work: Callable[[History], None]) -> None:
-        try:
-            if self._history is None:
-                self._history = History(self._directory)
-            work(self._history)
-        except SfsampleError as failure:
-            is_full = "free some space" in failure.help
-            raise NotKept(str(failure), "; ".join(failure.help), is_full=is_full) from None
+    def _open(self) -> History:
+        if self._history is None:
+            self._history = History(self._directory)
+        return self._history
 
     def _tidy_now_and_then(self) -> None:
         """Start `sfsample history prune`, unless the last one still runs."""
@@ -113,8 +98,3 @@ class HistorySink:
         )  # fmt: skip
         with suppress(OSError):  # it has ended
             os.setpriority(os.PRIO_PROCESS, self._tidy.pid, _NICE)
-
-
-def _shown(services: list[str]) -> str:
-    names = dict.fromkeys(services)
-    return f"{len(names)} services" if len(names) > _MAX_SHOWN else ", ".join(names)

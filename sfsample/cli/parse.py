@@ -143,7 +143,7 @@ def _join_times(words: list[str]) -> list[str]:
 
 
 def _check_history(arguments: argparse.Namespace) -> None:
-    action = arguments.action
+    action, has_time = arguments.action, arguments.at is not None or arguments.since is not None
     if arguments.length is not None and arguments.at is None and arguments.deploy is None:
         raise UsageError("--for needs --at: from when on", "for the last hour: --since 1h")
     if arguments.at is not None and arguments.since is not None:
@@ -157,13 +157,13 @@ def _check_history(arguments: argparse.Namespace) -> None:
         raise UsageError("history diff needs --at WHEN and --with WHEN; nothing else has --with",
                          "for example: sfsample history diff --at -2h --for 1h --with now",
                          "or before and after a new build: sfsample history diff --deploy")  # fmt: skip
-    if action == "push" and any((arguments.at is not None, arguments.since is not None, arguments.label)):
+    if action == "push" and (arguments.label or has_time):
         raise UsageError("history push takes --service only: it sends what was not sent yet")
     if (action == "push") != bool(arguments.push) or (arguments.follow and action != "push"):
         raise UsageError("history push needs --push KIND=URL; nothing else has --push or --follow",
                          "for example: sfsample history push --push parca=http://127.0.0.1:7070")  # fmt: skip
-    if arguments.yes and action != "prune":
-        raise UsageError("--yes is for history prune")
+    if action == "prune" and (arguments.service or arguments.label or has_time):
+        raise UsageError("history prune selects no slices: it deletes what is too old, or too much")
 
 
 def _check(arguments: argparse.Namespace) -> None:

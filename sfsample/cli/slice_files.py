@@ -11,31 +11,32 @@ import re
 import time
 from argparse import Namespace
 from calendar import timegm
+from collections.abc import Sequence
 from contextlib import suppress
 from errno import EDQUOT, ENOSPC, ENOTDIR
 
 from sfsample import api
 from sfsample.cli.output_file import check_replaceable
-from sfsample.cli.sinks import ClosedSlice, Metrics, NotKept
+from sfsample.cli.sinks import Sink
 from sfsample.cli.trouble import Trouble
 from sfsample.cli.values import suffix_of
 from sfsample.core.filesystem import whole_file
+from sfsample.errors import NoSpace, SfsampleError
+from sfsample.history.facts import Slice
 
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
-_MAX_PINNED = 500  # files of a target
 
 
-class FileSink:
-    """Writes each slice to a file of --output-dir; gaps show in the names."""
+class FileSink(Sink):
+    """Writes each slice to a file of --output-dir; gaps show in the names, and nothing is pinned."""
 
     def __init__(self, arguments: Namespace, label: str) -> None:
         self._arguments = arguments
         self._files = SliceFiles(arguments.output_dir, label, suffix_of(arguments.format))
-        self._pinned = SliceFiles(arguments.output_dir, label, f".pinned{suffix_of(arguments.format)}")
         self._not_deleted = Trouble("older files stay")
 
     def prepare(self) -> None:
-        """Make the directory if it is missing.  Raises NotKept, also where no file can be made in it."""
+        """Make the directory if it is missing.  Raises SfsampleError where no file can be made in it."""
         directory = self._files.directory
         try:
             os.makedirs(directory, exist_ok=True)
@@ -45,11 +46,11 @@ class FileSink:
         except OSError as failure:
             raise not_written(directory, failure) from None
 
-    def add(self, closed: ClosedSlice) -> str:
-        """Write a file, delete old ones; return its path.  Raises NotKept."""
-        data = api.render(closed.report, self._arguments.format, threads=self._arguments.threads)
+    def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002 - a file has all services
+        """Write a file, delete old ones; return its path.  Raises SfsampleError."""
+        data = api.render(whole.report, self._arguments.format, threads=self._arguments.threads)
         self.prepare()  # the directory may have been removed
-        path = self._files.free_path(closed.begin_s)
+        path = self._files.free_path(whole.begin_s)
         try:
             with whole_file(path, 0o666) as file:
                 file.write(data)
@@ -62,31 +63,12 @@ class FileSink:
             self._not_deleted.met(f"cannot delete: {failure.filename}: {failure.strerror}")
         return path
 
-    def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
-        """Do nothing: there is no file."""
 
-    def pin(self, last_s: float) -> int:
-        """Rename files, so that --keep does not count them.  Raises OSError."""
-        suffix, paths = suffix_of(self._arguments.format), self._files.written(last_s)
-        for path in paths:
-            pinned = f"{path.removesuffix(suffix)}.pinned{suffix}"
-            os.rename(path, pinned)
-            self._pinned.delete_old(pinned, _MAX_PINNED, self._arguments.keep_for)
-        return len(paths)
-
-    def metrics(self) -> Metrics:
-        """Return nothing."""
-        return {}
-
-    def close(self) -> None:
-        """Do nothing: each file is closed."""
-
-
-def not_written(directory: str, failure: OSError) -> NotKept:
+def not_written(directory: str, failure: OSError) -> SfsampleError:
     """Return the error for a file that cannot be written."""
+    what = f"cannot write: {directory or repr('')}: {failure.strerror}"
     is_full = failure.errno in (ENOSPC, EDQUOT)
-    remedy = "free some space" if is_full else "choose another --output-dir"
-    return NotKept(f"cannot write: {directory or repr('')}: {failure.strerror}", remedy, is_full=is_full)
+    return NoSpace(what) if is_full else SfsampleError(what, "choose another --output-dir")
 
 
 class SliceFiles:
@@ -109,12 +91,6 @@ class SliceFiles:
             if not os.path.lexists(path):
                 return path
             second += 1
-
-    def written(self, last_s: float) -> list[str]:
-        """Return the paths of those that were written in the last seconds.  Raises OSError."""
-        after_s = _boot_time_s() - last_s
-        self._list()
-        return [os.path.join(self.directory, name) for name, at_s in self._begun_s.items() if at_s > after_s]
 
     def delete_old(
         self, newest: str, keep: int | None = None, keep_for_s: float | None = None,

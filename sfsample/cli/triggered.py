@@ -22,8 +22,7 @@ _CLOSER_SHARE = 0.1  # of a CPU that samples may take meanwhile: with the usual 
 _MAX_DUMPS = 100  # of a target
 _MAX_PROCESSES = 20  # in a dump
 _KEEP_FOR_S = 90 * 86400.0  # without --keep-for
-_PATIENCE_S = 60.0  # for the child, and half of it once it was asked to end
-_POLL_S = 0.2
+_PATIENCE_S = 60.0  # for the child, which then is killed; its targets go on
 _ENDED_WELL = (0, 5)  # 5: a thread could not be captured, which the dump says
 
 # a slice of so many seconds, with other flags; returns how many ticks a second it has taken
@@ -33,19 +32,18 @@ Record = Callable[[float, Mapping[str, object]], float]
 class Response:
     """Answers triggers; dumps are the files LABEL-TIME.dump.txt in a directory."""
 
-    def __init__(self, arguments: Namespace, directory: str, label: str) -> None:
-        self._arguments = arguments
+    def __init__(self, arguments: Namespace, directory: str, label: str, sinks: Sequence[Sink]) -> None:
+        self._arguments, self._sinks = arguments, sinks
         self._files = SliceFiles(directory, label, ".dump.txt")
 
-    def answer(self, fired: Fired, sinks: Sequence[Sink], find: Callable[[], list[int]], record: Record,
-               should_stop: Callable[[], bool]) -> None:  # fmt: skip
+    def answer(self, fired: Fired, find: Callable[[], list[int]], record: Record) -> None:
         """Pin, dump, record; say what came of it.
 
         `find` returns the process ids, or raises SfsampleError.
         """
-        flags, pinned = self._arguments, _pin(sinks, fired)
+        flags, pinned = self._arguments, self._pin(fired)
         try:
-            dump = f"dump in {self._dump(find(), should_stop)}"
+            dump = f"dump in {self._dump(find())}"
         except (SfsampleError, OSError) as failure:
             dump = f"no dump: {failure}"
         begin_s, hz = time.monotonic(), max(_CLOSER_HZ, flags.rate)
@@ -53,47 +51,35 @@ class Response:
         labels = [*flags.labels, ("trigger", fired.name)]
         taken = record(_CLOSER_S, {"rate": hz, "labels": labels, "max_overhead": share})
         length_s = time.monotonic() - begin_s
-        _pin(sinks, fired)
+        self._pin(fired)
         if not flags.quiet:
             slices = f"{pinned} slice{'s' * (pinned != 1)}"
             say_at(f"{fired}: {slices} pinned, {length_s:.0f} s at {taken:.0f} of {hz:g} Hz, {dump}")
 
-    def _dump(self, pids: Sequence[int], should_stop: Callable[[], bool]) -> str:
+    def _dump(self, pids: Sequence[int]) -> str:
         """Dump processes; return the path.  Raises SfsampleError, OSError."""
         flags, path = self._arguments, self._files.free_path()
         words = ["-p", ",".join(map(str, pids[:_MAX_PROCESSES])), "-q", "-o", path,
                  f"--unwind={','.join(flags.unwind)}", *(f"--debug-dir={each}" for each in flags.debug_dir),
                  *([] if flags.stop else ["--no-stop"])]  # fmt: skip
-        child = subprocess.Popen([sys.executable, "-m", "sfsample", "dump", *words], umask=0o077,
-                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                 stderr=subprocess.PIPE)  # fmt: skip
-        said = _said_by(child, should_stop).decode("utf-8", "replace").strip()
-        if child.returncode not in _ENDED_WELL:
-            raise SfsampleError(said.partition("\n")[0].removeprefix("sfsample: ") or "it was ended")
+        try:
+            done = subprocess.run([sys.executable, "-m", "sfsample", "dump", *words], umask=0o077,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE, timeout=_PATIENCE_S, check=False)  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise SfsampleError(f"it took more than {_PATIENCE_S:.0f} s") from None
+        if done.returncode not in _ENDED_WELL:
+            said = done.stderr.decode("utf-8", "replace").partition("\n")[0]
+            raise SfsampleError(said.removeprefix("sfsample: ") or "it was ended")
         self._files.delete_old(path, _MAX_DUMPS, flags.keep_for or _KEEP_FOR_S)
         return path
 
-
-def _pin(sinks: Sequence[Sink], fired: Fired) -> int:
-    """Pin the slices of two minutes before a trigger, and those since; return how many."""
-    last_s, counts = _BEFORE_S + time.monotonic() - fired.monotonic_s, [0]
-    for sink in sinks:
-        try:
-            counts.append(sink.pin(last_s))
-        except (SfsampleError, OSError) as failure:
-            say_at(f"not pinned: {failure}", *getattr(failure, "help", ()))
-    return max(counts)
-
-
-def _said_by(child: "subprocess.Popen[bytes]", should_stop: Callable[[], bool]) -> bytes:
-    """Wait for the child, not without end; return what it printed."""
-    ask_s = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            return child.communicate(timeout=_POLL_S)[1]
-        except subprocess.TimeoutExpired:
-            if (late_s := time.monotonic() - ask_s) > _PATIENCE_S / 2:
-                child.kill()
-            elif late_s > 0 or should_stop():
-                ask_s = min(ask_s, time.monotonic())
-                child.terminate()
+    def _pin(self, fired: Fired) -> int:
+        """Pin the slices of two minutes before a trigger, and those since; return how many."""
+        last_s, counts = _BEFORE_S + max(0.0, time.time() - fired.at_s), [0]
+        for sink in self._sinks:
+            try:
+                counts.append(sink.pin(last_s))
+            except (SfsampleError, OSError) as failure:
+                say_at(f"not pinned: {failure}", *getattr(failure, "help", ()))
+        return max(counts)

@@ -7,7 +7,6 @@ that time.  Then it has a rest (`--cooldown`), in which values are still collect
 import argparse
 import re
 import time
-from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -20,7 +19,7 @@ LOOK_S = 5.0
 _MAX_SHARE = 0.005  # of the time, that looks may cost
 _PATIENCE_S = 1.0  # for an instant at which no thread is held
 _DAY_LOOKS = 17280  # looks of a day
-_MIN_LOOKS = 720  # of an hour, before a percentile says anything
+_HOUR_LOOKS = 720  # of an hour; after each of them a percentile is that of the day before
 _IN_A_ROW = 3  # looks above a percentile (one in a hundred is above the 99th), or without a value
 _CONDITION = re.compile(r"([a-z.]+)>(p)?(.+)")
 _EXAMPLES = "cpu>80, cpu>p99, rss>2G, threads>500, psi.cpu>20, delay>10%, stuck>30s"
@@ -36,12 +35,11 @@ class Condition(NamedTuple):
 
 
 class Fired(NamedTuple):
-    """A trigger, and when: what it is called, the value that was read, seconds since 1970, and monotonic."""
+    """A trigger, and when: what it is called, the value that was read, seconds since 1970."""
 
     name: str
     value: str
     at_s: float
-    monotonic_s: float
 
     def __str__(self) -> str:
         value = f" ({self.value})" if self.value else ""
@@ -55,8 +53,8 @@ def condition(text: str) -> Condition:
     try:
         if is_percentile and metric == "cpu" and re.fullmatch("[5-9][0-9]", number, re.ASCII):
             return Condition(match[0], metric, percentile=int(number))  # type: ignore[index]
-        if not is_percentile and metric in _LIMITS:
-            return Condition(match[0], metric, _LIMITS[metric](number))  # type: ignore[index]
+        if not is_percentile and metric in _METRICS:
+            return Condition(match[0], metric, _METRICS[metric][0](number))  # type: ignore[index]
     except (argparse.ArgumentTypeError, ValueError):
         pass
     raise argparse.ArgumentTypeError(
@@ -70,18 +68,16 @@ def _percent(text: str) -> float:
     return float(text.removesuffix("%"))
 
 
-def _shown_percent(value: float) -> str:
-    return f"{value:.0f} %"
-
-
-_LIMITS: dict[str, Callable[[str], float]] = {
-    "cpu": _percent, "rss": any_size, "threads": any_size, "psi.cpu": _percent, "delay": _percent,
-    "stuck": seconds,
-}  # fmt: skip
-_SHOWN: dict[str, Callable[[float], str]] = {
-    "rss": lambda value: f"{value / (1 << 20):.0f} MiB",
-    "threads": lambda value: f"{value:.0f}",
-    "stuck": lambda value: f"{value:.0f} s",
+_shown_percent = "{:.0f} %".format
+_METRICS: dict[
+    str, tuple[Callable[[str], float], Callable[[float], str]]
+] = {  # parses a limit, shows a value
+    "cpu": (_percent, _shown_percent),
+    "rss": (any_size, lambda value: f"{value / (1 << 20):.0f} MiB"),
+    "threads": (any_size, "{:.0f}".format),
+    "psi.cpu": (_percent, _shown_percent),
+    "delay": (_percent, _shown_percent),
+    "stuck": (seconds, "{:.0f} s".format),
 }
 
 
@@ -93,8 +89,8 @@ class Triggers:
         self._conditions, self._cooldown_s, self._read = conditions, cooldown_s, read
         self.pids: Sequence[int] = ()
         self._due_s = self._rest_until_s = 0.0
-        self._values: deque[float] = deque(maxlen=_DAY_LOOKS)  # of cpu
-        self._ordered: list[float] = []
+        self._day: deque[float] = deque(maxlen=_DAY_LOOKS)  # values of cpu
+        self._ordered: list[float] = []  # the same, each hour
         self._above: Counter[Condition] = Counter()  # looks in a row above its percentile
         self._fired: Fired | None = None
         self._unknown = {one.metric for one in conditions}  # metrics that never had a value
@@ -102,7 +98,7 @@ class Triggers:
 
     def fire(self) -> None:
         """Fire by hand (SIGUSR1), whatever the cool-down."""
-        self._fired = Fired("SIGUSR1", "", time.time(), time.monotonic())
+        self._fired = Fired("SIGUSR1", "", time.time())
 
     def is_due(self) -> bool:
         """Whether a trigger has fired and was not answered; it looks, if the time has come."""
@@ -131,29 +127,21 @@ class Triggers:
         if self._looks == _IN_A_ROW and self._unknown:
             say_at(f"no value for --trigger: {', '.join(sorted(self._unknown))}",
                    "the kernel does not measure it, or does not show it in this container")  # fmt: skip
-        is_above = {one: self._is_above(one, values) for one in self._conditions}
+        for one in self._conditions:
+            if self._is_above(one, values) and self._fired is None and now_s >= self._rest_until_s:
+                self._fired = Fired(one.text, _METRICS[one.metric][1](values[one.metric]), time.time())
         if "cpu" in values:
-            self._note(values["cpu"])
-        for one, above in is_above.items():
-            if above and self._fired is None and now_s >= self._rest_until_s:
-                value = values[one.metric]
-                shown = _SHOWN.get(one.metric, _shown_percent)(value)
-                self._fired = Fired(one.text, shown, time.time(), now_s)
+            self._day.append(values["cpu"])
+        if self._looks % _HOUR_LOOKS == 0:
+            self._ordered = sorted(self._day)
 
     def _is_above(self, one: Condition, values: dict[str, float]) -> bool:
         if (value := values.get(one.metric)) is None:
             return False
         if one.percentile is None:
             return value > one.limit
-        if len(self._ordered) < _MIN_LOOKS:
+        if not self._ordered:
             return False
         is_high = value > self._ordered[len(self._ordered) * one.percentile // 100]
         self._above[one] = self._above[one] + 1 if is_high else 0
         return self._above[one] >= _IN_A_ROW
-
-    def _note(self, cpu: float) -> None:
-        """Keep a value for percentiles; that of a day ago is forgotten."""
-        if len(self._values) == _DAY_LOOKS:
-            del self._ordered[bisect_left(self._ordered, self._values[0])]
-        self._values.append(cpu)
-        insort(self._ordered, cpu)

@@ -1,8 +1,8 @@
 """The compressed parts of a file: numbers of stacks as columns, names in batches.
 
 A slice is four columns of one length: the numbers of its stacks (ascending, each as its distance to the one
-before), samples, wall time and CPU time.  A column takes as many bytes a number as its largest needs, and
-holds first the lowest bytes of all numbers, then the next ones, because zlib makes little of equal bytes.
+before), samples, wall time and CPU time; numbers have 64 bits.  First come the lowest bytes of all numbers,
+then the next ones, because zlib makes little of equal bytes.
 
 Times are in units of 0.1 ms: the digits below are chance, and would be more than half of all bytes.
 
@@ -13,12 +13,13 @@ Invariant: any bytes are values or raise BadInput, at a cost in proportion to th
 """
 
 import json
+import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import sub
 from typing import Any, Generic, TypeVar
 
@@ -31,7 +32,8 @@ from sfsample.report.time_line import TIME_UNIT_NS, Columns
 
 _T = TypeVar("_T", bound=Hashable)
 _MAX_BLOB_BYTES = 64 << 20  # unpacked
-_COUNT_BYTES, _WIDTHS = 4, {1: "B", 2: "H", 4: "I", 8: "Q"}
+_COLUMNS, _NUMBER_BYTES = 4, 8
+_MEMBERS = 4  # of a stack
 _BATCH_COST = 4  # for each byte of a batch (see report/budget.py): most are numbers of frames
 
 
@@ -44,48 +46,32 @@ def in_units(times_ns: Sequence[int]) -> list[int]:
 def pack_columns(columns: Columns) -> bytes:
     """Return the blob of a slice.  Raises BadInput where a number is larger than any can be."""
     stacks, *weights = columns
-    parts = [len(stacks).to_bytes(_COUNT_BYTES, "little")]
-    for column in (list(map(sub, stacks, [0, *stacks])), *weights):
-        largest = max(column, default=0)
-        width = next((width for width in _WIDTHS if largest < 1 << (8 * width)), 0)
-        if not width or min(column, default=0) < 0:
-            raise BadInput(f"numbers up to {largest}: not all of them are in 0 to 2**64 - 1")
-        data = _little_endian(array(_WIDTHS[width], column)).tobytes()
-        parts += [bytes([width]), *(data[byte::width] for byte in range(width))]
-    return zlib.compress(b"".join(parts))
+    numbers = [*map(sub, stacks, [0, *stacks]), *chain(*weights)]
+    try:
+        data = struct.pack(f"<{len(numbers)}Q", *numbers)
+    except struct.error:
+        raise BadInput("numbers: not all of them are in 0 to 2**64 - 1") from None
+    return zlib.compress(b"".join(data[byte::_NUMBER_BYTES] for byte in range(_NUMBER_BYTES)))
 
 
 def unpack_columns(blob: bytes, stacks: int, budget: Budget) -> Columns:
     """Return the columns of a slice, which refer to so many stacks.  Raises BadInput."""
     data = _decompress(blob)
     budget.charge(len(data))
-    columns: list[Sequence[int]] = []
-    count, at = int.from_bytes(data[:_COUNT_BYTES], "little"), _COUNT_BYTES
-    for _ in range(4):
-        width = data[at] if at < len(data) else 0
-        column, at = data[at + 1 : at + 1 + count * width], at + 1 + count * width
-        if width not in _WIDTHS or len(column) != count * width:
-            raise BadInput("damaged: a column ends too early")
-        columns.append(_join_bytes(column, width, count))
-    numbers = list(accumulate(columns[0]))
-    if at != len(data) or (numbers and numbers[-1] >= stacks):
-        raise BadInput("damaged: it refers to a stack that there is not")
-    return [numbers, *columns[1:]]
-
-
-def _join_bytes(column: bytes, width: int, count: int) -> Sequence[int]:
-    """Return the numbers of a column, which has first the lowest bytes of all of them."""
-    joined = bytearray(len(column))
-    for byte in range(width):
-        joined[byte::width] = column[byte * count : (byte + 1) * count]
-    return _little_endian(array(_WIDTHS[width], bytes(joined)))
-
-
-def _little_endian(numbers: "array[int]") -> "array[int]":
-    """Return numbers as they are in a file, or those of a file as they are here."""
+    count, rest = divmod(len(data), _COLUMNS * _NUMBER_BYTES)
+    if rest:
+        raise BadInput("damaged: a column ends too early")
+    joined = bytearray(len(data))
+    for byte in range(_NUMBER_BYTES):
+        joined[byte::_NUMBER_BYTES] = data[byte * _COLUMNS * count : (byte + 1) * _COLUMNS * count]
+    numbers = array("Q", bytes(joined))  # twice as fast as `struct.unpack`
     if sys.byteorder == "big":
         numbers.byteswap()
-    return numbers
+    distances, *weights = (numbers[at * count : (at + 1) * count] for at in range(_COLUMNS))
+    found = [*accumulate(distances)]
+    if found and found[-1] >= stacks:
+        raise BadInput("damaged: it refers to a stack that there is not")
+    return [found, *weights]
 
 
 def pack_json(document: dict[str, Any]) -> bytes:
@@ -144,44 +130,43 @@ class Table(Generic[_T]):
 
 
 class Names:
-    """The frames and stacks of one service in one file; a stack is its thread, its frames, why it ends.
+    """The frames and stacks of one service in one file.
 
-    Threads have no ids here: else a service that is restarted would have new stacks.
+    A stack is its process, its thread, its frames, why it ends.  Threads have no ids here: else a service
+    that is restarted would have new stacks.
     """
 
     def __init__(self) -> None:
         self.frames: Table[ReportFrame] = Table()
-        self.threads: Table[ReportThread] = Table()
-        self.stacks: Table[tuple[int, tuple[int, ...], str]] = Table()
+        self.stacks: Table[tuple[str, str, tuple[int, ...], str]] = Table()
 
     def number_stacks(self, report: Report) -> list[int]:
         """Return the number of each stack of a report."""
-        threads = [self.threads.number(ReportThread(*thread[:2])) for thread in report.threads]
+        threads = [thread[:2] for thread in report.threads]
         frames = [self.frames.number(frame) for frame in report.frames]
         return [
-            self.stacks.number((threads[thread], tuple(map(frames.__getitem__, row)), reason))
+            self.stacks.number((*threads[thread], tuple(map(frames.__getitem__, row)), reason))
             for thread, row, reason, _ in report.stacks
         ]
 
     def report(self, columns: Columns, names: Sequence[str]) -> Report:
         """Return the report of sums by stack; `names` are those of the weights."""
-        builder, frames, threads = ReportBuilder(names), self.frames.rows, self.threads.rows
+        builder, frames = ReportBuilder(names), self.frames.rows
         number = cache(lambda at: builder.number(frames[at]))
         for stack, *sums in zip(*columns, strict=True):
-            thread, row, reason = self.stacks.rows[stack]
-            builder.add_row(threads[thread], map(number, row), reason, tuple(sums))
+            *thread, row, reason = self.stacks.rows[stack]
+            builder.add_row(ReportThread(*thread), map(number, row), reason, tuple(sums))
         return builder.finish()
 
     def pack(self) -> bytes | None:
         """Return a batch of all that is new since the last one; None: nothing is."""
         modules: dict[tuple[str, str | None], int] = {}
         frames = [frame_json(frame, modules) for frame in self.frames.take_new()]
-        threads, stacks = self.threads.take_new(), self.stacks.take_new()
-        if not (frames or threads or stacks):
+        stacks = self.stacks.take_new()
+        if not (frames or stacks):
             return None
         return pack_json({"modules": [{"path": path, "build_id": build} for path, build in modules],
-                          "frames": frames, "threads": [[*thread[:2]] for thread in threads],
-                          "stacks": stacks})  # fmt: skip
+                          "frames": frames, "stacks": stacks})  # fmt: skip
 
     def unpack(self, blob: bytes, budget: Budget) -> None:
         """Add a batch.  Raises BadInput."""
@@ -189,17 +174,10 @@ class Names:
         modules = [read_module(module) for module in root.field("modules").items()]
         for value in root.field("frames").items():
             self.frames.add(read_frame(value, modules, budget))
-        for value in root.field("threads").items():
-            process, name = _members(value, 2)
-            self.threads.add(ReportThread(process.text(), name.text()))
         for value in root.field("stacks").items():
-            thread, frames, reason = _members(value, 3)
+            members = list(value.items())
+            if len(members) != _MEMBERS:
+                raise value.error(f"a list of {_MEMBERS}")
+            process, thread, frames, reason = members
             row = tuple(frames.counts(len(self.frames.rows)))
-            self.stacks.add((thread.count(len(self.threads.rows)), row, reason.text()))
-
-
-def _members(value: JsonValue, count: int) -> Iterator[JsonValue]:
-    members = list(value.items())
-    if len(members) != count:
-        raise value.error(f"a list of {count}")
-    return iter(members)
+            self.stacks.add((process.text(), thread.text(), row, reason.text()))

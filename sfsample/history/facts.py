@@ -12,6 +12,7 @@ from sfsample.errors import BadInput
 from sfsample.report.merge import sum_known
 from sfsample.report.report import CPU, WEIGHTS, Report
 
+_COUNTS = ("cpu_charged_ns", "cpu_sampled_ns", "ticks", "late_ticks")  # out of the statistics of a report
 TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # the length of a slice of the tier, in seconds
 _MAX_TIME_S = 2.5e11  # the year 9892: what `gmtime` and SQLite both can hold
 _MAX_COUNT = (1 << 63) - 1
@@ -25,9 +26,6 @@ class Slice(NamedTuple):
     end_s: float
     service: str
     report: Report
-    labels: Mapping[str, str] = {}
-    build_id: str | None = None  # of the executable
-    pinned: bool = False  # something has asked to keep it
 
 
 class Gap(NamedTuple):
@@ -47,9 +45,8 @@ class SliceFacts(NamedTuple):
     end_s: float
     service: str
     labels: Mapping[str, str]
-    build_id: str | None
+    build_id: str | None  # of the executable
     host: str | None
-    pids: tuple[int, ...]
     rate_hz: float | None
     mode: str | None
     weights: tuple[str, ...]  # that its stacks have
@@ -61,7 +58,7 @@ class SliceFacts(NamedTuple):
     late_ticks: int
     recorder: str | None  # the program and its version
     tier: str
-    pinned: bool
+    pinned: bool  # a trigger has asked to keep it
 
     @property
     def number(self) -> int:
@@ -101,26 +98,23 @@ class Selection(NamedTuple):
 
 def facts_of(closed: Slice) -> SliceFacts:
     """Return the facts of a slice.  Raises BadInput where they are none that a history can keep."""
-    report, stats = closed.report, closed.report.stats or {}
-    pids = sorted({thread.pid for thread in report.threads if thread.pid is not None})
+    report, stats, target = closed.report, closed.report.stats or {}, closed.report.target or {}
     known = (*report.weights, *((CPU,) if "cpu_charged_ns" in stats else ()))  # of an idle minute it is 0
     weights = tuple(name for name in WEIGHTS if name in known)
+    counts: dict[str, Any] = {name: stats.get(name) or 0 for name in _COUNTS}
     facts = SliceFacts(
-        "", float(closed.begin_s), float(closed.end_s), closed.service, closed.labels, closed.build_id,
-        report.host, tuple(pids), report.rate_hz, stats.get("mode"), weights, report.duration_ns,
-        report.total(), stats.get("cpu_charged_ns") or 0, stats.get("cpu_sampled_ns") or 0,
-        stats.get("ticks") or 0, stats.get("late_ticks") or 0, stats.get("recorder"), "1m", closed.pinned,
+        "", float(closed.begin_s), float(closed.end_s), closed.service, report.labels or {},
+        target.get("build_id"), report.host, report.rate_hz, stats.get("mode"), weights,
+        report.duration_ns, report.total(), recorder=stats.get("recorder"), tier="1m", pinned=False, **counts,
     )  # fmt: skip
     return read_facts("", as_row(facts))
 
 
 def merged_facts(group: Sequence[SliceFacts], tier: str) -> SliceFacts:
     """Return the facts of slices that are merged into one; `merge_key` of them is equal."""
-    added = {name: sum(getattr(facts, name) for facts in group)
-             for name in ("samples", "cpu_charged_ns", "cpu_sampled_ns", "ticks", "late_ticks")}  # fmt: skip
+    added = {name: sum(getattr(facts, name) for facts in group) for name in ("samples", *_COUNTS)}
     return group[0]._replace(
         id="", begin_s=min(facts.begin_s for facts in group), end_s=max(facts.end_s for facts in group),
-        pids=tuple(sorted({pid for facts in group for pid in facts.pids})[:_MAX_PIDS]),
         duration_ns=sum_known(facts.duration_ns for facts in group), tier=tier, **added,
     )  # fmt: skip
 
@@ -137,7 +131,7 @@ def merge_key(facts: SliceFacts, tier: str) -> tuple[object, ...]:
 
 def as_row(facts: SliceFacts) -> tuple[Any, ...]:
     """Return the values of the columns."""
-    row = facts._replace(labels=json.dumps(dict(facts.labels)), pids=json.dumps(facts.pids[:_MAX_PIDS]),  # type: ignore[arg-type]
+    row = facts._replace(labels=json.dumps(dict(facts.labels)),  # type: ignore[arg-type]
                          weights=",".join(facts.weights), pinned=int(facts.pinned))  # type: ignore[arg-type]  # fmt: skip
     return row[1:]
 
@@ -148,15 +142,13 @@ def read_facts(name: str, row: Sequence[Any]) -> SliceFacts:
         if not is_valid(value):
             raise BadInput(f"slice {name}: {column} is not valid")
     facts = SliceFacts(name, *row)
-    labels, pids = _json(facts.labels), _json(facts.pids)
+    labels = _json(facts.labels)
     if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
         raise BadInput(f"slice {name}: labels are not valid")
-    if not isinstance(pids, list) or not all(map(_is_count, pids)):
-        raise BadInput(f"slice {name}: pids are not valid")
     if facts.end_s < facts.begin_s:
         raise BadInput(f"slice {name}: it ends before it begins")
     weights = tuple(str(facts.weights).split(","))
-    return facts._replace(labels=labels, pids=tuple(pids), weights=weights, pinned=bool(facts.pinned))
+    return facts._replace(labels=labels, weights=weights, pinned=bool(facts.pinned))
 
 
 def read_gap(row: Sequence[Any]) -> Gap:
@@ -194,7 +186,6 @@ def _or_none(is_valid: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: value is None or is_valid(value)
 
 
-_MAX_PIDS = 1000  # of a slice, that are kept
 _WEIGHTS = {",".join((WEIGHTS[0], *more)) for more in ((), WEIGHTS[1:2], WEIGHTS[2:], WEIGHTS[1:])}
 COLUMNS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
     ("begin_s", "REAL", _is_time),
@@ -203,7 +194,6 @@ COLUMNS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
     ("labels", "TEXT", _is_text),
     ("build_id", "TEXT", _or_none(_is_text)),
     ("host", "TEXT", _or_none(_is_text)),
-    ("pids", "TEXT", _is_text),
     ("rate_hz", "REAL", _or_none(_is_rate)),
     ("mode", "TEXT", lambda value: value in (None, "cpu", "wall")),
     ("weights", "TEXT", lambda value: value in _WEIGHTS),

@@ -226,9 +226,9 @@ class HistoryFile:
             self._names[service] = names
         return self._names[service]
 
-    def report(self, facts: Sequence[SliceFacts], only: Sequence[str] = WEIGHTS) -> Report:
-        """Return one report of slices of one service that have the same weights, with some of them."""
-        weights = [name for name in facts[0].weights if name in only]
+    def report(self, facts: Sequence[SliceFacts]) -> Report:
+        """Return one report of slices of one service that have the same weights."""
+        weights = facts[0].weights
         stats, (numbers, samples, *times) = self.sums(facts)
         columns = [samples, *([time * TIME_UNIT_NS for time in column] for column in times)]
         kept = [numbers, *(columns[WEIGHTS.index(name)] for name in weights)]
@@ -294,7 +294,7 @@ class HistoryFile:
     def merge(self, group: Sequence[SliceFacts], merged: SliceFacts) -> None:
         """Replace slices of one service by one of these facts."""
         stats, columns = self.sums(group)
-        self.delete(group, ())
+        self.delete(group)
         self._insert(merged, stats, columns)
 
     def pin(self, facts: SliceFacts) -> None:
@@ -307,15 +307,12 @@ class HistoryFile:
         if 8 * free > pages:
             self._run("VACUUM")
 
-    def insert_gaps(self, gaps: Iterable[Gap]) -> None:
-        """Add times without slices."""
-        for gap in gaps:
-            self._run("INSERT INTO gap VALUES (?, ?, ?, ?)", *gap)
+    def insert_gap(self, gap: Gap) -> None:
+        """Add a time without slices."""
+        self._run("INSERT INTO gap VALUES (?, ?, ?, ?)", *gap)
 
-    def delete(self, facts: Iterable[SliceFacts], gaps: Iterable[Gap]) -> None:
-        """Delete slices and gaps."""
+    def delete(self, facts: Iterable[SliceFacts]) -> None:
+        """Delete slices."""
         for each in facts:
             for table in ("slice", "stacks"):
                 self._run(f"DELETE FROM {table} WHERE id = ?", each.number)  # noqa: S608
-        for gap in gaps:
-            self._run("DELETE FROM gap WHERE begin_s = ? AND end_s = ? AND service = ? AND why = ?", *gap)

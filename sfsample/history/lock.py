@@ -1,23 +1,24 @@
-"""Lock files: a lock ends with its process, however that ends (flock(2)).
+"""The locks of a history: one for each name, each a byte of one file, so that no file is left behind.
 
-The holder may unlink the file, so a lock counts only while the path still leads to it.
+A lock ends with its process, however that ends (open file description locks: fcntl(2)).
 """
 
 import os
-from contextlib import suppress
-from fcntl import LOCK_EX, LOCK_NB, flock
+import struct
+from fcntl import F_OFD_SETLK, F_WRLCK, fcntl
+from hashlib import sha256
+
+_OFFSET_BYTES = 7  # of a hash: where the byte of a name is; an off_t is positive
 
 
-def lock(path: str) -> int | None:
+def lock(directory: str, name: str) -> int | None:
     """Return the descriptor that holds the lock until it is closed; None: another holds it."""
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            flock(fd, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return None
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(path), os.fstat(fd)):
-                return fd
+    path = os.path.join(directory, ".lock")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    at = int.from_bytes(sha256(name.encode("utf-8", "replace")).digest()[:_OFFSET_BYTES], "little")
+    try:
+        fcntl(fd, F_OFD_SETLK, struct.pack("hhqqi4x", F_WRLCK, os.SEEK_SET, at, 1, 0))  # struct flock
+    except (BlockingIOError, PermissionError):
         os.close(fd)
+        return None
+    return fd

@@ -33,31 +33,30 @@ class Span(NamedTuple):
 Pair = tuple[Span, Span]
 
 
-class Pairs(NamedTuple):
-    """Pairs of ordinary times, and what they are in words."""
-
-    pairs: list[Pair]
-    what: str
-
-
 def ordinary_pairs(
     slices: Sequence[SliceFacts], one: Sequence[SliceFacts], other: Sequence[SliceFacts]
-) -> Pairs:
-    """Return pairs out of all `slices` of a service, the nearest first, for two times by their slices."""
+) -> tuple[list[Pair], str]:
+    """Return pairs out of all `slices` of a service, the nearest first, and what they are in words.
+
+    The two times are given by their slices.
+    """
     length_s = min(_length_s(one), _length_s(other))
     first, second = sorted((_span(one), _span(other)))
     longest_s = 1.01 * length_s
     usable = [each for each in slices if each.mode == one[0].mode and each.end_s - each.begin_s <= longest_s]
     if not usable or not length_s:
-        return Pairs([], "")
+        return [], ""
     covered = _Covered(usable)
     apart_s = (sum(second) - sum(first)) / 2  # of their middles: one may be longer
     begins = first.end_s - length_s, second.begin_s
-    days = covered.choose(_days(*begins, length_s, covered.whole), length_s)
+    between_s, unit_s = begins[1] - begins[0], ceil(length_s / DAY_S) * DAY_S
+    least_s = unit_s * max(1, ceil((between_s - length_s / 10) / unit_s))
+    days = covered.choose(_shifted(begins, between_s, least_s, unit_s, covered.length_s), length_s)
     if apart_s >= _FAR_S or len(days) >= _ENOUGH_DAYS:
-        return Pairs(days, "the same hours of other days")
-    others = covered.choose(_periods(*begins, apart_s, length_s, covered.whole), length_s)
-    return Pairs(others, "other times as long and as far apart")
+        return days, "the same hours of other days"
+    apart_s = max(1, round(apart_s / length_s)) * length_s  # so that pairs have times in common
+    others = covered.choose(_shifted(begins, apart_s, apart_s, length_s, covered.length_s), length_s)
+    return others, "other times as long and as far apart"
 
 
 def _span(slices: Sequence[SliceFacts]) -> Span:
@@ -70,23 +69,15 @@ def _length_s(slices: Sequence[SliceFacts]) -> float:
     return min(span.end_s - span.begin_s, sum(each.end_s - each.begin_s for each in slices))
 
 
-def _days(first_s: float, second_s: float, length_s: float, whole: Span) -> Iterator[tuple[float, float]]:
-    """Yield when both times of a pair begin, for the same hours of other days."""
-    unit_s, apart_s = ceil(length_s / DAY_S) * DAY_S, second_s - first_s - length_s / 10
-    for shift in range(1, ceil((whole.end_s - whole.begin_s) / unit_s) + 1):
-        if shift * unit_s >= apart_s:
-            yield first_s - shift * unit_s, second_s - shift * unit_s
-            yield first_s + shift * unit_s, second_s + shift * unit_s
-
-
-def _periods(
-    first_s: float, second_s: float, apart_s: float, length_s: float, whole: Span
+def _shifted(
+    begins: tuple[float, float], apart_s: float, least_s: float, step_s: float, longest_s: float
 ) -> Iterator[tuple[float, float]]:
-    """Yield the same for times that follow each other; their distance is a multiple of their length."""
-    apart_s = max(1, round(apart_s / length_s)) * length_s
-    for at in range(ceil((whole.end_s - whole.begin_s) / length_s) + 1):
-        yield first_s - at * length_s - apart_s, first_s - at * length_s
-        yield second_s + at * length_s, second_s + at * length_s + apart_s
+    """Yield when both times of a pair begin: `least_s` before or after those of `begins`, or steps more."""
+    first_s, second_s = begins
+    for at in range(ceil(longest_s / step_s) + 1):
+        shift_s = least_s + at * step_s
+        yield first_s - shift_s, first_s - shift_s + apart_s
+        yield second_s + shift_s - apart_s, second_s + shift_s
 
 
 class _Covered:
@@ -96,7 +87,7 @@ class _Covered:
         ordered = sorted(((each.begin_s + each.end_s) / 2, each.end_s - each.begin_s) for each in slices)
         self._middles = [middle for middle, _ in ordered]
         self._sums = [0.0, *accumulate(length_s for _, length_s in ordered)]
-        self.whole = Span(min(each.begin_s for each in slices), max(each.end_s for each in slices))
+        self.length_s = max(each.end_s for each in slices) - min(each.begin_s for each in slices)
 
     def choose(self, begins: Iterator[tuple[float, float]], length_s: float) -> list[Pair]:
         """Return the first pairs both times of which have slices."""

@@ -7,18 +7,18 @@ import os
 import sqlite3
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from hashlib import sha256
+from errno import EDQUOT, ENOSPC
 from typing import TypeVar
 
-from sfsample.errors import BadInput, SfsampleError
+from sfsample.errors import BadInput, NoSpace, SfsampleError
 from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, read_gap
-from sfsample.history.files import DAY_S, FileName, HistoryFile, check_owner, file_names, remove
+from sfsample.history.files import DAY_S, FileName, HistoryFile, check_owner, file_names
 from sfsample.history.lock import lock
 from sfsample.history.tiers import size_of, tidy
 from sfsample.report.budget import Budget
 from sfsample.report.formats import check_numbers
 from sfsample.report.merge import merge
-from sfsample.report.report import WEIGHTS, Report
+from sfsample.report.report import Report
 from sfsample.report.time_line import TimeLine, TimeSlice, renumber
 
 KEEP_FOR_S, KEEP_BYTES = 90.0 * DAY_S, 10 << 30
@@ -52,8 +52,9 @@ class History:
             self._close_writer()
             text = failure.strerror if isinstance(failure, OSError) else failure
             code = getattr(failure, "sqlite_errorcode", 0) & 0xFF
-            remedy = "free some space" if code in _SPACE or getattr(failure, "errno", 0) == 28 else \
-                f"sfsample history check --history {self.directory} shows what is wrong"  # fmt: skip
+            if code in _SPACE or getattr(failure, "errno", 0) in (ENOSPC, EDQUOT):
+                raise NoSpace(f"{what}: {path}: {text}") from None
+            remedy = f"sfsample history check --history {self.directory} shows what is wrong"
             raise SfsampleError(f"{what}: {path}: {text}", remedy) from None
 
     def close(self) -> None:
@@ -64,13 +65,7 @@ class History:
     def let_go(self, keep: Container[str]) -> None:
         """Let others watch all services but some."""
         for service in [service for service in self._locks if service not in keep]:
-            with suppress(OSError):
-                os.unlink(self._lock_path(service))
             os.close(self._locks.pop(service))
-
-    def _lock_path(self, service: str) -> str:
-        name = sha256(service.encode("utf-8", "replace")).hexdigest()[:16]
-        return os.path.join(self.directory, f".{name}.lock")
 
     def _close_writer(self) -> None:
         if self._writer is not None:
@@ -88,25 +83,22 @@ class History:
 
     def pin(self, services: Container[str], begin_s: float, end_s: float) -> int:
         """Pin the slices of services and a time; return how many those are."""
-        count = 0
 
-        def pin(file: HistoryFile) -> None:
-            nonlocal count
-            for facts in file.facts():
-                if facts.service in services and facts.begin_s < end_s and facts.end_s > begin_s:
-                    file.pin(facts)
-                    count += 1
+        def pin(file: HistoryFile) -> int:
+            own = [facts for facts in file.facts() if facts.service in services]
+            chosen = [facts for facts in own if facts.begin_s < end_s and facts.end_s > begin_s]
+            for facts in chosen:
+                file.pin(facts)
+            return len(chosen)
 
-        for name in file_names(self.directory):
-            if name.end_s > begin_s - DAY_S and name.day * DAY_S < end_s:
-                self._change(name, pin)
-        return count
+        return sum(self._change(name, pin) for name in file_names(self.directory)
+                   if name.end_s > begin_s - DAY_S and name.day * DAY_S < end_s)  # fmt: skip
 
     def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
         """Note that there are no slices of a service, and why."""
         with self._errors("cannot keep", f"a gap of {service}"):
             gap = read_gap((begin_s, end_s, service, why))
-        self._write(service, begin_s, lambda file: file.insert_gaps([gap]))
+        self._write(service, begin_s, lambda file: file.insert_gap(gap))
 
     def _write(self, service: str, begin_s: float, insert: Callable[[HistoryFile], None]) -> None:
         name = FileName(self.directory, int(begin_s // DAY_S))
@@ -114,8 +106,8 @@ class History:
             self._lock(service)
         self._change(name, insert)
 
-    def _change(self, name: FileName, work: Callable[[HistoryFile], None]) -> None:
-        """Make one commit in a file, which may be new."""
+    def _change(self, name: FileName, work: Callable[[HistoryFile], _T]) -> _T:
+        """Make one commit in a file, which may be new; return what `work` does."""
         with self._errors("cannot write", name.path):
             while True:
                 if self._writer is None or self._writer.path != name.path:
@@ -124,14 +116,13 @@ class History:
                     self._writer = HistoryFile(name.path, write=True)
                 with self._writer.writing():
                     if self._writer.is_current:  # else it was removed
-                        work(self._writer)
-                        return
+                        return work(self._writer)
                 self._close_writer()
 
     def _lock(self, service: str) -> None:
         if service in self._locks:
             return
-        fd = lock(self._lock_path(service))
+        fd = lock(self.directory, f"service {service}")
         if fd is None:
             raise SfsampleError(f"another watcher writes the history of {service}: {self.directory}",
                                 "end it, or give this one another --history DIR")  # fmt: skip
@@ -141,23 +132,6 @@ class History:
         """Merge slices whose tier is over, and delete what is too old or too much."""
         with self._errors("cannot tidy", self.directory):
             tidy(self.directory, now_s, keep_for_s, keep_bytes, self.skipping)
-
-    def delete(self, selection: Selection) -> int:
-        """Delete slices and gaps; return how many slices those were."""
-        count = 0
-        with self._errors("cannot delete", self.directory):
-            for name in file_names(self.directory):
-                with closing(HistoryFile(name.path, write=True)) as file:
-                    with file.writing():
-                        facts = list(file.facts())
-                        chosen = [each for each in facts if selection.has(each)]
-                        file.delete(chosen, filter(selection.has_gap, file.gaps()))
-                        if chosen == facts:
-                            remove(name)
-                    count += len(chosen)
-                    if chosen != facts:
-                        file.compact()
-        return count
 
     # -- reading
 
@@ -195,14 +169,14 @@ class History:
         [report] = self.reports([selection])
         return report
 
-    def reports(self, selections: Sequence[Selection], only: Sequence[str] = WEIGHTS) -> list[Report]:
-        """Return a report for each selection, with some of the weights; each file is read once."""
+    def reports(self, selections: Sequence[Selection]) -> list[Report]:
+        """Return a report for each selection; each file is read once."""
         parts: list[list[Report]] = [[] for _ in selections]
 
         def ask(file: HistoryFile) -> Iterator[None]:
             facts = [*file.facts()]
             for selection, found in zip(selections, parts, strict=True):
-                found += [file.report(group, only) for group in _groups(facts, selection)]
+                found += [file.report(group) for group in _groups(facts, selection)]
                 yield
 
         self._read(selections, ask)

@@ -2,7 +2,7 @@
 
 Slices of a minute are kept for two days, then merged to ten minutes; after two weeks to hours.  Pinned slices
 are not merged, and are the last to be deleted for their size; nor are those within an hour of a change of the
-build-id.
+build-id on the same day.
 
 Each merged slice is one commit, so a process that is killed leaves the rest for the next one.
 
@@ -14,9 +14,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, suppress
 from itertools import pairwise
 
-from sfsample.errors import BadInput
 from sfsample.history.facts import SliceFacts, merge_key, merged_facts
-from sfsample.history.files import DAY_S, FileName, HistoryFile, file_names, remove
+from sfsample.history.files import DAY_S, HistoryFile, file_names, remove
 from sfsample.history.lock import lock
 
 _DUE_S = {"1h": 14 * DAY_S, "10m": 2 * DAY_S}  # slices of a tier are so old, from the end of their day on
@@ -28,7 +27,7 @@ Skipping = Callable[[str], AbstractContextManager[None]]  # goes on behind a blo
 
 def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipping: Skipping) -> None:
     """Tidy a history, unless another process does."""
-    fd = lock(os.path.join(directory, ".tidy.lock"))
+    fd = lock(directory, "")
     if fd is None:
         return
     try:
@@ -38,16 +37,16 @@ def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipp
                 remove(name)
             elif tier:
                 with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
-                    _merge(name, file, tier)
+                    _merge(file, tier)
         _shrink(directory, keep_bytes, skipping)
     finally:
         os.close(fd)
 
 
-def _merge(name: FileName, file: HistoryFile, tier: str) -> None:
+def _merge(file: HistoryFile, tier: str) -> None:
     """Merge the slices of a file to those of a tier."""
     groups: dict[object, list[SliceFacts]] = {}
-    for facts in [] if file.tiers() <= {tier} else _facts(name, file):
+    for facts in [] if file.tiers() <= {tier} else _facts(file):
         groups.setdefault(merge_key(facts, tier), []).append(facts)
     for group in groups.values():
         with file.writing():
@@ -65,8 +64,8 @@ def _shrink(directory: str, keep_bytes: int, skipping: Skipping) -> None:
         if size_of(directory) > keep_bytes:
             with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
                 with file.writing():
-                    facts = _facts(name, file)
-                    file.delete((each for each in facts if not each.pinned), ())
+                    facts = _facts(file)
+                    file.delete(each for each in facts if not each.pinned)
                 if not any(each.pinned for each in facts):
                     remove(name)
                 file.compact()
@@ -85,29 +84,19 @@ def size_of(directory: str) -> int:
     return size
 
 
-def _facts(name: FileName, file: HistoryFile) -> list[SliceFacts]:
+def _facts(file: HistoryFile) -> list[SliceFacts]:
     """Return the facts of a file, the oldest first; those near a change of the build-id are pinned."""
-    changes = _changes(name)
-    return [
-        facts._replace(pinned=facts.pinned or any(
-            facts.begin_s - _PINNED_S <= at <= facts.end_s + _PINNED_S
-            for at in changes.get(_origin(facts), ())))
-        for facts in sorted(file.facts(), key=lambda facts: facts.begin_s)
-    ]  # fmt: skip
-
-
-def _changes(name: FileName) -> dict[object, list[float]]:
-    """Return when the build-id of each service has changed, about the day of a file."""
-    builds: dict[object, list[tuple[float, str]]] = {}
-    for day in range(name.day - 1, name.day + 2):
-        with suppress(BadInput, FileNotFoundError), closing(HistoryFile(name._replace(day=day).path)) as file:
-            for facts in file.facts():
-                if facts.build_id:
-                    builds.setdefault(_origin(facts), []).append((facts.begin_s, facts.build_id))
-    return {
-        origin: [at for (_, before), (at, build) in pairwise(sorted(found)) if build != before]
-        for origin, found in builds.items()
-    }
+    found = sorted(file.facts(), key=lambda facts: facts.begin_s)
+    built: dict[object, list[SliceFacts]] = {}
+    for facts in found:
+        if facts.build_id:
+            built.setdefault(_origin(facts), []).append(facts)
+    changes = {origin: [new.begin_s for old, new in pairwise(slices) if new.build_id != old.build_id]
+               for origin, slices in built.items()}  # fmt: skip
+    return [facts._replace(pinned=facts.pinned or any(
+                facts.begin_s - _PINNED_S <= at_s <= facts.end_s + _PINNED_S
+                for at_s in changes.get(_origin(facts), ())))
+            for facts in found]  # fmt: skip
 
 
 def _origin(facts: SliceFacts) -> object:

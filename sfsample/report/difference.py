@@ -9,9 +9,8 @@ Invariant: verdicts and intervals are wrong as seldom as stated (tests/report/te
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
-from math import erfc, exp, inf, sqrt
+from collections.abc import Callable, Iterable, Mapping
+from math import erfc, exp, sqrt
 from typing import NamedTuple
 
 from sfsample.report.noise import LEAST_PAIRS, half_width, log_ratio, p_value, spread
@@ -23,14 +22,12 @@ GREW, SHRANK, NOISE = "grew", "shrank", "noise"
 UNKNOWN = "unknown"  # beyond the chance of sampling, but too few ordinary times show how they differ
 _MAX_LOG = 700.0  # of a float
 _LEAST_COUNTED = 0.9  # of the ticks that a duration has: fewer are those of a part
-_SEVERAL, _OUTERMOST, _UNSEEN = -1, -2, -3  # instead of the number of the function that calls another
 
 
 class Side(NamedTuple):
     """One of the reports that are compared: what it is, and its samples by function; None: unknown.
 
-    `ticks`: the samples that a thread that always ran would have, 0 if that is unknown.  `callers`: the only
-    function that calls another one, None where there are several or it is outermost.
+    `ticks`: the samples that a thread that always ran would have, 0 if that is unknown.
     """
 
     name: str  # as the user gave it
@@ -45,7 +42,6 @@ class Side(NamedTuple):
     processes: tuple[str, ...]
     by_self: Counter[str]
     by_total: Counter[str]
-    callers: dict[str, str | None]
 
 
 class Change(NamedTuple):
@@ -163,54 +159,22 @@ def comparison_name(frame: ReportFrame) -> str:
     return frame.text
 
 
-def _counts(report: Report) -> tuple[Counter[str], Counter[str], dict[str, str | None]]:
-    """Return self samples, total samples (recursion counts once) and the only caller, by function."""
+def _counts(report: Report) -> tuple[Counter[str], Counter[str]]:
+    """Return self samples and total samples (recursion counts once), by function."""
     numbers: dict[str, int] = {}
     functions = [numbers.setdefault(comparison_name(frame), len(numbers)) for frame in report.frames]
-    names = [*numbers]
-    by_self, by_total, callers = ([start] * len(names) for start in (0, 0, _UNSEEN))
+    by_self, by_total = [0] * len(numbers), [0] * len(numbers)
     for stack in report.stacks:
         row, weight = [functions[at] for at in stack.frames], stack.weights[0]
         for function in {*row}:
             by_total[function] += weight
         if row:
             by_self[row[0]] += weight
-            row.append(_OUTERMOST)
-        for callee, caller in pairwise(row):
-            if callers[callee] != caller != callee:
-                callers[callee] = caller if callers[callee] == _UNSEEN else _SEVERAL
-    only = {name: names[at] if at >= 0 else None for name, at in zip(names, callers, strict=True)}
-    return _by_name(names, by_self), _by_name(names, by_total), only
+    return _by_name(numbers, by_self), _by_name(numbers, by_total)
 
 
-def _by_name(names: list[str], counts: list[int]) -> Counter[str]:
+def _by_name(names: Iterable[str], counts: list[int]) -> Counter[str]:
     return Counter({name: number for name, number in zip(names, counts, strict=True) if number})
-
-
-def chains(difference: Difference) -> Iterator[tuple[Change, tuple[str, ...]]]:
-    """Yield `by_total` with one row for functions that have the very same samples, and their names.
-
-    Each of the names is called by the one before it only, and has as many samples, before and after.
-    """
-    changes = {change.name: change for change in difference.by_total}
-    above: dict[str, str] = {}  # of a function: the caller that has the same samples
-    for change in changes.values():
-        caller = _only_caller(change.name, difference.sides)
-        if caller in changes and changes[caller][1:3] == change[1:3]:
-            above[change.name] = caller
-    callers = {*above.values()}
-    for change in changes.values():
-        if change.name not in callers:
-            names = [change.name]
-            while names[-1] in above:
-                names.append(above[names[-1]])
-            yield change, tuple(reversed(names))
-
-
-def _only_caller(name: str, sides: tuple[Side, Side]) -> str | None:
-    """Return the function that always calls this one, before and after."""
-    callers = {side.callers[name] for side in sides if name in side.callers}
-    return callers.pop() if len(callers) == 1 else None
 
 
 def _changes(
@@ -219,8 +183,11 @@ def _changes(
     exposures: tuple[float, float],
     usual: Callable[[str], list[float]] | None,
 ) -> tuple[Change, ...]:
-    """Return the changes of all functions; `usual`: the ordinary differences of one, None for files."""
-    names = sorted({*before, *after})
+    """Return the changes of all functions; `usual`: the ordinary differences of one, None for files.
+
+    Those that are equal stay in the order of the frames: the innermost first.
+    """
+    names = [*dict.fromkeys((*after, *before))]
     changes = [_change(name, (before.get(name, 0), after.get(name, 0)), exposures) for name in names]
     chances = [_p_value(change.before, change.after, exposures) for change in changes]
     if usual is not None:
@@ -234,7 +201,7 @@ def _changes(
                 changes[at] = change._replace(verdict=UNKNOWN)
     judged = [change if is_real else change._replace(verdict=NOISE)
               for change, is_real in zip(changes, _significant(chances), strict=True)]  # fmt: skip
-    return tuple(sorted(judged, key=lambda c: (c.verdict == NOISE, -abs(c.change), c.name)))
+    return tuple(sorted(judged, key=lambda c: (c.verdict == NOISE, -abs(c.change))))
 
 
 def _change(name: str, pair: tuple[int, int], exposures: tuple[float, float]) -> Change:
@@ -269,25 +236,10 @@ def _p_value(before: float, after: float, exposures: tuple[float, float]) -> flo
     return erfc(max(0.0, abs(after - count * part) - 0.5) / deviation / sqrt(2))
 
 
-def least_growth(share: float, exposures: tuple[float, float], functions: int) -> float:
-    """Return the ratio by which a function must grow to be seen as the only change among so many functions.
-
-    `share` of the exposure is its part before, as in `Change.share_before`; inf: no growth would be seen.
-    """
-    if not share or not all(exposures):
-        return inf
-
-    def seen(ratio: float) -> bool:
-        counts = share * exposures[0], ratio * share * exposures[1]
-        return _p_value(*counts, exposures) <= _FALSE_DISCOVERY_RATE / max(1, functions)
-
-    low = high = 1.0
-    while not seen(high):
-        low, high = high, 2 * high
-    while high - low > 0.001 * low:
-        middle = (low + high) / 2
-        low, high = (low, middle) if seen(middle) else (middle, high)
-    return high
+def would_see_growth(ratio: float, share: float, exposure: float, functions: int) -> bool:
+    """Whether a function of this share that grows so much would be seen as the only change among all."""
+    chance = _p_value(share * exposure, ratio * share * exposure, (exposure, exposure))
+    return chance <= _FALSE_DISCOVERY_RATE / max(1, functions)
 
 
 def _significant(p_values: list[float]) -> list[bool]:

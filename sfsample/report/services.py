@@ -6,7 +6,7 @@ A recording of a machine, a user or a control group has many services, and quest
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from sfsample.modules.location import pid_of
 from sfsample.process.labels import Identity
@@ -17,13 +17,6 @@ from sfsample.symbolize.named_frame import clean_name
 
 _OF_ALL = ("mode", "recorder", "ticks", "late_ticks", "spared_ticks", "problems")  # statistics
 _MANAGER = re.compile(r"user@\d+\.service")  # its own control group has programs of any kind
-
-
-class _Key(NamedTuple):
-    """What makes processes one service: its name, and the container, as two may run the same program."""
-
-    name: str
-    container: str
 
 
 def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
@@ -37,16 +30,19 @@ def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
         frames = [report.frames[at] for at in stack.frames]
         builder = builders[keys[stack.thread]]
         builder.add(report.threads[stack.thread], frames, stack.stop_reason, stack.weights)
-    return [(key.name, _part(report, builder.finish(), profile)) for key, builder in builders.items()]
+    return [(name, _part(report, builder.finish(), profile)) for (name, _), builder in builders.items()]
 
 
-def _key(thread: ReportThread, identities: Mapping[int, Identity]) -> _Key:
-    """Return the service of a thread: what its process says, its systemd service, else the program's name."""
+def _key(thread: ReportThread, identities: Mapping[int, Identity]) -> tuple[str, str]:
+    """Return the service of a thread: what its process says, its systemd service, else the program's name.
+
+    And its container, as two may run the same program.
+    """
     known = identities.get(thread.pid or 0, Identity({}))
     named, unit = known.labels.get("service.name"), known.unit or ""
     is_service = unit.endswith(".service") and not _MANAGER.fullmatch(unit) and not known.container
     name = named or (unit if is_service else "")
-    return _Key(clean_name(name) if name else thread.process, known.container or "")
+    return clean_name(name) if name else thread.process, known.container or ""
 
 
 def _part(report: Report, part: Report, profile: Profile) -> Report:

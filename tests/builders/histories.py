@@ -4,8 +4,10 @@ Times are in units of TIME_UNIT_NS, as a history keeps them.
 """
 
 from collections import Counter
+from contextlib import closing
 
 from sfsample.history.facts import Selection, Slice
+from sfsample.history.files import HistoryFile, file_names
 from sfsample.history.store import History
 from sfsample.report.report import OUTERMOST, WEIGHTS, Report, ReportBuilder, ReportFrame, ReportThread
 from sfsample.report.time_line import TIME_UNIT_NS
@@ -28,10 +30,12 @@ def report(*rows: tuple[str, int, int, int], tid: int = 7, rate_hz: float = 19.0
     return builder.finish()._replace(duration_ns=60 * 10**9, rate_hz=rate_hz, host="web1", stats=stats)
 
 
-def minute(at: int, *rows: tuple[str, int, int, int], service: str = "redis", **facts: object) -> Slice:
+def minute(at: int, *rows: tuple[str, int, int, int], service: str = "redis",
+           labels: dict[str, str] | None = None, build_id: str | None = None) -> Slice:  # fmt: skip
     """Return the slice of a minute of the day."""
     begin_s = MIDNIGHT_S + 60.0 * at
-    return Slice(begin_s, begin_s + 60, service, report(*(rows or [("main;work", 5, 50, 40)])), **facts)  # type: ignore[arg-type]
+    of = report(*(rows or [("main;work", 5, 50, 40)]))._replace(labels=labels, target={"build_id": build_id})
+    return Slice(begin_s, begin_s + 60, service, of)
 
 
 def sums(of: Report) -> Counter[tuple[object, ...]]:
@@ -49,3 +53,14 @@ def by_service(history: History) -> dict[str, Counter[tuple[object, ...]]]:
     """Return the sums of each service."""
     services = {facts.service for facts in history.slices()}
     return {service: sums(history.report(Selection(service))) for service in services}
+
+
+def delete(history: History, selection: Selection) -> int:
+    """Delete slices, as a history does that is too large; return how many."""
+    count = 0
+    for name in file_names(history.directory):
+        with closing(HistoryFile(name.path, write=True)) as file, file.writing():
+            chosen = [*filter(selection.has, file.facts())]
+            file.delete(chosen)
+            count += len(chosen)
+    return count

@@ -29,9 +29,10 @@ def directory(tmp_path):
         slow = 900 if at <= 60 else 10
         closed = report(FAST, ("main;slow", slow, slow * 10**7, slow * 10**6))
         begin_s = now_s - 60 * at
-        build_id = "ffeeddcc" if at <= 60 else "aabbccdd"
-        history.add(Slice(begin_s, begin_s + 60, "redis", closed, {"env": "prod"}, build_id))
-    history.add(Slice(now_s - 300, now_s - 240, "nginx", report(FAST), {"env": "test"}))
+        target = {"build_id": "ffeeddcc" if at <= 60 else "aabbccdd"}
+        closed = closed._replace(labels={"env": "prod"}, target=target)
+        history.add(Slice(begin_s, begin_s + 60, "redis", closed))
+    history.add(Slice(now_s - 300, now_s - 240, "nginx", report(FAST)._replace(labels={"env": "test"})))
     history.add_gap("redis", now_s - 3000, now_s - 2900, "watcher was down")
     history.close()
     return history.directory
@@ -89,14 +90,14 @@ def test_list_is_a_table_in_the_order_of_time(run):
     assert sum("nginx" in line for line in lines) == 1
 
 
-def test_show_has_functions_with_shares_of_samples_and_of_cpu_time(run):
+def test_show_has_functions_with_shares_of_cpu_time(run):
     code, out, _ = run("show", "--service", "redis", "--at", "-1.01h")
     assert code == 0
     assert out.startswith("redis: 3 slices, ")
     assert "build-id ffeeddcc" in out
     assert "UTC: watcher was down" in out
-    assert "   50.00 %   47.37 %  slow\n" in out
-    assert "  100.00 %  100.00 %  main\n" in out
+    assert "   47.37 %  slow\n" in out
+    assert "  100.00 %  main\n" in out
 
 
 def test_show_draws_a_page_with_a_time_line(run, tmp_path):
@@ -149,8 +150,8 @@ def run_deployed(tmp_path, capsys):
         rows = [(f"main;{name}", round(chance.gauss(mean, mean / 20)), 10**9, 10**9)
                 for name, mean in (("fast", 600), ("slow", 400 if is_new else 200))]  # fmt: skip
         begin_s = NOW_S - 60 * at
-        build_id = "ffeeddcc" if is_new else "aabbccdd"
-        history.add(Slice(begin_s, begin_s + 60, "redis", report(*rows), {}, build_id))
+        target = {"build_id": "ffeeddcc" if is_new else "aabbccdd"}
+        history.add(Slice(begin_s, begin_s + 60, "redis", report(*rows)._replace(target=target)))
     history.close()
 
     def run(*words: str) -> tuple[int, str, str]:
@@ -236,15 +237,6 @@ def test_several_services_are_an_error_that_lists_them(run):
     assert run("export", "--label", "env=test")[:2] == (0, "app;main;fast 900\n")
 
 
-def test_prune_deletes_a_selection_only_with_yes(run):
-    code, _, err = run("prune", "--service", "redis")
-    assert code == 2
-    assert "this deletes 9 slices" in err
-    assert len(json.loads(run("list", "--json")[1])["slices"]) == 10
-    assert run("prune", "--service", "redis", "--yes")[2] == "sfsample: deleted 9 slices\n"
-    assert len(json.loads(run("list", "--json")[1])["slices"]) == 1
-
-
 def test_prune_without_a_selection_applies_retention(run):
     code, _, err = run("prune")
     assert code == 0
@@ -275,7 +267,7 @@ def test_check_finds_damage(run, directory):
         (["show", "--deploy"], "--deploy is for history diff"),
         (["diff", "--deploy", "--at", "-1h"], "instead of --at and --with"),
         (["diff", "--deploy", "x"], "not 6 to 64 digits of a build-id"),
-        (["list", "--yes"], "--yes is for history prune"),
+        (["prune", "--service", "redis"], "prune selects no slices"),
         (["export", "-f", "text"], "history export has no format text"),
         (["show", "--json"], "history show has no format json"),
         (["list", "--at", "x"], "not a time"),

@@ -7,11 +7,7 @@ from pathlib import Path
 import pytest
 
 from sfsample.cli import slice_files
-from sfsample.cli.parse import parse
-from sfsample.cli.sinks import ClosedSlice
-from sfsample.cli.slice_files import FileSink, SliceFiles
-from sfsample.recording.stats import Stats
-from tests.builders.reports import from_lines
+from sfsample.cli.slice_files import SliceFiles
 
 DAY_S = 86400
 
@@ -136,37 +132,3 @@ def test_missing_directory_is_no_error_before_a_slice_is_written(tmp_path: Path)
     assert (
         SliceFiles(str(tmp_path / "gone"), "redis", ".json").free_path().startswith(f"{tmp_path}/gone/redis-")
     )
-
-
-def test_pinned_files_have_another_name_and_are_not_counted(tmp_path: Path, clocks: Clocks) -> None:
-    sink = FileSink(
-        parse(["watch", "1", "--output-dir", str(tmp_path), "--keep", "2", "--keep-for", "1d"]), "redis"
-    )
-    for _ in range(4):
-        clocks.passed_s += 60
-        sink.add(closed(clocks.time()))
-    before = sorted(os.listdir(tmp_path))
-    assert len(before) == 2
-    clocks.passed_s += 61
-    assert sink.pin(100) == 1
-    assert sink.pin(100) == 0
-    assert sorted(os.listdir(tmp_path)) == [before[0], before[1].replace(".json", ".pinned.json")]
-    for _ in range(4):
-        clocks.passed_s += 60
-        sink.add(closed(clocks.time()))
-    assert before[1].replace(".json", ".pinned.json") in os.listdir(tmp_path), "--keep does not count it"
-    clocks.passed_s += DAY_S + 1
-    sink.add(closed(clocks.time()))
-    assert sink.pin(10) == 1
-    assert len(os.listdir(tmp_path)) == 1, "--keep-for does"
-
-
-def test_pin_of_a_directory_that_was_removed_is_an_os_error(tmp_path: Path) -> None:
-    sink = FileSink(parse(["watch", "1", "--output-dir", str(tmp_path / "gone")]), "redis")
-    with pytest.raises(FileNotFoundError):
-        sink.pin(100)
-
-
-def closed(begin_s: float) -> ClosedSlice:
-    report = from_lines("p;main;a 7")
-    return ClosedSlice(begin_s, begin_s + 60, report, [("redis", report)], Stats(19))

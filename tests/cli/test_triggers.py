@@ -135,7 +135,7 @@ def test_percentile_needs_an_hour_and_three_looks_in_a_row(watched: Watched) -> 
 def test_percentile_is_that_of_the_last_day(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_DAY_LOOKS", HOUR_LOOKS)
     made = Triggers([condition("cpu>p50")], 0, watched.read)
-    made._values = type(made._values)(maxlen=HOUR_LOOKS)
+    made._day = type(made._day)(maxlen=HOUR_LOOKS)
     made.pids = [1]
     for value in [1000.0] * HOUR_LOOKS + [10.0] * HOUR_LOOKS:
         assert watched.look(made, cpu=value) == ""

@@ -6,22 +6,26 @@ is said once, and again when it is over; nothing ends the watch after its first 
 
 import os
 import re
+from collections.abc import Sequence
 from errno import EDQUOT, ENOSPC, EROFS
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from sfsample.cli import slots as slots_module
-from sfsample.cli import watch
+from sfsample.cli import slice_recorder, watch
 from sfsample.cli.parse import parse
 from sfsample.cli.pull.door import Wanted
-from sfsample.cli.sinks import ClosedSlice, Gaps
+from sfsample.cli.sinks import Sink
 from sfsample.cli.slice_files import not_written
-from sfsample.cli.slots import slots
+from sfsample.cli.slice_recorder import Share
 from sfsample.cli.trouble import Trouble
+from sfsample.cli.watch import slots
 from sfsample.errors import NoSuchProcess, NotPermitted, SfsampleError
+from sfsample.history.facts import Slice
 from sfsample.process.search import find_by_unit, why_no_unit
 from sfsample.recording.profile import Profile
+from sfsample.recording.stats import Stats
 
 
 class SimulatedClock:
@@ -33,8 +37,8 @@ class SimulatedClock:
     def monotonic(self) -> float:
         return self.now
 
-    def process_time(self) -> float:
-        return 0.0
+    def time(self) -> float:
+        return self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -43,8 +47,7 @@ class SimulatedClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedClock:
     made = SimulatedClock()
-    for module in (watch, slots_module):
-        monkeypatch.setattr(module, "time", made)
+    monkeypatch.setattr(watch, "time", made)
     return made
 
 
@@ -186,9 +189,10 @@ class Messages:
     ) -> None:
         arguments = parse(["watch", "-n", "bank", "--output-dir", "gone", *words])
         self.watch = watch.Watch(arguments, watch.Interrupt())
+        self.watch._recorder.may_fail = False
         self._capsys, self._monkeypatch = capsys, monkeypatch
 
-    def slot(self, outcome: Exception | list[int] | None, **flags: bool) -> list[str]:
+    def slot(self, outcome: Exception | list[int] | None) -> list[str]:
         """Run a slot in which the target's pids are `outcome`, or which fails; return the lines."""
 
         def find() -> list[int]:
@@ -197,8 +201,8 @@ class Messages:
             return outcome or []
 
         self._monkeypatch.setattr(self.watch._targets, "pids", find)
-        self._monkeypatch.setattr(self.watch, "_record", lambda *_: False)
-        self.watch.slot(1, **flags)
+        self._monkeypatch.setattr(self.watch._recorder, "record", lambda *_: Stats(19))
+        self.watch.slot(1)
         return self._capsys.readouterr().err.splitlines()
 
 
@@ -238,8 +242,11 @@ def test_quiet_watch_says_failures_and_their_end(
 
 @pytest.mark.parametrize("failure", [NotPermitted(1, "no"), OSError("no file left"), MemoryError()])
 def test_only_the_first_slot_may_fail(messages: Messages, failure: Exception) -> None:
+    messages.watch._recorder.may_fail = True
     with pytest.raises(type(failure)):
-        messages.slot(failure, may_fail=True)
+        messages.slot(failure)
+    messages.watch._recorder.may_fail = True
+    messages.slot([12])
     assert messages.slot(failure)[-1] == "  slices are lost until then; this is said once"
     assert messages.slot(failure) == []
 
@@ -247,9 +254,11 @@ def test_only_the_first_slot_may_fail(messages: Messages, failure: Exception) ->
 @pytest.mark.parametrize("number", [ENOSPC, EDQUOT])
 def test_full_disk_is_no_failure_of_the_first_slot(messages: Messages, number: int) -> None:
     full = not_written("/d", OSError(number, os.strerror(number)))
-    assert messages.slot(full, may_fail=True)[1] == "  free some space"
+    messages.watch._recorder.may_fail = True
+    assert messages.slot(full)[1] == "  free some space"
+    messages.watch._recorder.may_fail = True
     with pytest.raises(SfsampleError):
-        messages.slot(not_written("/d", OSError(EROFS, "read-only")), may_fail=True)
+        messages.slot(not_written("/d", OSError(EROFS, "read-only")))
 
 
 def test_slice_is_not_cut_in_its_first_second(
@@ -265,11 +274,12 @@ def test_slice_is_not_cut_in_its_first_second(
         cut_s.append(clock.now - begin_s)
         profile.stats.ticks = 1
 
-    monkeypatch.setattr(watch, "record_processes", record)
+    monkeypatch.setattr(slice_recorder, "record_processes", record)
     arguments = parse(["watch", "-n", "bank", "--output-dir", str(tmp_path), "-q"])
     watched = watch.Watch(arguments, watch.Interrupt())
     assert watched.door.ask(Wanted(1)) == 0
-    watched._record([1], 60)
+    monkeypatch.setattr(watched._targets, "pids", lambda: [1])
+    watched.slot(60)
     assert [round(each, 1) for each in cut_s] == [1.0]
 
 
@@ -277,42 +287,36 @@ def test_many_processes_are_not_all_listed(messages: Messages) -> None:
     assert messages.slot(list(range(1, 10)))[0].endswith("found bank: processes 1, 2, 3, 4, 5 and 4 more")
 
 
-def test_gaps_have_begin_end_and_the_first_reason() -> None:
-    over: list[tuple[float, float, str]] = []
-    gaps = Gaps(lambda *gap: over.append(gap))
-    gaps.begin(100, "the target ended")
-    gaps.begin(160, "no such process: bank")
-    gaps.end(220)
-    gaps.end(280)
-    gaps.begin(280, "sfsample was late")
-    gaps.end(280.5)
-    assert over == [(100, 220, "the target ended")]
-
-
-class Kept:
+class Kept(Sink):
     """A sink; it keeps slices and gaps in lists, or fails."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.failure = failure
-        self.slices: list[ClosedSlice] = []
+        self.slices: list[Slice] = []
         self.gaps: list[tuple[str, float, float, str]] = []
-        self.pinned_s: list[float] = []
 
-    def prepare(self) -> None:
-        pass
-
-    def add(self, closed: ClosedSlice) -> str:
+    def add(self, whole: Slice, parts: Sequence[Slice]) -> str:
         if self.failure:
             raise self.failure
-        self.slices.append(closed)
+        assert parts == [whole]
+        self.slices.append(whole)
         return "kept"
-
-    def pin(self, last_s: float) -> int:
-        self.pinned_s.append(last_s)
-        return len(self.slices)
 
     def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
         self.gaps.append((service, begin_s, end_s, why))
+
+
+def test_gaps_have_begin_end_and_the_first_reason() -> None:
+    kept = Kept()
+    recorder = watch.Watch(parse(["watch", "-n", "bank"]), watch.Interrupt())._recorder
+    recorder._sinks = [(kept, Trouble(""))]
+    recorder.begin_gap(100, "the target ended")
+    recorder.begin_gap(160, "no such process: bank")
+    recorder._end_gap(220)
+    recorder._end_gap(280)
+    recorder.begin_gap(280, "sfsample was late")
+    recorder._end_gap(280.5)
+    assert kept.gaps == [("bank", 100, 220, "the target ended")]
 
 
 class Recording:
@@ -336,22 +340,24 @@ def test_sinks_get_slices_and_the_gaps_between_them(monkeypatch: pytest.MonkeyPa
     found: list[list[int]] = [[1], [1], [], [2]]
     kept, broken = Kept(), Kept(OSError("gone"))
     watching = watch.Watch(parse(["watch", "-n", "bank", "--output-dir", "gone"]), watch.Interrupt())
-    watching._sinks = [(broken, Trouble("")), (kept, Trouble(""))]
+    watching._recorder._sinks = [(broken, Trouble("")), (kept, Trouble(""))]
+    watching._recorder.may_fail = False
 
     def find() -> list[int]:
         if pids := found.pop(0):
             return pids
         raise GONE
 
-    monkeypatch.setattr(watch, "record_processes", recording)
+    monkeypatch.setattr(slice_recorder, "record_processes", recording)
     monkeypatch.setattr(watching._targets, "pids", find)
     monkeypatch.setattr(watch.time, "time", lambda: clock[0])
     absent = []
     for _ in range(4):
-        absent.append(watching.slot(60))
+        watching.slot(60)
+        absent.append(watching._is_absent)
         clock[0] += 5 if absent[-1] else 0
     assert absent == [False, True, True, False]
-    assert [(one.begin_s, one.end_s, one.parts[0][0]) for one in kept.slices] == [
+    assert [(one.begin_s, one.end_s, one.service) for one in kept.slices] == [
         (1000, 1060, "bank"), (1060, 1080, "bank"), (1090, 1120, "bank")]  # fmt: skip
     assert kept.gaps == broken.gaps == [("bank", 1080, 1090, "the target ended")]
 
@@ -364,10 +370,11 @@ def test_sinks_get_slices_and_the_gaps_between_them(monkeypatch: pytest.MonkeyPa
 def test_share_is_that_of_the_whole_watch(
     cpu_s: float, sampled_s: float, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["watch", "-n", "bank", "--output-dir", "gone", "--max-overhead", "1"]
-    watching = watch.Watch(parse(words), watch.Interrupt())
-    watching._began_s, watching._cpu_s, watching._sampled_s = 1000.0, 7.0, sampled_s
-    monkeypatch.setattr(watch.time, "monotonic", lambda: 1060.0)
-    monkeypatch.setattr(watch.time, "process_time", lambda: 7.0 + cpu_s)
-    assert watching._within_share().max_overhead == pytest.approx(share)
-    assert watching._arguments.max_overhead == 0.01
+    clock = SimpleNamespace(monotonic=lambda: 1000.0, process_time=lambda: 7.0)
+    monkeypatch.setattr(slice_recorder, "time", clock)
+    made = Share(0.01)
+    made.sampled_s = sampled_s
+    clock.monotonic, clock.process_time = (lambda: 1060.0), (lambda: 7.0 + cpu_s)
+    assert made.left() == pytest.approx(share)
+    clock.monotonic = lambda: 1120.0
+    assert made.left() == pytest.approx(0.01), "of the slice after it"

@@ -97,23 +97,21 @@ def test_names_survive_in_batches():
         again.unpack(batch, Budget(0))
     assert again.frames.rows == first.frames.rows
     assert again.stacks.rows == first.stacks.rows
-    assert [thread[:2] for thread in again.threads.rows] == [("app", "app"), ("app", "worker")]
+    assert {stack[:2] for stack in again.stacks.rows} == {("app", "app"), ("app", "worker")}
     assert again.pack() is None
 
 
-NAMES = {"modules": [], "frames": [], "threads": [["p", "t"]], "stacks": [[0, [], "outermost"]]}
+NAMES = {"modules": [], "frames": [], "stacks": [["p", "t", [], "outermost"]]}
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("stacks", [[0, [1], "outermost"]]),  # a frame that there is not
-        ("stacks", [[1, [], "outermost"]]),
-        ("stacks", [[0, []]]),
+        ("stacks", [["p", "t", [1], "outermost"]]),  # a frame that there is not
+        ("stacks", [[1, "t", [], "outermost"]]),
+        ("stacks", [["p", "t", []]]),
         ("stacks", {}),
-        ("stacks", [[0, [True], "outermost"]]),
-        ("threads", [["p"]]),
-        ("threads", [[1, 2]]),
+        ("stacks", [["p", "t", [True], "outermost"]]),
         ("frames", [{}]),
         ("modules", [7]),
     ],
@@ -126,6 +124,6 @@ def test_damaged_batch_is_bad_input(key, value):
 
 def test_value_that_a_batch_states_twice_moves_no_number():
     names = Names()
-    names.unpack(pack_json({**NAMES, "threads": [["p", "t"], ["p", "t"], ["p", "u"]],
-                            "stacks": [[2, [], "outermost"]]}), Budget(0))  # fmt: skip
-    assert names.threads.rows[names.stacks.rows[0][0]].name == "u"
+    stacks = [["p", thread, [], "outermost"] for thread in ("t", "t", "u")]
+    names.unpack(pack_json({**NAMES, "stacks": stacks}), Budget(0))
+    assert names.stacks.rows[2][1] == "u"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sfsample.history import tiers
 from sfsample.history.facts import Selection
-from sfsample.history.files import HistoryFile, file_names
+from sfsample.history.files import HistoryFile, file_names, remove
 from sfsample.history.store import History
 from tests.builders.histories import DAY_S, MIDNIGHT_S, by_service, minute, report
 
@@ -36,7 +36,7 @@ def test_merging_keeps_the_sums_of_each_stack_of_each_service(tmp_path_factory, 
     history = History(str(tmp_path_factory.mktemp("history")))
     for at, service, stacks, build_id in added:
         closed = minute(at, service=service, build_id=build_id)
-        history.add(closed._replace(report=report(*stacks)))
+        history.add(closed._replace(report=report(*stacks)._replace(target=closed.report.target)))
     before, facts = by_service(history), history.slices()
     for now_s in (FIRST_MERGE_S, SECOND_MERGE_S):
         history.tidy(now_s)
@@ -88,7 +88,8 @@ def test_slices_about_a_change_of_build_and_pinned_ones_stay_as_they_are(tmp_pat
     history = History(str(tmp_path))
     for at in range(600):
         history.add(minute(at, build_id="old" if at < 300 else "new"))
-    history.add(minute(700, build_id="new", pinned=True))
+    history.add(minute(700, build_id="new"))
+    assert history.pin(["redis"], MIDNIGHT_S + 700 * 60, MIDNIGHT_S + 701 * 60) == 1
     for now_s in (FIRST_MERGE_S, SECOND_MERGE_S):
         history.tidy(now_s)
         pinned = [facts for facts in history.slices() if facts.pinned]
@@ -102,7 +103,9 @@ def test_oldest_slices_go_first_and_pinned_ones_last(tmp_path):
     history = History(str(tmp_path))
     for at in range(0, 5 * 1440, 240):
         rows = [(f"main;f{at};g{n}", 1, n, n) for n in range(100)]
-        history.add(minute(at, *rows, pinned=at in (240, 1680)))
+        history.add(minute(at, *rows))
+    for at in (240, 1680):
+        assert history.pin(["redis"], MIDNIGHT_S + at * 60, MIDNIGHT_S + at * 60 + 60) == 1
     history.close()
     size = sum(entry.stat().st_size for entry in os.scandir(tmp_path))
     history.tidy(MIDNIGHT_S + 5 * DAY_S - 1, keep_bytes=size * 3 // 4)
@@ -119,7 +122,7 @@ def test_oldest_slices_go_first_and_pinned_ones_last(tmp_path):
 def test_identity_stays_until_the_file_is_made_anew(tmp_path):
     history, found = History(str(tmp_path)), []
     for step in (lambda: history.add(minute(0)), lambda: history.tidy(FIRST_MERGE_S),
-                 lambda: history.delete(Selection()) and history.add(minute(0))):  # fmt: skip
+                 lambda: remove(file_names(str(tmp_path))[0]) or history.add(minute(0))):  # fmt: skip
         step()
         with closing(HistoryFile(file_names(str(tmp_path))[0].path)) as file:
             found.append(file.identity)
@@ -171,7 +174,7 @@ def test_kill_at_any_step_loses_nothing_and_counts_nothing_twice(tmp_path, monke
 def test_tidying_is_done_by_one_at_a_time(tmp_path):
     history = History(str(tmp_path))
     history.add(minute(0))
-    fd = tiers.lock(str(tmp_path / ".tidy.lock"))
+    fd = tiers.lock(str(tmp_path), "")
     assert fd is not None
     history.tidy(FIRST_MERGE_S)
     assert tiers_of(history) == {"1m": 1}

@@ -10,12 +10,11 @@ from sfsample.report.difference import (
     GREW,
     NOISE,
     SHRANK,
-    chains,
     compare,
     compare_sides,
     count,
-    least_growth,
     ratio_interval,
+    would_see_growth,
 )
 from sfsample.report.formats.difference import difference_html, difference_json, difference_text, warnings
 from sfsample.report.merge import merge
@@ -113,86 +112,50 @@ def test_empty_reports_are_compared(before, after):
     assert difference_html(from_lines(*before), from_lines(*after), found)
 
 
-# -- chains
+# -- functions with the very same samples
 
 
-def chain_names(before: Report, after: Report) -> list[tuple[str, ...]]:
-    return [names for _, names in chains(compare(before, after))]
-
-
-def test_functions_with_the_very_same_samples_are_one_row():
+def test_functions_with_the_very_same_samples_are_one_row_the_innermost_first():
     before, after = (timed(10, f"p;main;run;loop;a {n}", f"p;main;run;loop;b {n // 2}") for n in (100, 800))
-    assert chain_names(before, after) == [("main", "run", "loop"), ("a",), ("b",)]
     lines = list(difference_text(compare(before, after)))
-    assert [line.split(maxsplit=10)[-1] for line in lines[-4:-1]] == ["main > run > loop", "a", "b"]
-    assert {row["name"] for row in json.loads(difference_json(compare(before, after)))["total"]} == {
-        "main", "run", "loop", "a", "b"
-    }  # fmt: skip
+    assert [line.split(maxsplit=10)[-1] for line in lines[-4:-1]] == ["loop, run, main", "a", "b"]
+    document = json.loads(difference_json(compare(before, after)))
+    assert [row["name"] for row in document["total"]] == ["loop", "run", "main", "a", "b"]
 
 
-def test_names_of_a_chain_that_do_not_fit_are_counted():
-    def last_row(*names: str) -> str:
-        before, after = (timed(10, f"p;{';'.join(names)} {n}") for n in (100, 800))
-        return list(difference_text(compare(before, after)))[-2]
-
-    long = [f"a_function_with_a_rather_long_name_{n}" for n in range(3)]
-    assert last_row(*long).endswith(f" {long[-1]} (+2 callers)")
-    row = last_row("start", "call_main", "main", "run", "loop", "handle")
-    assert row.endswith(" main > run > loop > handle (+2 callers)")
-    assert len(row) <= 110 < len(row.replace("main", "call_main > main").replace("2 callers", "1 caller"))
+def test_names_that_are_many_are_counted():
+    before, after = (timed(10, f"p;a;b;c;d;e {n}") for n in (100, 800))
+    assert list(difference_text(compare(before, after)))[-2].endswith(" e, d, c and 2 more")
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        # equal numbers, but two callers
-        (["p;m;x;f 50", "p;m;y;f 50", "p;m;x 50"], ["p;m;x;f 50"], {("m",), ("x",), ("y",), ("f",)}),
-        # another caller after than before
-        (["p;m;x;f 50"], ["p;m;y;f 50"], {("m",), ("x",), ("y",), ("f",)}),
-        # f is outermost in other samples than those in which x calls it
-        (["p;x;f 50", "p;f 50", "p;x 50"], ["p;x;f 50"], {("x",), ("f",)}),
-        # the same samples after only
-        (["p;x;f 50", "p;x 50"], ["p;x;f 50"], {("x",), ("f",)}),
-        # recursion
-        (["p;x;f;f;f 50"], ["p;x;f 50"], {("x", "f")}),
-        # the chain is new
-        (["p;other 50"], ["p;x;f 50"], {("other",), ("x", "f")}),
-    ],
-)  # fmt: skip
-def test_only_single_callers_make_a_chain(before, after, expected):
-    assert set(chain_names(timed(10, *before), timed(10, *after))) == expected
+def test_equal_samples_with_another_ratio_before_are_two_rows():
+    before, after = timed(10, "p;x;f 50", "p;x 50"), timed(10, "p;x;f 500")
+    lines = list(difference_text(compare(before, after)))
+    assert [line.split()[-1] for line in lines[-3:-1]] == ["f", "x"]
 
 
 # -- what the counts do not allow to say
 
 
-@pytest.mark.parametrize(("samples", "seconds"), [(40, (10, 10)), (90, (10, 40)), (5000, (60, 60))])
-def test_growth_that_is_said_to_be_the_least_is_the_least(samples, seconds):
-    """The function has a tenth of the samples, and grows by 15 % more, or less, than that."""
+@pytest.mark.parametrize(("samples", "is_seen"), [(40, False), (200, False), (300, True), (3000, True)])
+def test_growth_is_seen_if_it_is_said_to_be(samples, is_seen):
+    """The function has a tenth of the samples, and doubles."""
     others = [f"p;f{n} {samples // 10}" for n in range(9)]
-    function = round(samples / 10)
-    exposures = (seconds[0] * 100, seconds[1] * 100)
-    least = least_growth(function / exposures[0], exposures, 10)
-
-    def verdict(growth: float) -> str:
-        times = seconds[1] / seconds[0]
-        after = [f"p;f{n} {round(samples // 10 * times)}" for n in range(9)]
-        grown = max(1, round(function * growth * times))
-        return verdicts(timed(seconds[0], f"p;g {function}", *others),
-                        timed(seconds[1], f"p;g {grown}", *after))["g"]  # fmt: skip
-
-    assert (verdict(0.85 * least), verdict(1.15 * least)) == (NOISE, GREW)
+    function = samples // 10
+    assert would_see_growth(2.0, function / 1000, 1000, 10) == is_seen
+    found = verdicts(timed(10, f"p;g {function}", *others), timed(10, f"p;g {2 * function}", *others))["g"]
+    assert found == (GREW if is_seen else NOISE)
 
 
 def test_too_few_samples_are_a_warning_that_names_the_side():
     few, many = from_lines("p;a 30", "p;b 10"), from_lines("p;a 3000", "p;b 1000")
     [warning] = warnings(compare(few, many))
-    assert warning.startswith("before has 40 samples: growth under about x")
+    assert warning == "before has 40 samples: too few to see a function of 10 % double; record longer"
     [warning] = warnings(compare(few, few))
-    assert warning.startswith("before has 40 samples and after has 40 samples: growth under about x")
+    assert warning.startswith("before has 40 samples and after has 40 samples: too few")
     assert warnings(compare(many, many)) == []
     assert warnings(compare(from_lines(), many)) == [
-        "before has 0 samples: no change would be seen; record longer"
+        "before has 0 samples: too few to see a function of 10 % double; record longer"
     ]
 
 

@@ -47,7 +47,7 @@ def test_log_ratio_is_finite():
 def time(**samples: int) -> Side:
     """Return a time of 10,000 ticks."""
     counts = Counter(samples)
-    return Side("", 1, counts.total(), 10_000.0, 10**9, 10.0, None, None, "wall", (), counts, counts, {})
+    return Side("", 1, counts.total(), 10_000.0, 10**9, 10.0, None, None, "wall", (), counts, counts)
 
 
 def pairs(count: int, *values: int) -> Ordinary:
@@ -92,7 +92,7 @@ def test_without_ordinary_times_there_is_no_verdict():
     [warning] = warnings(found)
     assert warning.startswith("no verdict: the history has 2 pairs of days, and 3 are needed")
     lines = [*difference_text(found)]
-    assert lines[3].startswith("ordinary: not known, so there is no verdict")
+    assert lines[3].startswith("ordinary: not known; unknown is")
     assert [line.split()[0] for line in lines if line.endswith(" a")] == ["unknown", "unknown"]
 
 

@@ -46,7 +46,7 @@ class Mark:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Let no other process push the same slices meanwhile.  Raises SfsampleError where one does."""
-        fd = lock(f"{self.path}.lock")
+        fd = lock(*os.path.split(self.path))
         if fd is None:
             raise SfsampleError("another process pushes this history there")
         try:

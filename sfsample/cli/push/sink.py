@@ -7,16 +7,18 @@ import os
 import subprocess
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import suppress
 
 from sfsample.cli.push.backend import check_credentials
 from sfsample.cli.push.mark import Mark
-from sfsample.cli.sinks import ClosedSlice, Metrics
+from sfsample.cli.sinks import Metrics, Sink
+from sfsample.history.facts import Slice
 
 _END_S = 10.0  # for what is left, when `watch` ends
 
 
-class PushSink:
+class PushSink(Sink):
     """Keeps nothing itself: the history before it does."""
 
     def __init__(self, arguments: Namespace, directory: str) -> None:
@@ -41,18 +43,11 @@ class PushSink:
                 command, stdin=self._pipe[0], stdout=subprocess.DEVNULL, start_new_session=True
             )
 
-    def add(self, closed: ClosedSlice) -> str:
+    def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002
         """Say that there is a slice."""
-        self._begin_s, self._kept_s = self._begin_s or closed.begin_s, closed.end_s
+        self._begin_s, self._kept_s = self._begin_s or whole.begin_s, whole.end_s
         self.prepare()
         return ""
-
-    def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
-        """Do nothing: backends know no gaps."""
-
-    def pin(self, last_s: float) -> int:  # noqa: ARG002 - a sink's
-        """Do nothing: the history pins."""
-        return 0
 
     def close(self) -> None:
         """Let the child send what is left; a kill loses nothing, as the next watch goes on from its mark."""

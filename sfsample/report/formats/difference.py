@@ -4,9 +4,8 @@ The text first states what was compared and in which numbers, then lists the rea
 noise.  The page is the one of the flame graph, with two weights, and with colours for the change.
 """
 
-from collections.abc import Iterator
-from io import BytesIO
-from math import inf, isfinite
+from collections.abc import Iterator, Sequence
+from math import isfinite
 from time import gmtime, strftime
 from typing import Any
 
@@ -18,9 +17,8 @@ from sfsample.report.difference import (
     Difference,
     Ordinary,
     Side,
-    chains,
     comparison_name,
-    least_growth,
+    would_see_growth,
 )
 from sfsample.report.formats.html import page, page_data
 from sfsample.report.json_text import json_text
@@ -29,10 +27,9 @@ from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThr
 
 _SIDES = ("before", "after")
 _MAX_ROWS = 20  # functions in a table, unless verbose
-_MAX_COLUMNS = 110  # of a row with the names of a chain
-_MAX_NAMES = 3  # of processes, or of functions that vanished, in a sentence
+_MAX_NAMES = 3  # of processes or functions, in a sentence or row
 _CHANGING_LOAD = 1.05  # ordinary ratio from which it is advised to compare shares
-_FUNCTION_SHARE, _GROWTH = 0.1, 2.0  # too few samples: such a function may grow so much and is not seen
+_FUNCTION_SHARE = 0.1  # too few samples: such a function may double and is not seen
 
 
 # -- what was compared, in words
@@ -108,24 +105,20 @@ def _noise_lines(difference: Difference) -> Iterator[str]:
         if load > _CHANGING_LOAD and not difference.relative:
             yield f"ordinary: all of it together differs by x{load:.2f}; --relative leaves the load out"
     elif ordinary is not None:
-        yield "ordinary: not known, so there is no verdict; unknown is what is beyond the chance of sampling"
+        yield "ordinary: not known; unknown is what is beyond the chance of sampling"
 
 
 def _too_few(difference: Difference) -> str:
     """Return what cannot be seen at these counts, if that is much, or ''."""
-    sides, exposures, functions = difference.sides, difference.exposures, len(difference.by_self)
     share = _FUNCTION_SHARE * max(difference.overall.share_before, difference.overall.share_after)
-    growth = least_growth(share, exposures, functions)
-    if growth <= _GROWTH:
-        return ""
-    few = [f"{text} has {sample_count(side.samples)}"
-           for text, side, exposure in zip(_SIDES, sides, exposures, strict=True)
-           if least_growth(share, (exposure, exposure), functions) > _GROWTH]  # fmt: skip
-    lost = "no change" if growth == inf else f"growth under about x{growth:.1f} of a 10 % function"
-    return f"{' and '.join(few)}: {lost} would {'' if growth == inf else 'not '}be seen; record longer"
+    sides = zip(_SIDES, difference.sides, difference.exposures, strict=True)
+    few = [f"{text} has {sample_count(side.samples)}" for text, side, exposure in sides
+           if not would_see_growth(2.0, share, exposure, len(difference.by_self))]  # fmt: skip
+    lost = "too few to see a function of 10 % double; record longer"
+    return f"{' and '.join(few)}: {lost}" if few else ""
 
 
-def _names(names: tuple[str, ...]) -> str:
+def _names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return ", ".join(names[:_MAX_NAMES]) + more
 
@@ -134,9 +127,8 @@ def _names(names: tuple[str, ...]) -> str:
 
 
 def difference_json(difference: Difference) -> bytes:
-    """Return what `diff --json` prints; a function takes one line, as there may be very many."""
-    out = BytesIO()
-    head = {
+    """Return what `diff --json` prints."""
+    document = {
         "schema": "sfsample.diff/1",
         "shares_of": "cpu" if difference.per_time else "samples",
         "relative": difference.relative,
@@ -145,15 +137,10 @@ def difference_json(difference: Difference) -> bytes:
         "ordinary": _ordinary_json(difference.ordinary),
         "exposures": list(difference.exposures),
         "all": _change_json(difference.overall),
+        "self": [*map(_change_json, difference.by_self)],
+        "total": [*map(_change_json, difference.by_total)],
     }
-    out.write(json_text(head, indent=2).removesuffix("\n}\n").encode())
-    for name, changes in (("self", difference.by_self), ("total", difference.by_total)):
-        for at, change in enumerate(changes):
-            begin = "," if at else f',\n  "{name}": ['
-            out.write(f"{begin}\n    {json_text(_change_json(change)).rstrip()}".encode())
-        out.write(b"\n  ]" if changes else f',\n  "{name}": []'.encode())
-    out.write(b"\n}\n")
-    return out.getvalue()
+    return json_text(document, indent=1).encode()
 
 
 def _side_json(side: Side) -> dict[str, Any]:
@@ -181,45 +168,32 @@ def difference_text(difference: Difference, *, verbose: bool = False) -> Iterato
     yield f"compared: {compared(difference)}; ratios with their 95 % interval"
     yield from _noise_lines(difference)
     yield _row(difference.overall, "all")
-    own = ((change, (change.name,)) for change in difference.by_self)
-    for title, rows in (("by own time", own), ("with what they call", chains(difference))):
+    for title, changes in (("by own time", difference.by_self), ("with what they call", difference.by_total)):
         yield ""
         yield f"functions {title}:"
-        yield from _table(rows, verbose=verbose)
+        yield from _table(changes, verbose=verbose)
 
 
-def _table(rows: Iterator[tuple[Change, tuple[str, ...]]], *, verbose: bool) -> Iterator[str]:
-    """Yield the rows of real changes, and how many functions are left out."""
-    shown = real = noise = 0
-    for change, names in rows:
-        if change.verdict == NOISE:
-            noise += len(names)
-            continue
-        real += 1
-        if verbose or real <= _MAX_ROWS:
-            shown += 1
-            yield _row(change, *names)
-    if real > shown:
-        yield f"  and {real - shown} more (-v shows all)"
-    yield f"  {noise} {'other ' if real else ''}function{'' if noise == 1 else 's'}: no more than noise"
+def _table(changes: Sequence[Change], *, verbose: bool) -> Iterator[str]:
+    """Yield the rows of real changes, one for those that are the same, and how many functions are noise."""
+    rows: dict[Change, list[str]] = {}
+    for change in changes:
+        if change.verdict != NOISE:
+            rows.setdefault(change._replace(name=""), []).append(change.name)
+    shown = list(rows.items())[: None if verbose else _MAX_ROWS]
+    for change, names in shown:
+        yield _row(change, _names(names))
+    if len(rows) > len(shown):
+        yield f"  and {len(rows) - len(shown)} more (-v shows all)"
+    noise = len(changes) - sum(map(len, rows.values()))
+    yield f"  {noise} {'other ' if rows else ''}function{'' if noise == 1 else 's'}: no more than noise"
 
 
-def _row(change: Change, *names: str) -> str:
-    """Return the row of a function, or of a chain of callers that have the same samples."""
+def _row(change: Change, name: str) -> str:
     ratio = f"x{_ratio(change.low)}..{_ratio(change.high)}"
     shares = f"{_percent(change.share_before)} -> {_percent(change.share_after)}"
     samples = f"{change.before:>7} -> {change.after:<7}"
-    row = f"  {change.verdict:{6 + (change.verdict == UNKNOWN)}} {shares:>22}  {ratio:14} {samples} "
-    shown = 1
-    while shown < len(names) and len(row + _chain(names, shown + 1)) <= _MAX_COLUMNS:
-        shown += 1
-    return row + _chain(names, shown)
-
-
-def _chain(names: tuple[str, ...], shown: int) -> str:
-    """Return the innermost names of a chain, and how many callers are left out."""
-    left = len(names) - shown
-    return " > ".join(names[-shown:]) + (f" (+{left} caller{'' if left == 1 else 's'})" if left else "")
+    return f"  {change.verdict:{6 + (change.verdict == UNKNOWN)}} {shares:>22}  {ratio:14} {samples} {name}"
 
 
 def _percent(share: float) -> str:
@@ -259,7 +233,7 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
 def _vanished(difference: Difference) -> Iterator[str]:
     """Yield a sentence about the functions of `before` that `after` has no more, if there are any."""
     real = (change for change in difference.by_total if change.verdict != NOISE)
-    gone = tuple(change.name for change in real if not change.after)
+    gone = [change.name for change in real if not change.after]
     if gone:
         yield f'vanished, and shown with Width "before": {_names(gone)}'
 

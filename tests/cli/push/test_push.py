@@ -19,7 +19,7 @@ from sfsample.cli.push.pusher import Pusher
 from sfsample.history.facts import Selection
 from sfsample.history.store import History
 from sfsample.report.time_line import TIME_UNIT_NS
-from tests.builders.histories import DAY_S, MIDNIGHT_S, minute
+from tests.builders.histories import DAY_S, MIDNIGHT_S, delete, minute
 from tests.cli.push.fake_backend import (
     answer,
     backend,
@@ -259,7 +259,7 @@ def test_slices_after_deleted_ones_are_sent(fake, history, deleted):
     pusher = pusher_to(fake, history)
     assert pusher.push()
     begin_s = MIDNIGHT_S + 60.0 * deleted[0]
-    history.delete(Selection(None, begin_s, begin_s + 60.0 * len(deleted)))
+    delete(history, Selection(None, begin_s, begin_s + 60.0 * len(deleted)))
     fill(history, 5, 3)
     fake.taken.clear()
     assert pusher.push()

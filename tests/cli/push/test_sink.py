@@ -13,9 +13,7 @@ from sfsample.cli.parse import parse
 from sfsample.cli.pull.door import Door
 from sfsample.cli.push import sink as sinks
 from sfsample.cli.push.sink import PushSink
-from sfsample.cli.sinks import ClosedSlice
 from sfsample.cli.watch import Watch
-from sfsample.recording.stats import Stats
 from tests.builders.histories import minute
 from tests.cli.push.fake_backend import HANG_S, answer, backend
 
@@ -39,8 +37,8 @@ def arguments(directory, *fakes):
 
 
 def closed(at):
-    it = minute(at)
-    return ClosedSlice(it.begin_s, it.end_s, it.report, [(it.service, it.report)], Stats(19))
+    whole = minute(at)
+    return whole, [whole]
 
 
 def test_slices_reach_a_backend_and_a_child_that_is_killed_is_started_again(directory, history):
@@ -49,16 +47,16 @@ def test_slices_reach_a_backend_and_a_child_that_is_killed_is_started_again(dire
         history.prepare()
         sink.prepare()
         for at in range(3):
-            history.add(closed(at))
-            sink.add(closed(at))
+            history.add(*closed(at))
+            sink.add(*closed(at))
             fake.arrived.get(timeout=HANG_S)
         os.kill(sink._child.pid, signal.SIGKILL)
         sink._child.wait()
-        history.add(closed(3))
-        sink.add(closed(3))
+        history.add(*closed(3))
+        sink.add(*closed(3))
         fake.arrived.get(timeout=HANG_S)
         os.kill(sink._child.pid, signal.SIGTERM)  # as systemd does: the last slice is still to come
-        history.add(closed(4))  # the last one, of which no byte says that it is there
+        history.add(*closed(4))  # the last one, of which no byte says that it is there
         sink.close()
         assert sink._child.returncode == 0
         bodies = [request.body for request in fake.taken]
@@ -73,9 +71,9 @@ def test_backend_that_hangs_does_not_hold_the_watch(directory, history, monkeypa
         slow.behaviours = [lambda client: (hangs.set(), client.recv(1))]
         sink = PushSink(arguments(directory, slow), directory)
         history.prepare()
-        history.add(closed(0))
+        history.add(*closed(0))
         sink.prepare()
-        sink.add(closed(0))
+        sink.add(*closed(0))
         assert hangs.wait(HANG_S)
         sink.close()  # kills it
         assert not slow.taken
@@ -102,16 +100,16 @@ def test_metrics_are_those_of_the_door(directory, history):
     with backend() as first, backend() as second:
         first.behaviours = [answer("422 No")]
         sink = PushSink(arguments(directory, first, second), directory)
-        history.add(closed(0))
-        history.add(closed(1))
-        sink.add(closed(1))
+        history.add(*closed(0))
+        history.add(*closed(1))
+        sink.add(*closed(1))
         for fake in (first, first, second, second):
             fake.arrived.get(timeout=HANG_S)
         sink.close()
         with backend() as gone:
             late = PushSink(arguments(directory, gone), directory)
-        late.add(closed(2))
-        late.add(closed(3))
+        late.add(*closed(2))
+        late.add(*closed(3))
         late.close()
         assert late.metrics()["sfsample_push_lag_seconds"] == {'{backend="pyroscope"}': 120.0}
         door = Door(60, 60, [sink.metrics])
@@ -133,5 +131,10 @@ def test_watch_keeps_a_history_beside_its_files(tmp_path):
         "parca=http://127.0.0.1:1",
     ]
     watch = Watch(parse(["watch", "1", *words]), lambda: True)
-    assert [type(sink).__name__ for sink, _ in watch._sinks] == ["FileSink", "HistorySink", "PushSink"]
-    assert set(watch._sinks[-1][0].metrics()["sfsample_pushed_slices_total"]) == {'{backend="parca"}'}
+    assert [type(sink).__name__ for sink, _ in watch._recorder._sinks] == [
+        "FileSink",
+        "HistorySink",
+        "PushSink",
+    ]
+    found = watch._recorder._sinks[-1][0].metrics()
+    assert set(found["sfsample_pushed_slices_total"]) == {'{backend="parca"}'}
