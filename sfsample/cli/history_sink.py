@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from sfsample.cli.sinks import Metrics, Sink
+from sfsample.cli.trouble import say_at
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.history.files import DAY_S, file_names
@@ -21,17 +22,21 @@ from sfsample.history.tiers import size_of
 _TIDY_INTERVAL_S = 3600.0
 _NICE = 19
 _MAX_SHOWN = 3  # services
+_MIN_GAP_S = 2.0
 
 
 class HistorySink(Sink):
     """Adds each slice and each gap to the history in a directory."""
 
     def __init__(self, arguments: Namespace, directory: str) -> None:
-        limits = {"--keep-for": arguments.keep_for, "--keep-bytes": arguments.keep_bytes}
+        limits = {"--keep-for": arguments.keep_for and f"{arguments.keep_for}s",
+                  "--keep-bytes": arguments.keep_bytes}  # fmt: skip
         self._keep = [f"{flag}={value}" for flag, value in limits.items() if value]
         self._directory = directory
         self._services: list[str] = []  # that the last slice had
-        self._ends_s: dict[str, float] = {}  # of each service the end of its last slice
+        self._ends_s: dict[str, float] = {}  # of each service the end of what is kept
+        self._lost: set[str] = set()  # services whose last slice could not be written
+        self._said: set[str] = set()
         self._history: History | None = None
         self._tidy: subprocess.Popen[bytes] | None = None
         self._tidy_due_s = time.monotonic()
@@ -40,27 +45,51 @@ class HistorySink(Sink):
         """Open the history."""
         self._open()
 
-    def add(self, whole: Slice, parts: Sequence[Slice]) -> str:
-        """Keep the part of each service; return where.  Raises SfsampleError where one is not kept."""
+    def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002 - a sink's
+        """Keep the part of each service; return where.  Raises SfsampleError where none is kept.
+
+        Where some are not, as another watcher keeps that service, it says so once.
+        """
         self._services = [part.service for part in parts]
-        self._ends_s |= dict.fromkeys(self._services, whole.end_s)
-        history, lost = self._open(), list[SfsampleError]()
+        history, kept, failures = self._open(), dict[str, None](), list[SfsampleError]()
         for part in parts:
             try:
-                history.add(part)
+                self._add(history, part)
+                kept[part.service] = None
             except SfsampleError as failure:
-                lost.append(failure)
+                self._lost.add(part.service)
+                failures.append(failure)
         history.let_go(keep=self._services)
         self._tidy_now_and_then()
-        if lost:
-            raise lost[0]
-        names = dict.fromkeys(self._services)
-        return f"history of {', '.join(names) if len(names) <= _MAX_SHOWN else f'{len(names)} services'}"
+        if not kept and failures:
+            raise failures[0]
+        self._say_once(failures)
+        return f"history of {', '.join(kept) if len(kept) <= _MAX_SHOWN else f'{len(kept)} services'}"
+
+    def _add(self, history: History, part: Slice) -> None:
+        """Keep a slice, and the time before it of which there is none because sfsample failed or was down."""
+        service, now_s = part.service, part.begin_s
+        is_new, was_lost = service not in self._ends_s, service in self._lost
+        end_s = history.last_end_s(service, now_s) if is_new else self._ends_s[service]
+        history.add(part)
+        self._ends_s[service] = part.end_s
+        self._lost.discard(service)
+        if (is_new or was_lost) and end_s is not None and now_s - end_s > _MIN_GAP_S:
+            why = "slices could not be written" if was_lost else "sfsample did not watch it"
+            history.add_gap(service, end_s, now_s, why)
+
+    def _say_once(self, failures: Sequence[SfsampleError]) -> None:
+        for failure in failures:
+            if str(failure) not in self._said:
+                self._said.add(str(failure))
+                say_at(str(failure), *failure.help, "the other services are kept; this is said once")
 
     def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
         """Keep a gap of each service that the last slice had; of the target before the first."""
         for service in dict.fromkeys(self._services) or (target,):
-            self._open().add_gap(service, begin_s, end_s, why)
+            if service not in self._lost:  # else the gap begins earlier, and is kept with the next slice
+                self._open().add_gap(service, begin_s, end_s, why)
+                self._ends_s[service] = end_s
 
     def pin(self, last_s: float) -> int:
         """Pin slices of the services that had one in this time; others may write the same history."""

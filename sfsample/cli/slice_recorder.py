@@ -195,6 +195,7 @@ def _unreported(namer: Symbolizer, reported: set[str]) -> list[str]:
 def _outcome(stats: Stats) -> str:
     losses = [
         (stats.late_ticks, "tick", " missed"),
+        (stats.spared_ticks, "tick", " skipped to stay below --max-overhead"),
         (stats.captures[Capture.FAILED], "capture", " failed"),
         (stats.samples - stats.stacks[StopReason.OUTERMOST], "stack", " truncated"),
     ]

@@ -26,7 +26,7 @@ from sfsample.errors import BadInput
 from sfsample.history.blobs import Names, in_units, pack_columns, pack_json, unpack_columns, unpack_json
 from sfsample.history.facts import COLUMNS, Gap, SliceFacts, as_row, read_facts, read_gap
 from sfsample.report.budget import Budget
-from sfsample.report.merge import common, sum_known, sum_stats
+from sfsample.report.merge import common, common_values, sum_known, sum_stats
 from sfsample.report.report import WEIGHTS, Report
 from sfsample.report.time_line import TIME_UNIT_NS, Columns, TimeSlice, add_columns
 
@@ -233,11 +233,14 @@ class HistoryFile:
         columns = [samples, *([time * TIME_UNIT_NS for time in column] for column in times)]
         kept = [numbers, *(columns[WEIGHTS.index(name)] for name in weights)]
         report = self.names(facts[0].service).report(kept, weights)
+        build_id = common(each.build_id for each in facts)
         return report._replace(
             started_ns=round(min(each.begin_s for each in facts) * 1e9) or None,
             duration_ns=sum_known(each.duration_ns for each in facts),
             rate_hz=common(each.rate_hz for each in facts),
             host=common(each.host for each in facts),
+            labels=common_values([dict(each.labels) for each in facts]),
+            target=None if build_id is None else {"build_id": build_id},
             stats=stats,
         )
 

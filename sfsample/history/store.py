@@ -55,6 +55,8 @@ class History:
             if code in _SPACE or getattr(failure, "errno", 0) in (ENOSPC, EDQUOT):
                 raise NoSpace(f"{what}: {path}: {text}") from None
             remedy = f"sfsample history check --history {self.directory} shows what is wrong"
+            if what == "cannot open":
+                remedy = "choose another directory with --history"
             raise SfsampleError(f"{what}: {path}: {text}", remedy) from None
 
     def close(self) -> None:
@@ -134,6 +136,12 @@ class History:
             tidy(self.directory, now_s, keep_for_s, keep_bytes, self.skipping)
 
     # -- reading
+
+    def last_end_s(self, service: str, before_s: float) -> float | None:
+        """Return when the last slice or gap of a service ends, of the day before a time; None: there is none."""
+        recent = Selection(service, before_s - DAY_S, before_s)
+        ends = [*(facts.end_s for facts in self.slices(recent)), *(gap.end_s for gap in self.gaps(recent))]
+        return max(ends, default=None)
 
     def _read(self, selections: Sequence[Selection], ask: Callable[[HistoryFile], Iterable[_T]]) -> list[_T]:
         """Return the answers of the files that can have what is selected, the oldest first."""

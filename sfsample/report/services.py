@@ -5,7 +5,6 @@ A recording of a machine, a user or a control group has many services, and quest
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 from sfsample.modules.location import pid_of
@@ -24,7 +23,7 @@ def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
 
     Its statistics are those of its part; what is known of all processes together only is not there.
     """
-    keys = [_key(thread, profile.identities) for thread in report.threads]
+    keys = [_key(thread, profile) for thread in report.threads]
     builders = {key: ReportBuilder(report.weights) for key in keys}
     for stack in report.stacks:
         frames = [report.frames[at] for at in stack.frames]
@@ -33,13 +32,13 @@ def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
     return [(name, _part(report, builder.finish(), profile)) for (name, _), builder in builders.items()]
 
 
-def _key(thread: ReportThread, identities: Mapping[int, Identity]) -> tuple[str, str]:
-    """Return the service of a thread: what its process says, its systemd service, else the program's name.
+def _key(thread: ReportThread, profile: Profile) -> tuple[str, str]:
+    """Return the service of a thread: what --label or its process says, its systemd service, its program.
 
     And its container, as two may run the same program.
     """
-    known = identities.get(thread.pid or 0, Identity({}))
-    named, unit = known.labels.get("service.name"), known.unit or ""
+    known = profile.identities.get(thread.pid or 0, Identity({}))
+    named, unit = (known.labels | profile.labels).get("service.name"), known.unit or ""
     is_service = unit.endswith(".service") and not _MANAGER.fullmatch(unit) and not known.container
     name = named or (unit if is_service else "")
     return clean_name(name) if name else thread.process, known.container or ""

@@ -2,6 +2,7 @@
 
 import json
 from calendar import timegm
+from unittest.mock import Mock
 
 import pytest
 
@@ -9,7 +10,7 @@ from sfsample.cli import history_sink, main
 from sfsample.cli.history_sink import HistorySink
 from sfsample.cli.parse import parse
 from sfsample.cli.watch import Watch
-from sfsample.errors import SfsampleError, UsageError
+from sfsample.errors import NoSpace, SfsampleError, UsageError
 from sfsample.history.facts import Slice
 from sfsample.history.store import History
 from tests.builders.reports import from_lines
@@ -109,13 +110,41 @@ def test_each_service_has_slices_and_gaps_of_its_own(sink, directory):
     assert [gap.service for gap in history.gaps()] == ["busiest", "bank", "web"]
 
 
-def test_service_that_another_watcher_keeps_does_not_cost_the_others(sink, directory):
+def test_service_that_another_watcher_keeps_does_not_cost_the_others(sink, directory, capsys):
     other = History(str(directory))
     other.add_gap("web", BEGIN_S, BEGIN_S + 60, "it watches this one")
+    for minute in (1, 2):
+        assert sink.add(*closed(minute, "p;main;a 7", services=("web", "bank"))) == "history of bank"
+    assert capsys.readouterr().err.count("another watcher writes the history of web") == 1
     with pytest.raises(SfsampleError, match="another watcher writes the history of web"):
-        sink.add(*closed(1, "p;main;a 7", services=("web", "bank")))
+        sink.add(*closed(3, "p;main;a 7", services=("web",)))
     other.close()
-    assert [facts.service for facts in History(str(directory)).slices()] == ["bank"]
+    assert [facts.service for facts in History(str(directory)).slices()] == ["bank", "bank"]
+
+
+def test_time_in_which_no_watcher_ran_is_a_gap(sink, directory):
+    sink.add(*closed(0, "p;main;a 7"))
+    sink.close()  # or killed
+    later = HistorySink(parse(["watch", "1"]), str(directory))
+    later.add(*closed(5, "p;main;a 7"))
+    later.add(*closed(6, "p;main;a 7"))
+    later.close()
+    [gap] = History(str(directory)).gaps()
+    assert gap[:2] == (BEGIN_S + 60, BEGIN_S + 300)
+    assert gap.why == "sfsample did not watch it"
+
+
+def test_slices_that_could_not_be_written_are_a_gap(sink, directory, monkeypatch):
+    sink.add(*closed(0, "p;main;a 7"))
+    with monkeypatch.context() as full:
+        full.setattr(History, "add", Mock(side_effect=NoSpace("full")))
+        for minute in (1, 2):
+            with pytest.raises(NoSpace):
+                sink.add(*closed(minute, "p;main;a 7"))
+            sink.add_gap("bank", BEGIN_S + 120, BEGIN_S + 125, "late")
+    sink.add(*closed(3, "p;main;a 7"))
+    [gap] = History(str(directory)).gaps()
+    assert (gap[:2], gap.why) == ((BEGIN_S + 60, BEGIN_S + 180), "slices could not be written")
 
 
 def test_old_slices_are_merged_by_a_child_once_an_hour(sink, directory):
@@ -129,7 +158,7 @@ def test_old_slices_are_merged_by_a_child_once_an_hour(sink, directory):
         "prune",
         "--history",
         str(directory),
-        "--keep-for=604800.0",
+        "--keep-for=604800.0s",
         "--keep-bytes=2147483648",
     ]
     assert parse(words[3:]).action == "prune"

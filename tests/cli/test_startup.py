@@ -13,7 +13,7 @@ import sfsample
 from tests.live.targets import states, wait_until
 
 HEAVY = {"elftools", "ptrace", "demangle", "subprocess", "json", "tempfile", "ctypes", "socket"}
-OWN = {"sfsample", "sfsample.errors", "sfsample.cli"} | {
+OWN = {"sfsample", "sfsample.errors", "sfsample.cli", "sfsample.core", "sfsample.core.python_view"} | {
     f"sfsample.cli.{name}"
     for name in ("parse", "commands", "flags", "mistakes", "terminal", "values", "when")
 }

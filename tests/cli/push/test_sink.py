@@ -91,7 +91,7 @@ def test_child_that_reads_nothing_does_not_hold_the_watch(directory, history, mo
         with suppress(BlockingIOError):
             while True:
                 os.write(sink._pipe[1], bytes(4096))
-        sink.add(closed(0))
+        sink.add(*closed(0))
         sink.close()
     assert sink._child.returncode == -signal.SIGKILL
 
