@@ -138,7 +138,7 @@ class History:
     # -- reading
 
     def last_end_s(self, service: str, before_s: float) -> float | None:
-        """Return when the last slice or gap of a service ends, of the day before a time; None: there is none."""
+        """Return when the last slice or gap of a service ends, in the day before a time; None: none does."""
         recent = Selection(service, before_s - DAY_S, before_s)
         ends = [*(facts.end_s for facts in self.slices(recent)), *(gap.end_s for gap in self.gaps(recent))]
         return max(ends, default=None)
