@@ -4,6 +4,7 @@ A live capture hands over a copy of a stack, and a test hands over bytes; nothin
 """
 
 import sys
+from collections.abc import Iterable
 from functools import cached_property
 from struct import Struct
 from typing import NewType, Protocol
@@ -95,6 +96,26 @@ class PiecewiseMemory:
             if value is not None:
                 return value
         return None
+
+
+class IndexedMemory(PiecewiseMemory):
+    """Copies among which are many small ones, each of which is read from its begin on."""
+
+    __slots__ = ("_small",)
+
+    def __init__(self, *pieces: Memory, small: Iterable[BytesMemory]) -> None:
+        self._small = {piece.base: piece for piece in small}
+        super().__init__(*pieces)
+
+    def add(self, piece: BytesMemory) -> None:
+        """Add a small copy."""
+        self._small[piece.base] = piece
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return the bytes from the small copy at `address`, else from the first other one that has them."""
+        small = self._small.get(address)
+        value = None if small is None else small.read(address, size)
+        return super().read(address, size) if value is None else value
 
 
 def words_at(memory: Memory, address: int) -> Words | None:

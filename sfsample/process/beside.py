@@ -3,17 +3,19 @@
 All that can be allocated is allocated before the pause.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from sfsample.core.arch import ByteOrder
-from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
+from sfsample.core.memory import BytesMemory, IndexedMemory, Memory
 from sfsample.process.vm import CopyBuffer, PiecesAndStack
 
-_MAX_FOLLOWED = 16  # pieces that are copied one by one, as they were not foreseen
+_MAX_FOLLOWED = 32  # pieces that are copied one by one, as they were not foreseen
 _MAX_PIECE_BYTES = 256
+_SMALL_BYTES = 128  # a larger piece is also read in its middle
 
-# (memory so far) -> the next piece that is needed (address, size); None: there is none
-Wanted = Callable[[Memory], tuple[int, int] | None]
+# yields each further piece that is needed (address, size), by what the memory has so far
+Wanted = Callable[[Memory], Iterator[tuple[int, int]]]
 
 
 class Beside:
@@ -28,6 +30,7 @@ class Beside:
             BytesMemory(at, self._pieces.view(number), order)  # type: ignore[arg-type]  # is only read
             for number, (at, _) in enumerate(ranges)
         ]
+        self._large = [view for view in self._views if len(view.data) > _SMALL_BYTES]
         self._followed: list[BytesMemory] = []
         self._has_read = False
 
@@ -43,13 +46,12 @@ class Beside:
 
     def follow(self, pid: int, stack: BytesMemory) -> None:
         """Copy what else is needed, a few pieces at most."""
-        memory = PiecewiseMemory(stack, *self._views)
-        while self._has_read and len(self._followed) < _MAX_FOLLOWED:
-            piece = self.wanted(memory)
-            if piece is None or self._spare.fill(pid, *piece) < min(piece[1], _MAX_PIECE_BYTES):
+        memory = IndexedMemory(*self._large, stack, small=self._views)
+        for address, size in islice(self.wanted(memory), _MAX_FOLLOWED) if self._has_read else ():
+            if self._spare.fill(pid, address, size) < min(size, _MAX_PIECE_BYTES):
                 return
-            self._followed.append(BytesMemory(piece[0], bytes(self._spare.bytes[: piece[1]]), self._order))
-            memory = PiecewiseMemory(stack, *self._views, *self._followed)
+            self._followed.append(BytesMemory(address, bytes(self._spare.bytes[:size]), self._order))
+            memory.add(self._followed[-1])
 
     def result(self) -> tuple[BytesMemory, ...]:
         """Return what was copied; the next copy does not change it."""

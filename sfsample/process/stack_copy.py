@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from mmap import PAGESIZE
 
 from sfsample.core.arch import Arch
-from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
+from sfsample.core.memory import BytesMemory, IndexedMemory, Memory
 from sfsample.core.stack import Found, Stack, StopReason, found_of
 from sfsample.process.beside import Beside
 from sfsample.process.thread import Thread
@@ -143,7 +143,7 @@ class StackCopy:
         others = (BytesMemory(start, bytes(memoryview(spare.bytes)[:size]), order)
                   for spare, (start, size) in zip(self._spares, self._extra, strict=False))  # fmt: skip
         bounded |= any(size == self._slice for _, size in self._extra)
-        return PiecewiseMemory(memory, *others, *beside), bounded
+        return IndexedMemory(memory, *others, *beside, small=beside), bounded
 
     def _learn_extent(self, thread: Thread, sp: int) -> None:
         """Learn where a thread's stack lies, and cut off what was copied beyond its end."""

@@ -44,21 +44,27 @@ def runs(memory: Memory, layout: Layout, thread_state: int) -> Iterator[Run]:
     """Yield the runs of a thread state, the innermost first; `memory` has what was copied in the pause."""
     start = memory.word(thread_state + layout.thread_frame)
     if layout.cframe_frame is None:
-        yield from _by_sentinels(memory, layout, start or 0)
+        yield from _by_sentinels(memory, layout, start or 0, base(memory, layout, thread_state))
     elif start:
         yield from _by_cframes(memory, layout, start)
 
 
-def resumed(memory: Memory, layout: Layout, sentinel: int) -> Iterator[Run]:
+def base(memory: Memory, layout: Layout, thread_state: int) -> int:
+    """Return the address of the frame that ends each chain of 3.15, which is in no native frame; 0: none."""
+    at = layout.thread_base
+    return 0 if at is None else memory.word(thread_state + at) or 0
+
+
+def resumed(memory: Memory, layout: Layout, sentinel: int, end: int = 0) -> Iterator[Run]:
     """Yield the runs of the activations around the one that has this sentinel (3.12 and later)."""
-    yield from _by_sentinels(memory, layout, memory.word(sentinel + layout.previous) or 0)
+    yield from _by_sentinels(memory, layout, memory.word(sentinel + layout.previous) or 0, end)
 
 
-def _by_sentinels(memory: Memory, layout: Layout, address: int) -> Iterator[Run]:
+def _by_sentinels(memory: Memory, layout: Layout, address: int, end: int = 0) -> Iterator[Run]:
     frames: list[PythonFrame] = []
     sentinels = layout.sentinel_owners
     for _ in range(_MAX_FRAMES):
-        if not address:
+        if address in (0, end):
             break
         data = memory.read(address, layout.frame_bytes)
         if data is None:

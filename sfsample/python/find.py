@@ -63,7 +63,9 @@ def _find_in(module: Module, read: ReadMemory) -> Interpreter | None:
     elif version is not None:
         number = int.from_bytes(read(module.address(version), 4) or b"", "little")
     else:
-        raise BadInput("the version of Python is not stated: it is older than 3.13, and has no symbols")
+        raise BadInput("the version of Python is not stated: it is older than 3.11, or has no symbols")
+    if not number:  # it cannot be read yet
+        return None
     return Interpreter(module, runtime, layout_of(number, table))
 
 

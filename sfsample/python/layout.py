@@ -92,6 +92,7 @@ class Layout(NamedTuple):
     chunk_top: int
     chunk_limit: int
     thread_frame: int  # the current frame; in 3.11 and 3.12 the _PyCFrame that has it
+    thread_base: int | None
     cframe_frame: int | None
     cframe_previous: int | None
     executable: int  # in _PyInterpreterFrame
@@ -133,9 +134,9 @@ class Layout(NamedTuple):
 _OLD: dict[str, Any] = {
     "free_threaded": False, "interpreters": 40, "interpreter_next": 0, "code_generation": None,
     "thread_next": 8, "thread_interpreter": 16, "thread_frame": 56, "instruction": 56, "frame_bytes":
-    72, "tlbc_index": None, "co_tlbc": None, "code_size": 16, "filename": 112, "qualname": 128,
-    "linetable": 136, "type": 8, "type_name": 24, "bytes_size": 16, "bytes_data": 32, "string_length":
-    16, "string_state": 32, "kind_bit": 2,
+    72, "tlbc_index": None, "thread_base": None, "co_tlbc": None, "code_size": 16, "filename": 112,
+    "qualname": 128, "linetable": 136, "type": 8, "type_name": 24, "bytes_size": 16, "bytes_data": 32,
+    "string_length": 16, "string_state": 32, "kind_bit": 2,
 }  # fmt: skip
 _FIXED = {
     11: Layout(minor=11, gil=360, gil_pointer=None, threads=16, native_thread_id=160, chunk=296,
@@ -185,7 +186,8 @@ def _from_table(minor: int, free_threaded: bool, at: dict[tuple[str, str], int])
         gil=None, gil_pointer=None if free_threaded else at["interpreter", "ceval_gil"],
         thread_next=at["thread", "next"], thread_interpreter=at["thread", "interp"],
         native_thread_id=at["thread", "native_thread_id"], chunk=chunk, chunk_top=chunk + 8,
-        chunk_limit=chunk + 16, thread_frame=at["thread", "current_frame"], cframe_frame=None,
+        chunk_limit=chunk + 16, thread_frame=at["thread", "current_frame"],
+        thread_base=at.get(("thread", "base_frame")), cframe_frame=None,
         cframe_previous=None, executable=at["frame", "executable"], previous=at["frame", "previous"],
         instruction=at["frame", "instr_ptr"], owner=at["frame", "owner"], is_entry=None,
         frame_bytes=at["frame", "localsplus"], tlbc_index=at.get(("frame", "tlbc_index")),

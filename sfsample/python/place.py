@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sfsample.core.memory import Memory
 from sfsample.core.stack import Frame
-from sfsample.python.chain import PythonFrame, resumed, runs
+from sfsample.python.chain import PythonFrame, base, resumed, runs
 from sfsample.python.layout import Layout
 
 _MAX_CANDIDATES = 2000  # native frames that are looked at behind a break
@@ -49,7 +49,7 @@ class Placer:
                     self._distance = ends[index] - run.mark
                 else:
                     is_whole = False
-                    self._resume(memory, frames, ends, found)
+                    self._resume(memory, frames, ends, found, base(memory, self._layout, state))
         return Placed(tuple(sorted(found.items())), is_whole)
 
     def _resume(
@@ -58,6 +58,7 @@ class Placer:
         frames: Sequence[Frame],
         ends: list[int],
         found: dict[int, tuple[PythonFrame, ...]],
+        base_frame: int,
     ) -> None:
         """Go on behind a break: at the activation outside of those that are placed."""
         layout, distance = self._layout, self._distance
@@ -70,7 +71,7 @@ class Placer:
             if data is None or data[layout.owner] not in layout.sentinel_owners:
                 continue
             placed = [(_index_of(run.mark, frames, ends, first), run)
-                      for run in resumed(memory, layout, sentinel)]  # fmt: skip
+                      for run in resumed(memory, layout, sentinel, base_frame)]  # fmt: skip
             if placed and placed[0][0] is not None:
                 found |= {index: run.frames for index, run in placed if index is not None}
                 return

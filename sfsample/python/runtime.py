@@ -8,8 +8,7 @@ Invariant: whatever the target's memory holds, each step is bounded, and what do
 frames (tests/python/test_runtime.py).
 """
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sfsample.core.memory import Memory
@@ -20,16 +19,15 @@ from sfsample.python.code_objects import Code, CodeObjects, ReadMany
 from sfsample.python.find import Interpreter, ReadMemory
 from sfsample.python.layout import GIL_BYTES, GIL_HOLDER, GIL_LOCKED
 from sfsample.python.place import Placed, Placer
-from sfsample.python.threads import thread_states
+from sfsample.python.threads import created, thread_states
 
 _MAX_CHUNKS = 64  # of a data stack
 _CHUNK_HEADER = 24  # bytes: previous, size, top
 _MAX_CHUNK_BYTES = 1 << 20
-_MAX_LOOSE = 32  # frames of generators that are foreseen
+_MAX_LOOSE = 64  # frames of generators that are foreseen
 _MAX_FOLLOWED = 64  # steps of the chain in one pause
 _MAX_PLACES = 100_000
-_MAX_PLANS = 10_000
-_LIST_S = 0.1  # between two lists of all threads, which a thread without Python would cause at every sample
+_MAX_LISTS = 3  # of threads, where they come and go meanwhile
 _GONE = PythonPlace("[python]", "", None, None)  # its code object was freed before it had been read
 
 
@@ -71,8 +69,8 @@ class PythonRuntime:
         self._interpreter, self._read = interpreter, read
         self._codes = CodeObjects(interpreter.layout, read_many)
         self._placer = Placer(interpreter.layout)
-        self._states: dict[int, list[int]] = {}  # by thread id, as of `_listed_s`
-        self._listed_s = float("-inf")
+        self._states: dict[int, list[int]] = {}  # by thread id, as of `_created`
+        self._created: tuple[bytes | None, ...] = ()
         self._plans: dict[int, Plan] = {}
         self._places: dict[tuple[Code, int], PythonPlace] = {}
 
@@ -80,14 +78,20 @@ class PythonRuntime:
 
     def plan(self, tid: int) -> Plan | None:
         """Return what to copy of a thread (its id in the target's pid namespace); None: it has no Python."""
+        number = created(self._interpreter, self._read)
+        # 0: a thread that has not begun yet, or a torn list
+        if (
+            number != self._created or 0 in self._states
+        ):  # a thread has come, or one has entered another interpreter
+            for _ in range(_MAX_LISTS):
+                self._created, self._states = number, thread_states(self._interpreter, self._read)
+                if 0 not in self._states:
+                    break
+            self._plans = {tid: plan for tid, plan in self._plans.items()
+                           if self._states.get(tid) == [*plan.states]}  # fmt: skip
         if tid not in self._plans:
-            if tid not in self._states and time.monotonic() - self._listed_s > _LIST_S:
-                self._states = thread_states(self._interpreter, self._read)
-                self._listed_s = time.monotonic()
             if not (states := self._states.get(tid)):
                 return None
-            if len(self._plans) >= _MAX_PLANS:  # of threads that have ended
-                self._plans.clear()
             self._plans[tid] = self._planned(tuple(states), (), {}, {})
         return self._plans[tid]
 
@@ -113,14 +117,15 @@ class PythonRuntime:
             at = _word(header)
         return found
 
-    def wanted(self, plan: Plan, memory: Memory) -> tuple[int, int] | None:
-        """Return the frame that is to be copied too (address, size); None: there is none.
+    def wanted(self, plan: Plan, memory: Memory) -> Iterator[tuple[int, int]]:
+        """Yield the frames that are to be copied too (address, size), each before the next one is looked for.
 
         The chain is followed to the first frame that has the same caller as in the last sample, if the
         generators have: what lies behind it is the same then.
         """
         layout, links = self._layout, plan.links
-        if any(memory.word(at + layout.previous) != caller for at, caller in plan.loose.items()):
+        loose = ((memory.read(at, layout.frame_bytes), caller) for at, caller in plan.loose.items())
+        if any(_word(frame, layout.previous) != caller for frame, caller in loose):
             links = {}
         for state in plan.states:
             at = memory.word(state + layout.thread_frame) or 0
@@ -129,12 +134,12 @@ class PythonRuntime:
             for _ in range(_MAX_FOLLOWED if at else 0):
                 frame = memory.read(at, layout.frame_bytes)  # a piece may have a part of it
                 if frame is None:
-                    return at, layout.frame_bytes
+                    yield at, layout.frame_bytes
+                    frame = memory.read(at, layout.frame_bytes)
                 previous = _word(frame, layout.previous)
                 if not previous or links.get(at) == previous:
                     break
                 at = previous
-        return None
 
     # -- after the pause
 
@@ -144,6 +149,9 @@ class PythonRuntime:
         if plan is None or not self._is_of(tid, plan, memory):
             self.forget(tid)
             return None
+        if memory.word(plan.states[0]) is None:  # nothing of it was copied: a chunk has gone meanwhile
+            del self._plans[tid]
+            return PythonStack((), False)
         placed = self._placer.place(memory, frames, plan.states)
         self._learn(tid, plan, placed, memory)
         is_there = placed.activations or not placed.is_whole
@@ -175,7 +183,7 @@ class PythonRuntime:
     def _is_of(self, tid: int, plan: Plan, memory: Memory) -> bool:
         """Whether the thread states that were copied are still those of the thread."""
         at = self._layout.native_thread_id
-        return all(memory.word(state + at) == tid for state in plan.states)
+        return all(memory.word(state + at) in (tid, None) for state in plan.states)
 
     def _learn(self, tid: int, plan: Plan, placed: Placed, memory: Memory) -> None:
         """Foresee for the next sample what this one has needed."""

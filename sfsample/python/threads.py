@@ -23,12 +23,18 @@ def thread_states(interpreter: Interpreter, read: ReadMemory) -> dict[int, list[
     return found
 
 
+def created(interpreter: Interpreter, read: ReadMemory) -> tuple[bytes | None, ...]:
+    """Return how many thread states each interpreter has ever created (`threads.next_unique_id`)."""
+    at = interpreter.layout.threads - 8
+    return tuple(read(owner + at, 8) for owner in _interpreters(interpreter, read))
+
+
 def _interpreters(interpreter: Interpreter, read: ReadMemory) -> Iterator[int]:
     layout = interpreter.layout
     at = _word(read(interpreter.runtime + layout.interpreters, 8))
-    for _ in range(_MAX_INTERPRETERS):
-        if not at:
-            return
+    seen = {0}
+    while at not in seen and len(seen) < _MAX_INTERPRETERS:
+        seen.add(at)
         yield at
         at = _word(read(at + layout.interpreter_next, 8))
 
@@ -36,10 +42,14 @@ def _interpreters(interpreter: Interpreter, read: ReadMemory) -> Iterator[int]:
 def _threads(layout: Layout, owner: int, read: ReadMemory) -> Iterator[tuple[int, int]]:
     """Yield the address and the thread id of the thread states of one interpreter."""
     at = _word(read(owner + layout.threads, 8))
-    for _ in range(_MAX_THREADS):
+    seen = set[int]()
+    while at not in seen and len(seen) < _MAX_THREADS:
+        seen.add(at)
         data = read(at, layout.thread_bytes) if at else None
         if data is None or _word(data, layout.thread_interpreter) != owner:
-            return  # the end, or it was freed meanwhile
+            if at:
+                yield at, 0  # it was freed meanwhile: the list is torn
+            return
         yield at, _word(data, layout.native_thread_id)
         at = _word(data, layout.thread_next)
 

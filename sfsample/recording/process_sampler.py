@@ -272,7 +272,8 @@ class ProcessSampler:
         if self._bad_stacks is not None:
             self._bad_stacks.keep(thread.name, captured.snapshot, captured.stack, self.process.modules)
         recorder.see(thread, captured)
-        recorder.count(thread, captured.snapshot.capture, recorder.now)
+        ran = captured.reading is None and state.counts_as_cpu
+        recorder.count(thread, captured.snapshot.capture, recorder.now, ran=ran)
         if not self._wall:
             thread.last_stack = None  # as long as it does not run, it is no sample
 

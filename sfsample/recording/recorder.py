@@ -121,23 +121,27 @@ class Recorder:
     def flush(self, thread: SampledThread) -> None:
         """Count what `count_idle` has put off."""
         if thread.last_stack is not None and thread.idle_until.number > thread.counted.number:
-            self.count(thread, Capture.REUSED, thread.idle_until)
+            self.count(thread, Capture.REUSED, thread.idle_until, ran=False)
 
-    def count(self, thread: SampledThread, capture: Capture, until: TickTime) -> None:
-        """Count the stack that was seen last, for all ticks since the last sample of the thread."""
+    def count(self, thread: SampledThread, capture: Capture, until: TickTime, *, ran: bool = True) -> None:
+        """Count the stack that was seen last, for all ticks since the last sample of the thread.
+
+        `ran` False: the thread slept.  The CPU time that it has used before is left for a sample in which it
+        runs: else most of the CPU time of a thread that works in bursts would be of the call it sleeps in.
+        """
         assert thread.last_stack is not None  # noqa: S101 - our own invariant
         stack, places = thread.last_stack
         stats, key = self._profile.stats, ThreadKey(self._process_key, thread.tid, thread.start_time)
         stats.threads += thread.start_time != thread.counted_start_time and key not in self._profile.threads
         thread.counted_start_time = thread.start_time
         times = max(1, until.number - thread.counted.number)
-        wall_ns, cpu_ns = until.at_ns - thread.counted.at_ns, thread.uncounted_cpu_ns
+        wall_ns, cpu_ns = until.at_ns - thread.counted.at_ns, thread.uncounted_cpu_ns if ran else 0
         sample = Sample(
             thread=key, thread_name=thread.name, stack=stack, places=places, capture=capture,
             at_ns=until.at_ns, wall_ns=wall_ns, cpu_ns=cpu_ns, times=times,
         )  # fmt: skip
         self._profile.add(sample)
-        thread.counted, thread.uncounted_cpu_ns = until, 0
+        thread.counted, thread.uncounted_cpu_ns = until, thread.uncounted_cpu_ns - cpu_ns
 
     # -- ticks without a sample
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from sfsample import api
+from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture
 from sfsample.errors import NotPermitted
 from sfsample.process.perf_events import can_set_timers
@@ -44,7 +45,7 @@ MAX_RECORDING_S = 4 * HANG_S
 def recorded(pid, until, *, all_busy=lambda: 1.0, duration=MAX_RECORDING_S, timeline=False):
     """Record with a trial by ptrace; no CPU is free, unless `all_busy` says otherwise."""
     profile = Profile(500, timeline=timeline)
-    options = RecordOptions(rate=500, timeline=timeline, max_pause=1.0)
+    options = RecordOptions(rate=500, timeline=timeline, max_pause=1.0, python=PythonView.OFF)
 
     def work(stop):
         processes = Processes([LiveProcess(pid)])
