@@ -11,6 +11,8 @@ from functools import partial
 from sfsample.core.memory import Memory
 from sfsample.core.stack import Frame
 from sfsample.errors import BadInput
+from sfsample.modules.mapping import Mapping
+from sfsample.modules.module import Module
 from sfsample.process.beside import Beside
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
@@ -34,6 +36,8 @@ class PythonCapture:
         self._pid = process.pid
         self._generation = -1
         self._runtime: PythonRuntime | None = None
+        self._mapping: Mapping | None = None  # of the interpreter's code
+        self._without: set[Module] = set()  # modules that have no interpreter
         self._in_namespace = process.root.pid != process.pid
         self.problem = ""
 
@@ -64,13 +68,17 @@ class PythonCapture:
 
     def _find(self) -> None:
         process = self._process
-        self._generation, self._runtime, self.problem = process.modules.generation, None, ""
+        self._generation = process.modules.generation
+        if process.arch.byteorder != "little" or self._mapping in process.modules.mappings:
+            return
+        self._mapping, self._runtime, self.problem = None, None, ""
         try:
-            found = find_interpreter(process.modules, self._read)
+            found = find_interpreter(process.modules, self._read, self._without)
         except BadInput as unknown:
             self.problem = f"no Python frames: {unknown}"
             return
         if found is not None:
+            self._mapping = found.mapping
             self._runtime = PythonRuntime(found, self._read, self._read_many)
 
     def _native_id(self, thread: Thread) -> int:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from sfsample.errors import BadInput
 from sfsample.formats.elf.dynamic import Dynamic
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
+from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
 from sfsample.python.layout import COOKIE, MAX_TABLE_BYTES, Layout, layout_of
@@ -25,30 +26,37 @@ _MAX_DATA_BYTES = 64 << 20  # of a data segment, that are searched
 
 
 class Interpreter(NamedTuple):
-    """CPython in a process: where `_PyRuntime` is, and the layout of its structures."""
+    """CPython in a process: where its code and `_PyRuntime` are, and the layout of its structures."""
 
-    module: Module
+    mapping: Mapping
     runtime: int
     layout: Layout
 
 
-def find_interpreter(modules: ModuleMap, read: ReadMemory) -> Interpreter | None:
+def find_interpreter(
+    modules: ModuleMap, read: ReadMemory, without: set[Module] | None = None
+) -> Interpreter | None:
     """Return the interpreter of a process; None: it has none.
 
-    `read` reads the memory of the process.  Raises BadInput where there is one of a version that is not
-    known.
+    `read` reads the memory of the process.  `without`: modules that are known to have none; those that are
+    found to have none are added, as the symbols of a large program take long to search.  Raises BadInput
+    where there is an interpreter of a version that is not known.
     """
+    known = set[Module]() if without is None else without
     seen: set[str] = set()
     for mapping in modules.mappings:
         if mapping.executable and mapping.path not in seen and (not seen or _NAME in mapping.path):
             seen.add(mapping.path)
             module = modules.find(mapping.start)
-            if module is not None and (found := _find_in(module, read)) is not None:
+            if module is None or module in known:
+                continue
+            if (found := _find_in(module, mapping, read)) is not None:
                 return found
+            known.add(module)
     return None
 
 
-def _find_in(module: Module, read: ReadMemory) -> Interpreter | None:
+def _find_in(module: Module, mapping: Mapping, read: ReadMemory) -> Interpreter | None:
     dynamic = Dynamic(module.image)
     at = dynamic.find("_PyRuntime")
     if at is None:
@@ -66,7 +74,7 @@ def _find_in(module: Module, read: ReadMemory) -> Interpreter | None:
         raise BadInput("the version of Python is not stated: it is older than 3.11, or has no symbols")
     if not number:  # it cannot be read yet
         return None
-    return Interpreter(module, runtime, layout_of(number, table))
+    return Interpreter(mapping, runtime, layout_of(number, table))
 
 
 def _by_section(image: ElfImage) -> int | None:

@@ -65,7 +65,7 @@ class PythonRuntime:
     """The interpreter of a process.  `read` and `read_many` read its memory now."""
 
     def __init__(self, interpreter: Interpreter, read: ReadMemory, read_many: ReadMany) -> None:
-        self.module, self._layout = interpreter.module, interpreter.layout
+        self._layout = interpreter.layout
         self._interpreter, self._read = interpreter, read
         self._codes = CodeObjects(interpreter.layout, read_many)
         self._placer = Placer(interpreter.layout)
