@@ -130,9 +130,10 @@ class Dumper:
             return thread._replace(error=_GONE if found.gone else found.detail)
         snapshot = found.snapshot
         stop_ns = snapshot.stop_ns if snapshot.capture is Capture.STOPPED else None
+        gil = self._capturer.gil(self.process.thread(thread.tid)) if found.python else None
         return thread._replace(
             capture=snapshot.capture, stop_ns=stop_ns, stack=found.stack, modules=found.modules,
-            python=found.python,
+            python=found.python, gil=gil,
         )  # fmt: skip
 
     def result(self) -> ProcessDump:

@@ -11,7 +11,7 @@ from sfsample.process.facts.peer_processes import FileLock, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SchedStat, SyscallInfo
-from sfsample.python.runtime import PythonStack
+from sfsample.python.runtime import Gil, PythonStack
 
 _CLOCK_ERROR_S = 0.1  # by which the clocks of two CPUs are never wrong together
 _MAX_SYSCALL_BYTES = 4  # of the instruction that makes a system call
@@ -54,7 +54,29 @@ class ThreadDump(NamedTuple):
     looks: tuple[ThreadState, ...] = ()
     signal: int = 0  # that it got when its core file was written
     python: PythonStack | None = None  # its Python frames; None: it has none
+    gil: Gil | None = None  # that it needs to run Python; None: unknown, or there is none
     born: int = 0  # its start time, in clock ticks; its id can be given to another thread
+
+    @property
+    def gil_state(self) -> str | None:
+        """Whether it "holds" the GIL, "waits" for it, or neither ("none"); None: unknown."""
+        if self.gil is None:
+            return None
+        return (
+            "holds"
+            if self.gil.holder == (self.ns_tid or self.tid)
+            else "waits"
+            if self.waits_for_gil
+            else "none"
+        )
+
+    @property
+    def waits_for_gil(self) -> bool:
+        """Whether it sleeps on a futex of the GIL."""
+        call = self.call
+        if self.gil is None or call is None or call.name != "futex":
+            return False
+        return self.gil.begin <= call.syscall.args[0] < self.gil.end
 
     @property
     def moving(self) -> bool | None:

@@ -20,8 +20,9 @@ class Beside:
     """What is copied beside the stack of one thread: `ranges` (address, size), and what `wanted` asks for."""
 
     def __init__(self, ranges: Sequence[tuple[int, int]], wanted: Wanted, order: ByteOrder) -> None:
+        self.ranges, self.wanted = ranges, wanted
         self._pieces = PiecesAndStack(ranges)
-        self._wanted, self._order = wanted, order
+        self._order = order
         self._spare = CopyBuffer(_MAX_PIECE_BYTES)
         self._views = [
             BytesMemory(at, self._pieces.view(number), order)  # type: ignore[arg-type]  # is only read
@@ -44,7 +45,7 @@ class Beside:
         """Copy what else is needed, a few pieces at most."""
         memory = PiecewiseMemory(stack, *self._views)
         while self._has_read and len(self._followed) < _MAX_FOLLOWED:
-            piece = self._wanted(memory)
+            piece = self.wanted(memory)
             if piece is None or self._spare.fill(pid, *piece) < min(piece[1], _MAX_PIECE_BYTES):
                 return
             self._followed.append(BytesMemory(piece[0], bytes(self._spare.bytes[: piece[1]]), self._order))

@@ -28,7 +28,7 @@ from sfsample.process.python_capture import PythonCapture
 from sfsample.process.stop_request import PATIENCE_NS
 from sfsample.process.thread import LastStop, Thread
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
-from sfsample.python.runtime import PythonStack
+from sfsample.python.runtime import Gil, PythonStack
 
 _MAX_ATTEMPTS = 8
 _MAX_DOUBTS = 3  # attempts in which a stack that ends too early is not believed while libraries come and go
@@ -294,6 +294,10 @@ class ThreadCapturer:
         functions, counters = thread.files.kernel_stack(), thread.files.counters()
         self.kernel_refused |= functions is None and counters is not None
         return functions or () if counters == reading.counters else ()
+
+    def gil(self, thread: Thread) -> Gil | None:
+        """Return the GIL that a thread needs to run Python; None: it is unknown, or there is none."""
+        return None if self.python is None else self.python.gil(thread)
 
     @property
     def python_problems(self) -> tuple[str, ...]:

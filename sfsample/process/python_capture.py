@@ -16,7 +16,7 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
 from sfsample.python.find import find_interpreter
-from sfsample.python.runtime import Plan, PythonRuntime, PythonStack
+from sfsample.python.runtime import Gil, PythonRuntime, PythonStack
 
 
 def runs_python(process: LiveProcess) -> bool:
@@ -34,7 +34,6 @@ class PythonCapture:
         self._pid = process.pid
         self._generation = -1
         self._runtime: PythonRuntime | None = None
-        self._plans: dict[Thread, Plan] = {}  # by which `Thread.beside` was made
         self._in_namespace = process.root.pid != process.pid
         self.problem = ""
 
@@ -42,19 +41,16 @@ class PythonCapture:
         """Have the next capture of a thread copy what its Python frames need."""
         if self._process.modules.generation != self._generation:
             self._find()
-        plan = self._runtime.plan(self._native_id(thread)) if self._runtime is not None else None
-        if plan is None:
+        runtime, known = self._runtime, thread.beside
+        plan = None if runtime is None else runtime.plan(self._native_id(thread))
+        if plan is None or runtime is None:
             thread.beside = None
             return
-        known = self._plans.get(thread)
-        if thread.beside is None or known is None or known.ranges is not plan.ranges:
-            wanted = partial(self._wanted, thread)
+        wanted = partial(runtime.wanted, plan)
+        if known is not None and known.ranges is plan.ranges:
+            known.wanted = wanted
+        else:
             thread.beside = Beside(plan.ranges, wanted, self._process.arch.byteorder)
-        self._plans[thread] = plan
-
-    def _wanted(self, thread: Thread, memory: Memory) -> tuple[int, int] | None:
-        assert self._runtime is not None  # noqa: S101 - it has made the plan
-        return self._runtime.wanted(self._plans[thread], memory)
 
     def stack(self, thread: Thread, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
         """Return the Python frames of a thread by what was captured; None: it has none."""
@@ -62,9 +58,9 @@ class PythonCapture:
             return None
         return self._runtime.stack(self._native_id(thread), memory, frames)
 
-    def is_interpreter(self, module: object) -> bool:
-        """Whether a module is that of the interpreter, whose frames between Python frames say nothing."""
-        return self._runtime is not None and module is self._runtime.module
+    def gil(self, thread: Thread) -> Gil | None:
+        """Return the GIL of a thread; None: it is unknown, or there is none."""
+        return None if self._runtime is None else self._runtime.gil(self._native_id(thread))
 
     def _find(self) -> None:
         process = self._process

@@ -4,8 +4,8 @@ From 3.13 on a process states most of them itself, in the table at the start of 
 and 3.12, and the few that the table leaves out, are facts of their headers.  A version that is not known has
 no layout: guessed offsets would show wrong frames.
 
-Source: Include/internal/pycore_runtime_structs.h, pycore_debug_offsets.h, pycore_interpframe_structs.h and
-cpython/code.h of CPython 3.11 to 3.15.
+Source: Include/internal/pycore_runtime_structs.h, pycore_debug_offsets.h, pycore_interpframe_structs.h,
+pycore_gil.h and cpython/code.h of CPython 3.11 to 3.15.
 """
 
 from struct import Struct
@@ -71,6 +71,9 @@ _TABLE_3_15 = _changed(
 _TABLES = {13: _TABLE_3_13, 14: _TABLE_3_14, 15: _TABLE_3_15}
 
 
+GIL_BYTES, GIL_HOLDER, GIL_LOCKED = 208, 8, 16  # of struct _gil_runtime_state: size, and two fields
+
+
 class Layout(NamedTuple):
     """Offsets of fields from the start of their structure; None: this version has no such field."""
 
@@ -80,8 +83,8 @@ class Layout(NamedTuple):
     interpreter_next: int
     threads: int  # in PyInterpreterState
     code_generation: int | None
-    gil_locked: int | None
-    gil_holder: int | None
+    gil: int | None  # in _PyRuntime: the GIL
+    gil_pointer: int | None  # in PyInterpreterState: the address of the GIL
     thread_next: int  # in PyThreadState
     thread_interpreter: int
     native_thread_id: int
@@ -129,18 +132,20 @@ class Layout(NamedTuple):
 
 _OLD: dict[str, Any] = {
     "free_threaded": False, "interpreters": 40, "interpreter_next": 0, "code_generation": None,
-    "gil_locked": None, "gil_holder": None, "thread_next": 8, "thread_interpreter": 16, "thread_frame":
-    56, "instruction": 56, "frame_bytes": 72, "tlbc_index": None, "co_tlbc": None, "code_size": 16,
-    "filename": 112, "qualname": 128, "linetable": 136, "type": 8, "type_name": 24, "bytes_size": 16,
-    "bytes_data": 32, "string_length": 16, "string_state": 32, "kind_bit": 2
+    "thread_next": 8, "thread_interpreter": 16, "thread_frame": 56, "instruction": 56, "frame_bytes":
+    72, "tlbc_index": None, "co_tlbc": None, "code_size": 16, "filename": 112, "qualname": 128,
+    "linetable": 136, "type": 8, "type_name": 24, "bytes_size": 16, "bytes_data": 32, "string_length":
+    16, "string_state": 32, "kind_bit": 2,
 }  # fmt: skip
 _FIXED = {
-    11: Layout(minor=11, threads=16, native_thread_id=160, chunk=296, chunk_top=304, chunk_limit=312,
-               cframe_frame=8, cframe_previous=16, executable=32, previous=48, owner=69, is_entry=68,
-               first_line=72, code_version=None, code_bytes=184, ascii_data=48, other_data=72, **_OLD),
-    12: Layout(minor=12, threads=72, native_thread_id=144, chunk=232, chunk_top=240, chunk_limit=248,
-               cframe_frame=0, cframe_previous=8, executable=0, previous=8, owner=70, is_entry=None,
-               first_line=68, code_version=92, code_bytes=192, ascii_data=40, other_data=56, **_OLD),
+    11: Layout(minor=11, gil=360, gil_pointer=None, threads=16, native_thread_id=160, chunk=296,
+               chunk_top=304, chunk_limit=312, cframe_frame=8, cframe_previous=16, executable=32,
+               previous=48, owner=69, is_entry=68, first_line=72, code_version=None, code_bytes=184,
+               ascii_data=48, other_data=72, **_OLD),
+    12: Layout(minor=12, gil=None, gil_pointer=384, threads=72, native_thread_id=144, chunk=232,
+               chunk_top=240, chunk_limit=248, cframe_frame=0, cframe_previous=8, executable=0,
+               previous=8, owner=70, is_entry=None, first_line=68, code_version=92, code_bytes=192,
+               ascii_data=40, other_data=56, **_OLD),
 }  # fmt: skip
 
 
@@ -177,7 +182,7 @@ def _from_table(minor: int, free_threaded: bool, at: dict[tuple[str, str], int])
         minor=minor, free_threaded=free_threaded, interpreters=at["runtime", "interpreters_head"],
         interpreter_next=at["interpreter", "next"], threads=at["interpreter", "threads_head"],
         code_generation=at.get(("interpreter", "code_object_generation")),
-        gil_locked=at["interpreter", "gil_locked"], gil_holder=at["interpreter", "gil_holder"],
+        gil=None, gil_pointer=None if free_threaded else at["interpreter", "ceval_gil"],
         thread_next=at["thread", "next"], thread_interpreter=at["thread", "interp"],
         native_thread_id=at["thread", "native_thread_id"], chunk=chunk, chunk_top=chunk + 8,
         chunk_limit=chunk + 16, thread_frame=at["thread", "current_frame"], cframe_frame=None,

@@ -41,8 +41,9 @@ class Placer:
         found: dict[int, tuple[PythonFrame, ...]] = {}
         is_whole = True
         for state in states:
+            index: int | None = None
             for run in runs(memory, self._layout, state):
-                index = _index_of(run.mark, frames, ends)
+                index = _index_of(run.mark, frames, ends, (index or 0))
                 if index is not None:
                     found[index] = run.frames
                     self._distance = ends[index] - run.mark
@@ -68,7 +69,8 @@ class Placer:
             data = memory.read(sentinel, layout.frame_bytes)
             if data is None or data[layout.owner] not in layout.sentinel_owners:
                 continue
-            placed = [(_index_of(run.mark, frames, ends), run) for run in resumed(memory, layout, sentinel)]
+            placed = [(_index_of(run.mark, frames, ends, first), run)
+                      for run in resumed(memory, layout, sentinel)]  # fmt: skip
             if placed and placed[0][0] is not None:
                 found |= {index: run.frames for index, run in placed if index is not None}
                 return
@@ -80,9 +82,9 @@ def _ends(frames: Sequence[Frame]) -> list[int]:
     return [frame.cfa or begin for frame, begin in zip(frames, (*begins, 0), strict=True)]
 
 
-def _index_of(mark: int, frames: Sequence[Frame], ends: list[int]) -> int | None:
-    """Return the index of the native frame in which an address lies."""
-    for index, frame in enumerate(frames if mark else ()):
-        if frame.sp <= mark < ends[index]:
+def _index_of(mark: int, frames: Sequence[Frame], ends: list[int], first: int) -> int | None:
+    """Return the index of the native frame in which an address lies, from `first` on."""
+    for index in range(first, len(frames) if mark else 0):
+        if frames[index].sp <= mark < ends[index]:
             return index
     return None

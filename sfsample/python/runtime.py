@@ -8,6 +8,7 @@ Invariant: whatever the target's memory holds, each step is bounded, and what do
 frames (tests/python/test_runtime.py).
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from sfsample.modules.location import PythonPlace
 from sfsample.python.chain import PythonFrame
 from sfsample.python.code_objects import Code, CodeObjects, ReadMany
 from sfsample.python.find import Interpreter, ReadMemory
+from sfsample.python.layout import GIL_BYTES, GIL_HOLDER, GIL_LOCKED
 from sfsample.python.place import Placed, Placer
 from sfsample.python.threads import thread_states
 
@@ -26,6 +28,8 @@ _MAX_CHUNK_BYTES = 1 << 20
 _MAX_LOOSE = 32  # frames of generators that are foreseen
 _MAX_FOLLOWED = 64  # steps of the chain in one pause
 _MAX_PLACES = 100_000
+_MAX_PLANS = 10_000
+_LIST_S = 0.1  # between two lists of all threads, which a thread without Python would cause at every sample
 _GONE = PythonPlace("[python]", "", None, None)  # its code object was freed before it had been read
 
 
@@ -51,6 +55,14 @@ class PythonStack(NamedTuple):
     is_whole: bool
 
 
+class Gil(NamedTuple):
+    """The global interpreter lock of a thread: where it lies, and the thread that holds it (0: none does)."""
+
+    begin: int
+    end: int
+    holder: int
+
+
 class PythonRuntime:
     """The interpreter of a process.  `read` and `read_many` read its memory now."""
 
@@ -59,7 +71,8 @@ class PythonRuntime:
         self._interpreter, self._read = interpreter, read
         self._codes = CodeObjects(interpreter.layout, read_many)
         self._placer = Placer(interpreter.layout)
-        self._states: dict[int, list[int]] = {}  # by thread id
+        self._states: dict[int, list[int]] = {}  # by thread id, as of `_listed_s`
+        self._listed_s = float("-inf")
         self._plans: dict[int, Plan] = {}
         self._places: dict[tuple[Code, int], PythonPlace] = {}
 
@@ -68,10 +81,13 @@ class PythonRuntime:
     def plan(self, tid: int) -> Plan | None:
         """Return what to copy of a thread (its id in the target's pid namespace); None: it has no Python."""
         if tid not in self._plans:
-            if tid not in self._states:
+            if tid not in self._states and time.monotonic() - self._listed_s > _LIST_S:
                 self._states = thread_states(self._interpreter, self._read)
+                self._listed_s = time.monotonic()
             if not (states := self._states.get(tid)):
                 return None
+            if len(self._plans) >= _MAX_PLANS:  # of threads that have ended
+                self._plans.clear()
             self._plans[tid] = self._planned(tuple(states), (), {}, {})
         return self._plans[tid]
 
@@ -132,6 +148,24 @@ class PythonRuntime:
         self._learn(tid, plan, placed, memory)
         is_there = placed.activations or not placed.is_whole
         return PythonStack(self._named(placed), placed.is_whole) if is_there else None
+
+    def gil(self, tid: int) -> Gil | None:
+        """Return the GIL of a thread as it is now; None: it is unknown, or there is none."""
+        plan, layout = self._plans.get(tid), self._layout
+        if plan is None:
+            return None
+        at = self._interpreter.runtime + layout.gil if layout.gil is not None else 0
+        if layout.gil_pointer is not None:
+            owner = _word(self._read(plan.states[0] + layout.thread_interpreter, 8))
+            at = _word(self._read(owner + layout.gil_pointer, 8))
+        data = self._read(at, GIL_BYTES) if at else None
+        if data is None:
+            return None
+        is_locked = int.from_bytes(data[GIL_LOCKED : GIL_LOCKED + 4], "little") == 1
+        holder = _word(data, GIL_HOLDER) if is_locked else 0
+        return Gil(
+            at, at + GIL_BYTES, _word(self._read(holder + layout.native_thread_id, 8)) if holder else 0
+        )
 
     def forget(self, tid: int) -> None:
         """Look for a thread anew, as it has ended or was not there."""

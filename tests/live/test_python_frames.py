@@ -25,7 +25,7 @@ from sfsample.python.code_objects import CodeObjects
 from sfsample.python.find import Interpreter, find_interpreter
 from sfsample.python.threads import thread_states
 from tests.live.cli_runner import sfsample as run_cli
-from tests.live.targets import assert_untraced
+from tests.live.targets import assert_untraced, states, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -173,3 +173,17 @@ def test_timers_are_not_chosen_where_they_would_show_no_python():
     with started(PYTHONS[0], "python_busy.py") as (target, _):
         stats = sfsample.record(target.pid, 1.0).stats
         assert stats.timers_since_s is None
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=str)
+def test_dump_says_which_thread_holds_the_gil(python):
+    with started(python, "python_gil.py") as (target, ids):
+        wait_until(lambda: states(target.pid) == {"S"}, "all threads wait")
+        done = run_cli("dump", "-p", target.pid, "--json")
+        [process] = json.loads(done.out)["processes"]
+        found = {thread["tid"]: thread["gil"] for thread in process["threads"]}
+        assert found == {tid: "holds" if name == "holds" else "waits" for name, tid in ids.items()}
+        text = run_cli("dump", "-p", target.pid).out.decode()
+        name = Path(f"/proc/{target.pid}/comm").read_text(encoding="utf-8").strip()
+        assert f"2 threads ({name}) wait for the main thread ({target.pid}): the GIL" in text
+        assert_untraced(target.pid)

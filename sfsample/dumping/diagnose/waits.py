@@ -124,6 +124,9 @@ def _by_call(thread: NamedThread, call: DecodedSyscall, context: WaitContext) ->
 
 
 def _futex(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait:
+    gil = thread.dump.gil
+    if gil is not None and thread.dump.waits_for_gil:
+        return Wait("gil", "the GIL", context.others.tids.get(gil.holder), idle=not gil.holder)
     lock = lock_of(thread, context.others)
     if lock is None:
         return Wait("futex", f"futex {call.refers_to[0]}", idle=True)
