@@ -5,6 +5,7 @@ import gc
 import pytest
 
 import sfsample
+from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture
 from sfsample.process.descendants import Descendants
 from sfsample.recording.free_cpus import FreeCpus
@@ -53,7 +54,7 @@ def test_choice_of_timers_keeps_the_descendants(monkeypatch):
 
         director = Director(target, profile, "child", pids=[child])
         director.pids.remove(target.pid)
-        options = sfsample.RecordOptions(rate=200, subprocesses=True)
+        options = sfsample.RecordOptions(rate=200, subprocesses=True, python=PythonView.OFF)
         sfsample.record(
             target.pid, None, options, profile=profile, should_stop=lambda: by_both() and director()
         )
