@@ -62,13 +62,9 @@ class ThreadDump(NamedTuple):
         """Whether it "holds" the GIL, "waits" for it, or neither ("none"); None: unknown."""
         if self.gil is None:
             return None
-        return (
-            "holds"
-            if self.gil.holder == (self.ns_tid or self.tid)
-            else "waits"
-            if self.waits_for_gil
-            else "none"
-        )
+        if self.gil.holder == (self.ns_tid or self.tid):
+            return "holds"
+        return "waits" if self.waits_for_gil else "none"
 
     @property
     def waits_for_gil(self) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sfsample.core.memory import Memory
-from sfsample.python.layout import Layout
+from sfsample.python.layout import Layout, word_in
 
 _MAX_FRAMES = 100_000  # of a chain
 _TAGS = 0b11  # of the pointer to the code object, from 3.14 on
@@ -75,7 +75,7 @@ def _by_sentinels(memory: Memory, layout: Layout, address: int, end: int = 0) ->
             frames = []
         else:
             frames.append(_frame(layout, address, data))
-        address = _word(data, layout.previous)
+        address = word_in(data, layout.previous)
     if frames:
         yield Run(tuple(frames), 0)
 
@@ -94,7 +94,7 @@ def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
         if data is None:
             break
         frames.append(_frame(layout, address, data))
-        address = _word(data, layout.previous)
+        address = word_in(data, layout.previous)
         if data[layout.is_entry]:
             yield Run(tuple(frames), cframe)
             frames = []
@@ -104,9 +104,5 @@ def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
 
 
 def _frame(layout: Layout, address: int, data: bytes) -> PythonFrame:
-    code = _word(data, layout.executable)
-    return PythonFrame(address, code & ~_TAGS, _word(data, layout.instruction))
-
-
-def _word(data: bytes, at: int) -> int:
-    return int.from_bytes(data[at : at + 8], "little")
+    code = word_in(data, layout.executable)
+    return PythonFrame(address, code & ~_TAGS, word_in(data, layout.instruction))

@@ -150,6 +150,11 @@ _FIXED = {
 }  # fmt: skip
 
 
+def word_in(data: bytes | None, at: int = 0) -> int:
+    """Return the 8-byte word at a position; 0 where nothing could be read."""
+    return int.from_bytes(data[at : at + 8], "little") if data else 0
+
+
 def layout_of(version: int, table: bytes = b"") -> Layout:
     """Return the layout for a PY_VERSION_HEX; `table` is the start of `_PyRuntime`, from 3.13 on.
 

@@ -17,7 +17,7 @@ from sfsample.modules.location import PythonPlace
 from sfsample.python.chain import PythonFrame
 from sfsample.python.code_objects import Code, CodeObjects, ReadMany
 from sfsample.python.find import Interpreter, ReadMemory
-from sfsample.python.layout import GIL_BYTES, GIL_HOLDER, GIL_LOCKED
+from sfsample.python.layout import GIL_BYTES, GIL_HOLDER, GIL_LOCKED, word_in
 from sfsample.python.place import Placed, Placer
 from sfsample.python.threads import created, thread_states
 
@@ -79,10 +79,8 @@ class PythonRuntime:
     def plan(self, tid: int) -> Plan | None:
         """Return what to copy of a thread (its id in the target's pid namespace); None: it has no Python."""
         number = created(self._interpreter, self._read)
-        # 0: a thread that has not begun yet, or a torn list
-        if (
-            number != self._created or 0 in self._states
-        ):  # a thread has come, or one has entered another interpreter
+        # a thread has come, or has entered another interpreter; 0: one has not begun yet, or the list is torn
+        if number != self._created or 0 in self._states:
             for _ in range(_MAX_LISTS):
                 self._created, self._states = number, thread_states(self._interpreter, self._read)
                 if 0 not in self._states:
@@ -101,7 +99,7 @@ class PythonRuntime:
         layout = self._layout
         pieces = [(state, layout.thread_bytes) for state in states]
         for state in states:
-            pieces += self._chunks(_word(self._read(state + layout.chunk, 8)))
+            pieces += self._chunks(word_in(self._read(state + layout.chunk, 8)))
         pieces += [(frame, layout.frame_bytes) for frame in kept]
         return Plan(states, tuple(pieces), links, loose)
 
@@ -110,11 +108,11 @@ class PythonRuntime:
         found: list[tuple[int, int]] = []
         while at and len(found) < _MAX_CHUNKS:
             header = self._read(at, _CHUNK_HEADER)
-            size = _word(header, 8)
+            size = word_in(header, 8)
             if not _CHUNK_HEADER < size <= _MAX_CHUNK_BYTES:
                 break
             found.append((at, size))
-            at = _word(header)
+            at = word_in(header)
         return found
 
     def wanted(self, plan: Plan, memory: Memory) -> Iterator[tuple[int, int]]:
@@ -125,7 +123,7 @@ class PythonRuntime:
         """
         layout, links = self._layout, plan.links
         loose = ((memory.read(at, layout.frame_bytes), caller) for at, caller in plan.loose.items())
-        if any(_word(frame, layout.previous) != caller for frame, caller in loose):
+        if any(word_in(frame, layout.previous) != caller for frame, caller in loose):
             links = {}
         for state in plan.states:
             at = memory.word(state + layout.thread_frame) or 0
@@ -136,7 +134,7 @@ class PythonRuntime:
                 if frame is None:
                     yield at, layout.frame_bytes
                     frame = memory.read(at, layout.frame_bytes)
-                previous = _word(frame, layout.previous)
+                previous = word_in(frame, layout.previous)
                 if not previous or links.get(at) == previous:
                     break
                 at = previous
@@ -164,15 +162,15 @@ class PythonRuntime:
             return None
         at = self._interpreter.runtime + layout.gil if layout.gil is not None else 0
         if layout.gil_pointer is not None:
-            owner = _word(self._read(plan.states[0] + layout.thread_interpreter, 8))
-            at = _word(self._read(owner + layout.gil_pointer, 8))
+            owner = word_in(self._read(plan.states[0] + layout.thread_interpreter, 8))
+            at = word_in(self._read(owner + layout.gil_pointer, 8))
         data = self._read(at, GIL_BYTES) if at else None
         if data is None:
             return None
         is_locked = int.from_bytes(data[GIL_LOCKED : GIL_LOCKED + 4], "little") == 1
-        holder = _word(data, GIL_HOLDER) if is_locked else 0
+        holder = word_in(data, GIL_HOLDER) if is_locked else 0
         return Gil(
-            at, at + GIL_BYTES, _word(self._read(holder + layout.native_thread_id, 8)) if holder else 0
+            at, at + GIL_BYTES, word_in(self._read(holder + layout.native_thread_id, 8)) if holder else 0
         )
 
     def forget(self, tid: int) -> None:
@@ -224,7 +222,3 @@ class PythonRuntime:
             place = self._places[code, unit] = PythonPlace(
                 code.qualname, code.filename, code.line(unit), code.first_line)  # fmt: skip
         return place
-
-
-def _word(data: bytes | None, at: int = 0) -> int:
-    return int.from_bytes(data[at : at + 8], "little") if data else 0

@@ -8,7 +8,7 @@ thread.
 from collections.abc import Iterator
 
 from sfsample.python.find import Interpreter, ReadMemory
-from sfsample.python.layout import Layout
+from sfsample.python.layout import Layout, word_in
 
 _MAX_INTERPRETERS = 1000
 _MAX_THREADS = 100_000  # of one interpreter
@@ -31,28 +31,24 @@ def created(interpreter: Interpreter, read: ReadMemory) -> tuple[bytes | None, .
 
 def _interpreters(interpreter: Interpreter, read: ReadMemory) -> Iterator[int]:
     layout = interpreter.layout
-    at = _word(read(interpreter.runtime + layout.interpreters, 8))
+    at = word_in(read(interpreter.runtime + layout.interpreters, 8))
     seen = {0}
     while at not in seen and len(seen) < _MAX_INTERPRETERS:
         seen.add(at)
         yield at
-        at = _word(read(at + layout.interpreter_next, 8))
+        at = word_in(read(at + layout.interpreter_next, 8))
 
 
 def _threads(layout: Layout, owner: int, read: ReadMemory) -> Iterator[tuple[int, int]]:
     """Yield the address and the thread id of the thread states of one interpreter."""
-    at = _word(read(owner + layout.threads, 8))
+    at = word_in(read(owner + layout.threads, 8))
     seen = set[int]()
     while at not in seen and len(seen) < _MAX_THREADS:
         seen.add(at)
         data = read(at, layout.thread_bytes) if at else None
-        if data is None or _word(data, layout.thread_interpreter) != owner:
+        if data is None or word_in(data, layout.thread_interpreter) != owner:
             if at:
                 yield at, 0  # it was freed meanwhile: the list is torn
             return
-        yield at, _word(data, layout.native_thread_id)
-        at = _word(data, layout.thread_next)
-
-
-def _word(data: bytes | None, at: int = 0) -> int:
-    return int.from_bytes(data[at : at + 8], "little") if data else 0
+        yield at, word_in(data, layout.native_thread_id)
+        at = word_in(data, layout.thread_next)

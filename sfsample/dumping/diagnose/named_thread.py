@@ -66,8 +66,8 @@ class NamedThread(NamedTuple):
 
         They are those in Python where it runs Python.
         """
-        if self.python:
-            return " <- ".join(str(frame.function) for frame in self.python[:_MAX_PATH_FUNCTIONS])
+        if python := self.python:
+            return " <- ".join(str(frame.function) for frame in python[:_MAX_PATH_FUNCTIONS])
         pairs = list(zip(self.frames, self._paths(), strict=True))[depth:]
         own = [name.function for names, path in pairs
                if not _is_file(path, _C_LIBRARIES + _LANGUAGE_LIBRARIES)
