@@ -18,7 +18,8 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
 from sfsample.python.find import find_interpreter
-from sfsample.python.runtime import Gil, PythonRuntime, PythonStack
+from sfsample.python.names import PythonStack
+from sfsample.python.runtime import Gil, PythonRuntime
 
 
 def runs_python(process: LiveProcess) -> bool:

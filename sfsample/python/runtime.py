@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 from sfsample.core.memory import Memory
 from sfsample.core.stack import Frame
-from sfsample.modules.location import PythonPlace
-from sfsample.python.chain import PythonFrame
-from sfsample.python.code_objects import Code, CodeObjects, ReadMany
+from sfsample.python.code_objects import ReadMany
 from sfsample.python.find import Interpreter, ReadMemory
 from sfsample.python.layout import GIL_BYTES, GIL_HOLDER, GIL_LOCKED, word_in
+from sfsample.python.names import Names, PythonStack
 from sfsample.python.place import Placed, Placer
 from sfsample.python.threads import created, thread_states
 
@@ -26,9 +25,7 @@ _CHUNK_HEADER = 24  # bytes: previous, size, top
 _MAX_CHUNK_BYTES = 1 << 20
 _MAX_LOOSE = 64  # frames of generators that are foreseen
 _MAX_FOLLOWED = 64  # steps of the chain in one pause
-_MAX_PLACES = 100_000
 _MAX_LISTS = 3  # of threads, where they come and go meanwhile
-_GONE = PythonPlace("[python]", "", None, None)  # its code object was freed before it had been read
 
 
 class Plan(NamedTuple):
@@ -41,16 +38,6 @@ class Plan(NamedTuple):
     ranges: tuple[tuple[int, int], ...]
     links: Mapping[int, int]
     loose: Mapping[int, int]
-
-
-class PythonStack(NamedTuple):
-    """For each activation of the evaluation loop the index of its native frame, and its frames with names.
-
-    The innermost comes first.  `is_whole`: no frame is missing.
-    """
-
-    activations: tuple[tuple[int, tuple[PythonPlace, ...]], ...]
-    is_whole: bool
 
 
 class Gil(NamedTuple):
@@ -67,12 +54,11 @@ class PythonRuntime:
     def __init__(self, interpreter: Interpreter, read: ReadMemory, read_many: ReadMany) -> None:
         self._layout = interpreter.layout
         self._interpreter, self._read = interpreter, read
-        self._codes = CodeObjects(interpreter.layout, read_many)
+        self._names = Names(interpreter.layout, read_many)
         self._placer = Placer(interpreter.layout)
         self._states: dict[int, list[int]] = {}  # by thread id, as of `_created`
         self._created: tuple[bytes | None, ...] = ()
         self._plans: dict[int, Plan] = {}
-        self._places: dict[tuple[Code, int], PythonPlace] = {}
 
     # -- before and in the pause
 
@@ -153,7 +139,7 @@ class PythonRuntime:
         placed = self._placer.place(memory, frames, plan.states)
         self._learn(tid, plan, placed, memory)
         is_there = placed.activations or not placed.is_whole
-        return PythonStack(self._named(placed), placed.is_whole) if is_there else None
+        return self._names.named(placed) if is_there else None
 
     def gil(self, tid: int) -> Gil | None:
         """Return the GIL of a thread as it is now; None: it is unknown, or there is none."""
@@ -199,26 +185,3 @@ class PythonRuntime:
             self._plans[tid] = self._planned(plan.states, kept, links, loose)
         else:
             self._plans[tid] = plan._replace(links=links, loose=loose)
-
-    # -- names
-
-    def _named(self, placed: Placed) -> tuple[tuple[int, tuple[PythonPlace, ...]], ...]:
-        addresses = [*dict.fromkeys(frame.code for _, run in placed.activations for frame in run)]
-        codes = dict(zip(addresses, self._codes.look_up(addresses), strict=True))
-        if len(self._places) > _MAX_PLACES:
-            self._places.clear()
-        return tuple(
-            (index, tuple(self._place(frame, code) for frame in run
-                          if (code := codes[frame.code]) is None or code.qualname))
-            for index, run in placed.activations
-        )  # fmt: skip
-
-    def _place(self, frame: PythonFrame, code: Code | None) -> PythonPlace:
-        if code is None:
-            return _GONE
-        unit = (frame.instruction - frame.code - self._layout.code_bytes) // 2
-        place = self._places.get((code, unit))
-        if place is None:
-            place = self._places[code, unit] = PythonPlace(
-                code.qualname, code.filename, code.line(unit), code.first_line)  # fmt: skip
-        return place

@@ -6,7 +6,7 @@ between Python frames, are folded away; what Python code has called (the innermo
 
 from sfsample.core.python_view import PythonView
 from sfsample.modules.location import Location, python_location
-from sfsample.python.runtime import PythonStack
+from sfsample.python.names import PythonStack
 
 
 def with_python(

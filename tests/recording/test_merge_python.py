@@ -4,7 +4,7 @@ import pytest
 
 from sfsample.core.python_view import PythonView
 from sfsample.modules.location import Location, PythonPlace
-from sfsample.python.runtime import PythonStack
+from sfsample.python.names import PythonStack
 from sfsample.recording.merge_python import with_python
 
 PYTHON, LIBC = object(), object()
