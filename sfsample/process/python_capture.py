@@ -13,7 +13,7 @@ from sfsample.core.stack import Frame
 from sfsample.errors import BadInput
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
-from sfsample.process.beside import Beside
+from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
@@ -36,6 +36,7 @@ class PythonCapture:
         self._process = process
         self._pid = process.pid
         self._generation = -1
+        self._room = Room()
         self._runtime: PythonRuntime | None = None
         self._mapping: Mapping | None = None  # of the interpreter's code
         self._without: set[Module] = set()  # modules that have no interpreter
@@ -48,14 +49,10 @@ class PythonCapture:
             self._find()
         runtime, known = self._runtime, thread.beside
         plan = None if runtime is None else runtime.plan(self._native_id(thread))
-        if plan is None or runtime is None:
+        if plan is None:
             thread.beside = None
-            return
-        wanted = partial(runtime.wanted, plan)
-        if known is not None and known.ranges is plan.ranges:
-            known.wanted = wanted
-        else:
-            thread.beside = Beside(plan.ranges, wanted, self._process.arch.byteorder)
+        elif known is None or known.plan is not plan or known.groups is not plan.groups:
+            thread.beside = Beside(plan, self._room, self._process.arch.byteorder)
 
     def stack(self, thread: Thread, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
         """Return the Python frames of a thread by what was captured; None: it has none."""

@@ -209,9 +209,12 @@ def _from_table(minor: int, free_threaded: bool, at: dict[tuple[str, str], int])
 
 def _checked(name: str, layout: Layout) -> Layout:
     """Return a layout whose structures have a sensible size.  Raises BadInput."""
-    if max(value for value in layout if value is not None) > _MAX_OFFSET:
+    in_frame = max(layout.previous + 8, layout.executable + 8, layout.instruction + 8, layout.owner + 1)
+    if (max(value for value in layout if value is not None) > _MAX_OFFSET
+            or not in_frame <= layout.frame_bytes <= _MAX_FRAME_BYTES):  # fmt: skip
         raise BadInput(f"{name}: its table of offsets is damaged")
     return layout
 
 
 _MAX_OFFSET = 1 << 20  # of PyInterpreterState, the largest of them
+_MAX_FRAME_BYTES = 1 << 10
