@@ -194,7 +194,9 @@ class Plan:
 
     def _learn_loose(self, memory: Memory, frames: Sequence[PythonFrame], chunks: list[Span]) -> None:
         """Note the frames that are in no chunk, and which follow each other."""
-        addresses = [frame.address for frame in frames if not _lies_in(frame.address, chunks)]
+        addresses = [frame.address for frame in frames]
+        for begin, size in chunks:
+            addresses = [at for at in addresses if not begin <= at < begin + size]
         loose = set(addresses)
         if len(self._links) > _MAX_LINKS:
             self._links.clear()
@@ -203,7 +205,3 @@ class Plan:
         kept = [at for at in self._loose if memory.read(at, self._layout.frame_bytes) is not None]
         if len(kept) < len(self._loose) or not loose.issubset(kept):
             self._loose = tuple([*dict.fromkeys([*addresses, *kept])][:_MAX_LOOSE])
-
-
-def _lies_in(address: int, chunks: list[Span]) -> bool:
-    return any(begin <= address < begin + size for begin, size in chunks)
