@@ -64,6 +64,12 @@ class PythonCapture:
             return None
         return self._runtime.stack(self._native_id(thread), memory, frames)
 
+    def is_doubtful(self, stack: PythonStack | None) -> bool:
+        """Whether another capture of a thread may show Python frames that this one, `stack`, has not."""
+        if stack is None:
+            return self._runtime is not None and self._runtime.is_torn
+        return not stack.is_whole
+
     def gil(self, thread: Thread) -> Gil | None:
         """Return the GIL of a thread; None: it is unknown, or there is none."""
         return None if self._runtime is None else self._runtime.gil(self._native_id(thread))
