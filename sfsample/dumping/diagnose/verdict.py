@@ -20,7 +20,7 @@ ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
 _MIN_BUSY_SHARE = 0.8  # of the time between the samples: a thread that ran or waited for a CPU so long spins
 _MAX_CALLS_BELOW_LOOP = 2  # frames between the looping function and the innermost one
-_LOCK_KINDS = ("mutex", "read lock", "write lock", "barrier")  # of which every waiting thread is a finding
+_LOCK_KINDS = ("mutex", "read lock", "write lock", "barrier", "lock", "rlock")  # of which every waiting thread is a finding
 _SOCKET_KINDS = ("read", "write", "connect")
 # waits for something outside the process, or for an unknown thread of it; each is a finding
 _OUTSIDE_KINDS = ("kernel", "vfork", "stopped", "file lock", "full pipe", "connect", "name resolution",
@@ -127,7 +127,9 @@ class _VerdictBuilder:
             text = f"DEADLOCK: {members} wait for each other, {self._outlook(threads)}"
             if len(threads) == 1:
                 subject = self._wording.subject(threads[0])
-                text = f"DEADLOCK: {subject} waits for a lock that it holds itself"
+                is_result = self._waits[threads[0]].kind == "future"
+                what = "result that only it can compute" if is_result else "lock that it holds itself"
+                text = f"DEADLOCK: {subject} waits for a {what}"
             yield Finding("deadlock", text, threads, tuple(map(self._wording.sentence, threads)))
 
     def _outlook(self, threads: Iterable[Node]) -> str:
