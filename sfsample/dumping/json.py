@@ -64,7 +64,10 @@ def _thread(named: NamedThread, wait: Wait | None, depth: int | None) -> dict[st
         "kernel_stack": list(thread.kernel_stack),
         "waits_for": _wait(wait),
         "gil": thread.gil_state,
-        "python": [python_json(frame) for frame in named.python] or None,
+        "python": [
+            {**python_json(frame), "locals": dict(named.locals_of(at)) if thread.facts.locals else None}
+            for at, frame in enumerate(named.python)
+        ] or None,
         "stop_reason": str(stack.stop_reason) if stack else None,
         "frames": [*_frames(named, depth)],
     }

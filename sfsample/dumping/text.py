@@ -185,6 +185,8 @@ def _python(named: NamedThread, style: Style) -> Iterator[str]:
     for depth, frame in enumerate(frames[: style.depth]):
         where = f"{frame.file}:{frame.line or '?'}" if frame.file else ""
         yield f"  py{depth:<3} {frame.function}  {where}"
+        for name, text in named.locals_of(depth):
+            yield style.clean(f"        {name} = {text}")
     if style.depth is not None and len(frames) > style.depth:
         yield f"  ... and {len(frames) - style.depth} more"
     if named.dump.python is not None and not named.dump.python.is_whole:

@@ -17,6 +17,7 @@ from sfsample.python.layout import Layout, word_in
 
 _TAGS = 0b11  # of a reference on the value stack, from 3.14 on
 _TYPE_FLAGS, _TYPE_BASICSIZE, _TYPE_DICTOFFSET = 168, 32, 288
+_CACHED_KEYS = {11: 872, 15: 888}  # ht_cached_keys, where it is not at 880
 _INLINE_VALUES, _MANAGED_DICT = 1 << 2, 1 << 4  # Py_TPFLAGS_...
 _DICT_KEYS, _DICT_VALUES = 32, 40
 _KEYS_HEADER = Struct("<8xBBBxIqq")  # of PyDictKeysObject: sizes as logarithms, kind, version, usable, entries
@@ -107,7 +108,7 @@ class Objects:
         """Return the address of an attribute that an instance of a Python class, or a module, has itself."""
         kind = self.word(address + self.layout.type)
         flags, minor = self.word(kind + _TYPE_FLAGS), self.layout.minor
-        cached = self.word(kind + (872 if minor == 11 else 880))  # ht_cached_keys
+        cached = self.word(kind + _CACHED_KEYS.get(minor, 880))
         offset = self.word(kind + _TYPE_DICTOFFSET)
         if not flags & _MANAGED_DICT:
             return self.item(self.word(address + offset), name) if 0 < offset < 1 << 20 else 0

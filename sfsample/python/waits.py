@@ -122,7 +122,8 @@ class ThreadReader:
         is_handle = kind == "_thread._ThreadHandle"
         if lock and _is(place, "threading.py", "Thread.join" if is_handle else "Thread._wait_for_tstate_lock"):
             joined = objects.local(frame, "self")
-            return PythonWait("thread", "the end of", joined, self._native_id(joined))
+            owner = self._native_id(joined)
+            return PythonWait("thread", "the end of" if owner else f"Thread {joined:#x}", joined, owner)
         if not lock or is_handle:
             return None
         if _is(place, "threading.py", "Condition.wait") and objects.local(frame, "waiter") == lock:
