@@ -24,6 +24,7 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import process_name, read_text
 from sfsample.process.vm import read_memory
 from sfsample.python.names import PythonStack
+from sfsample.python.tasks import find_table
 from sfsample.python.waits import PythonFacts, ThreadReader
 from sfsample.unwind.unwinder import Unwinder
 
@@ -151,7 +152,8 @@ class Dumper:
         now = self._facts.syscall(thread.tid, thread.wchan)
         if call is not None and now is not None and now.args == call.args:
             is_futex = thread.call is not None and thread.call.name == "futex"
-            found = reader.facts(stack, call.args[0] if is_futex else 0)
+            native_id = thread.ns_tid or thread.tid
+            found = reader.facts(stack, native_id, call.args[0] if is_futex else 0)
             if reader.is_there(stack) and self._facts.usage(thread.tid) == usage:
                 facts = found
         return facts._replace(locals=reader.locals(stack)) if self._with_locals else facts
@@ -162,7 +164,7 @@ class Dumper:
         interpreter = python.interpreter if python is not None else None
         if self._python is None and interpreter is not None and not interpreter.layout.free_threaded:
             read = partial(read_memory, self.process.proc.anchor())
-            self._python = ThreadReader(interpreter, read)
+            self._python = ThreadReader(interpreter, read, find_table(self.process.modules))
         return self._python
 
     def result(self) -> ProcessDump:

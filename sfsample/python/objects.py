@@ -20,15 +20,17 @@ _TYPE_FLAGS, _TYPE_BASICSIZE, _TYPE_DICTOFFSET = 168, 32, 288
 _CACHED_KEYS = {11: 872, 15: 888}  # ht_cached_keys, where it is not at 880
 _INLINE_VALUES, _MANAGED_DICT = 1 << 2, 1 << 4  # Py_TPFLAGS_...
 _DICT_KEYS, _DICT_VALUES = 32, 40
-_KEYS_HEADER = Struct("<8xBBBxIqq")  # of PyDictKeysObject: sizes as logarithms, kind, version, usable, entries
+_KEYS_HEADER = Struct("<8xBBBxIqq")  # of PyDictKeysObject: two sizes, kind, version, usable, entries
 _GENERAL_KEYS = 0  # entries with a hash
 _ASCII, _COMPACT = 1 << 4, 1 << 3
 _WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _FLOAT = Struct("<d")
-_CELL = 0xC0  # CO_FAST_CELL | CO_FAST_FREE: the slot has a cell with the value
 _CODE_EXCEPTIONS = 40  # co_exceptiontable
 
-_MAX_ENTRIES = 4096  # of a dict
+_MAX_READS = 500_000  # at one look
+_MAX_ADDRESS = 1 << 63
+_MAX_WORDS = 4096  # of a dict, or of items, that are read at once
+_MAX_INDEX_BITS = 16  # of the size of a dict's index
 _MAX_NAME = 100  # bytes of the name of a type
 _MAX_SLOTS = 512  # of a frame
 _MAX_ITEMS = 1000  # of a tuple, list or set
@@ -42,16 +44,22 @@ class Objects:
     """The objects of one process.  `read` reads its memory now."""
 
     def __init__(self, layout: Layout, read: ReadMemory) -> None:
-        self.layout, self._read = layout, read
+        self.layout, self._target = layout, read
+        self._left = _MAX_READS
         self._texts: dict[int, str] = {}  # of keys and of types, which are seldom freed
+
+    def _read(self, address: int, size: int) -> bytes | None:
+        """Return memory; None: it cannot be read, or so much has been read that the target leads astray."""
+        self._left -= 1
+        return self._target(address, size) if self._left > 0 and 0 < address < _MAX_ADDRESS else None
 
     def word(self, address: int) -> int:
         """Return the word at an address; 0: it cannot be read."""
-        return word_in(self._read(address, 8)) if address > 0 else 0
+        return word_in(self._read(address, 8))
 
     def words(self, address: int, count: int) -> tuple[int, ...]:
         """Return words; none where they cannot be read."""
-        data = self._read(address, 8 * count) if address > 0 and 0 < count <= _MAX_ENTRIES else None
+        data = self._read(address, 8 * count) if 0 < count <= _MAX_WORDS else None
         return unpack(f"<{count}Q", data) if data else ()
 
     def type_name(self, address: int) -> str:
@@ -64,14 +72,14 @@ class Objects:
     def c_string(self, address: int) -> str:
         """Return a short text that ends with a zero byte; "": there is none."""
         room = 4096 - address % 4096  # of the page
-        data = address > 0 and self._read(address, min(_MAX_NAME, room)) or b""
+        data = self._read(address, min(_MAX_NAME, room)) or b""
         text, end, _ = data.partition(b"\0")
         return text.decode("utf-8", "replace") if end else ""
 
     def text(self, address: int, most: int = _MAX_NAME) -> str | None:
         """Return the first characters of a string object; None: it is none."""
         at = self.layout
-        data = self._read(address, at.string_state + 4) if address > 0 else None
+        data = self._read(address, at.string_state + 4)
         if data is None or self.type_name(address) != "str":
             return None
         bits = int.from_bytes(data[-4:], "little") >> at.kind_bit
@@ -94,7 +102,7 @@ class Objects:
         data = self._read(address + self.layout.bytes_size + 8, 4 * min(digits, _MAX_DIGITS + 1))
         if not digits or data is None or digits > _MAX_DIGITS:
             return None if digits else 0
-        value = sum(digit << 30 * place for place, digit in enumerate(unpack(f"<{digits}I", data)))
+        value = sum(int(digit) << 30 * place for place, digit in enumerate(unpack(f"<{digits}I", data)))
         return -value if negative else value
 
     def items(self, address: int) -> tuple[int, ...]:
@@ -129,11 +137,11 @@ class Objects:
         return self._in_keys(self.word(address + _DICT_KEYS), values, name)
 
     def _in_keys(self, keys: int, values: int, name: str) -> int:
-        header = self._read(keys, _KEYS_HEADER.size) if keys > 0 else None
+        header = self._read(keys, _KEYS_HEADER.size)
         if header is None:
             return 0
         _, index_bytes, kind, _, _, count = _KEYS_HEADER.unpack(header)
-        if not 0 < count <= _MAX_ENTRIES or index_bytes > 16:
+        if not 0 < count <= _MAX_WORDS or index_bytes > _MAX_INDEX_BITS:
             return 0
         width = 3 if kind == _GENERAL_KEYS else 2
         entries = self.words(keys + 32 + (1 << index_bytes), count * width)
@@ -172,9 +180,9 @@ class Objects:
 
     def reprs(self, frame: PythonFrame) -> Iterator[tuple[str, str]]:
         """Yield the names and short texts of the arguments and locals that have a value."""
-        for name, address in zip(self.local_names(frame), self.slots(frame), strict=False):
-            if address and self.type_name(address) == "cell":
-                address = self.word(address + self.layout.bytes_size)
+        for name, slot in zip(self.local_names(frame), self.slots(frame), strict=False):
+            is_cell = slot and self.type_name(slot) == "cell"
+            address = self.word(slot + self.layout.bytes_size) if is_cell else slot
             if address and name:
                 yield name, self.repr(address)
 
@@ -208,16 +216,15 @@ class Objects:
         """Yield the objects written in C that a frame is inside a `with` of, as its exception table says."""
         depth = self._depth(frame)
         count = self.word(frame.code + self.layout.first_line + 4) & 0xFFFFFFFF
-        before = 0
-        for slot in self.slots(frame)[count : count + depth]:
-            kind = self.type_name(slot) if slot else ""
+        before: str | None = ""
+        for slot in filter(None, self.slots(frame)[count : count + depth]):
+            kind = self.type_name(slot)
             method = self.word(slot + 16)
             if kind == "builtin_function_or_method" and self.c_string(self.word(method)) == "__exit__":
                 yield self.word(slot + 24)
-            elif before and self.type_name(before) == "method_descriptor":  # 3.14: function and self
-                if self.text(self.word(before + 24)) == "__exit__":
-                    yield slot
-            before = slot
+            elif before == "__exit__":  # 3.14: function and self
+                yield slot
+            before = self.text(self.word(slot + 24)) if kind == "method_descriptor" else ""
 
     def _depth(self, frame: PythonFrame) -> int:
         """Return how many entries of the value stack are certainly in use."""

@@ -16,8 +16,9 @@ from sfsample.modules.location import PythonPlace
 from sfsample.python.chain import PythonFrame
 from sfsample.python.find import Interpreter, ReadMemory
 from sfsample.python.layout import word_in
-from sfsample.python.names import PythonStack
+from sfsample.python.names import Names, PythonStack
 from sfsample.python.objects import Objects
+from sfsample.python.tasks import Task, TaskReader
 from sfsample.python.threads import thread_states
 
 _TAGS = 0b11  # of the pointer to a code object
@@ -40,6 +41,7 @@ _WAITING = {
     ("futures/_base.py", "Future.result"): ("future", "the result of {}", False),
     ("futures/_base.py", "Future.exception"): ("future", "the result of {}", False),
 }
+_JOIN_BEFORE_3_13 = "Thread._wait_for_tstate_lock"
 _NOTIFIED = ("condition", "a notify of {}", True)
 
 
@@ -70,28 +72,51 @@ class PythonFacts(NamedTuple):
     pending: frozenset[int] = frozenset()
     entered: frozenset[int] = frozenset()
     locals: tuple[tuple[tuple[str, str], ...], ...] = ()
+    tasks: tuple[Task, ...] = ()  # of the event loop that it runs
 
 
 _Row = tuple[PythonPlace, PythonFrame]
 
 
 class ThreadReader:
-    """Reads the facts of threads of one process, at one look.  `read` reads its memory now."""
+    """Reads the facts of threads of one process, at one look.  `read` reads its memory now.
 
-    def __init__(self, interpreter: Interpreter, read: ReadMemory) -> None:
+    `asyncio` is the address of the table of asyncio; 0: it has none.
+    """
+
+    def __init__(self, interpreter: Interpreter, read: ReadMemory, asyncio: int) -> None:
         self.objects = Objects(interpreter.layout, read)
         self._interpreter, self._read = interpreter, read
+        names = Names(interpreter.layout, lambda pieces: [read(*piece) for piece in pieces])
+        self._tasks = TaskReader(self.objects, names, asyncio)
 
-    def facts(self, stack: PythonStack, futex: int) -> PythonFacts:
+    def facts(self, stack: PythonStack, native_id: int, futex: int) -> PythonFacts:
         """Return the facts of a thread that sleeps on a futex word (0: on none); its locals are not read."""
         rows = _rows(stack)
+        wait = self._wait(rows, futex) if futex and rows else None
         pool = next((self.objects.local(frame, "work_queue") for place, frame in rows
                      if _is(place, "futures/thread.py", "_worker")), 0)  # fmt: skip
         return PythonFacts(
-            self._wait(rows, futex) if futex and rows else None, tuple(self._runs(rows)), pool,
+            wait, tuple(self._runs(rows)), pool,
             frozenset(self._pending(pool)) if pool else frozenset(),
-            frozenset(lock for _, frame in rows[:_MAX_LOCAL_FRAMES] for lock in self.objects.entered(frame)),
+            frozenset(self._entered(rows[:_MAX_LOCAL_FRAMES], wait.address if wait else 0)),
+            tasks=self._tasks_of(rows, native_id),
         )  # fmt: skip
+
+    def _entered(self, rows: list[_Row], waited: int) -> set[int]:
+        """Return the locks that a thread is inside a `with` of, but for those that it has released there."""
+        objects = self.objects
+        found = {lock for _, frame in rows for lock in objects.entered(frame)}
+        if rows and waited in objects.entered(rows[0][1]):  # release, and acquire again
+            found.discard(waited)
+        waits = (frame for place, frame in rows if _is(place, "threading.py", "Condition.wait"))
+        return found - {objects.attribute(objects.local(frame, "self"), "_lock") for frame in waits}
+
+    def _tasks_of(self, rows: list[_Row], native_id: int) -> tuple[Task, ...]:
+        loop = next((frame for place, frame in rows
+                     if _is(place, "asyncio/base_events.py", "BaseEventLoop._run_once")), None)  # fmt: skip
+        states = self._states.get(native_id, [0])
+        return self._tasks.tasks(loop, states[0]) if loop else ()
 
     def locals(self, stack: PythonStack) -> tuple[tuple[tuple[str, str], ...], ...]:
         """Return the locals of each frame; those of a frame that has gone on meanwhile are empty."""
@@ -118,9 +143,10 @@ class ThreadReader:
             owner = self._native_ids.get(objects.word(lock + _OWNER), 0)
             return PythonWait("rlock", f"threading.RLock {lock:#x}", lock, owner)
         if kind == "_queue.SimpleQueue":
-            return PythonWait("queue", f"an item in queue.SimpleQueue {lock:#x}, which is empty", lock, 0, True)
+            what = f"an item in queue.SimpleQueue {lock:#x}, which is empty"
+            return PythonWait("queue", what, lock, idle=True)
         is_handle = kind == "_thread._ThreadHandle"
-        if lock and _is(place, "threading.py", "Thread.join" if is_handle else "Thread._wait_for_tstate_lock"):
+        if lock and _is(place, "threading.py", "Thread.join" if is_handle else _JOIN_BEFORE_3_13):
             joined = objects.local(frame, "self")
             owner = self._native_id(joined)
             return PythonWait("thread", "the end of" if owner else f"Thread {joined:#x}", joined, owner)
@@ -156,7 +182,7 @@ class ThreadReader:
 
     def _notified(self, frame: PythonFrame, kind: str, what: str, *, idle: bool) -> PythonWait:
         own = self.objects.local(frame, "self")
-        return PythonWait(kind, what.format(f"{self.objects.type_name(own)} {own:#x}"), own, 0, idle)
+        return PythonWait(kind, what.format(f"{self.objects.type_name(own)} {own:#x}"), own, idle=idle)
 
     def _runs(self, rows: list[_Row]) -> Iterator[int]:
         """Yield the futures whose calls a worker runs."""
@@ -179,14 +205,18 @@ class ThreadReader:
 
     def _native_id(self, thread: int) -> int:
         value = self.objects.attribute(thread, "_native_id")
-        return value and self.objects.integer(value) or 0
+        return (self.objects.integer(value) if value else None) or 0
 
     @cached_property
     def _native_ids(self) -> dict[int, int]:
         """The thread ids by what the threads are to Python (`ident`), which is in front of them."""
         at = self._interpreter.layout.native_thread_id - 8
-        states = thread_states(self._interpreter, self._read)
-        return {self.objects.word(state + at): tid for tid, own in states.items() for state in own if tid}
+        states = self._states.items()
+        return {self.objects.word(state + at): tid for tid, own in states for state in own if tid}
+
+    @cached_property
+    def _states(self) -> dict[int, list[int]]:
+        return thread_states(self._interpreter, self._read)
 
 
 def _rows(stack: PythonStack) -> list[_Row]:

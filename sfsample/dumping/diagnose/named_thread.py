@@ -109,7 +109,8 @@ def _key(thread: NamedThread) -> object:
         return dump.tid
     pcs = tuple(frame.pc for frame in dump.stack.frames)
     call = dump.call.name if dump.call else None
-    python = (dump.python.activations, dump.python.is_whole, dump.facts.locals) if dump.python else None
+    facts = dump.facts
+    python = (dump.python.activations, dump.python.is_whole, facts.locals, facts.tasks) if dump.python else ()
     return (dump.state, dump.capture, call, pcs, dump.stack.stop_reason, python)
 
 

@@ -40,9 +40,7 @@ def _entered(wait: PythonWait, threads: Sequence[ThreadDump]) -> tuple[int | Non
     return (holders[0], "in a with statement") if len(holders) == 1 else (None, "a Lock notes no owner")
 
 
-def _computes(
-    thread: ThreadDump, wait: PythonWait, threads: Sequence[ThreadDump]
-) -> tuple[int | None, str]:
+def _computes(thread: ThreadDump, wait: PythonWait, threads: Sequence[ThreadDump]) -> tuple[int | None, str]:
     runners = [other.tid for other in threads if wait.address in other.facts.runs]
     if runners:
         return (runners[0], "") if len(runners) == 1 else (None, "")
