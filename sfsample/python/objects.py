@@ -46,6 +46,8 @@ class Objects:
     def __init__(self, layout: Layout, read: ReadMemory) -> None:
         self.layout, self._target = layout, read
         self._left = _MAX_READS
+        self._shapes: dict[int, tuple[int, int]] = {}  # of code objects: variables, and room for values
+        self._depths: dict[tuple[int, int], int] = {}  # of code objects, at instructions
         self._texts: dict[int, str] = {}  # of keys and of types, which are seldom freed
 
     def _read(self, address: int, size: int) -> bytes | None:
@@ -164,10 +166,19 @@ class Objects:
 
     def slots(self, frame: PythonFrame) -> tuple[int, ...]:
         """Return the objects of a frame: locals, cells, and its value stack, which may have old entries."""
-        at = frame.code + self.layout.first_line
-        count, room = (self.word(at + 4) & 0xFFFFFFFF, self.word(at - 4) & 0xFFFFFFFF)
-        words = self.words(frame.address + self.layout.frame_bytes, min(count + room, _MAX_SLOTS))
+        count = min(sum(self._shape(frame.code)), _MAX_SLOTS)
+        words = self.words(frame.address + self.layout.frame_bytes, count)
         return tuple(0 if word & _TAGS == _TAGS else word & ~_TAGS for word in words)
+
+    def variables(self, frame: PythonFrame) -> int:
+        """Return how many slots of a frame are locals and cells; behind them is its value stack."""
+        return self._shape(frame.code)[0]
+
+    def _shape(self, code: int) -> tuple[int, int]:
+        if code not in self._shapes:
+            at = code + self.layout.first_line
+            self._shapes[code] = self.word(at + 4) & 0xFFFFFFFF, self.word(at - 4) & 0xFFFFFFFF
+        return self._shapes[code]
 
     def local_names(self, frame: PythonFrame) -> tuple[str, ...]:
         """Return the names of the first slots of a frame."""
@@ -214,10 +225,10 @@ class Objects:
 
     def entered(self, frame: PythonFrame) -> Iterator[int]:
         """Yield the objects written in C that a frame is inside a `with` of, as its exception table says."""
-        depth = self._depth(frame)
-        count = self.word(frame.code + self.layout.first_line + 4) & 0xFFFFFFFF
+        count, depth = self.variables(frame), self._depth(frame)
+        stack = self.slots(frame)[count : count + depth] if depth else ()
         before: str | None = ""
-        for slot in filter(None, self.slots(frame)[count : count + depth]):
+        for slot in filter(None, stack):
             kind = self.type_name(slot)
             method = self.word(slot + 16)
             if kind == "builtin_function_or_method" and self.c_string(self.word(method)) == "__exit__":
@@ -228,6 +239,12 @@ class Objects:
 
     def _depth(self, frame: PythonFrame) -> int:
         """Return how many entries of the value stack are certainly in use."""
+        key = frame.code, frame.instruction
+        if key not in self._depths:
+            self._depths[key] = self._read_depth(frame)
+        return self._depths[key]
+
+    def _read_depth(self, frame: PythonFrame) -> int:
         table = self.word(frame.code + _CODE_EXCEPTIONS)
         size = self.word(table + self.layout.bytes_size)
         if not 0 < size <= _MAX_TABLE_BYTES or self.type_name(table) != "bytes":

@@ -166,14 +166,13 @@ class TaskReader:
     def _stack(self, frame: PythonFrame) -> tuple[int, ...]:
         """Return the value stack of a frame that is suspended; empty: it runs."""
         objects, minor = self._objects, self._objects.layout.minor
-        count = objects.word(frame.code + objects.layout.first_line + 4) & 0xFFFFFFFF
         top = objects.word(frame.address + 64)
         if minor >= 14:
             top = (top - frame.address - objects.layout.frame_bytes) // 8
         else:
             top &= 0xFFFFFFFF
         slots = objects.slots(frame)
-        return slots[count:top] if count <= top <= len(slots) else ()
+        return slots[objects.variables(frame) : top] if 0 < top <= len(slots) else ()
 
     def _awaits(
         self, rows: list[tuple[PythonPlace, PythonFrame]], awaited: int

@@ -26,6 +26,7 @@ _SYNC, _OWNER = 16, 24  # in a lock or queue: its semaphore or mutex; in an RLoc
 _RING = 24  # in a SimpleQueue since 3.13: where the next item comes, which is next, the items, and two sizes
 _HANDLE_BYTES = 128  # of a ThreadHandle, at most
 _METHOD_SELF = 24  # in a builtin_function_or_method
+_MAX_JOINT_BYTES = 1 << 15  # of frames, that are read at once
 _MAX_QUEUED = 1000
 _MAX_RUNNING = 100  # calls of executors inside each other
 _MAX_LOCAL_FRAMES = 1000  # of a stack, whose locals are read
@@ -126,11 +127,19 @@ class ThreadReader:
 
     def is_there(self, stack: PythonStack) -> bool:
         """Whether each frame is where it was when the thread was captured."""
-        return all(map(self._is_there, stack.frames))
+        size, frames = self._interpreter.layout.frame_bytes, stack.frames
+        start = min((frame.address for frame in frames), default=0)
+        length = max((frame.address for frame in frames), default=0) + size - start
+        joint = self._read(start, length) if length <= _MAX_JOINT_BYTES else None  # most lie in one chunk
+        if joint is None:
+            return all(map(self._is_there, frames))
+        return all(self._is_in(frame, joint[frame.address - start :][:size]) for frame in frames)
 
     def _is_there(self, frame: PythonFrame) -> bool:
+        return self._is_in(frame, self._read(frame.address, self._interpreter.layout.frame_bytes))
+
+    def _is_in(self, frame: PythonFrame, data: bytes | None) -> bool:
         layout = self._interpreter.layout
-        data = self._read(frame.address, layout.frame_bytes)
         code = word_in(data, layout.executable) & ~_TAGS
         return (code, word_in(data, layout.instruction)) == frame[1:]
 
@@ -145,6 +154,8 @@ class ThreadReader:
         if kind == "_queue.SimpleQueue":
             what = f"an item in queue.SimpleQueue {lock:#x}, which is empty"
             return PythonWait("queue", what, lock, idle=True)
+        if _is(place, "threading.py", "_shutdown"):
+            return PythonWait("thread", "the end of all threads that are not daemons", 0)
         is_handle = kind == "_thread._ThreadHandle"
         if lock and _is(place, "threading.py", "Thread.join" if is_handle else _JOIN_BEFORE_3_13):
             joined = objects.local(frame, "self")

@@ -1,6 +1,7 @@
 """Finds the thread that has to act before a thread in Python goes on, from the facts of all threads.
 
-An RLock states its owner.  A Lock does not: it is held by the one thread that is inside a `with` of it.  A
+An RLock states its owner.  A Lock does not: it is held by the one thread that is inside a `with` of it, if
+both slept at one instant.  A
 result is computed by the thread that runs the call; one that is still in the queue of an executor waits for
 its workers, each of which may wait for another result there.
 """
@@ -29,15 +30,19 @@ def python_wait(thread: ThreadDump, threads: Sequence[ThreadDump], tids: Mapping
         return None
     tid, note = tids.get(wait.owner), ""
     if wait.kind == "lock":
-        tid, note = _entered(wait, threads)
+        tid, note = _entered(thread, wait, threads)
     elif wait.kind == "future":
         tid, note = _computes(thread, wait, threads)
     return Answer(wait.kind, wait.what, tid, note, wait.idle)
 
 
-def _entered(wait: PythonWait, threads: Sequence[ThreadDump]) -> tuple[int | None, str]:
-    holders = [other.tid for other in threads if wait.address in other.facts.entered]
-    return (holders[0], "in a with statement") if len(holders) == 1 else (None, "a Lock notes no owner")
+def _entered(thread: ThreadDump, wait: PythonWait, threads: Sequence[ThreadDump]) -> tuple[int | None, str]:
+    holders = [other for other in threads if wait.address in other.facts.entered]
+    if len(holders) == 1 and (thread.asleep and holders[0].asleep):
+        spans = thread.asleep, holders[0].asleep
+        if max(spans)[0] <= min(end for _, end in spans):
+            return holders[0].tid, "in a with statement"
+    return None, "a Lock notes no owner"
 
 
 def _computes(thread: ThreadDump, wait: PythonWait, threads: Sequence[ThreadDump]) -> tuple[int | None, str]:

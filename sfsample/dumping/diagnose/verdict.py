@@ -21,12 +21,11 @@ ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
 _MIN_BUSY_SHARE = 0.8  # of the time between the samples: a thread that ran or waited for a CPU so long spins
 _MAX_CALLS_BELOW_LOOP = 2  # frames between the looping function and the innermost one
-# of which every waiting thread is a finding
-_LOCK_KINDS = ("mutex", "read lock", "write lock", "barrier", "lock", "rlock")
+_LOCK_KINDS = ("mutex", "read lock", "write lock", "barrier")  # of which every waiting thread is a finding
 _SOCKET_KINDS = ("read", "write", "connect")
 # waits for something outside the process, or for an unknown thread of it; each is a finding
 _OUTSIDE_KINDS = ("kernel", "vfork", "stopped", "file lock", "full pipe", "connect", "name resolution",
-                  "write", "database lock", "once")  # fmt: skip
+                  "write", "database lock", "once", "lock", "rlock")  # fmt: skip
 
 
 class Finding(NamedTuple):
