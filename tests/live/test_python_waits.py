@@ -1,6 +1,7 @@
 """A dump of a hung Python program names the deadlock, or what each thread and task waits for."""
 
 import json
+import random
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,12 @@ from typing import Any
 
 import pytest
 
+import sfsample
+from sfsample.process.process import LiveProcess
+from sfsample.process.vm import read_memory
+from sfsample.python.find import find_interpreter
+from sfsample.python.tasks import find_table
+from sfsample.python.waits import ThreadReader
 from tests.live.cli_runner import sfsample as run_cli
 from tests.live.targets import assert_untraced, wait_until
 from tests.live.test_python_frames import DATA, PYTHONS
@@ -114,6 +121,33 @@ def test_tasks_that_wait_for_each_other_are_a_deadlock(python):
         assert tasks["consumer"]["waits_for"].startswith("an item in asyncio.Queue 0x")
         assert [frame["function"] for frame in tasks["consumer"]["frames"]] == [
             "Queue.get", "tasks.<locals>.get"]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["rlocks", "pool2", "tasks", "locals"])
+def test_memory_that_is_damaged_gives_facts_or_none(python, way):
+    """Words that are read are others at random: pointers lead to objects of another type."""
+    with hung(python, way) as (pid, _):
+        dump_when(pid, lambda dump: deadlocks(dump) or waits(dump))
+        process = LiveProcess(pid, attach=False)
+        stacks = [thread.python for thread in sfsample.dump(pid).threads if thread.python]
+        interpreter = find_interpreter(process.modules, lambda at, size: read_memory(pid, at, size))
+        assert interpreter is not None
+        assert stacks
+        for seed in range(30):
+            chance, seen = random.Random(seed), [0, 1, (1 << 64) - 1]  # noqa: S311
+
+            def read(at, size, chance=chance, seen=seen):
+                data = read_memory(pid, at, size)
+                if data and size == 8:
+                    seen.append(int.from_bytes(data, "little"))
+                    return chance.choice(seen).to_bytes(8, "little") if chance.random() < 0.05 else data
+                return data
+
+            reader = ThreadReader(interpreter, read, find_table(process.modules))
+            for stack in stacks:
+                assert len(reader.facts(stack, pid, seen[-1]).tasks) <= 1000
+                assert all(len(text) < 500 for frame in reader.locals(stack) for _, text in frame)
+        process.close()
 
 
 def test_locals_are_short_texts(python):
