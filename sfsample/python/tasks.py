@@ -7,7 +7,7 @@ implementation are known, which is the usual one.
 Source: Modules/_asynciomodule.c, Objects/genobject.c and Lib/asyncio of CPython 3.11 to 3.15.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -94,12 +94,11 @@ class TaskReader:
         self._coro = self._table[5] if self._table else _CORO.get(minor, 128)
         self._frame = 80 if minor == 11 else 72  # gi_iframe
 
-    def tasks(self, loop_frame: PythonFrame, state: int) -> tuple[Task, ...]:
-        """Return the tasks of a loop, of which this is the frame of `_run_once`, in this thread state."""
-        loop = self._objects.local(loop_frame, "self")
-        found = dict.fromkeys([*self._linked(state), *self._weakly(loop_frame)])
-        own = [at for at in found if self._objects.word(at + _LOOP) == loop]
-        tasks = map(self._task, filter(self._is_alive, own[:_MAX_TASKS]))
+    def tasks(self, states: Sequence[int], loop_frame: PythonFrame | None) -> tuple[Task, ...]:
+        """Return the tasks of a thread, by its thread states, and by the frame of `_run_once` of its loop."""
+        linked = [task for state in states for task in self._linked(state)]
+        found = dict.fromkeys([*linked, *(self._weakly(loop_frame) if loop_frame else ())])
+        tasks = map(self._task, filter(self._is_alive, [*found][:_MAX_TASKS]))
         return tuple(sorted(tasks, key=lambda task: (len(task.name), task.name)))
 
     def _is_alive(self, task: int) -> bool:
@@ -109,7 +108,7 @@ class TaskReader:
 
     def _linked(self, state: int) -> Iterator[int]:
         """Yield the tasks of the list of a thread, which is a circle around its head."""
-        if not self._table or not state:
+        if not self._table:
             return
         head, seen = state + self._table[_HEAD], set[int]()
         at = self._objects.word(head)
@@ -119,8 +118,9 @@ class TaskReader:
             at = self._objects.word(at)
 
     def _weakly(self, loop_frame: PythonFrame) -> Iterator[int]:
-        """Yield the tasks of the WeakSet in the module."""
+        """Yield the tasks of a loop from the WeakSet in the module."""
         objects, minor = self._objects, self._objects.layout.minor
+        loop = objects.local(loop_frame, "self")
         frame_globals = objects.word(loop_frame.address + (8 if minor == 11 else 24))
         module = objects.item(frame_globals, "tasks")
         name = "_all_tasks" if minor == 11 else "_scheduled_tasks"
@@ -132,7 +132,7 @@ class TaskReader:
         for at in range(table, table + 16 * count, 16):
             reference = objects.word(at)
             task = objects.word(reference + 16) if reference else 0
-            if task and objects.type_name(task) == "_asyncio.Task":
+            if task and objects.word(task + _LOOP) == loop and objects.type_name(task) == "_asyncio.Task":
                 yield task
 
     def _task(self, address: int) -> Task:

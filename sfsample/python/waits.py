@@ -116,8 +116,7 @@ class ThreadReader:
     def _tasks_of(self, rows: list[_Row], native_id: int) -> tuple[Task, ...]:
         loop = next((frame for place, frame in rows
                      if _is(place, "asyncio/base_events.py", "BaseEventLoop._run_once")), None)  # fmt: skip
-        states = self._states.get(native_id, [0])
-        return self._tasks.tasks(loop, states[0]) if loop else ()
+        return self._tasks.tasks(self._states.get(native_id, ()), loop)
 
     def locals(self, stack: PythonStack) -> tuple[tuple[tuple[str, str], ...], ...]:
         """Return the locals of each frame; those of a frame that has gone on meanwhile are empty."""
