@@ -40,6 +40,8 @@ def dump_flags(parser: ArgumentParser) -> None:
         help="time between these samples (default: 50ms)")  # fmt: skip
     add("--depth", type=values.positive, metavar="N",
         help="show at most N frames of each stack (default: all)")  # fmt: skip
+    add("--locals", action="store_true",
+        help="show arguments and locals of Python frames, which may have secrets")  # fmt: skip
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--no-stop", action="store_true", help="stop no thread; running threads are not shown")
     when.add_argument("--consistent", action="store_true",

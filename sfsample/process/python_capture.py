@@ -17,7 +17,7 @@ from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
-from sfsample.python.find import find_interpreter
+from sfsample.python.find import Interpreter, find_interpreter
 from sfsample.python.names import PythonStack
 from sfsample.python.runtime import Gil, PythonRuntime
 
@@ -42,6 +42,7 @@ class PythonCapture:
         self._tid = process.pid  # of a thread by which memory is read
         self._pieces: dict[tuple[Span, ...], Pieces] = {}  # that were read last
         self._runtime: PythonRuntime | None = None
+        self.interpreter: Interpreter | None = None
         self._mapping: Mapping | None = None  # of the interpreter's code
         self._without: set[Module] = set()  # modules that have no interpreter
         self._in_namespace = process.root.pid != process.pid
@@ -79,14 +80,14 @@ class PythonCapture:
         self._generation = process.modules.generation
         if process.arch.byteorder != "little" or self._mapping in process.modules.mappings:
             return
-        self._mapping, self._runtime, self.problem = None, None, ""
+        self._mapping, self._runtime, self.interpreter, self.problem = None, None, None, ""
         try:
             found = find_interpreter(process.modules, self._read, self._without)
         except BadInput as unknown:
             self.problem = f"no Python frames: {unknown}"
             return
         if found is not None:
-            self._mapping = found.mapping
+            self._mapping, self.interpreter = found.mapping, found
             self._runtime = PythonRuntime(found, self._read, self._read_many)
 
     def _native_id(self, thread: Thread) -> int:

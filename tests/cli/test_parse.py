@@ -173,6 +173,8 @@ def test_unwind_names_every_stepper() -> None:
         ([""], "unknown command"),
         (["recor", "-p", "1"], "unknown command"),
         (["dump", "-p", "1", "-d", "1"], "unrecognized arguments"),
+        (["dump", "-p", "1", "--locals", "--python", "off"], "--locals needs the Python frames"),
+        (["dump", "--core", "x", "--locals"], "--locals needs the Python frames"),
         (["watch", "-p", "1", "--no-history"], "--no-history needs --output-dir"),
         ([*WATCH, "--every", "2s", "--for", "3s"], "--every is shorter than --for"),
         ([*WATCH, "--every", "999ms", "--for", "1ms"], "shorter than a second"),
