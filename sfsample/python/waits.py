@@ -140,7 +140,7 @@ class ThreadReader:
     def _is_in(self, frame: PythonFrame, data: bytes | None) -> bool:
         layout = self._interpreter.layout
         code = word_in(data, layout.executable) & ~_TAGS
-        return (code, word_in(data, layout.instruction)) == frame[1:]
+        return (code, word_in(data, layout.instruction)) == (frame.code, frame.instruction)
 
     def _wait(self, rows: list[_Row], futex: int) -> PythonWait | None:
         place, frame = rows[0]
