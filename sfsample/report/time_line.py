@@ -29,12 +29,13 @@ class TimeLine(NamedTuple):
 def add_columns(slices: Iterable[Columns], stacks: int) -> Columns:
     """Return the sums by stack of columns that refer to so many stacks; the stacks of the sum ascend."""
     seen: set[int] = set()
-    sums = [[0] * stacks for _ in range(3)]
+    samples, wall, cpu = sums = [[0] * stacks for _ in range(3)]
     for numbers, *columns in slices:
         seen.update(numbers)
-        for total, column in zip(sums, columns, strict=True):
-            for stack, number in zip(numbers, column, strict=True):
-                total[stack] += number
+        for stack, one, two, three in zip(numbers, *columns, strict=True):
+            samples[stack] += one
+            wall[stack] += two
+            cpu[stack] += three
     found = sorted(seen)
     return [found, *([total[stack] for stack in found] for total in sums)]
 
