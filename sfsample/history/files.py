@@ -33,6 +33,7 @@ from sfsample.report.time_line import TIME_UNIT_NS, Columns, TimeSlice, add_colu
 DAY_S = 86400
 _VERSION = 3  # of the tables
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite", re.ASCII)
+_ASIDE = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite\.damaged-\d{8}T\d{6}Z(?:-wal|-journal)?", re.ASCII)
 _BESIDE = ("-wal", "-shm", "-journal")  # files of SQLite's that belong to a database
 _BUSY_S = 30.0  # another process may write for so long
 _MAX_STEPS = 500  # callbacks during one statement, each after _STEP instructions: 10 to 20 s
@@ -49,6 +50,10 @@ _SCHEMA = (
     "CREATE TABLE gap (begin_s REAL, end_s REAL, service TEXT, why TEXT)",
 )
 _COUNTER = "CREATE TABLE sqlite_sequence(name,seq)"  # SQLite's, for AUTOINCREMENT
+
+
+class Damaged(BadInput):
+    """A file is none of SQLite's, or not whole: what is added to it may be lost."""
 
 
 class FileName(NamedTuple):
@@ -71,12 +76,19 @@ class FileName(NamedTuple):
 
 def file_names(directory: str) -> list[FileName]:
     """Return the files of a history, the oldest first.  Raises OSError."""
-    found = []
-    for match in filter(None, map(_NAME.fullmatch, os.listdir(directory))):
+    return sorted(name for _, name in _matching(directory, _NAME))
+
+
+def files_set_aside(directory: str) -> list[tuple[FileName, str]]:
+    """Return the paths of what was set aside, and instead of which file, the oldest first.  Raises OSError."""
+    return sorted((name, os.path.join(directory, found)) for found, name in _matching(directory, _ASIDE))
+
+
+def _matching(directory: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, FileName]]:
+    for match in filter(None, map(pattern.fullmatch, os.listdir(directory))):
         with suppress(ValueError):
             day = timegm(time.strptime(match[1], "%Y-%m-%d")) // DAY_S
-            found.append(FileName(directory, day))
-    return sorted(found)
+            yield match[0], FileName(directory, day)
 
 
 def check_owner(path: str, *, directory: bool = False) -> None:
@@ -96,6 +108,17 @@ def remove(name: FileName) -> None:
     for suffix in (*_BESIDE, ""):
         with suppress(FileNotFoundError):
             os.unlink(name.path + suffix)
+
+
+def set_aside(name: FileName) -> str:
+    """Rename a damaged file, and what SQLite keeps beside it; return the new path."""
+    path = f"{name.path}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    for suffix in (*_BESIDE, ""):
+        with suppress(FileNotFoundError):
+            os.rename(name.path + suffix, path + suffix)
+    with suppress(FileNotFoundError):
+        os.unlink(f"{path}-shm")  # an index of the log, which SQLite makes anew
+    return path
 
 
 class HistoryFile:
@@ -159,7 +182,7 @@ class HistoryFile:
             return self._db.execute(statement, values).lastrowid or 0
         except sqlite3.DatabaseError as failure:
             if type(failure) is sqlite3.DatabaseError:  # not one of its subclasses, such as for a full disk
-                raise BadInput(f"damaged: {failure}") from None
+                raise Damaged(f"damaged: {failure}") from None
             raise
 
     def _rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
@@ -170,7 +193,8 @@ class HistoryFile:
             with closing(self._db.execute(query, values)) as cursor:
                 yield from cursor
         except (sqlite3.Error, UnicodeDecodeError) as failure:
-            raise BadInput(f"damaged: {failure}") from None
+            kind = Damaged if type(failure) is sqlite3.DatabaseError else BadInput
+            raise kind(f"damaged: {failure}") from None
         finally:
             self._db.set_progress_handler(None, 0)
 
@@ -222,7 +246,10 @@ class HistoryFile:
         if service not in self._names:
             names = Names()
             for (batch,) in self._rows("SELECT batch FROM names WHERE service = ? ORDER BY id", service):
-                names.unpack(batch, self._budget)
+                try:
+                    names.unpack(batch, self._budget)
+                except BadInput as failure:
+                    raise Damaged(str(failure)) from None
             self._names[service] = names
         return self._names[service]
 
