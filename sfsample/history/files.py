@@ -80,7 +80,7 @@ def file_names(directory: str) -> list[FileName]:
 
 
 def files_set_aside(directory: str) -> list[tuple[FileName, str]]:
-    """Return the paths of what was set aside, and instead of which file, the oldest first.  Raises OSError."""
+    """Return what was set aside: of which file, and the path; the oldest first.  Raises OSError."""
     return sorted((name, os.path.join(directory, found)) for found, name in _matching(directory, _ASIDE))
 
 
@@ -297,6 +297,12 @@ class HistoryFile:
                 raise BadInput(f"slice {facts.id}: it has {samples} samples instead of {facts.samples}")
             return unpack_json(stats, self._budget).plain_object(), columns
         raise BadInput(f"slice {facts.id}: it has no stacks")
+
+    def is_whole(self, facts: SliceFacts) -> bool:
+        """Whether the stacks of a slice can be read."""
+        with suppress(BadInput):
+            return bool(self.stacks(facts))
+        return False
 
     def integrity(self) -> list[str]:
         """Return what SQLite finds to be damaged."""

@@ -222,7 +222,7 @@ class History:
         def ask(file: HistoryFile) -> Iterator[None]:
             facts = [*file.facts()]
             for selection, found in zip(selections, parts, strict=True):
-                found += [file.report(group) for group in _groups(facts, selection)]
+                found.extend(self._answers(file, facts, selection, file.report))
                 yield
 
         self._read(selections, ask)
@@ -232,12 +232,27 @@ class History:
         """Return one report of slices, and what each of them has of its stacks."""
 
         def ask(file: HistoryFile) -> Iterator[tuple[Report, list[TimeSlice]]]:
-            for group in _groups(file.facts(), selection):
-                yield file.report(group), file.time_slices(group)
+            return self._answers(file, file.facts(), selection,
+                                 lambda group: (file.report(group), file.time_slices(group)))  # fmt: skip
 
         parts = self._read([selection], ask)
         gaps = [(gap.begin_s, gap.end_s, gap.why) for gap in self.gaps(selection)]
         return self._merge([report for report, _ in parts]), TimeLine(renumber(parts), gaps)
+
+    def _answers(self, file: HistoryFile, slices: Iterable[SliceFacts], selection: Selection,
+                 ask: Callable[[Sequence[SliceFacts]], _T]) -> Iterator[_T]:  # fmt: skip
+        """Yield the answer for each group of slices; those that cannot be read are left out, and noted."""
+        for group in _groups(slices, selection):
+            try:
+                answer = ask(group)
+            except BadInput as failure:
+                whole = [*filter(file.is_whole, group)]
+                what = f"{len(group) - len(whole)} of {len(group)} slices of {group[0].service}"
+                self.problems[f"{file.path}: {what}: {failure}"] = None
+                if not whole:
+                    continue
+                answer = ask(whole)
+            yield answer
 
     def _merge(self, reports: list[Report]) -> Report:
         try:
