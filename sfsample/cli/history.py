@@ -338,6 +338,8 @@ def _check(history: History, arguments: Namespace) -> int:
 def _push(history: History, arguments: Namespace) -> int:
     from sfsample.cli.push.command import push  # http.client takes long to import
 
+    if arguments.service is not None:
+        _chosen(history, Selection(arguments.service))
     return push(history, arguments)
 
 
