@@ -27,6 +27,7 @@ from sfsample.report.json_text import json_text
 from sfsample.report.report import CPU, SAMPLES, Report
 
 _MAX_ROWS = 20  # functions in a table, unless verbose
+_MAX_VALUE = 60  # characters of a label, in a table
 _DIFF_S = 3600.0  # compared without --for
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -182,10 +183,14 @@ def _table(slices: list[SliceFacts], gaps: list[Gap]) -> Iterator[str]:
 
 def _columns(facts: SliceFacts) -> str:
     covered = "-" if facts.coverage is None else f"{100 * facts.coverage:.0f} %"
-    labels = "".join(f" {key}={value}" for key, value in facts.labels.items())
+    labels = "".join(f" {key}={_cut(value)}" for key, value in facts.labels.items())
     pinned = " pinned" if facts.pinned else ""
     cpu_s = facts.cpu_charged_ns / 1e9
     return f"{facts.samples:7}  {cpu_s:6.2f}  {covered:>7}  {facts.tier:4}{pinned}{labels}".rstrip()
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= _MAX_VALUE else f"{value[:_MAX_VALUE]}..."
 
 
 def _show(history: History, arguments: Namespace) -> int:

@@ -329,3 +329,20 @@ def test_diff_says_what_it_has_not_and_that_times_are_the_same(run):
     assert "warning: after: there are slices for 3 min of 1 h\n" in err
     assert "slices in common" not in err
     assert "warning: both times have slices in common\n" in run("diff", *words, "--with", "-185m")[2]
+
+
+def test_since_now_is_no_date_of_the_future(run):
+    code, _, err = run("list", "--since", "now")
+    now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(NOW_S))
+    assert (code, err.splitlines()[0]) == (1, f"sfsample: no slice is selected: {now} to now UTC")
+
+
+def test_long_label_is_cut_in_the_table_only(run, directory):
+    from sfsample.history.facts import Slice
+
+    history = History(directory)
+    long = report(FAST)._replace(labels={"pod": "x" * 256})
+    history.add(Slice(NOW_S - 60, NOW_S, "long", long))
+    history.close()
+    assert "x" * 61 not in run("list", "--service", "long")[1]
+    assert "x" * 256 in run("list", "--service", "long", "--json")[1]
