@@ -27,6 +27,7 @@ from sfsample.report.json_text import json_text
 from sfsample.report.report import CPU, SAMPLES, Report
 
 _MAX_ROWS = 20  # functions in a table, unless verbose
+_MAX_SERVICES = 10  # that an error lists
 _MAX_VALUE = 60  # characters of a label, in a table
 _DIFF_S = 3600.0  # compared without --for
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -62,7 +63,9 @@ def _chosen(history: History, selection: Selection, *, one_service: bool = True)
     """Return the slices, of which there are some, and of one service."""
     slices = history.slices(selection)
     if not slices:
-        raise SfsampleError(f"no slice is selected: {_selected(selection)}", *_contents(history))
+        raise SfsampleError(
+            f"no slice is selected: {_selected(selection)}", *_contents(history, selection.service)
+        )
     services = sorted({facts.service for facts in slices})
     if one_service and len(services) > 1:
         raise SfsampleError(f"several services are selected: {', '.join(services)}", "use --service NAME")
@@ -129,16 +132,20 @@ def _selected(selection: Selection) -> str:
     return ", ".join(filter(None, parts)) or "the history is empty"
 
 
-def _contents(history: History) -> Iterator[str]:
-    """Yield what there is instead: a line for each service."""
+def _contents(history: History, wanted: str | None = None) -> Iterator[str]:
+    """Yield what there is instead: a line for the service that is wanted, else for each of some."""
     slices: dict[str, list[SliceFacts]] = {}
     for facts in history.slices():
         slices.setdefault(facts.service, []).append(facts)
     if not slices:
         yield f"{history.directory} has no slice"
-    for service, found in sorted(slices.items()):
+    shown = [wanted] if wanted in slices else sorted(slices)[:_MAX_SERVICES]
+    for service in filter(None, shown):
+        found = slices[service]
         last = max(facts.end_s for facts in found)
         yield f"there is {service}: {_slices(len(found))}, {_time(found[0].begin_s)} to {_time(last)} UTC"
+    if wanted not in slices and len(slices) > len(shown):
+        yield f"and {len(slices) - len(shown)} more services: sfsample history list shows them"
 
 
 # -- actions

@@ -346,3 +346,17 @@ def test_long_label_is_cut_in_the_table_only(run, directory):
     history.close()
     assert "x" * 61 not in run("list", "--service", "long")[1]
     assert "x" * 256 in run("list", "--service", "long", "--json")[1]
+
+
+def test_empty_selection_lists_the_service_that_is_wanted_or_some(run, directory):
+    from sfsample.history.facts import Slice
+
+    history = History(directory)
+    for at in range(12):
+        history.add(Slice(NOW_S - 60, NOW_S, f"s{at:02}", report(FAST)))
+    history.close()
+    _, _, err = run("show", "--service", "redis", "--at", "-9h")
+    assert [line.split()[2] for line in err.splitlines()[1:]] == ["redis:"]
+    lines = run("show", "--service", "rediss")[2].splitlines()[1:]
+    assert len(lines) == 11
+    assert lines[-1] == "  and 4 more services: sfsample history list shows them"
