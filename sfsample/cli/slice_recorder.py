@@ -26,6 +26,7 @@ from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 from sfsample.recording.summary import missing_name_lines, no_sample_lines
 from sfsample.report.formats import FORMATS
+from sfsample.report.report import SECONDS
 from sfsample.report.services import by_service
 from sfsample.symbolize.symbolizer import Symbolizer
 
@@ -118,6 +119,7 @@ class SliceRecorder:
         arguments, stats = self._arguments, profile.stats
         symbolizer = api.symbolizer(profile, symbol_options(arguments))
         report = with_names(lambda: api.named(profile, symbolizer), symbolizer, self._interrupt)
+        report = report._replace(stats={**(report.stats or {}), SECONDS: profile.cpu_ms_by_second()})
         whole = Slice(begin_s, begin_s + stats.duration_s, self._target, report)
         is_one = arguments.name or arguments.unit
         parts = [whole] if is_one else [whole._replace(service=name, report=part)

@@ -18,16 +18,17 @@ import time
 from calendar import timegm
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from math import inf
 from secrets import randbelow
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from sfsample.errors import BadInput
 from sfsample.history.blobs import Names, in_units, pack_columns, pack_json, unpack_columns, unpack_json
-from sfsample.history.facts import COLUMNS, Gap, SliceFacts, as_row, read_facts, read_gap
+from sfsample.history.facts import COLUMNS, Gap, Selection, SliceFacts, as_row, read_facts, read_gap
 from sfsample.report.budget import Budget
 from sfsample.report.merge import common, common_values, sum_known, sum_stats
-from sfsample.report.report import WEIGHTS, Report
+from sfsample.report.report import SECONDS, WEIGHTS, Report
 from sfsample.report.time_line import TIME_UNIT_NS, Columns, TimeSlice, add_columns
 
 DAY_S = 86400
@@ -225,11 +226,17 @@ class HistoryFile:
 
     # -- reading
 
-    def facts(self, first: int = 0) -> Iterator[SliceFacts]:
-        """Yield the facts of all slices, or of those from a number on, in the order of these."""
+    def facts(self, first: int = 0, chosen: Selection = Selection()) -> Iterator[SliceFacts]:  # noqa: B008
+        """Yield the facts of slices from a number on, in the order of these.
+
+        Those that are not of the service and time that are chosen may be left out.
+        """
         stem = os.path.basename(self.path).removesuffix(".sqlite")
-        query = f"SELECT id, {_FACTS} FROM slice WHERE id >= ? ORDER BY id LIMIT {_MAX_SLICES}"  # noqa: S608 - constants
-        for number, *row in self._rows(query, first):
+        is_any = chosen.begin_s == 0 and chosen.end_s == inf
+        query = f"""SELECT id, {_FACTS} FROM slice WHERE id >= ? AND coalesce(service = ?, 1)
+                    AND (? OR end_s >= ? AND begin_s <= ?) ORDER BY id LIMIT {_MAX_SLICES}"""  # noqa: S608 - constants
+        values = first, chosen.service, is_any, chosen.begin_s, chosen.end_s
+        for number, *row in self._rows(query, *values):
             yield read_facts(f"{stem}.{number}", row)
 
     def tiers(self) -> set[str]:
@@ -281,8 +288,12 @@ class HistoryFile:
 
     def time_slices(self, facts: Sequence[SliceFacts]) -> list[TimeSlice]:
         """Return slices with the indexes that their stacks have in `report` of all of them."""
-        found = [TimeSlice(*each[1:3], each.cpu_charged_ns, each.cpu_sampled_ns, self.stacks(each)[1])
-                 for each in facts]  # fmt: skip
+        found = []
+        for each in facts:
+            stats, columns = self.stacks(each)
+            found.append(
+                TimeSlice(*each[1:3], each.cpu_charged_ns, each.cpu_sampled_ns, columns, _seconds(stats))
+            )
         numbers = sorted({stack for each in found for stack in each.columns[0]})
         place = {stack: at for at, stack in enumerate(numbers)}
         return [each._replace(columns=[[place[stack] for stack in each.columns[0]], *each.columns[1:]])
@@ -320,6 +331,7 @@ class HistoryFile:
         columns = (numbers, samples, *map(in_units, times))  # threads that differ by their ids alone are one
         stats = sum_stats([report.stats or {}]) or {}
         stats["problems"] = [str(text) for text in stats["problems"][:_MAX_PROBLEMS]]
+        stats[SECONDS] = (report.stats or {}).get(SECONDS) or []  # merged slices have none
         self._insert(facts, stats, add_columns([columns], len(names.stacks.rows)))
 
     def _insert(self, facts: SliceFacts, stats: dict[str, Any], columns: Columns) -> None:
@@ -352,3 +364,11 @@ class HistoryFile:
         for each in facts:
             for table in ("slice", "stacks"):
                 self._run(f"DELETE FROM {table} WHERE id = ?", each.number)  # noqa: S608
+
+
+def _seconds(stats: dict[str, Any]) -> tuple[int, ...]:
+    """Return the CPU time in each second of a slice; empty where it is not known."""
+    found = stats.get(SECONDS)
+    if not isinstance(found, list) or not all(type(ms) is int and 0 <= ms < 1 << 32 for ms in found):
+        return ()
+    return tuple(found)

@@ -203,7 +203,7 @@ class History:
 
     def slices(self, selection: Selection = Selection()) -> list[SliceFacts]:  # noqa: B008 - immutable
         """Return the facts of slices, the oldest first."""
-        found = self._read([selection], lambda file: filter(selection.has, file.facts()))
+        found = self._read([selection], lambda file: filter(selection.has, file.facts(chosen=selection)))
         return sorted(found, key=lambda facts: (facts.begin_s, facts.service))
 
     def gaps(self, selection: Selection = Selection()) -> list[Gap]:  # noqa: B008 - immutable
@@ -218,9 +218,12 @@ class History:
     def reports(self, selections: Sequence[Selection]) -> list[Report]:
         """Return a report for each selection; each file is read once."""
         parts: list[list[Report]] = [[] for _ in selections]
+        services = {each.service for each in selections}
+        begin_s, end_s = min(each.begin_s for each in selections), max(each.end_s for each in selections)
+        around = Selection(services.pop() if len(services) == 1 else None, begin_s, end_s)
 
         def ask(file: HistoryFile) -> Iterator[None]:
-            facts = [*file.facts()]
+            facts = [*file.facts(chosen=around)]
             for selection, found in zip(selections, parts, strict=True):
                 found.extend(self._answers(file, facts, selection, file.report))
                 yield
@@ -232,7 +235,7 @@ class History:
         """Return one report of slices, and what each of them has of its stacks."""
 
         def ask(file: HistoryFile) -> Iterator[tuple[Report, list[TimeSlice]]]:
-            return self._answers(file, file.facts(), selection,
+            return self._answers(file, file.facts(chosen=selection), selection,
                                  lambda group: (file.report(group), file.time_slices(group)))  # fmt: skip
 
         parts = self._read([selection], ask)

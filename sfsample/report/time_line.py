@@ -17,6 +17,7 @@ class TimeSlice(NamedTuple):
     cpu_charged_ns: int  # what the threads have used
     cpu_sampled_ns: int  # the part of it that samples stand for
     columns: Columns
+    cpu_ms: Sequence[int] = ()  # sampled in each second; empty: not known
 
 
 class TimeLine(NamedTuple):
@@ -46,6 +47,7 @@ def join_slices(group: Sequence[TimeSlice], stacks: int) -> TimeSlice:
         min(each.begin_s for each in group), max(each.end_s for each in group),
         sum(each.cpu_charged_ns for each in group), sum(each.cpu_sampled_ns for each in group),
         add_columns((each.columns for each in group), stacks),
+        group[0].cpu_ms if len(group) == 1 else (),
     )  # fmt: skip
 
 
