@@ -107,7 +107,7 @@ def _long(time_s: float) -> str:
 def _answer(selection: Selection, slices: list[SliceFacts], report: Report) -> Report:
     """Return a report that says what it has not.  Raises SfsampleError if it has nothing."""
     if not report.total():
-        raise SfsampleError(f"no slice can be read: {_selected(selection)}",
+        raise SfsampleError(f"no slice can be read: {_slices(len(slices))} of {slices[0].service}",
                             "sfsample history check shows what is wrong")  # fmt: skip
     missing = _missing(selection, slices, report)
     return report._replace(stats={**(report.stats or {}), "missing": missing}) if missing else report

@@ -318,7 +318,7 @@ def test_export_of_nothing_is_an_error_and_no_file(run, directory, tmp_path):
     for words in (["export", "-o", str(tmp_path / "x.html")], ["export"], ["show"]):
         code, out, err = run(*words, "--service", "redis")
         assert (code, out) == (1, "")
-        assert "sfsample: no slice can be read: --service redis\n" in err
+        assert "sfsample: no slice can be read: 9 slices of redis\n" in err
     assert not (tmp_path / "x.html").exists()
 
 
