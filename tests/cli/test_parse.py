@@ -122,6 +122,12 @@ def test_size_accepts_units(text: str, size: int) -> None:
     assert parse(["-p", "1", "--stack-bytes", text]).stack_bytes == size
 
 
+def test_what_is_kept_is_no_mere_number_of_bytes() -> None:
+    assert parse(["watch", "1", "--keep-bytes", "1M"]).keep_bytes == 1 << 20
+    for words in (["watch", "1", "--keep-bytes", "2"], ["history", "prune", "--keep-bytes", "1023K"]):
+        assert "not a size of at least 1M (500M, 2G)" in usage_error(*words)
+
+
 @pytest.mark.parametrize("text", ["1023", "2G", "K", "1T", "1KB"])
 def test_size_must_be_in_range(text: str) -> None:
     assert "not a size" in usage_error("-p", "1", "--stack-bytes", text)
