@@ -36,14 +36,14 @@ class Room:
         self._remote = array("Q", bytes(16))
         self._one = self._remote.buffer_info()[0], 1
         self._pid = 0
-        self._index, self._extra = JointMemory(b"", (), "little"), dict[int, tuple[int, int]]()
+        self._index, self._is_own = JointMemory(b"", (), "little"), True  # it is not that of a plan
         self.is_whole, self.until_ns = False, 0
         self.reserve(0)
 
     def reserve(self, size: int) -> None:
         """Make room for the pieces of a plan, of `size` bytes, and for what is followed."""
         self.size = self._used = size
-        self.bytes = bytearray(size + _FOLLOWED_BYTES)
+        self.bytes = bytearray((size & -8) + _FOLLOWED_BYTES)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.bytes))
         self.words = memoryview(self.bytes).cast("Q")
 
@@ -61,13 +61,10 @@ class Room:
     def begin(self, pid: int, index: JointMemory, used: int, *, is_whole: bool) -> None:
         """Note what of a plan was copied to the first `used` bytes."""
         self._pid, self._index, self._used, self.is_whole = pid, index, used, is_whole
-        self._extra = {}
+        self._is_own = False
 
     def find(self, address: int, size: int) -> int:
         """Return the position of the word at an address that was copied with `size` bytes; -1: it was not."""
-        have, offset = self._extra.get(address, (0, 0))
-        if size <= have:
-            return offset // 8
         found = self._index.offset(address, size)
         return -1 if found is None else found // 8
 
@@ -83,8 +80,7 @@ class Room:
             or self.read(self._pid, at, size, self._one) < size
         ):
             return -1
-        self._extra[address] = size, at
-        self._used = at + size
+        self._note(address, size)
         return at // 8
 
     def copy_all(self, pieces: Sequence[Span]) -> None:
@@ -99,17 +95,20 @@ class Room:
             for address, size in left:
                 if got < size:
                     break
-                self._extra[address] = size, self._used
-                self._used += size
+                self._note(address, size)
                 got, done = got - size, done + 1
             left = left[done + 1 :]
 
+    def _note(self, address: int, size: int) -> None:
+        """Note that a piece was copied behind the others."""
+        if not self._is_own:
+            self._index, self._is_own = self._index.over(b""), True
+        self._index.add(address, size, self._used)
+        self._used += size
+
     def result(self) -> JointMemory:
         """Return what was copied; the next copy does not change it."""
-        result = self._index.over(bytes(memoryview(self.bytes)[: self._used]))
-        for address, (size, offset) in self._extra.items():
-            result.add(address, size, offset)
-        return result
+        return self._index.over(bytes(memoryview(self.bytes)[: self._used]))
 
 
 class BesidePlan(Protocol):

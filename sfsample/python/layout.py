@@ -208,10 +208,18 @@ def _from_table(minor: int, free_threaded: bool, at: dict[tuple[str, str], int])
 
 
 def _checked(name: str, layout: Layout) -> Layout:
-    """Return a layout whose structures have a sensible size.  Raises BadInput."""
+    """Return a layout whose structures have a sensible size and aligned words.  Raises BadInput."""
     in_frame = max(layout.previous + 8, layout.executable + 8, layout.instruction + 8, layout.owner + 1)
-    if (max(value for value in layout if value is not None) > _MAX_OFFSET
-            or not in_frame <= layout.frame_bytes <= _MAX_FRAME_BYTES):  # fmt: skip
+    in_thread = max(layout.thread_frame, layout.thread_base or 0) + 8
+    words = (layout.frame_bytes, layout.previous, layout.executable, layout.chunk, layout.thread_frame,
+             layout.thread_base or 0, layout.type, layout.linetable)  # fmt: skip
+    if (
+        max(value for value in layout if value is not None) > _MAX_OFFSET
+        or not in_frame <= layout.frame_bytes <= _MAX_FRAME_BYTES
+        or in_thread > layout.thread_bytes
+        or layout.linetable <= layout.type
+        or any(word % 8 for word in words)
+    ):
         raise BadInput(f"{name}: its table of offsets is damaged")
     return layout
 

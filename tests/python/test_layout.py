@@ -10,13 +10,16 @@ from sfsample.python.layout import COOKIE, layout_of
 
 
 def table(minor: int, version: int, *, free_threaded: bool = False, **changes: int) -> bytes:
-    """Return the table of a release: its frames, interpreters behind it, other words from 100 on."""
+    """Return the table of a release: sensible structures, interpreters behind it, other words from 100 on."""
     names = [(group, word) for group, words in layouts._TABLES[minor].items() for word in words.split()]
     size = 24 + 8 * len(names)
     words = {name: 100 + at for at, name in enumerate(names)}
     words |= {("runtime", "interpreters_head"): size + 48, ("object", "size"): 16, ("object", "ob_type"): 8}
     words |= {("frame", "previous"): 8, ("frame", "executable"): 0, ("frame", "instr_ptr"): 56,
-              ("frame", "owner"): 74, ("frame", "localsplus"): 80}  # fmt: skip
+              ("frame", "owner"): 74, ("frame", "localsplus"): 80, ("thread", "current_frame"): 72,
+              ("thread", "base_frame"): 80, ("thread", "datastack_chunk"): 232, ("code", "filename"): 112,
+              ("code", "qualname"): 128, ("code", "linetable"): 136}  # fmt: skip
+    words = {name: value for name, value in words.items() if name in names}
     words |= {tuple(name.split("__")): value for name, value in changes.items()}  # type: ignore[misc]
     return struct.pack(f"<8sQQ{len(names)}Q", COOKIE, version, free_threaded, *words.values())
 
@@ -64,6 +67,11 @@ def test_old_versions_have_fixed_offsets():
         (0x030D00F0, table(13, 0, runtime__interpreters_head=640), "is not that of the release"),
         (0x030E00F0, table(13, 0), "is missing"),
         (0x030E00F0, table(14, 0, thread__next=1 << 40), "is damaged"),
+        (0x030E00F0, table(14, 0, frame__owner=80), "is damaged"),
+        (0x030E00F0, table(14, 0, frame__localsplus=84), "is damaged"),
+        (0x030E00F0, table(14, 0, frame__localsplus=1 << 16), "is damaged"),
+        (0x030E00F0, table(14, 0, thread__datastack_chunk=40), "is damaged"),
+        (0x030E00F0, table(14, 0, code__linetable=0), "is damaged"),
     ],
 )
 def test_other_versions_are_refused(version, data, why):
