@@ -10,10 +10,12 @@ from sfsample.python.layout import COOKIE, layout_of
 
 
 def table(minor: int, version: int, *, free_threaded: bool = False, **changes: int) -> bytes:
-    """Return the table of a release: interpreters behind it, objects of 16 bytes, other words from 100 on."""
+    """Return the table of a release: interpreters behind it, objects of 16 bytes, most words from 96 on."""
     names = [(group, word) for group, words in layouts._TABLES[minor].items() for word in words.split()]
     size = 24 + 8 * len(names)
-    words = {name: 100 + at for at, name in enumerate(names)}
+    words = {name: 96 + 8 * at for at, name in enumerate(names)}
+    words |= {("frame", "owner"): 74, ("frame", "localsplus"): 80,
+              ("string", "length"): 16, ("string", "state"): 32}  # fmt: skip
     words |= {("runtime", "interpreters_head"): size + 48, ("object", "size"): 16, ("object", "ob_type"): 8}
     words |= {tuple(name.split("__")): value for name, value in changes.items()}  # type: ignore[misc]
     return struct.pack(f"<8sQQ{len(names)}Q", COOKIE, version, free_threaded, *words.values())
@@ -62,6 +64,11 @@ def test_old_versions_have_fixed_offsets():
         (0x030D00F0, table(13, 0, runtime__interpreters_head=640), "is not that of the release"),
         (0x030E00F0, table(13, 0), "is missing"),
         (0x030E00F0, table(14, 0, thread__next=1 << 40), "is damaged"),
+        (0x030E00F0, table(14, 0, frame__owner=80), "is damaged"),
+        (0x030E00F0, table(14, 0, code__linetable=8), "is damaged"),
+        (0x030E00F0, table(14, 0, code__linetable=(1 << 64) - 1), "is damaged"),
+        (0x030E00F0, table(14, 0, code__qualname=4000), "is damaged"),
+        (0x030E00F0, table(14, 0, string__length=25), "is damaged"),
     ],
 )
 def test_other_versions_are_refused(version, data, why):
