@@ -14,6 +14,7 @@ from sfsample.core.arch import ByteOrder
 Address = NewType("Address", int)  # in a process
 Vaddr = NewType("Vaddr", int)  # as stated in the ELF file: address - load bias
 
+_READ_BYTES = 64  # that a counted reading counts for, besides its own
 _WORDS = {"little": Struct("<Q"), "big": Struct(">Q")}
 
 Words = tuple[int, memoryview]  # an address, and the 8-byte words from there on as integers
@@ -116,6 +117,28 @@ class IndexedMemory(PiecewiseMemory):
         small = self._small.get(address)
         value = None if small is None else small.read(address, size)
         return super().read(address, size) if value is None else value
+
+
+class CountedMemory:
+    """Memory that may be hostile, and has nothing more once `left` bytes of it have been read."""
+
+    def __init__(self, memory: Memory, left: int) -> None:
+        self._memory, self.left = memory, left
+
+    @property
+    def byteorder(self) -> ByteOrder:
+        """Return the byte order of the memory."""
+        return self._memory.byteorder
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return exactly `size` bytes from `address`."""
+        self.left -= size + _READ_BYTES
+        return self._memory.read(address, size) if self.left > 0 else None
+
+    def word(self, address: int) -> int | None:
+        """Return the unsigned 8-byte word at `address`."""
+        data = self.read(address, 8)
+        return None if data is None else int.from_bytes(data, self.byteorder)
 
 
 def words_at(memory: Memory, address: int) -> Words | None:

@@ -5,10 +5,11 @@ Each reading is counted: whatever the file holds, all threads together read litt
 
 from collections.abc import Sequence
 
+from sfsample.core.memory import CountedMemory
 from sfsample.core.stack import Frame
 from sfsample.errors import BadInput
 from sfsample.formats.elf.core_file import LEAST_SIZE
-from sfsample.process.core_process import CoreMemory, CoreProcess
+from sfsample.process.core_process import CoreProcess
 from sfsample.python.find import Interpreter, find_interpreter
 from sfsample.python.gil import read_gil
 from sfsample.python.names import Names, PythonStack
@@ -16,7 +17,6 @@ from sfsample.python.place import Placer
 from sfsample.python.runtime import Gil
 from sfsample.python.threads import thread_states
 
-_READ_BYTES = 64  # that a reading counts for, besides its own
 _UNLISTED = "no Python frames: the core file has no list of Python's threads"
 _SPENT = "Python frames are missing: the core file has more of them than a file of its size can hold"
 
@@ -25,12 +25,12 @@ class CorePython:
     """Python in a core file.  Threads are known by their id in the pid namespace of the process."""
 
     def __init__(self, core: CoreProcess) -> None:
-        self._memory = _CountedMemory(core.memory, max(core.size, LEAST_SIZE))
+        self._memory = CountedMemory(core.memory, max(core.size, LEAST_SIZE))
         self._problem = ""
         self._interpreter = self._find(core)
         if self._interpreter is not None:
             self._states = thread_states(self._interpreter, self._memory.read)
-            self._names = Names(self._interpreter.layout, self._memory.read_many)
+            self._names = Names(self._interpreter.layout, self._read_many)
             self._placer = Placer(self._interpreter.layout)
             self._problem = "" if self._states else _UNLISTED
 
@@ -41,6 +41,9 @@ class CorePython:
             except BadInput as unknown:
                 self._problem = f"no Python frames: {unknown}"
         return None
+
+    def _read_many(self, pieces: Sequence[tuple[int, int]]) -> list[bytes | None]:
+        return [self._memory.read(*piece) for piece in pieces]
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -61,24 +64,3 @@ class CorePython:
         if self._interpreter is None or not (states := self._states.get(tid)):
             return None
         return read_gil(self._interpreter, states[0], self._memory.read)
-
-
-class _CountedMemory:
-    """Memory that has nothing more once `left` bytes have been read."""
-
-    def __init__(self, memory: CoreMemory, left: int) -> None:
-        self._memory, self.left, self.byteorder = memory, left, memory.byteorder
-
-    def read(self, address: int, size: int) -> bytes | None:
-        """Return exactly `size` bytes from `address`."""
-        self.left -= size + _READ_BYTES
-        return self._memory.read(address, size) if self.left > 0 else None
-
-    def word(self, address: int) -> int | None:
-        """Return the 8-byte word at `address`."""
-        data = self.read(address, 8)
-        return None if data is None else int.from_bytes(data, "little")
-
-    def read_many(self, pieces: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        """Return the bytes of each piece (address, size)."""
-        return [self.read(*piece) for piece in pieces]
