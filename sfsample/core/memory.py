@@ -4,7 +4,8 @@ A live capture hands over a copy of a stack, and a test hands over bytes; nothin
 """
 
 import sys
-from collections.abc import Iterable
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from struct import Struct
 from typing import NewType, Protocol
@@ -15,8 +16,11 @@ Address = NewType("Address", int)  # in a process
 Vaddr = NewType("Vaddr", int)  # as stated in the ELF file: address - load bias
 
 _READ_BYTES = 64  # that a counted reading counts for, besides its own
+_SMALL_BYTES = 144  # of a piece
+_ADDRESS_LIMIT = 1 << 64
 _WORDS = {"little": Struct("<Q"), "big": Struct(">Q")}
 
+Span = tuple[int, int]  # an address and a size in bytes
 Words = tuple[int, memoryview]  # an address, and the 8-byte words from there on as integers
 
 
@@ -99,24 +103,66 @@ class PiecewiseMemory:
         return None
 
 
-class IndexedMemory(PiecewiseMemory):
-    """Copies among which are many small ones, each of which is read from its begin on."""
+class JointMemory:
+    """Pieces of memory that were copied to one buffer, `data`; of each its address, its size and where it is.
 
-    __slots__ = ("_small",)
+    They may be many.  A small one is found by its begin only.
+    """
 
-    def __init__(self, *pieces: Memory, small: Iterable[BytesMemory]) -> None:
-        self._small = {piece.base: piece for piece in small}
-        super().__init__(*pieces)
+    def __init__(
+        self, data: bytes | bytearray, pieces: Iterable[tuple[int, int, int]], order: ByteOrder
+    ) -> None:
+        self._data, self.byteorder = data, order
+        self._unpack = _WORDS[order].unpack_from
+        self._small: dict[int, tuple[int, int]] = {}  # size and offset
+        self._large: list[tuple[int, int, int]] = []  # address, end and offset
+        for piece in pieces:
+            self.add(*piece)
 
-    def add(self, piece: BytesMemory) -> None:
-        """Add a small copy."""
-        self._small[piece.base] = piece
+    def add(self, address: int, size: int, offset: int) -> None:
+        """Add a piece that was copied to `offset`."""
+        if size <= _SMALL_BYTES:
+            self._small[address] = size, offset
+        else:
+            insort(self._large, (address, address + size, offset))
+
+    def pieces(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the address and the bytes of each piece."""
+        for address, (size, offset) in self._small.items():
+            yield address, bytes(self._data[offset : offset + size])
+        for address, end, offset in self._large:
+            yield address, bytes(self._data[offset : offset + end - address])
+
+    def over(self, data: bytes | bytearray) -> "JointMemory":
+        """Return the same pieces in another buffer."""
+        other = JointMemory(data, (), self.byteorder)
+        other._small, other._large = self._small.copy(), self._large.copy()
+        return other
+
+    def word(self, address: int) -> int | None:
+        """Return the word at `address`, if a piece has it."""
+        offset = self.offset(address, 8)
+        if offset is None:
+            return None
+        value: int = self._unpack(self._data, offset)[0]
+        return value
 
     def read(self, address: int, size: int) -> bytes | None:
-        """Return the bytes from the small copy at `address`, else from the first other one that has them."""
-        small = self._small.get(address)
-        value = None if small is None else small.read(address, size)
-        return super().read(address, size) if value is None else value
+        """Return the bytes from `address`, if a piece has all of them."""
+        offset = self.offset(address, size)
+        return None if offset is None else bytes(self._data[offset : offset + size])
+
+    def offset(self, address: int, size: int) -> int | None:
+        """Return where in the buffer the bytes from `address` are; None: no piece has all of them."""
+        have, offset = self._small.get(address, (-1, 0))
+        if 0 <= size <= have:
+            return offset
+        index = bisect_right(self._large, (address, _ADDRESS_LIMIT)) - 1
+        if index >= 0 and size >= 0:
+            begin, end, offset = self._large[index]
+            if address + size <= end:
+                return offset + address - begin
+        return None
 
 
 class CountedMemory:

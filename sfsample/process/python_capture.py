@@ -8,18 +8,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from sfsample.core.memory import Memory
+from sfsample.core.memory import Memory, Span
 from sfsample.core.stack import Frame
 from sfsample.errors import BadInput
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
-from sfsample.process.beside import Beside
+from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
 from sfsample.python.find import find_interpreter
 from sfsample.python.names import PythonStack
 from sfsample.python.runtime import Gil, PythonRuntime
+
+_MAX_PIECES = 200
 
 
 def runs_python(process: LiveProcess) -> bool:
@@ -36,6 +38,9 @@ class PythonCapture:
         self._process = process
         self._pid = process.pid
         self._generation = -1
+        self._room = Room()
+        self._tid = process.pid  # of a thread by which memory is read
+        self._pieces: dict[tuple[Span, ...], Pieces] = {}  # that were read last
         self._runtime: PythonRuntime | None = None
         self._mapping: Mapping | None = None  # of the interpreter's code
         self._without: set[Module] = set()  # modules that have no interpreter
@@ -48,14 +53,10 @@ class PythonCapture:
             self._find()
         runtime, known = self._runtime, thread.beside
         plan = None if runtime is None else runtime.plan(self._native_id(thread))
-        if plan is None or runtime is None:
+        if plan is None:
             thread.beside = None
-            return
-        wanted = partial(runtime.wanted, plan)
-        if known is not None and known.ranges is plan.ranges:
-            known.wanted = wanted
-        else:
-            thread.beside = Beside(plan.ranges, wanted, self._process.arch.byteorder)
+        elif known is None or known.plan is not plan or known.groups is not plan.groups:
+            thread.beside = Beside(plan, self._room, self._process.arch.byteorder)
 
     def stack(self, thread: Thread, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
         """Return the Python frames of a thread by what was captured; None: it has none."""
@@ -89,13 +90,20 @@ class PythonCapture:
         return int((self._process.proc.status(thread.tid).get("NSpid") or "0").split()[-1])
 
     def _read(self, address: int, size: int) -> bytes | None:
-        return read_memory(self._process.proc.anchor(), address, size)
+        data = read_memory(self._tid, address, size)
+        if data is None and (other := self._process.proc.anchor()) != self._tid:
+            self._tid = other
+            data = read_memory(other, address, size)
+        return data
 
-    def _read_many(self, pieces: Sequence[tuple[int, int]]) -> list[bytes | None]:
+    def _read_many(self, pieces: Sequence[Span]) -> list[bytes | None]:
         """Read pieces in one call; where that fails, one by one."""
-        if not pieces:
+        wanted = tuple(pieces)
+        if not wanted:
             return []
-        joint = Pieces(pieces)
-        if joint.read(self._process.proc.anchor()):
-            return [bytes(joint.view(number)) for number in range(len(pieces))]
-        return [self._read(*piece) for piece in pieces]
+        if len(self._pieces) >= _MAX_PIECES:
+            self._pieces.clear()
+        joint = self._pieces.get(wanted) or self._pieces.setdefault(wanted, Pieces(wanted))
+        if joint.read(self._tid):
+            return [bytes(joint.view(number)) for number in range(len(wanted))]
+        return [self._read(*piece) for piece in wanted]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from mmap import PAGESIZE
 
 from sfsample.core.arch import Arch
-from sfsample.core.memory import BytesMemory, IndexedMemory, Memory
+from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.core.stack import Found, Stack, StopReason, found_of
 from sfsample.process.beside import Beside
 from sfsample.process.thread import Thread
@@ -56,8 +56,13 @@ class StackCopy:
     def rehearse(self, thread: Thread) -> None:
         """Read what `fill` will probably read, so that it is in the CPU's caches."""
         high = thread.stack_extent[1]
-        if high:
-            self._buffer.fill(thread.tid, high - _REHEARSED_BYTES, _REHEARSED_BYTES)
+        if not high:
+            return
+        self._buffer.fill(thread.tid, high - _REHEARSED_BYTES, _REHEARSED_BYTES)
+        if thread.beside is not None:
+            thread.beside.fill(thread.tid, self._buffer, high - _REHEARSED_BYTES, _REHEARSED_BYTES)
+            stack = BytesMemory(high - _REHEARSED_BYTES, self._buffer.bytes, self._arch.byteorder)  # type: ignore[arg-type]  # is only read
+            thread.beside.follow(stack, _NO_LIMIT_NS)
 
     def fill(self, thread: Thread, sp: int, until_ns: int = _NO_LIMIT_NS) -> None:
         """Copy the stack from `sp`; after `until_ns` (perf_counter_ns) only its first piece."""
@@ -69,7 +74,7 @@ class StackCopy:
         if self._beside is not None:
             copied = memoryview(self._buffer.bytes)[: self._count]
             stack = BytesMemory(self._base, copied, self._arch.byteorder)  # type: ignore[arg-type]  # is only read
-            self._beside.follow(tid, stack)
+            self._beside.follow(stack, until_ns)
         self._extra = []
         if self._marks:
             self._copy_interrupted(tid)
@@ -137,13 +142,13 @@ class StackCopy:
         order = self._arch.byteorder
         bounded = self._out_of_time or self._count == self._requested == self._slice
         memory = BytesMemory(self._base, bytes(memoryview(self._buffer.bytes)[: self._count]), order)
-        beside = self._beside.result() if self._beside is not None else ()
-        if not self._extra and not beside:
+        beside = self._beside.result() if self._beside is not None else None
+        if not self._extra and beside is None:
             return memory, bounded
         others = (BytesMemory(start, bytes(memoryview(spare.bytes)[:size]), order)
                   for spare, (start, size) in zip(self._spares, self._extra, strict=False))  # fmt: skip
         bounded |= any(size == self._slice for _, size in self._extra)
-        return IndexedMemory(memory, *others, *beside, small=beside), bounded
+        return PiecewiseMemory(memory, *others, *([beside] if beside else [])), bounded
 
     def _learn_extent(self, thread: Thread, sp: int) -> None:
         """Learn where a thread's stack lies, and cut off what was copied beyond its end."""

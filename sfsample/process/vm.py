@@ -5,6 +5,7 @@ Source: process_vm_readv(2).
 
 import ctypes
 from collections.abc import Sequence
+from itertools import accumulate
 
 _IOV_MAX = 1024  # pieces that one call can read
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -16,9 +17,9 @@ class Iovec(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("len", ctypes.c_size_t))
 
 
-_readv = _libc.process_vm_readv
-_readv.restype = ctypes.c_ssize_t
-_readv.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong,
+readv = _libc.process_vm_readv
+readv.restype = ctypes.c_ssize_t
+readv.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong,
                    ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong]  # fmt: skip
 
 
@@ -27,14 +28,10 @@ class CopyBuffer:
 
     def __init__(self, size: int) -> None:
         self.bytes = bytearray(size)
-        self._address = ctypes.addressof((ctypes.c_char * size).from_buffer(self.bytes))
-        self._local, self._remote = Iovec(self._address, size), Iovec(0, 0)
+        self.address = ctypes.addressof((ctypes.c_char * size).from_buffer(self.bytes))
+        self._local, self._remote = Iovec(self.address, size), Iovec(0, 0)
         self._local_at = ctypes.addressof(self._local)
         self._remote_at = ctypes.addressof(self._remote)
-
-    def iovec(self, size: int) -> Iovec:
-        """Return where the first bytes of the buffer are, for a call that fills it."""
-        return Iovec(self._address, min(size, len(self.bytes)))
 
     def fill(self, pid: int, address: int, size: int, at: int = 0) -> int:
         """Copy up to `size` bytes from `address` of `pid` to position `at`; return how many were readable.
@@ -43,10 +40,10 @@ class CopyBuffer:
         """
         local, remote = self._local, self._remote
         size = min(size, len(self.bytes) - at)
-        local.base = self._address + at
+        local.base = self.address + at
         local.len = remote.len = size
         remote.base = address
-        count: int = _readv(pid, self._local_at, 1, self._remote_at, 1, 0)
+        count: int = readv(pid, self._local_at, 1, self._remote_at, 1, 0)
         return max(count, 0)
 
 
@@ -64,40 +61,18 @@ class Pieces:
             self._calls.append((local, (Iovec * len(batch))(*(Iovec(*piece) for piece in batch))))
             address += local.len
 
-        self._sizes = [size for _, size in pieces]
+        self._offsets = [0, *accumulate(size for _, size in pieces)]
 
     def view(self, number: int) -> memoryview:
         """Return the bytes of one piece, as the last call has read them."""
-        begin = sum(self._sizes[:number])
-        return memoryview(self._bytes)[begin : begin + self._sizes[number]]
+        return memoryview(self._bytes)[self._offsets[number] : self._offsets[number + 1]]
 
     def read(self, pid: int) -> bytearray:
         """Return the joined pieces, valid until the next call; empty: a piece could not be read."""
         for local, remote in self._calls:
-            if _readv(pid, ctypes.byref(local), 1, remote, len(remote), 0) != local.len:
+            if readv(pid, ctypes.byref(local), 1, remote, len(remote), 0) != local.len:
                 return bytearray()
         return self._bytes
-
-
-class PiecesAndStack(Pieces):
-    """Pieces that are read in the same call as a stack, whose place is another one each time."""
-
-    def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
-        super().__init__(pieces)
-        start = ctypes.addressof(ctypes.c_char.from_buffer(self._bytes))
-        self._local = (Iovec * 2)(Iovec(start, len(self._bytes)))
-        self._remote = (Iovec * (len(pieces) + 1))(*(Iovec(*piece) for piece in pieces))
-
-    def read_with(self, pid: int, buffer: CopyBuffer, address: int, size: int) -> int | None:
-        """Read the pieces, and up to `size` bytes from `address` into a buffer.
-
-        Return how many of these were readable; None: a piece could not be read.
-        """
-        local, remote = self._local, self._remote
-        local[1] = buffer.iovec(size)
-        remote[len(remote) - 1] = Iovec(address, local[1].len)
-        rest: int = _readv(pid, local, 2, remote, len(remote), 0) - len(self._bytes)
-        return rest if rest >= 0 else None
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes | None:

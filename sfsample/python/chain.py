@@ -17,15 +17,20 @@ from sfsample.core.memory import Memory
 from sfsample.python.layout import Layout, word_in
 
 _MAX_FRAMES = 100_000  # of a chain
-_TAGS = 0b11  # of the pointer to the code object, from 3.14 on
+TAGS = 0b11  # of the pointer to the code object, from 3.14 on
 
 
 class PythonFrame(NamedTuple):
-    """A frame of the interpreter: where it lies, its code object, and the address of its instruction."""
+    """A frame of the interpreter: where it lies, its code object, and the address of its instruction.
+
+    `previous` and `executable` are the words of its caller and of its code object, as the frame has them.
+    """
 
     address: int
     code: int
     instruction: int
+    previous: int = 0
+    executable: int = 0
 
 
 class Run(NamedTuple):
@@ -105,4 +110,6 @@ def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
 
 def _frame(layout: Layout, address: int, data: bytes) -> PythonFrame:
     code = word_in(data, layout.executable)
-    return PythonFrame(address, code & ~_TAGS, word_in(data, layout.instruction))
+    return PythonFrame(
+        address, code & ~TAGS, word_in(data, layout.instruction), word_in(data, layout.previous), code
+    )

@@ -1,21 +1,22 @@
 """Names the code objects of a process, and finds out whether a known one is still the same.
 
 A frame holds its code object only while it runs.  The program may drop the function, and another one may come
-to lie at its address.  So what is known by address is believed only if the header still reads the same: type,
-size, first line, version, and the pointers to its texts.
+to lie at its address before it is read.  So a name is believed only if the header proves that it is that of
+the pause: type, size, version, and the pointers to its texts.
 
 Every address here is data of the target: what does not look like a code object has no name, and each reading
 is bounded.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from struct import Struct
 
-from sfsample.python.layout import Layout
+from sfsample.core.memory import Memory, Span
+from sfsample.python.layout import Layout, word_in
 from sfsample.python.line_table import LineTable
 
-ReadMany = Callable[[Sequence[tuple[int, int]]], list[bytes | None]]  # of (address, size), in few calls
+ReadMany = Callable[[Sequence[Span]], list[bytes | None]]  # of (address, size), in few calls
 
 _MAX_KNOWN = 100_000  # code objects; when there are more, all are forgotten
 _MAX_TEXT = 1 << 16  # characters of a name
@@ -25,6 +26,9 @@ _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by bytes of a cha
 _COMPACT, _ASCII = 1 << 3, 1 << 4  # behind the three bits of the kind
 _CODE_TYPE = b"code\0"
 _WORD = Struct("<Q")
+_NAME_BYTES = 96  # of a string, from its length on
+_NAME_HEAD = 32  # bytes before the characters of an ASCII string
+_WARMUP = 44  # position in the header of 3.11
 
 
 class Code:
@@ -49,54 +53,91 @@ class Code:
             return None
 
 
+def header_of(layout: Layout, address: int) -> Span:
+    """Return what stays the same of a code object while it lives: from its type to its last text."""
+    return address + layout.type, layout.linetable + 8 - layout.type
+
+
+def name_of(layout: Layout, header: bytes | None) -> Span | None:
+    """Return where the qualified name of a code object begins, by its header; None: it has none."""
+    at = word_in(header, layout.qualname - layout.type)
+    return (at + layout.string_length, _NAME_BYTES) if at else None
+
+
 class CodeObjects:
-    """The code objects of one process, by address."""
+    """The code objects of one process, by address.
+
+    `trusted` are the addresses at which there never was more than one: what is there after a pause, and
+    looks as before, was there in the pause.  For others the header has to be copied in the pause.
+    """
 
     def __init__(self, layout: Layout, read: ReadMany) -> None:
         self._layout, self._read = layout, read
         self._known: dict[int, Code] = {}
+        self._several: set[int] = set()  # addresses
+        self.trusted: set[int] = set()
         self._type = 0  # the address of the type "code"
-        version = layout.code_version or layout.first_line
-        self._ranges = [slice(layout.type, layout.type + 8), slice(layout.code_size, layout.code_size + 8),
-                        slice(layout.first_line, layout.first_line + 4), slice(version, version + 4),
-                        slice(layout.filename, layout.linetable + 8)]  # fmt: skip
-        self._header_bytes = max(part.stop for part in self._ranges)
 
-    def look_up(self, addresses: Sequence[int]) -> list[Code | None]:
-        """Return the code object at each address, as it is now; None: there is none, or not any more."""
+    def look_up(self, addresses: Sequence[int], paused: Memory | None = None) -> list[Code | None]:
+        """Return the code object at each address; None: it is none, or not sure.
+
+        `paused` may have headers as they were in the pause; without it those of now are what is asked for.
+        """
         if len(self._known) > _MAX_KNOWN:
-            self._known.clear()
-        keys = self._keys(addresses)
-        found = [self._known.get(address) for address in addresses]
-        return [
-            code if code is not None and code.key == key else self._load(address, key)
-            for address, code, key in zip(addresses, found, keys, strict=True)
-        ]
+            for each in (self._known, self._several, self.trusted):
+                each.clear()
+        now = self._keys(addresses, self._read)
+        then = now if paused is None else self._keys(addresses, partial(_from, paused))
+        return [self._code(*each) for each in zip(addresses, then, now, strict=True)]
 
-    def _keys(self, addresses: Sequence[int]) -> list[bytes | None]:
-        """Return what stays the same of the header at each address."""
-        ranges, size = self._ranges, self._header_bytes
-        return [
-            None if data is None else b"".join([data[part] for part in ranges])
-            for data in self._read([(address, size) for address in addresses])
-        ]
+    def _keys(self, addresses: Sequence[int], read: ReadMany) -> list[bytes | None]:
+        """Return what tells the code object at each address from others.
 
-    def _load(self, address: int, key: bytes | None) -> Code | None:
+        Since 3.12 a header has a number that no other one has.  Before, its name belongs to the key: the
+        text may be another one at the same address.
+        """
+        layout = self._layout
+        headers = read([header_of(layout, address) for address in addresses])
+        if layout.code_version is not None:
+            return headers
+        spans = [name_of(layout, header) for header in headers]
+        names = read([span or (0, 1) for span in spans])
+        return [None if header is None or name is None else _without_counter(header) + _cut(name)
+                for header, name in zip(headers, names, strict=True)]  # fmt: skip
+
+    def _code(self, address: int, then: bytes | None, now: bytes | None) -> Code | None:
+        known = self._known.get(address)
+        if known is not None and known.key == (then or now) and (then or address in self.trusted):
+            return known
+        if known is not None:
+            self._several.add(address)
+            self.trusted.discard(address)
+        return self._load(address, then) if then is not None and then == now else None
+
+    def _load(self, address: int, key: bytes) -> Code | None:
         """Read the texts of a code object; None where it is none, or changes meanwhile."""
-        self._known.pop(address, None)
-        if key is None:
+        layout, start = self._layout, self._layout.type
+        units = word_in(key, layout.code_size - start)
+        first_line = int.from_bytes(key[layout.first_line - start :][:4], "little", signed=True)
+        file, named, lines = (
+            word_in(key, at - start) for at in (layout.filename, layout.qualname, layout.linetable)
+        )
+        if not 0 < units <= _MAX_UNITS or not self._is_code(word_in(key)):
             return None
-        kind, units, first_line, _, *words = _KEY.unpack(key[: _KEY.size])
-        if not 0 < units <= _MAX_UNITS or not self._is_code(kind):
-            return None
-        named, file = words[(self._layout.qualname - self._layout.filename) // 8], words[0]
         texts: tuple[str | None, str | None, bytes | None] = ("", "", b"")
         if named != file:  # of the interpreter's own they are the same text, or none
-            texts = self._text(named), self._text(file), self._bytes(words[-1])
+            texts = self._text(named), self._text(file), self._bytes(lines)
         qualname, filename, table = texts
-        if filename is None or qualname is None or table is None or self._keys([address]) != [key]:
+        if (
+            filename is None
+            or qualname is None
+            or table is None
+            or self._keys([address], self._read) != [key]
+        ):
             return None
         code = self._known[address] = Code(key, qualname, filename, (table, first_line, units))
+        if address not in self._several:
+            self.trusted.add(address)
         return code
 
     def _is_code(self, kind: int) -> bool:
@@ -130,4 +171,15 @@ class CodeObjects:
         return self._read([(address + self._layout.bytes_data, size)])[0]
 
 
-_KEY = Struct("<QQiIQQQQ")  # type, units, first line, version, and the pointers from filename to linetable
+def _from(memory: Memory, spans: Sequence[Span]) -> list[bytes | None]:
+    return [memory.read(*span) for span in spans]
+
+
+def _without_counter(header: bytes) -> bytes:
+    """Return a header of 3.11 without `co_warmup`, which counts."""
+    return header[:_WARMUP] + bytes(4) + header[_WARMUP + 4 :]
+
+
+def _cut(name: bytes) -> bytes:
+    """Return the head of a string object of 3.11 without what lies behind a short one."""
+    return name[: _NAME_HEAD + word_in(name)]

@@ -209,12 +209,15 @@ def _from_table(minor: int, free_threaded: bool, at: dict[tuple[str, str], int])
 
 def _checked(name: str, layout: Layout) -> Layout:
     """Return a layout whose fields lie in what is read of their structure.  Raises BadInput."""
+    in_frame = max(layout.previous + 8, layout.executable + 8, layout.instruction + 8, layout.owner + 1)
     names = range(layout.filename, layout.linetable + 8, 8)  # four pointers to texts, one behind the other
-    is_sound = len(names) == 4 and layout.qualname == names[2]
-    is_sound &= layout.owner < layout.frame_bytes and layout.string_length + 8 <= layout.string_state
+    is_sound = in_frame <= layout.frame_bytes <= _MAX_FRAME_BYTES
+    is_sound &= len(names) == 4 and layout.qualname == names[2]
+    is_sound &= layout.string_length + 8 <= layout.string_state
     if max(value for value in layout if value is not None) > _MAX_OFFSET or not is_sound:
         raise BadInput(f"{name}: its table of offsets is damaged")
     return layout
 
 
 _MAX_OFFSET = 1 << 20  # of PyInterpreterState, the largest of them
+_MAX_FRAME_BYTES = 1 << 10

@@ -1,7 +1,9 @@
 """Names the Python frames of a stack, once it is known where they lie among the native ones."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from sfsample.core.memory import Memory
 from sfsample.modules.location import PythonPlace
 from sfsample.python.chain import PythonFrame
 from sfsample.python.code_objects import Code, CodeObjects, ReadMany
@@ -29,12 +31,17 @@ class Names:
     def __init__(self, layout: Layout, read: ReadMany) -> None:
         self._layout = layout
         self._codes = CodeObjects(layout, read)
+        self.trusted = self._codes.trusted
         self._places: dict[tuple[Code, int], PythonPlace] = {}
 
-    def named(self, placed: Placed) -> PythonStack:
-        """Return the frames of a stack with their names."""
+    def look_up(self, frames: Sequence[PythonFrame]) -> None:
+        """Learn the names of the code objects that frames have now."""
+        self._codes.look_up([*{frame.code for frame in frames}])
+
+    def named(self, placed: Placed, paused: Memory | None = None) -> PythonStack:
+        """Return the frames of a stack with their names; `paused`: see `CodeObjects.look_up`."""
         addresses = [*dict.fromkeys(frame.code for _, run in placed.activations for frame in run)]
-        codes = dict(zip(addresses, self._codes.look_up(addresses), strict=True))
+        codes = dict(zip(addresses, self._codes.look_up(addresses, paused), strict=True))
         if len(self._places) > _MAX_PLACES:
             self._places.clear()
         shown = [(index, [frame for frame in run if (code := codes[frame.code]) is None or code.qualname])

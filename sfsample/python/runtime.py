@@ -1,43 +1,44 @@
 """Python in one process: what is copied in the pause of a thread, and what its frames are called.
 
-Before a pause, `plan` says what the chain of frames will need: the thread states, the chunks of the data
-stack, and the frames of generators, which lie anywhere, as the last sample had them.  In the pause, `wanted`
-follows what was not foreseen.  After it, `stack` places and names the frames.
+Before a pause, `plan` says what the chain of frames will need.  After it, `stack` places and names the
+frames, and the plan learns from them.
 
 Invariant: whatever the target's memory holds, each step is bounded, and what does not fit has no Python
 frames (tests/python/test_runtime.py).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
-from sfsample.core.memory import Memory
+from sfsample.core.arch import ByteOrder
+from sfsample.core.memory import Memory, Span
 from sfsample.core.stack import Frame
+from sfsample.python.chain import runs
 from sfsample.python.code_objects import ReadMany
 from sfsample.python.find import Interpreter, ReadMemory
 from sfsample.python.layout import GIL_BYTES, GIL_HOLDER, GIL_LOCKED, word_in
 from sfsample.python.names import Names, PythonStack
-from sfsample.python.place import Placed, Placer
-from sfsample.python.threads import created, thread_states
+from sfsample.python.place import Placer
+from sfsample.python.plan import Plan
+from sfsample.python.threads import counters, thread_states
 
-_MAX_CHUNKS = 64  # of a data stack
-_CHUNK_HEADER = 24  # bytes: previous, size, top
-_MAX_CHUNK_BYTES = 1 << 20
-_MAX_LOOSE = 64  # frames of generators that are foreseen
-_MAX_FOLLOWED = 64  # steps of the chain in one pause
 _MAX_LISTS = 3  # of threads, where they come and go meanwhile
+_MAX_REHEARSED = 1000  # frames
 
 
-class Plan(NamedTuple):
-    """What to copy of a thread: (address, size) of each piece.
+class ReadNow:
+    """Memory that is read when it is asked for."""
 
-    `links` has the caller of each frame of the last sample, `loose` those of its generators.
-    """
+    byteorder: ByteOrder = "little"
 
-    states: tuple[int, ...]
-    ranges: tuple[tuple[int, int], ...]
-    links: Mapping[int, int]
-    loose: Mapping[int, int]
+    def __init__(self, read: ReadMemory) -> None:
+        self.read = read
+
+    def word(self, address: int) -> int | None:
+        """Return the word at `address`."""
+        data = self.read(address, 8)
+        return None if data is None else word_in(data)
 
 
 class Gil(NamedTuple):
@@ -57,75 +58,47 @@ class PythonRuntime:
         self._names = Names(interpreter.layout, read_many)
         self._placer = Placer(interpreter.layout)
         self._states: dict[int, list[int]] = {}  # by thread id, as of `_created`
-        self._created: tuple[bytes | None, ...] = ()
+        self._counters: tuple[Span, ...] = ()
+        self._created: tuple[bytes | None, ...] = ()  # what these were
         self._plans: dict[int, Plan] = {}
-
-    # -- before and in the pause
 
     def plan(self, tid: int) -> Plan | None:
         """Return what to copy of a thread (its id in the target's pid namespace); None: it has no Python."""
-        number = created(self._interpreter, self._read)
-        # a thread has come, or has entered another interpreter; 0: one has not begun yet, or the list is torn
-        if number != self._created or 0 in self._states:
-            for _ in range(_MAX_LISTS):
-                self._created, self._states = number, thread_states(self._interpreter, self._read)
-                if 0 not in self._states:
-                    break
-            self._plans = {tid: plan for tid, plan in self._plans.items()
-                           if self._states.get(tid) == [*plan.states]}  # fmt: skip
         if tid not in self._plans:
+            # 0: a thread has not begun yet, or the list was torn
+            if 0 in self._states or self._created != self._read_counters():
+                self._list()
             if not (states := self._states.get(tid)):
                 return None
-            self._plans[tid] = self._planned(tuple(states), (), {}, {})
+            plan = self._plans[tid] = Plan(self._layout, states, self._counters, self._names.trusted)
+            self._rehearse(plan)
         return self._plans[tid]
 
-    def _planned(
-        self, states: tuple[int, ...], kept: Sequence[int], links: Mapping[int, int], loose: Mapping[int, int]
-    ) -> Plan:
-        layout = self._layout
-        pieces = [(state, layout.thread_bytes) for state in states]
-        for state in states:
-            pieces += self._chunks(word_in(self._read(state + layout.chunk, 8)))
-        pieces += [(frame, layout.frame_bytes) for frame in kept]
-        return Plan(states, tuple(pieces), links, loose)
+    def _rehearse(self, plan: Plan) -> None:
+        """Have a plan learn from what the thread has now, though it may run meanwhile."""
+        memory = ReadNow(self._read)
+        chains = (runs(memory, self._layout, state) for state in plan.states)
+        frames = [
+            *islice((frame for chain in chains for run in chain for frame in run.frames), _MAX_REHEARSED)
+        ]
+        self._names.look_up(frames)
+        plan.learn(memory, frames, is_whole=False)
 
-    def _chunks(self, at: int) -> list[tuple[int, int]]:
-        """Return the chunks of a data stack, the newest first."""
-        found: list[tuple[int, int]] = []
-        while at and len(found) < _MAX_CHUNKS:
-            header = self._read(at, _CHUNK_HEADER)
-            size = word_in(header, 8)
-            if not _CHUNK_HEADER < size <= _MAX_CHUNK_BYTES:
+    def _read_counters(self) -> tuple[bytes | None, ...]:
+        self._counters = counters(self._interpreter, self._read)
+        return tuple(self._read(*span) for span in self._counters)
+
+    def _list(self) -> None:
+        """List the threads; those that have entered another interpreter need another plan."""
+        for _ in range(_MAX_LISTS):
+            self._created, self._states = self._read_counters(), thread_states(self._interpreter, self._read)
+            if 0 not in self._states:
                 break
-            found.append((at, size))
-            at = word_in(header)
-        return found
-
-    def wanted(self, plan: Plan, memory: Memory) -> Iterator[tuple[int, int]]:
-        """Yield the frames that are to be copied too (address, size), each before the next one is looked for.
-
-        The chain is followed to the first frame that has the same caller as in the last sample, if the
-        generators have: what lies behind it is the same then.
-        """
-        layout, links = self._layout, plan.links
-        loose = ((memory.read(at, layout.frame_bytes), caller) for at, caller in plan.loose.items())
-        if any(word_in(frame, layout.previous) != caller for frame, caller in loose):
-            links = {}
-        for state in plan.states:
-            at = memory.word(state + layout.thread_frame) or 0
-            if layout.cframe_frame is not None:
-                at = memory.word(at + layout.cframe_frame) or 0
-            for _ in range(_MAX_FOLLOWED if at else 0):
-                frame = memory.read(at, layout.frame_bytes)  # a piece may have a part of it
-                if frame is None:
-                    yield at, layout.frame_bytes
-                    frame = memory.read(at, layout.frame_bytes)
-                previous = word_in(frame, layout.previous)
-                if not previous or links.get(at) == previous:
-                    break
-                at = previous
-
-    # -- after the pause
+        self._plans = {
+            tid: plan
+            for tid, plan in self._plans.items()
+            if self._states.get(tid) == [*plan.states] and plan.counters == self._counters
+        }
 
     def stack(self, tid: int, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
         """Return the Python frames of a thread, by what was copied of it; None: it has none."""
@@ -133,13 +106,19 @@ class PythonRuntime:
         if plan is None or not self._is_of(tid, plan, memory):
             self.forget(tid)
             return None
-        if memory.word(plan.states[0]) is None:  # nothing of it was copied: a chunk has gone meanwhile
+        if memory.word(plan.states[0]) is None:  # nothing of it was copied
             del self._plans[tid]
             return PythonStack((), False)
+        if self._created != tuple(memory.read(*span) for span in plan.counters):
+            self._list()
+            if tid not in self._plans:  # it has entered another interpreter, of which nothing was copied
+                return PythonStack((), False)
         placed = self._placer.place(memory, frames, plan.states)
-        self._learn(tid, plan, placed, memory)
-        is_there = placed.activations or not placed.is_whole
-        return self._names.named(placed) if is_there else None
+        named = self._names.named(placed, memory)
+        plan.learn(
+            memory, [frame for _, run in placed.activations for frame in run], is_whole=placed.is_whole
+        )
+        return named if placed.activations or not placed.is_whole else None
 
     def gil(self, tid: int) -> Gil | None:
         """Return the GIL of a thread as it is now; None: it is unknown, or there is none."""
@@ -168,20 +147,3 @@ class PythonRuntime:
         """Whether the thread states that were copied are still those of the thread."""
         at = self._layout.native_thread_id
         return all(memory.word(state + at) in (tid, None) for state in plan.states)
-
-    def _learn(self, tid: int, plan: Plan, placed: Placed, memory: Memory) -> None:
-        """Foresee for the next sample what this one has needed."""
-        layout = self._layout
-        chunks = [piece for piece in plan.ranges if piece[1] > layout.thread_bytes]
-        frames = [frame.address for _, run in placed.activations for frame in run]
-        links = {at: memory.word(at + layout.previous) or 0 for at in frames}
-        loose = {at: links[at] for at in frames
-                 if not any(start <= at < start + size for start, size in chunks)}  # fmt: skip
-        known = {start for start, _ in chunks}
-        same = all(memory.word(state + layout.chunk) in {*known, 0} for state in plan.states)
-        before = {start for start, size in plan.ranges if size == layout.frame_bytes}
-        if not same or not before.issuperset(loose):
-            kept = [*dict.fromkeys([*loose, *before])][:_MAX_LOOSE]
-            self._plans[tid] = self._planned(plan.states, kept, links, loose)
-        else:
-            self._plans[tid] = plan._replace(links=links, loose=loose)

@@ -11,6 +11,7 @@ from sfsample.core.stack import Frame
 from sfsample.errors import BadInput
 from sfsample.modules.location import PythonPlace
 from sfsample.modules.module_map import ModuleMap
+from sfsample.python.chain import PythonFrame
 from sfsample.python.find import ReadMemory, find_interpreter
 from sfsample.python.layout import MAX_TABLE_BYTES, Layout, layout_of
 from sfsample.python.names import PythonStack
@@ -39,7 +40,7 @@ class SavedPython(NamedTuple):
         """Place the Python frames among native ones.  Raises BadInput."""
         counted = CountedMemory(memory, _MAX_READ_BYTES)
         placed = Placer(self.layout).place(counted, frames, self.states)
-        runs = [(index, [(frame, self.names.get(frame[1:], _NEW)) for frame in run])
+        runs = [(index, [(frame, self.names.get(_key(frame), _NEW)) for frame in run])
                 for index, run in placed.activations]  # fmt: skip
         return PythonStack(
             tuple((index, tuple(place for _, place in run if place.function)) for index, run in runs),
@@ -61,8 +62,12 @@ def save_python(
     if found is None or not states:
         return None
     places = (place for _, run in stack.activations for place in run)
-    names = {frame[1:]: place for frame, place in zip(stack.frames, places, strict=True)}
+    names = {_key(frame): place for frame, place in zip(stack.frames, places, strict=True)}
     placed = Placer(found.layout).place(*captured, states)
-    own = {frame[1:]: _OWN for _, run in placed.activations for frame in run} if names else {}
+    own = {_key(frame): _OWN for _, run in placed.activations for frame in run} if names else {}
     table = read(found.runtime, MAX_TABLE_BYTES) or b""
     return SavedPython(found.layout.minor, table, states, own | names)
+
+
+def _key(frame: PythonFrame) -> tuple[int, int]:
+    return frame.code, frame.instruction

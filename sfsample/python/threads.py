@@ -6,11 +6,14 @@ thread.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
+from sfsample.core.memory import Span
 from sfsample.python.find import Interpreter, ReadMemory
 from sfsample.python.layout import Layout, word_in
 
 _MAX_INTERPRETERS = 1000
+_MAX_COUNTERS = 64
 _MAX_THREADS = 100_000  # of one interpreter
 
 
@@ -23,10 +26,15 @@ def thread_states(interpreter: Interpreter, read: ReadMemory) -> dict[int, list[
     return found
 
 
-def created(interpreter: Interpreter, read: ReadMemory) -> tuple[bytes | None, ...]:
-    """Return how many thread states each interpreter has ever created (`threads.next_unique_id`)."""
-    at = interpreter.layout.threads - 8
-    return tuple(read(owner + at, 8) for owner in _interpreters(interpreter, read))
+def counters(interpreter: Interpreter, read: ReadMemory) -> tuple[Span, ...]:
+    """Return the words that change when an interpreter or a thread state comes.
+
+    They are the newest interpreter, and how many thread states each one has ever created
+    (`threads.next_unique_id`).
+    """
+    layout = interpreter.layout
+    owners = islice(_interpreters(interpreter, read), _MAX_COUNTERS)
+    return ((interpreter.runtime + layout.interpreters, 8), *((at + layout.threads - 8, 8) for at in owners))
 
 
 def _interpreters(interpreter: Interpreter, read: ReadMemory) -> Iterator[int]:

@@ -17,7 +17,7 @@ from zlib import compress, decompressobj
 from zlib import error as zlib_error
 
 from sfsample.core.arch import ARCHES, Arch
-from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
+from sfsample.core.memory import BytesMemory, JointMemory, Memory, PiecewiseMemory
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
 from sfsample.errors import BadInput, FormatError
@@ -116,6 +116,8 @@ def _stack_pieces(snapshot: ThreadSnapshot, stack: Stack) -> tuple[Pieces, bool]
 def _flatten(memory: Memory) -> Iterator[tuple[int, bytes]]:
     if isinstance(memory, BytesMemory):
         yield memory.base, memory.data
+    elif isinstance(memory, JointMemory):
+        yield from memory.pieces()
     elif isinstance(memory, PiecewiseMemory):
         for piece in memory.pieces:
             yield from _flatten(piece)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.live.cli_runner import sfsample
 from tests.live.hanging import find
-from tests.live.targets import assert_untraced, states, wait_until
+from tests.live.targets import assert_untraced, wait_until
 from tests.live.test_python_frames import PYTHONS, started
 
 pytestmark = [
@@ -78,10 +78,16 @@ def test_core_file_has_the_stacks_that_the_program_states(python: Path, tmp_path
 @pytest.mark.parametrize("python", PYTHONS, ids=str)
 def test_core_file_says_which_thread_holds_the_gil(python: Path, tmp_path: Path) -> None:
     with started(python, "python_gil.py") as (target, ids):
-        wait_until(lambda: states(target.pid) == {"S"}, "all threads wait")
-        core = core_of(target.pid, tmp_path)
-    found = {tid: thread["gil"] for tid, thread in dumped(core).items()}
-    assert found == {str(tid): "holds" if name == "holds" else "waits" for name, tid in ids.items()}
+        expected = {str(tid): "holds" if name == "holds" else "waits" for name, tid in ids.items()}
+
+        def have_all_waited() -> bool:
+            """Write a core file; those that wait do so for 5 ms again and again, and may be in between."""
+            found = {tid: thread["gil"] for tid, thread in dumped(core_of(target.pid, tmp_path)).items()}
+            assert [tid for tid, state in found.items() if state == "holds"] == [str(ids["holds"])]
+            return found == expected
+
+        wait_until(have_all_waited, "a core file in which all wait")
+    core = tmp_path / f"core.{target.pid}"
     text = sfsample("dump", "--core", core).out.decode()
     assert f"wait for the main thread ({target.pid}): the GIL" in text
 

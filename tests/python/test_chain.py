@@ -33,16 +33,16 @@ def memory(current: int, frames: dict[int, tuple[int, int, int]]) -> BytesMemory
     return BytesMemory(BASE, bytes(data))
 
 
-def frame(slot: int, code: int) -> PythonFrame:
-    return PythonFrame(at(slot), code, code + 208)
+def frame(slot: int, code: int, caller: int = 0) -> PythonFrame:
+    return PythonFrame(at(slot), code, code + 208, at(caller), code)
 
 
 def test_sentinels_split_the_chain_into_runs():
     copy = memory(1, {1: (0xA0, 2, THREAD), 2: (0xB0, 3, GENERATOR), 3: (0, 4, SENTINEL),
                       4: (0xC0, 5, THREAD), 5: (0, 0, SENTINEL)})  # fmt: skip
     assert [*runs(copy, NEW, STATE)] == [
-        Run((frame(1, 0xA0), frame(2, 0xB0)), at(3)), Run((frame(4, 0xC0),), at(5))]  # fmt: skip
-    assert [*resumed(copy, NEW, at(3))] == [Run((frame(4, 0xC0),), at(5))]
+        Run((frame(1, 0xA0, 2), frame(2, 0xB0, 3)), at(3)), Run((frame(4, 0xC0, 5),), at(5))]  # fmt: skip
+    assert [*resumed(copy, NEW, at(3))] == [Run((frame(4, 0xC0, 5),), at(5))]
 
 
 def test_activation_without_frames_is_a_run():
@@ -55,7 +55,7 @@ def test_thread_without_frames_has_no_run():
 
 def test_frame_that_was_not_copied_is_missing():
     copy = memory(1, {1: (0xA0, 9, THREAD)})
-    assert [*runs(copy, NEW, STATE)] == [Run((frame(1, 0xA0),), 0, at(9))]
+    assert [*runs(copy, NEW, STATE)] == [Run((frame(1, 0xA0, 9),), 0, at(9))]
 
 
 def test_circle_ends():
@@ -88,7 +88,7 @@ def old_memory() -> BytesMemory:
 
 def test_entry_frames_split_the_chain_of_3_11():
     assert [*runs(old_memory(), OLD, STATE)] == [
-        Run((frame(1, 0xB0), frame(2, 0xC0)), at(CFRAME_SLOT)), Run((frame(3, 0xD0),), at(OTHER)),
+        Run((frame(1, 0xB0, 2), frame(2, 0xC0, 3)), at(CFRAME_SLOT)), Run((frame(3, 0xD0),), at(OTHER)),
     ]  # fmt: skip
 
 

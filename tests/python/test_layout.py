@@ -10,13 +10,14 @@ from sfsample.python.layout import COOKIE, layout_of
 
 
 def table(minor: int, version: int, *, free_threaded: bool = False, **changes: int) -> bytes:
-    """Return the table of a release: interpreters behind it, objects of 16 bytes, most words from 96 on."""
+    """Return the table of a release: its frames, interpreters behind it, most other words from 96 on."""
     names = [(group, word) for group, words in layouts._TABLES[minor].items() for word in words.split()]
     size = 24 + 8 * len(names)
     words = {name: 96 + 8 * at for at, name in enumerate(names)}
-    words |= {("frame", "owner"): 74, ("frame", "localsplus"): 80,
-              ("string", "length"): 16, ("string", "state"): 32}  # fmt: skip
+    words |= {("string", "length"): 16, ("string", "state"): 32}
     words |= {("runtime", "interpreters_head"): size + 48, ("object", "size"): 16, ("object", "ob_type"): 8}
+    words |= {("frame", "previous"): 8, ("frame", "executable"): 0, ("frame", "instr_ptr"): 56,
+              ("frame", "owner"): 74, ("frame", "localsplus"): 80}  # fmt: skip
     words |= {tuple(name.split("__")): value for name, value in changes.items()}  # type: ignore[misc]
     return struct.pack(f"<8sQQ{len(names)}Q", COOKIE, version, free_threaded, *words.values())
 

@@ -20,7 +20,7 @@ CHAIN = {
 
 def test_each_run_is_at_the_native_frame_that_has_its_sentinel():
     placed = Placer(NEW).place(memory(1, CHAIN), LOOPS, [STATE])
-    assert placed.activations == ((0, (frame(1, 0xA0), frame(2, 0xB0))), (1, (frame(4, 0xC0),)))
+    assert placed.activations == ((0, (frame(1, 0xA0, 2), frame(2, 0xB0, 3))), (1, (frame(4, 0xC0, 5),)))
     assert placed.is_whole
 
 
@@ -31,7 +31,7 @@ def test_break_costs_one_run():
     data = bytearray(broken.data)
     struct.pack_into("<Q", data, SLOT + NEW.previous, 0xDEAD0000)  # of the innermost frame
     placed = placer.place(BytesMemory(broken.base, bytes(data)), LOOPS, [STATE])
-    assert placed.activations == ((1, (frame(4, 0xC0),)),)
+    assert placed.activations == ((1, (frame(4, 0xC0, 5),)),)
     assert not placed.is_whole
 
 
