@@ -69,7 +69,7 @@ def _options(arguments: Namespace) -> DumpOptions:
         looks=arguments.looks, interval_s=arguments.interval, max_frames=arguments.max_frames,
         stack_bytes=arguments.stack_bytes, steppers=choose_steppers(arguments.unwind),
         stop=not arguments.no_stop, consistent=arguments.consistent, debug_dirs=tuple(arguments.debug_dir),
-        python=arguments.python is not PythonView.OFF,
+        python=arguments.python is not PythonView.OFF, with_locals=arguments.locals,
     )  # fmt: skip
 
 

@@ -40,6 +40,8 @@ def dump_flags(parser: ArgumentParser) -> None:
         help="time between these samples (default: 50ms)")  # fmt: skip
     add("--depth", type=values.positive, metavar="N",
         help="show at most N frames of each stack (default: all)")  # fmt: skip
+    add("--locals", action="store_true",
+        help="show arguments and locals of Python frames, which may have secrets")  # fmt: skip
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--no-stop", action="store_true", help="stop no thread; running threads are not shown")
     when.add_argument("--consistent", action="store_true",
@@ -75,7 +77,7 @@ def watch_flags(parser: ArgumentParser) -> None:
     add("--keep", type=values.positive, metavar="N", help="keep the newest N files, delete older ones")
     add("--keep-for", type=values.age, metavar="TIME",
         help="delete what is older than TIME: 12h, 7d, 4w (default: files never, history 90d)")  # fmt: skip
-    add("--keep-bytes", type=values.any_size, metavar="SIZE",
+    add("--keep-bytes", type=values.large_size, metavar="SIZE",
         help="delete the oldest until SIZE is left: 2G (default: files never, history 10G)")  # fmt: skip
     add("--metrics-file", metavar="FILE",
         help="write the metrics to FILE after each slice, for the textfile collector of "
@@ -197,7 +199,7 @@ def history_flags(parser: ArgumentParser) -> None:
     add("--lines", action="store_true", help="export: print the line of Python functions that was executed")
     add("--keep-for", type=values.age, default=90 * 86400.0, metavar="TIME",
         help="prune: delete what is older (default: 90d)")  # fmt: skip
-    add("--keep-bytes", type=values.any_size, default=10 << 30, metavar="SIZE",
+    add("--keep-bytes", type=values.large_size, default=10 << 30, metavar="SIZE",
         help="prune: delete the oldest slices until SIZE is left (default: 10G)")  # fmt: skip
     add("-q", "--quiet", action="store_true", help="export: do not say what was written")
     add("-v", "--verbose", action="store_true", help="show, diff: show all functions")

@@ -28,7 +28,10 @@ from sfsample.report.naming import with_python_lines
 from sfsample.report.report import CPU, SAMPLES, Report
 
 _MAX_ROWS = 20  # functions in a table, unless verbose
+_MAX_SERVICES = 10  # that an error lists
+_MAX_VALUE = 60  # characters of a label, in a table
 _DIFF_S = 3600.0  # compared without --for
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def run(arguments: Namespace) -> int:
@@ -61,11 +64,62 @@ def _chosen(history: History, selection: Selection, *, one_service: bool = True)
     """Return the slices, of which there are some, and of one service."""
     slices = history.slices(selection)
     if not slices:
-        raise SfsampleError(f"no slice is selected: {_selected(selection)}", *_contents(history))
+        raise SfsampleError(
+            f"no slice is selected: {_selected(selection)}", *_contents(history, selection.service)
+        )
     services = sorted({facts.service for facts in slices})
     if one_service and len(services) > 1:
         raise SfsampleError(f"several services are selected: {', '.join(services)}", "use --service NAME")
     return slices
+
+
+def _missing(selection: Selection, slices: list[SliceFacts], report: Report) -> list[str]:
+    """Return what an answer has not: the time without slices, and the slices that could not be read."""
+    begin_s, end_s, now_s = selection.begin_s, selection.end_s, time.time()
+    if end_s == inf:
+        end_s = now_s if begin_s else max(each.end_s for each in slices)
+    begin_s = begin_s or slices[0].begin_s
+    allowed_s = max(each.end_s - each.begin_s for each in slices)  # at both ends half of a slice
+    allowed_s *= 2 if abs(end_s - now_s) < allowed_s else 1  # one is still being recorded
+    covered_s, until_s = 0.0, begin_s
+    for each in slices:  # of merged ones only the time that was recorded
+        recorded_s = min(each.end_s - each.begin_s, (each.duration_ns or inf) / 1e9)
+        ends_s = min(each.begin_s + recorded_s, end_s)
+        covered_s += max(0.0, ends_s - max(each.begin_s, until_s))
+        until_s = max(until_s, ends_s)
+    found, samples = [], sum(each.samples for each in slices)
+    if end_s - begin_s - covered_s > allowed_s:
+        found.append(f"there are slices for {_long(covered_s)} of {_long(end_s - begin_s)}")
+    if report.total() != samples:
+        found.append(f"slices with {samples - report.total():,} of {samples:,} samples could not be read")
+    return found
+
+
+def _long(time_s: float) -> str:
+    """Return a time in its two largest units: "1 h 5 min"."""
+    rest, parts = round(time_s), []
+    for size, unit in _UNITS:
+        if rest >= size:
+            parts.append(f"{rest // size} {unit}")
+        rest %= size
+    return " ".join(parts[:2]) or "0 s"
+
+
+def _answer(selection: Selection, slices: list[SliceFacts], report: Report) -> Report:
+    """Return a report that says what it has not.  Raises SfsampleError if it has nothing."""
+    if not report.total():
+        raise SfsampleError(f"no slice can be read: {_slices(len(slices))} of {slices[0].service}",
+                            "sfsample history check shows what is wrong")  # fmt: skip
+    missing = _missing(selection, slices, report)
+    return report._replace(stats={**(report.stats or {}), "missing": missing}) if missing else report
+
+
+def _said_missing(report: Report) -> list[str]:
+    return [*(report.stats or {}).get("missing", ())]
+
+
+def _ids(slices: list[SliceFacts]) -> set[str]:
+    return {facts.id for facts in slices}
 
 
 def _selected(selection: Selection) -> str:
@@ -79,16 +133,20 @@ def _selected(selection: Selection) -> str:
     return ", ".join(filter(None, parts)) or "the history is empty"
 
 
-def _contents(history: History) -> Iterator[str]:
-    """Yield what there is instead: a line for each service."""
+def _contents(history: History, wanted: str | None = None) -> Iterator[str]:
+    """Yield what there is instead: a line for the service that is wanted, else for each of some."""
     slices: dict[str, list[SliceFacts]] = {}
     for facts in history.slices():
         slices.setdefault(facts.service, []).append(facts)
     if not slices:
         yield f"{history.directory} has no slice"
-    for service, found in sorted(slices.items()):
+    shown = [wanted] if wanted in slices else sorted(slices)[:_MAX_SERVICES]
+    for service in filter(None, shown):
+        found = slices[service]
         last = max(facts.end_s for facts in found)
         yield f"there is {service}: {_slices(len(found))}, {_time(found[0].begin_s)} to {_time(last)} UTC"
+    if wanted not in slices and len(slices) > len(shown):
+        yield f"and {len(slices) - len(shown)} more services: sfsample history list shows them"
 
 
 # -- actions
@@ -133,10 +191,14 @@ def _table(slices: list[SliceFacts], gaps: list[Gap]) -> Iterator[str]:
 
 def _columns(facts: SliceFacts) -> str:
     covered = "-" if facts.coverage is None else f"{100 * facts.coverage:.0f} %"
-    labels = "".join(f" {key}={value}" for key, value in facts.labels.items())
+    labels = "".join(f" {key}={_cut(value)}" for key, value in facts.labels.items())
     pinned = " pinned" if facts.pinned else ""
     cpu_s = facts.cpu_charged_ns / 1e9
     return f"{facts.samples:7}  {cpu_s:6.2f}  {covered:>7}  {facts.tier:4}{pinned}{labels}".rstrip()
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= _MAX_VALUE else f"{value[:_MAX_VALUE]}..."
 
 
 def _show(history: History, arguments: Namespace) -> int:
@@ -144,7 +206,8 @@ def _show(history: History, arguments: Namespace) -> int:
         return _export(history, arguments)
     output, selection = Output(arguments.output), _selection(arguments)
     slices, gaps = _chosen(history, selection), history.gaps(selection)
-    lines = _summary(slices, gaps, history.report(selection), verbose=arguments.verbose)
+    report = _answer(selection, slices, history.report(selection))
+    lines = _summary(slices, gaps, report, verbose=arguments.verbose)
     output.write(printable_lines(lines))
     return 0
 
@@ -176,11 +239,12 @@ def _functions(counts: Counter[str], total: int, *, verbose: bool) -> Iterator[s
 
 def _export(history: History, arguments: Namespace) -> int:
     output, selection = Output(arguments.output), _selection(arguments)
-    _chosen(history, selection)
+    chosen = _chosen(history, selection)
     if arguments.format == "html":
         report, slices = history.time_line(selection)
     else:
         report, slices = history.report(selection), None
+    report = _answer(selection, chosen, report)
     if arguments.lines:
         report = with_python_lines(report)
     if slices is not None:
@@ -188,6 +252,8 @@ def _export(history: History, arguments: Namespace) -> int:
     else:
         data = FORMATS[arguments.format].write(report, threads=arguments.threads)
     output.write(data)
+    for missing in _said_missing(report):
+        say(f"warning: {missing}")
     for line in () if arguments.quiet else written_line(arguments, output):
         say(" ".join(line.split()))
     open_result(arguments, output)
@@ -203,12 +269,16 @@ def _diff(history: History, arguments: Namespace) -> int:
     usual = [service._replace(begin_s=span.begin_s, end_s=span.end_s) for span in spans]
     kept: list[Report] = []
     sides: list[Side] = []
+    missing = ["both times have slices in common"] if _ids(before) & _ids(after) else []
     for at, report in enumerate(history.reports([*compared, *usual])):
+        if at < len(chosen):
+            checked = _answer(compared[at], chosen[at], report)
+            missing += [f"{('before', 'after')[at]}: {text}" for text in _said_missing(checked)]
         sides.append(count(report, _name(chosen[at]) if at < len(chosen) else ""))
         kept += [report] if at < len(chosen) and arguments.format == "html" else []
     of = dict(zip(spans, sides[2:], strict=True))
     gaps = [gap for selection in compared for gap in history.gaps(selection)]
-    missing = [f"no slices {_time(gap.begin_s)} to {_time(gap.end_s)} UTC: {gap.why}" for gap in gaps]
+    missing += [f"no slices {_time(gap.begin_s)} to {_time(gap.end_s)} UTC: {gap.why}" for gap in gaps]
     warnings = (*missing, *_differing([*before, *after]))
     ordinary = Ordinary(tuple((of[one], of[two]) for one, two in pairs), what, warnings)
     return write_difference(arguments, output, sides[:2], kept, ordinary)
@@ -285,6 +355,8 @@ def _check(history: History, arguments: Namespace) -> int:
 def _push(history: History, arguments: Namespace) -> int:
     from sfsample.cli.push.command import push  # http.client takes long to import
 
+    if arguments.service is not None:
+        _chosen(history, Selection(arguments.service))
     return push(history, arguments)
 
 

@@ -63,7 +63,9 @@ class HistorySink(Sink):
         self._tidy_now_and_then()
         if not kept and failures:
             raise failures[0]
-        self._say_once(failures)
+        self._say_once(failures, "the other services are kept; this is said once")
+        check = f"sfsample history check --history {self._directory} shows what is wrong"
+        self._say_once([SfsampleError(problem) for problem in history.problems], check)
         return f"history of {', '.join(kept) if len(kept) <= _MAX_SHOWN else f'{len(kept)} services'}"
 
     def _add(self, history: History, part: Slice) -> None:
@@ -78,11 +80,11 @@ class HistorySink(Sink):
             why = "slices could not be written" if was_lost else "sfsample did not watch it"
             history.add_gap(service, end_s, now_s, why)
 
-    def _say_once(self, failures: Sequence[SfsampleError]) -> None:
+    def _say_once(self, failures: Sequence[SfsampleError], remedy: str) -> None:
         for failure in failures:
             if str(failure) not in self._said:
                 self._said.add(str(failure))
-                say_at(str(failure), *failure.help, "the other services are kept; this is said once")
+                say_at(str(failure), *failure.help, remedy)
 
     def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
         """Keep a gap of each service that the last slice had; of the target before the first."""

@@ -13,6 +13,7 @@ from sfsample import __version__
 from sfsample.cli.commands import COMMANDS, GROUPS
 from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_flags
 from sfsample.cli.values import FORMATS, OPENED, format_of, is_loopback, pids
+from sfsample.core.python_view import PythonView
 from sfsample.errors import UsageError
 
 if TYPE_CHECKING:
@@ -181,6 +182,9 @@ def _check(arguments: argparse.Namespace) -> None:
     if not hasattr(arguments, "pid"):  # it has no target
         return
     _check_target(arguments)
+    if command == "dump" and arguments.locals and (arguments.core or arguments.python is PythonView.OFF):
+        raise UsageError("--locals needs the Python frames of a live process",
+                         "leave out --core and --python off")  # fmt: skip
     if command == "dump" and arguments.core is None:
         if arguments.exe is not None:
             raise UsageError("--exe needs --core: it is the program of the core file")

@@ -26,6 +26,7 @@ from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 from sfsample.recording.summary import missing_name_lines, no_sample_lines
 from sfsample.report.formats import FORMATS
+from sfsample.report.report import SECONDS
 from sfsample.report.services import by_service
 from sfsample.symbolize.symbolizer import Symbolizer
 
@@ -44,11 +45,13 @@ class SliceRecorder:
                  sinks: Sequence[Sink]) -> None:  # fmt: skip
         self._arguments, self._interrupt, self._door, self._target = arguments, interrupt, door, target
         self.may_fail = True
+        self.has_kept = False  # the last slice: one of the sinks has it
         self._sinks = [(sink, Trouble("slices are lost until then")) for sink in sinks]
         self._lost = Trouble("slices are lost until then")
         self._reported: set[str] = set()  # missing names, and why there was no sample
         self._share = Share(arguments.max_overhead)
         self._gap: tuple[float, str] | None = None  # when the gap that goes on has begun, and why
+        self._zero_s = _zero_s()
 
     def prepare(self) -> None:
         """Find out whether the sinks can keep slices."""
@@ -57,7 +60,7 @@ class SliceRecorder:
 
     def close(self) -> None:
         """Close the sinks, as the watch ends."""
-        self._end_gap(time.time())
+        self._end_gap(time.time(), _zero_s())
         for sink, _ in self._sinks:
             sink.close()
         for trouble in (self._lost, *(lost for _, lost in self._sinks)):
@@ -68,6 +71,7 @@ class SliceRecorder:
                flags: Mapping[str, object]) -> Stats:  # fmt: skip
         """Record a slice; keep it if it has a sample.  `flags` are those that this slice has instead."""
         arguments = Namespace(**{**vars(self._arguments), "max_overhead": self._share.left(), **flags})
+        zero_s, self.has_kept = _zero_s(), False
         profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
         tell = say_at if shows_progress(quiet=arguments.quiet) else lambda _text: None
         record_processes(arguments, pids, slice_s, should_stop, profile=profile, tell=tell)
@@ -77,7 +81,7 @@ class SliceRecorder:
             self.begin_gap(begin_s, f"no sample: {why_empty[0]}")
             self._say_empty(stats, *why_empty)
         else:
-            self._end_gap(begin_s)
+            self._end_gap(begin_s, zero_s)
             self._keep(profile, begin_s)
         end_s = begin_s + stats.duration_s
         if stats.ended_by == "target":
@@ -115,14 +119,16 @@ class SliceRecorder:
         arguments, stats = self._arguments, profile.stats
         symbolizer = api.symbolizer(profile, symbol_options(arguments))
         report = with_names(lambda: api.named(profile, symbolizer), symbolizer, self._interrupt)
+        report = report._replace(stats={**(report.stats or {}), SECONDS: profile.cpu_ms_by_second()})
         whole = Slice(begin_s, begin_s + stats.duration_s, self._target, report)
         is_one = arguments.name or arguments.unit
         parts = [whole] if is_one else [whole._replace(service=name, report=part)
                                         for name, part in by_service(report, profile)]  # fmt: skip
         places = [self._hand_over(sink, lost, whole, parts) for sink, lost in self._sinks]
+        self.has_kept = any(places)
         notify(f"STATUS={self._target}: {_outcome(stats)}")
         _say_over(self._lost)
-        if not arguments.quiet and any(places):
+        if not arguments.quiet and self.has_kept:
             missing = missing_name_lines(_unreported(symbolizer, self._reported), verbose=arguments.verbose)
             say_at(f"{', '.join(filter(None, places))}: {_outcome(stats)}", *stats.failure, *missing)
 
@@ -137,10 +143,12 @@ class SliceRecorder:
         """Note that there is no slice from now on; the first reason counts."""
         self._gap = self._gap or (now_s, why)
 
-    def _end_gap(self, now_s: float) -> None:
-        """Tell the sinks of the time without a slice, which is over."""
+    def _end_gap(self, now_s: float, zero_s: float) -> None:
+        """Tell the sinks of the time without a slice, which is over; `zero_s` is that of its end."""
         begin_s, why = self._gap or (now_s, "")
-        self._gap = None
+        if zero_s - self._zero_s > (now_s - begin_s) / 2:
+            why = "the clock was set forward"
+        self._gap, self._zero_s = None, zero_s
         for sink, lost in self._sinks if now_s - begin_s > _MIN_GAP_S else ():
             self._attempt(partial(sink.add_gap, self._target, begin_s, now_s, why), lost)
 
@@ -163,6 +171,11 @@ class Share:
         self._began_s, self._cpu_s, self.sampled_s = now_s, cpu_s, 0.0
         besides = max(0.0, besides_s) / max(passed_s, _MIN_PASSED_S)
         return max(self._share - besides, self._share * _MIN_LEFT)
+
+
+def _zero_s() -> float:
+    """Return when the machine was started, by the clock as it is set now: that changes when it is set."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _say_over(lost: Trouble) -> None:

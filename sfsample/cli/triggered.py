@@ -25,8 +25,8 @@ _KEEP_FOR_S = 90 * 86400.0  # without --keep-for
 _PATIENCE_S = 60.0  # for the child, which then is killed; its targets go on
 _ENDED_WELL = (0, 5)  # 5: a thread could not be captured, which the dump says
 
-# a slice of so many seconds, with other flags; returns how many ticks a second it has taken
-Record = Callable[[float, Mapping[str, object]], float]
+# a slice of so many seconds, with other flags; returns how many ticks a second it has taken, None: it is lost
+Record = Callable[[float, Mapping[str, object]], float | None]
 
 
 class Response:
@@ -54,7 +54,9 @@ class Response:
         self._pin(fired)
         if not flags.quiet:
             slices = f"{pinned} slice{'s' * (pinned != 1)}"
-            say_at(f"{fired}: {slices} pinned, {length_s:.0f} s at {taken:.0f} of {hz:g} Hz, {dump}")
+            closer = f"{length_s:.0f} s at {taken or 0:.0f} of {hz:g} Hz"
+            closer = "no slice kept since" if taken is None else closer
+            say_at(f"{fired}: {slices} pinned, {closer}, {dump}")
 
     def _dump(self, pids: Sequence[int]) -> str:
         """Dump processes; return the path.  Raises SfsampleError, OSError."""

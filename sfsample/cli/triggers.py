@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sfsample.cli.trouble import say_at
-from sfsample.cli.values import any_size, seconds
+from sfsample.cli.values import any_size, large_size, seconds
 from sfsample.core.checkpoint import PENDING_STOPS
 
 LOOK_S = 5.0
@@ -73,7 +73,7 @@ _METRICS: dict[
     str, tuple[Callable[[str], float], Callable[[float], str]]
 ] = {  # parses a limit, shows a value
     "cpu": (_percent, _shown_percent),
-    "rss": (any_size, lambda value: f"{value / (1 << 20):.0f} MiB"),
+    "rss": (large_size, lambda value: f"{value / (1 << 20):.0f} MiB"),
     "threads": (any_size, "{:.0f}".format),
     "psi.cpu": (_percent, _shown_percent),
     "delay": (_percent, _shown_percent),

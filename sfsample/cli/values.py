@@ -92,6 +92,14 @@ def any_size(text: str) -> int:
     return int(number) * scale
 
 
+def large_size(text: str) -> int:
+    """Parse a size of memory or of what is kept.  A small one would be a unit that was forgotten."""
+    number = any_size(text)
+    if number < 1 << 20:
+        raise _refusal(text, "a size of at least 1M (500M, 2G)")
+    return number
+
+
 def size(text: str) -> int:
     """Parse the size of a stack."""
     number = any_size(text)

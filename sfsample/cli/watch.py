@@ -131,8 +131,8 @@ class Watch:
                 return
             self.slot(rest_s)
 
-    def slot(self, slice_s: float, flags: Mapping[str, object] = _NOTHING) -> float:
-        """Record and keep one slice; return how many ticks a second it took.
+    def slot(self, slice_s: float, flags: Mapping[str, object] = _NOTHING) -> float | None:
+        """Record and keep one slice; return how many ticks a second it took, None if it is not kept.
 
         Nothing cuts a slice short that has `flags` of its own.  Raises what ends the watch.
         """
@@ -142,10 +142,11 @@ class Watch:
             is_cut = not flags and (self.door.is_due() or self.triggers.is_due())
             return self._should_stop() or (is_cut and time.monotonic() > uncut_until_s)
 
-        self._is_absent, hz = False, 0.0
+        self._is_absent, hz = False, None
         try:
             stats = self._recorder.record(self._find(), slice_s, should_stop, flags)
-            self._is_absent, hz = stats.ended_by == "target", stats.achieved_hz
+            self._is_absent = stats.ended_by == "target"
+            hz = stats.achieved_hz if self._recorder.has_kept else None
         except NoSuchProcess as failure:
             self._lose_target(failure, now_s)
         except (SfsampleError, OSError, MemoryError) as failure:

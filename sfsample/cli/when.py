@@ -47,7 +47,7 @@ def since(text: str) -> float:
     try:
         return time.time() - seconds(text)
     except argparse.ArgumentTypeError:
-        return when(text)
+        return min(when(text), time.time())  # `now` is the begin here
 
 
 def when_or_build(text: str) -> float | str:

@@ -8,6 +8,7 @@ needs the process is read here, while it is there; what it means is worked out l
 import os
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same_place
@@ -21,6 +22,10 @@ from sfsample.process.permission.evidence import tracer_of_process
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import process_name, read_text
+from sfsample.process.vm import read_memory
+from sfsample.python.names import PythonStack
+from sfsample.python.tasks import find_table
+from sfsample.python.waits import PythonFacts, ThreadReader
 from sfsample.unwind.unwinder import Unwinder
 
 _GONE = "has ended"
@@ -35,11 +40,11 @@ class Dumper:
 
     def __init__(
         self, process: LiveProcess, unwinder: Unwinder, *, stop: bool = True, consistent: bool = False,
-        python: bool = True,
+        python: bool = True, with_locals: bool = False,
     ) -> None:  # fmt: skip
         self.process = process
         self._capturer = ThreadCapturer(process, unwinder, stop=stop, python=python)
-        self._consistent = consistent
+        self._consistent, self._with_locals = consistent, with_locals
         self._at_one_instant: ConsistentCapture | None = None  # the last one
         self._facts = FactReader(process.proc)
         self._time = time.time()
@@ -52,6 +57,7 @@ class Dumper:
     def look(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Capture the threads that are new or have run since the last look, until `should_stop` is true."""
         before, self._threads, self._rests_left_ns = self._threads, {}, _MAX_RESTS_NS
+        self._python: ThreadReader | None = None
         self._facts.begin()
         if self._consistent:
             for tid in self.process.proc.threads():
@@ -131,10 +137,35 @@ class Dumper:
         snapshot = found.snapshot
         stop_ns = snapshot.stop_ns if snapshot.capture is Capture.STOPPED else None
         gil = self._capturer.gil(self.process.thread(thread.tid)) if found.python else None
+        facts = self._python_facts(thread, found.python) if found.python else PythonFacts()
         return thread._replace(
             capture=snapshot.capture, stop_ns=stop_ns, stack=found.stack, modules=found.modules,
-            python=found.python, gil=gil,
+            python=found.python, gil=gil, facts=facts,
         )  # fmt: skip
+
+    def _python_facts(self, thread: ThreadDump, stack: PythonStack) -> PythonFacts:
+        """Return what the objects of a thread's frames say, if it stayed where it was captured meanwhile."""
+        reader, facts = self._reader(), PythonFacts()
+        if reader is None:
+            return facts
+        usage, call = self._facts.usage(thread.tid), thread.syscall
+        now = self._facts.syscall(thread.tid, thread.wchan)
+        if call is not None and now is not None and now.args == call.args:
+            is_futex = thread.call is not None and thread.call.name == "futex"
+            native_id = thread.ns_tid or thread.tid
+            found = reader.facts(stack, native_id, call.args[0] if is_futex else 0)
+            if reader.is_there(stack) and self._facts.usage(thread.tid) == usage:
+                facts = found
+        return facts._replace(locals=reader.locals(stack)) if self._with_locals else facts
+
+    def _reader(self) -> ThreadReader | None:
+        """Return the reader of this look; None: objects of this Python cannot be read."""
+        python = self._capturer.python
+        interpreter = python.interpreter if python is not None else None
+        if self._python is None and interpreter is not None and not interpreter.layout.free_threaded:
+            read = partial(read_memory, self.process.proc.anchor())
+            self._python = ThreadReader(interpreter, read, find_table(self.process.modules))
+        return self._python
 
     def result(self) -> ProcessDump:
         """Return all that was collected."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from sfsample.core.stack import Frame
 from sfsample.dumping.diagnose.named_thread import NamedThread, group_threads
+from sfsample.dumping.diagnose.python_tasks import holder_of
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
@@ -16,6 +17,7 @@ from sfsample.dumping.diagnose.wording import signal_name
 from sfsample.dumping.model import ProcessDump
 from sfsample.modules.module import Module
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
+from sfsample.python.tasks import Task
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
 
 
@@ -64,7 +66,12 @@ def _thread(named: NamedThread, wait: Wait | None, depth: int | None) -> dict[st
         "kernel_stack": list(thread.kernel_stack),
         "waits_for": _wait(wait),
         "gil": thread.gil_state,
-        "python": [python_json(frame) for frame in named.python] or None,
+        "python": [
+            {**python_json(frame), "locals": dict(named.locals_of(at)) if thread.facts.locals else None}
+            for at, frame in enumerate(named.python)
+        ]
+        or None,
+        "tasks": [_task(task, thread.facts.tasks) for task in thread.facts.tasks] or None,
         "stop_reason": str(stack.stop_reason) if stack else None,
         "frames": [*_frames(named, depth)],
     }
@@ -78,6 +85,16 @@ def _frames(named: NamedThread, depth: int | None) -> Iterator[dict[str, Any]]:
             unknown = dict.fromkeys(("pc", "sp", "cfa", "offset", "module", "module_offset", "build_id"))
             yield {**unknown, **python_json(python_frame(place)), "found": "python", "inlined": False}
         yield from frame_json(frame, module, names)
+
+
+def _task(task: Task, tasks: Sequence[Task]) -> dict[str, Any]:
+    holder = holder_of(task, tasks)
+    return {
+        "name": task.name,
+        "waits_for": task.awaits or None,
+        "held_by": holder.name if holder else None,
+        "frames": [python_json(python_frame(place)) for place in task.stack],
+    }
 
 
 def python_json(frame: NamedFrame) -> dict[str, Any]:

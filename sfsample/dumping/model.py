@@ -13,6 +13,7 @@ from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SchedStat, SyscallInfo
 from sfsample.python.names import PythonStack
 from sfsample.python.runtime import Gil
+from sfsample.python.waits import PythonFacts
 
 _CLOCK_ERROR_S = 0.1  # by which the clocks of two CPUs are never wrong together
 _MAX_SYSCALL_BYTES = 4  # of the instruction that makes a system call
@@ -56,6 +57,7 @@ class ThreadDump(NamedTuple):
     signal: int = 0  # that it got when its core file was written
     python: PythonStack | None = None  # its Python frames; None: it has none
     gil: Gil | None = None  # that it needs to run Python; None: unknown, or there is none
+    facts: PythonFacts = PythonFacts()  # what the objects of its Python frames say
     born: int = 0  # its start time, in clock ticks; its id can be given to another thread
 
     @property

@@ -41,6 +41,7 @@ class DumpOptions(NamedTuple):
     consistent: bool = False  # all threads at one instant
     debug_dirs: Sequence[str] = ()  # searched for debug files before the system's
     python: bool = True  # Python frames too
+    with_locals: bool = False  # short texts of their arguments and locals
 
 
 DEFAULT_OPTIONS = DumpOptions()
@@ -153,7 +154,10 @@ def _open(pid: int, how: DumpOptions, image_cache: ImageCache) -> Dumper:
         process = LiveProcess(pid, how.stack_bytes, attach=False, image_cache=image_cache)
     unwinder = Unwinder(process.modules, steppers=how.steppers, max_frames=how.max_frames)
     consistent = how.consistent and how.stop
-    return Dumper(process, unwinder, stop=how.stop, consistent=consistent, python=how.python)
+    return Dumper(
+        process, unwinder, stop=how.stop, consistent=consistent, python=how.python,
+        with_locals=how.with_locals,
+    )  # fmt: skip
 
 
 class Examiner:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from sfsample.core.stack import Frame, StopReason
 from sfsample.dumping.diagnose.named_thread import Group, NamedThread, fold_name, group_threads
+from sfsample.dumping.diagnose.python_tasks import task_text
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
@@ -18,7 +19,8 @@ from sfsample.dumping.diagnose.wording import Wording, common_name, format_secon
 from sfsample.dumping.model import ProcessDump
 from sfsample.modules.module import Module
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
-from sfsample.symbolize.named_frame import NamedFrame
+from sfsample.python.tasks import Task
+from sfsample.symbolize.named_frame import NamedFrame, python_frame
 
 _STATES = {"R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stopped", "t": "traced",
            "I": "idle", "P": "parked"}  # fmt: skip
@@ -26,6 +28,7 @@ _MAX_SENTENCE_WIDTH = 100  # columns; a narrower terminal wraps earlier
 _MAX_NAME_IN_FILE = 100  # characters; a longer function name is folded
 _MAX_COMMAND = 240  # characters of a command line
 _MAX_TIDS = 12  # of a group
+_MAX_TASKS = 100  # of a thread
 
 
 class Style(NamedTuple):
@@ -185,10 +188,23 @@ def _python(named: NamedThread, style: Style) -> Iterator[str]:
     for depth, frame in enumerate(frames[: style.depth]):
         where = f"{frame.file}:{frame.line or '?'}" if frame.file else ""
         yield f"  py{depth:<3} {frame.function}  {where}"
+        for name, text in named.locals_of(depth):
+            yield style.clean(f"        {name} = {text}")
     if style.depth is not None and len(frames) > style.depth:
         yield f"  ... and {len(frames) - style.depth} more"
     if named.dump.python is not None and not named.dump.python.is_whole:
         yield "  [truncated: python]"
+    yield from _tasks(named.dump.facts.tasks, style)
+
+
+def _tasks(tasks: Sequence[Task], style: Style) -> Iterator[str]:
+    """Yield the asyncio tasks of a thread, with what each waits for and where."""
+    for task in tasks[:_MAX_TASKS]:
+        yield style.clean(f"  task {task.name}: {task_text(task, tasks)}")
+        for frame in map(python_frame, task.stack[: style.depth]):
+            yield f"        {frame.function}  {frame.file}:{frame.line or '?'}"
+    if len(tasks) > _MAX_TASKS:
+        yield f"  ... and {len(tasks) - _MAX_TASKS} more tasks"
 
 
 def _frame(depth: int, frame: Frame, module: Module | None, name: NamedFrame, style: Style) -> str:

@@ -18,21 +18,23 @@ import time
 from calendar import timegm
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from math import inf
 from secrets import randbelow
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from sfsample.errors import BadInput
 from sfsample.history.blobs import Names, in_units, pack_columns, pack_json, unpack_columns, unpack_json
-from sfsample.history.facts import COLUMNS, Gap, SliceFacts, as_row, read_facts, read_gap
+from sfsample.history.facts import COLUMNS, Gap, Selection, SliceFacts, as_row, read_facts, read_gap
 from sfsample.report.budget import Budget
 from sfsample.report.merge import common, common_values, sum_known, sum_stats
-from sfsample.report.report import WEIGHTS, Report
+from sfsample.report.report import SECONDS, WEIGHTS, Report
 from sfsample.report.time_line import TIME_UNIT_NS, Columns, TimeSlice, add_columns
 
 DAY_S = 86400
 _VERSION = 3  # of the tables
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite", re.ASCII)
+_ASIDE = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite\.damaged-\d{8}T\d{6}Z(?:-wal|-journal)?", re.ASCII)
 _BESIDE = ("-wal", "-shm", "-journal")  # files of SQLite's that belong to a database
 _BUSY_S = 30.0  # another process may write for so long
 _MAX_STEPS = 500  # callbacks during one statement, each after _STEP instructions: 10 to 20 s
@@ -49,6 +51,10 @@ _SCHEMA = (
     "CREATE TABLE gap (begin_s REAL, end_s REAL, service TEXT, why TEXT)",
 )
 _COUNTER = "CREATE TABLE sqlite_sequence(name,seq)"  # SQLite's, for AUTOINCREMENT
+
+
+class Damaged(BadInput):
+    """A file is none of SQLite's, or not whole: what is added to it may be lost."""
 
 
 class FileName(NamedTuple):
@@ -71,12 +77,19 @@ class FileName(NamedTuple):
 
 def file_names(directory: str) -> list[FileName]:
     """Return the files of a history, the oldest first.  Raises OSError."""
-    found = []
-    for match in filter(None, map(_NAME.fullmatch, os.listdir(directory))):
+    return sorted(name for _, name in _matching(directory, _NAME))
+
+
+def files_set_aside(directory: str) -> list[tuple[FileName, str]]:
+    """Return what was set aside: of which file, and the path; the oldest first.  Raises OSError."""
+    return sorted((name, os.path.join(directory, found)) for found, name in _matching(directory, _ASIDE))
+
+
+def _matching(directory: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, FileName]]:
+    for match in filter(None, map(pattern.fullmatch, os.listdir(directory))):
         with suppress(ValueError):
             day = timegm(time.strptime(match[1], "%Y-%m-%d")) // DAY_S
-            found.append(FileName(directory, day))
-    return sorted(found)
+            yield match[0], FileName(directory, day)
 
 
 def check_owner(path: str, *, directory: bool = False) -> None:
@@ -96,6 +109,17 @@ def remove(name: FileName) -> None:
     for suffix in (*_BESIDE, ""):
         with suppress(FileNotFoundError):
             os.unlink(name.path + suffix)
+
+
+def set_aside(name: FileName) -> str:
+    """Rename a damaged file, and what SQLite keeps beside it; return the new path."""
+    path = f"{name.path}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    for suffix in (*_BESIDE, ""):
+        with suppress(FileNotFoundError):
+            os.rename(name.path + suffix, path + suffix)
+    with suppress(FileNotFoundError):
+        os.unlink(f"{path}-shm")  # an index of the log, which SQLite makes anew
+    return path
 
 
 class HistoryFile:
@@ -159,7 +183,7 @@ class HistoryFile:
             return self._db.execute(statement, values).lastrowid or 0
         except sqlite3.DatabaseError as failure:
             if type(failure) is sqlite3.DatabaseError:  # not one of its subclasses, such as for a full disk
-                raise BadInput(f"damaged: {failure}") from None
+                raise Damaged(f"damaged: {failure}") from None
             raise
 
     def _rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
@@ -170,7 +194,8 @@ class HistoryFile:
             with closing(self._db.execute(query, values)) as cursor:
                 yield from cursor
         except (sqlite3.Error, UnicodeDecodeError) as failure:
-            raise BadInput(f"damaged: {failure}") from None
+            kind = Damaged if type(failure) is sqlite3.DatabaseError else BadInput
+            raise kind(f"damaged: {failure}") from None
         finally:
             self._db.set_progress_handler(None, 0)
 
@@ -201,11 +226,17 @@ class HistoryFile:
 
     # -- reading
 
-    def facts(self, first: int = 0) -> Iterator[SliceFacts]:
-        """Yield the facts of all slices, or of those from a number on, in the order of these."""
+    def facts(self, first: int = 0, chosen: Selection = Selection()) -> Iterator[SliceFacts]:  # noqa: B008
+        """Yield the facts of slices from a number on, in the order of these.
+
+        Those that are not of the service and time that are chosen may be left out.
+        """
         stem = os.path.basename(self.path).removesuffix(".sqlite")
-        query = f"SELECT id, {_FACTS} FROM slice WHERE id >= ? ORDER BY id LIMIT {_MAX_SLICES}"  # noqa: S608 - constants
-        for number, *row in self._rows(query, first):
+        is_any = chosen.begin_s == 0 and chosen.end_s == inf
+        query = f"""SELECT id, {_FACTS} FROM slice WHERE id >= ? AND coalesce(service = ?, 1)
+                    AND (? OR end_s >= ? AND begin_s <= ?) ORDER BY id LIMIT {_MAX_SLICES}"""  # noqa: S608 - constants
+        values = first, chosen.service, is_any, chosen.begin_s, chosen.end_s
+        for number, *row in self._rows(query, *values):
             yield read_facts(f"{stem}.{number}", row)
 
     def tiers(self) -> set[str]:
@@ -222,7 +253,10 @@ class HistoryFile:
         if service not in self._names:
             names = Names()
             for (batch,) in self._rows("SELECT batch FROM names WHERE service = ? ORDER BY id", service):
-                names.unpack(batch, self._budget)
+                try:
+                    names.unpack(batch, self._budget)
+                except BadInput as failure:
+                    raise Damaged(str(failure)) from None
             self._names[service] = names
         return self._names[service]
 
@@ -254,8 +288,12 @@ class HistoryFile:
 
     def time_slices(self, facts: Sequence[SliceFacts]) -> list[TimeSlice]:
         """Return slices with the indexes that their stacks have in `report` of all of them."""
-        found = [TimeSlice(*each[1:3], each.cpu_charged_ns, each.cpu_sampled_ns, self.stacks(each)[1])
-                 for each in facts]  # fmt: skip
+        found = []
+        for each in facts:
+            stats, columns = self.stacks(each)
+            found.append(
+                TimeSlice(*each[1:3], each.cpu_charged_ns, each.cpu_sampled_ns, columns, _seconds(stats))
+            )
         numbers = sorted({stack for each in found for stack in each.columns[0]})
         place = {stack: at for at, stack in enumerate(numbers)}
         return [each._replace(columns=[[place[stack] for stack in each.columns[0]], *each.columns[1:]])
@@ -270,6 +308,12 @@ class HistoryFile:
                 raise BadInput(f"slice {facts.id}: it has {samples} samples instead of {facts.samples}")
             return unpack_json(stats, self._budget).plain_object(), columns
         raise BadInput(f"slice {facts.id}: it has no stacks")
+
+    def is_whole(self, facts: SliceFacts) -> bool:
+        """Whether the stacks of a slice can be read."""
+        with suppress(BadInput):
+            return bool(self.stacks(facts))
+        return False
 
     def integrity(self) -> list[str]:
         """Return what SQLite finds to be damaged."""
@@ -287,6 +331,7 @@ class HistoryFile:
         columns = (numbers, samples, *map(in_units, times))  # threads that differ by their ids alone are one
         stats = sum_stats([report.stats or {}]) or {}
         stats["problems"] = [str(text) for text in stats["problems"][:_MAX_PROBLEMS]]
+        stats[SECONDS] = (report.stats or {}).get(SECONDS) or []  # merged slices have none
         self._insert(facts, stats, add_columns([columns], len(names.stacks.rows)))
 
     def _insert(self, facts: SliceFacts, stats: dict[str, Any], columns: Columns) -> None:
@@ -319,3 +364,11 @@ class HistoryFile:
         for each in facts:
             for table in ("slice", "stacks"):
                 self._run(f"DELETE FROM {table} WHERE id = ?", each.number)  # noqa: S608
+
+
+def _seconds(stats: dict[str, Any]) -> tuple[int, ...]:
+    """Return the CPU time in each second of a slice; empty where it is not known."""
+    found = stats.get(SECONDS)
+    if not isinstance(found, list) or not all(type(ms) is int and 0 <= ms < 1 << 32 for ms in found):
+        return ()
+    return tuple(found)

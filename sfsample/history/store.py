@@ -12,7 +12,16 @@ from typing import TypeVar
 
 from sfsample.errors import BadInput, NoSpace, SfsampleError
 from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, read_gap
-from sfsample.history.files import DAY_S, FileName, HistoryFile, check_owner, file_names
+from sfsample.history.files import (
+    DAY_S,
+    Damaged,
+    FileName,
+    HistoryFile,
+    check_owner,
+    file_names,
+    files_set_aside,
+    set_aside,
+)
 from sfsample.history.lock import lock
 from sfsample.history.tiers import size_of, tidy
 from sfsample.report.budget import Budget
@@ -30,12 +39,14 @@ _SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 class History:
     """A history; its directory is made if it is missing.  Methods raise SfsampleError.
 
-    `problems` has a sentence for each file that was skipped.
+    `problems` has a sentence for each file that was skipped.  A damaged file is set aside before it is
+    written to: what is added to it may be lost.
     """
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.problems: dict[str, None] = {}
+        self._damaged: dict[str, tuple[int, str]] = {}  # by path: which file (see `_file_id`), and why
         self._locks: dict[str, int] = {}  # by service
         self._writer: HistoryFile | None = None
         with self._errors("cannot open", directory):
@@ -111,15 +122,40 @@ class History:
     def _change(self, name: FileName, work: Callable[[HistoryFile], _T]) -> _T:
         """Make one commit in a file, which may be new; return what `work` does."""
         with self._errors("cannot write", name.path):
-            while True:
-                if self._writer is None or self._writer.path != name.path:
-                    self._close_writer()
-                    os.makedirs(self.directory, mode=0o700, exist_ok=True)
-                    self._writer = HistoryFile(name.path, write=True)
-                with self._writer.writing():
-                    if self._writer.is_current:  # else it was removed
-                        return work(self._writer)
+            self._set_aside(name)
+            which = _file_id(name.path)
+            try:
+                return self._commit(name, work)
+            except Damaged as failure:
+                self._damaged[name.path] = which, str(failure)
+            self._set_aside(name)
+            return self._commit(name, work)
+
+    def _commit(self, name: FileName, work: Callable[[HistoryFile], _T]) -> _T:
+        while True:
+            if self._writer is None or self._writer.path != name.path:
                 self._close_writer()
+                os.makedirs(self.directory, mode=0o700, exist_ok=True)
+                self._writer = HistoryFile(name.path, write=True)
+            with self._writer.writing():
+                if self._writer.is_current:  # else it was removed
+                    return work(self._writer)
+            self._close_writer()
+
+    def _set_aside(self, name: FileName) -> None:
+        """Set a file aside that was found to be damaged, unless another watcher has."""
+        if name.path not in self._damaged:
+            return
+        self._close_writer()
+        which, why = self._damaged.pop(name.path)
+        if (fd := lock(self.directory, "damaged")) is not None:
+            try:
+                if _file_id(name.path) == which:
+                    path = set_aside(name)
+                    self.problems.pop(f"{name.path}: {why}", None)  # said by this
+                    self.problems[f"{name.path}: {why}: it is now {path}; slices go to a new file"] = None
+            finally:
+                os.close(fd)
 
     def _lock(self, service: str) -> None:
         if service in self._locks:
@@ -161,11 +197,13 @@ class History:
             with suppress(FileNotFoundError):
                 yield
         except (BadInput, sqlite3.Error, PermissionError) as failure:
+            if isinstance(failure, Damaged):
+                self._damaged[path] = _file_id(path), str(failure)
             self.problems[f"{path}: {getattr(failure, 'strerror', None) or failure}"] = None
 
     def slices(self, selection: Selection = Selection()) -> list[SliceFacts]:  # noqa: B008 - immutable
         """Return the facts of slices, the oldest first."""
-        found = self._read([selection], lambda file: filter(selection.has, file.facts()))
+        found = self._read([selection], lambda file: filter(selection.has, file.facts(chosen=selection)))
         return sorted(found, key=lambda facts: (facts.begin_s, facts.service))
 
     def gaps(self, selection: Selection = Selection()) -> list[Gap]:  # noqa: B008 - immutable
@@ -180,11 +218,14 @@ class History:
     def reports(self, selections: Sequence[Selection]) -> list[Report]:
         """Return a report for each selection; each file is read once."""
         parts: list[list[Report]] = [[] for _ in selections]
+        services = {each.service for each in selections}
+        begin_s, end_s = min(each.begin_s for each in selections), max(each.end_s for each in selections)
+        around = Selection(services.pop() if len(services) == 1 else None, begin_s, end_s)
 
         def ask(file: HistoryFile) -> Iterator[None]:
-            facts = [*file.facts()]
+            facts = [*file.facts(chosen=around)]
             for selection, found in zip(selections, parts, strict=True):
-                found += [file.report(group) for group in _groups(facts, selection)]
+                found.extend(self._answers(file, facts, selection, file.report))
                 yield
 
         self._read(selections, ask)
@@ -194,12 +235,27 @@ class History:
         """Return one report of slices, and what each of them has of its stacks."""
 
         def ask(file: HistoryFile) -> Iterator[tuple[Report, list[TimeSlice]]]:
-            for group in _groups(file.facts(), selection):
-                yield file.report(group), file.time_slices(group)
+            return self._answers(file, file.facts(chosen=selection), selection,
+                                 lambda group: (file.report(group), file.time_slices(group)))  # fmt: skip
 
         parts = self._read([selection], ask)
         gaps = [(gap.begin_s, gap.end_s, gap.why) for gap in self.gaps(selection)]
         return self._merge([report for report, _ in parts]), TimeLine(renumber(parts), gaps)
+
+    def _answers(self, file: HistoryFile, slices: Iterable[SliceFacts], selection: Selection,
+                 ask: Callable[[Sequence[SliceFacts]], _T]) -> Iterator[_T]:  # fmt: skip
+        """Yield the answer for each group of slices; those that cannot be read are left out, and noted."""
+        for group in _groups(slices, selection):
+            try:
+                answer = ask(group)
+            except BadInput as failure:
+                whole = [*filter(file.is_whole, group)]
+                what = f"{len(group) - len(whole)} of {len(group)} slices of {group[0].service}"
+                self.problems[f"{file.path}: {what}: {failure}"] = None
+                if not whole:
+                    continue
+                answer = ask(whole)
+            yield answer
 
     def _merge(self, reports: list[Report]) -> Report:
         try:
@@ -212,6 +268,8 @@ class History:
     def findings(self) -> Iterator[str]:
         """Yield what is wrong with a file: its structure, its facts, its stacks, its totals."""
         self.problems.clear()
+        for _, path in files_set_aside(self.directory):
+            yield f"{path}: damaged, and set aside: no answer has its slices; delete it when it is not needed"
         for name in file_names(self.directory):
             with self.skipping(name.path), closing(HistoryFile(name.path)) as file:
                 yield from (f"{name.path}: {text}" for text in file.integrity())
@@ -219,6 +277,13 @@ class History:
                 for facts in file.facts():
                     file.stacks(facts)
         yield from self.problems
+
+
+def _file_id(path: str) -> int:
+    """Return a number that differs between a file and the one that replaces it; 0: there is none."""
+    with suppress(FileNotFoundError):
+        return os.stat(path).st_ino
+    return 0
 
 
 def _groups(slices: Iterable[SliceFacts], selection: Selection) -> Iterable[list[SliceFacts]]:

@@ -2,7 +2,7 @@
 
 Slices of a minute are kept for two days, then merged to ten minutes; after two weeks to hours.  Pinned slices
 are not merged, and are the last to be deleted for their size; nor are those within an hour of a change of the
-build-id on the same day.
+build-id on the same day.  Damaged files that were set aside are the first.
 
 Each merged slice is one commit, so a process that is killed leaves the rest for the next one.
 
@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, closing, suppress
 from itertools import pairwise
 
 from sfsample.history.facts import SliceFacts, merge_key, merged_facts
-from sfsample.history.files import DAY_S, HistoryFile, file_names, remove
+from sfsample.history.files import DAY_S, HistoryFile, file_names, files_set_aside, remove
 from sfsample.history.lock import lock
 
 _DUE_S = {"1h": 14 * DAY_S, "10m": 2 * DAY_S}  # slices of a tier are so old, from the end of their day on
@@ -38,6 +38,9 @@ def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipp
             elif tier:
                 with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
                     _merge(file, tier)
+        for name, path in files_set_aside(directory):  # no answer needs them
+            if name.end_s + keep_for_s <= now_s or size_of(directory) > keep_bytes:
+                os.unlink(path)
         _shrink(directory, keep_bytes, skipping)
     finally:
         os.close(fd)

@@ -20,6 +20,7 @@ from sfsample.core.memory import BytesMemory, JointMemory, Span
 from sfsample.process.vm import CopyBuffer, readv
 
 _MAX_CALLS = 5  # for the pieces of a plan; each call but the last ends at one that cannot be read
+_ADDRESS_LIMIT = 1 << 63  # of what a process can have; pointers of the target may be anything
 _FOLLOWED_BYTES = 1 << 19  # that are copied though they were not foreseen
 
 
@@ -73,6 +74,8 @@ class Room:
     def copy(self, address: int, size: int) -> int:
         """Copy a piece; return the position of its first word, or -1 where it cannot be read."""
         at, remote = self._used, self._remote
+        if address >= _ADDRESS_LIMIT:
+            return -1
         remote[0], remote[1] = address, size
         if (
             at + size > len(self.bytes)
@@ -85,18 +88,21 @@ class Room:
         return at // 8
 
     def copy_all(self, pieces: Sequence[Span]) -> None:
-        """Copy pieces in one call, up to the first that cannot be read."""
-        at, size = self._used, sum(size for _, size in pieces)
-        if at + size > len(self.bytes):
-            return
-        remote = _iovecs(pieces)
-        got = self.read(self._pid, at, size, (remote.buffer_info()[0], len(pieces)))
-        for address, size in pieces:
-            if got < size:
-                break
-            self._extra[address] = size, self._used
-            self._used += size
-            got -= size
+        """Copy pieces together, but for those that cannot be read, and others where these are many."""
+        left = [piece for piece in pieces if piece[0] < _ADDRESS_LIMIT]
+        for _ in range(_MAX_CALLS):
+            size = sum(size for _, size in left)
+            if not left or self._used + size > len(self.bytes):
+                return
+            remote, done = _iovecs(left), 0
+            got = self.read(self._pid, self._used, size, (remote.buffer_info()[0], len(left)))
+            for address, size in left:
+                if got < size:
+                    break
+                self._extra[address] = size, self._used
+                self._used += size
+                got, done = got - size, done + 1
+            left = left[done + 1 :]
 
     def result(self) -> JointMemory:
         """Return what was copied; the next copy does not change it."""

@@ -166,6 +166,9 @@ class ThreadCapturer:
             if self.python is not None:
                 python = self.python.stack(thread, snapshot.memory, stack.frames)
                 captured = captured._replace(python=python)
+                # a reading disturbs no thread, and counts for as long as the thread sleeps
+                if reading is not None and attempt < _MAX_DOUBTS and self.python.is_doubtful(python):
+                    continue
             # where libraries come and go, a missing one that was not there for a moment may cut a stack short
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and process.modules.has_unmapped_files
             if self._is_certain(thread, stack, captured.modules, checked) and not (

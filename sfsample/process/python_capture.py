@@ -17,7 +17,7 @@ from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
-from sfsample.python.find import find_interpreter
+from sfsample.python.find import Interpreter, find_interpreter
 from sfsample.python.names import PythonStack
 from sfsample.python.runtime import Gil, PythonRuntime
 
@@ -42,6 +42,7 @@ class PythonCapture:
         self._tid = process.pid  # of a thread by which memory is read
         self._pieces: dict[tuple[Span, ...], Pieces] = {}  # that were read last
         self._runtime: PythonRuntime | None = None
+        self.interpreter: Interpreter | None = None
         self._mapping: Mapping | None = None  # of the interpreter's code
         self._without: set[Module] = set()  # modules that have no interpreter
         self._in_namespace = process.root.pid != process.pid
@@ -64,6 +65,12 @@ class PythonCapture:
             return None
         return self._runtime.stack(self._native_id(thread), memory, frames)
 
+    def is_doubtful(self, stack: PythonStack | None) -> bool:
+        """Whether another capture of a thread may show Python frames that this one, `stack`, has not."""
+        if stack is None:
+            return self._runtime is not None and self._runtime.is_torn
+        return not stack.is_whole
+
     def gil(self, thread: Thread) -> Gil | None:
         """Return the GIL of a thread; None: it is unknown, or there is none."""
         return None if self._runtime is None else self._runtime.gil(self._native_id(thread))
@@ -73,14 +80,14 @@ class PythonCapture:
         self._generation = process.modules.generation
         if process.arch.byteorder != "little" or self._mapping in process.modules.mappings:
             return
-        self._mapping, self._runtime, self.problem = None, None, ""
+        self._mapping, self._runtime, self.interpreter, self.problem = None, None, None, ""
         try:
             found = find_interpreter(process.modules, self._read, self._without)
         except BadInput as unknown:
             self.problem = f"no Python frames: {unknown}"
             return
         if found is not None:
-            self._mapping = found.mapping
+            self._mapping, self.interpreter = found.mapping, found
             self._runtime = PythonRuntime(found, self._read, self._read_many)
 
     def _native_id(self, thread: Thread) -> int:

@@ -49,7 +49,7 @@ class Room(Protocol):
         """Copy a piece; return the position of its first word, or -1 where it cannot be read."""
 
     def copy_all(self, pieces: Sequence[Span]) -> None:
-        """Copy pieces in one call, up to the first that cannot be read."""
+        """Copy pieces together; those that cannot be read are left out."""
 
 
 class Plan:

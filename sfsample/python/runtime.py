@@ -21,7 +21,7 @@ from sfsample.python.layout import GIL_BYTES, GIL_HOLDER, GIL_LOCKED, word_in
 from sfsample.python.names import Names, PythonStack
 from sfsample.python.place import Placer
 from sfsample.python.plan import Plan
-from sfsample.python.threads import counters, thread_states
+from sfsample.python.threads import TORN, UNBORN, counters, thread_states
 
 _MAX_LISTS = 3  # of threads, where they come and go meanwhile
 _MAX_REHEARSED = 1000  # frames
@@ -65,8 +65,7 @@ class PythonRuntime:
     def plan(self, tid: int) -> Plan | None:
         """Return what to copy of a thread (its id in the target's pid namespace); None: it has no Python."""
         if tid not in self._plans:
-            # 0: a thread has not begun yet, or the list was torn
-            if 0 in self._states or self._created != self._read_counters():
+            if self.is_torn or self._created != self._read_counters():
                 self._list()
             if not (states := self._states.get(tid)):
                 return None
@@ -84,6 +83,11 @@ class PythonRuntime:
         self._names.look_up(frames)
         plan.learn(memory, frames, is_whole=False)
 
+    @property
+    def is_torn(self) -> bool:
+        """Whether the list of threads was read while it changed, or has one that has not begun."""
+        return TORN in self._states or UNBORN in self._states
+
     def _read_counters(self) -> tuple[bytes | None, ...]:
         self._counters = counters(self._interpreter, self._read)
         return tuple(self._read(*span) for span in self._counters)
@@ -91,9 +95,12 @@ class PythonRuntime:
     def _list(self) -> None:
         """List the threads; those that have entered another interpreter need another plan."""
         for _ in range(_MAX_LISTS):
-            self._created, self._states = self._read_counters(), thread_states(self._interpreter, self._read)
-            if 0 not in self._states:
+            before, self._created = self._states, self._read_counters()
+            self._states = thread_states(self._interpreter, self._read)
+            if not self.is_torn:
                 break
+            if TORN in self._states:  # it may lack some
+                self._states = before | self._states
         self._plans = {
             tid: plan
             for tid, plan in self._plans.items()

@@ -14,6 +14,8 @@ from sfsample.python.layout import Layout, word_in
 
 _MAX_INTERPRETERS = 1000
 _MAX_COUNTERS = 64
+TORN = -1  # the thread id of a state that shows that the list has changed while it was read
+UNBORN = 0  # that of a thread that has not begun yet
 _MAX_THREADS = 100_000  # of one interpreter
 
 
@@ -56,7 +58,7 @@ def _threads(layout: Layout, owner: int, read: ReadMemory) -> Iterator[tuple[int
         data = read(at, layout.thread_bytes) if at else None
         if data is None or word_in(data, layout.thread_interpreter) != owner:
             if at:
-                yield at, 0  # it was freed meanwhile: the list is torn
+                yield at, TORN  # it was freed meanwhile
             return
         yield at, word_in(data, layout.native_thread_id)
         at = word_in(data, layout.thread_next)

@@ -6,11 +6,11 @@ Addresses are kept as (module, vaddr), so that they can be symbolized later and 
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.stack import StopReason
-from sfsample.modules.location import PROCESS_KEY_STEP
+from sfsample.modules.location import PROCESS_KEY_STEP, pid_of
 from sfsample.process.labels import Identity
 from sfsample.recording.sample import Places, Sample, StackKey, ThreadKey
 from sfsample.recording.stats import Stats
@@ -21,6 +21,7 @@ TIMELINE_LIMIT = 4_000_000  # records, 40 bytes each
 STACK_LIMIT = 200_000  # distinct stacks, some KB each: a JIT compiler can make any number
 THREAD_LIMIT = 20_000  # distinct threads: a service may start one for each request
 PROCESS_LIMIT = 20_000  # distinct processes: a shell script starts any number
+SECONDS_LIMIT = 120  # of a recording, whose CPU time is kept by second
 OTHERS = 0  # the process key of those beyond the limit
 
 
@@ -90,6 +91,7 @@ class Profile:
         self.threads: dict[ThreadKey, str] = {}
         self.roots: dict[int, ProcessRoot] = {}  # where the files of modules are opened
         self.charged_ns: Counter[int] = Counter()  # CPU time, by process key; known at the end
+        self._by_second: Counter[tuple[int, int]] = Counter()  # CPU time in ns, by process key and second
         self._start_times: dict[int, int] = {}  # in clock ticks since boot, by process key
         self._sampled: set[int] = set()  # processes with a sample, by key
         self.stats = Stats(rate_hz)
@@ -159,8 +161,19 @@ class Profile:
         if stack.stopped_at is not None and stack.stop_reason is not StopReason.MAX_FRAMES:
             stats.note(f"{stack.stop_reason} at {stack.stopped_at}", times)
         self._sampled.add(thread.pid)
+        if sample.cpu_ns and sample.at_ns < SECONDS_LIMIT * 10**9:
+            self._by_second[thread.pid, sample.at_ns // 10**9] += sample.cpu_ns
         key = StackKey(thread.pid, thread.tid, sample.places, stack.stop_reason, thread.start_time)
         self.keep(key, sample.at_ns, sample.wall_ns, sample.cpu_ns, times)
+
+    def cpu_ms_by_second(self, pids: Container[int | None] | None = None) -> list[int]:
+        """Return the CPU time that was sampled in each second, of all processes or of some."""
+        known = {at: ns for at, ns in self._by_second.items() if pids is None or pid_of(at[0]) in pids}
+        last = max((second for _, second in known), default=-1)
+        found = [0] * max(last + 1, min(round(self.stats.duration_s), SECONDS_LIMIT))
+        for (_, second), ns in known.items():
+            found[second] += round(ns / 1e6)
+        return found
 
     def close(self, duration_s: float, stuck: Exception) -> None:
         """Count nothing any more: the thread that counts is stuck, and may go on at any time."""

@@ -92,5 +92,6 @@ def losses(report: Report) -> list[str]:
         (report.timeline and report.timeline.dropped, "samples have no place on the timeline: it is full"),
     )
     texts = [f"{number} {what}" for number, what in counted if isinstance(number, int) and number]
-    coverage = _coverage_loss(report)
-    return [coverage, *texts] if coverage else texts
+    found = stats.get("missing")  # of a history: what the selection has not
+    missing = map(str, found) if isinstance(found, list) else ()
+    return [*missing, *filter(None, [_coverage_loss(report)]), *texts]

@@ -11,6 +11,7 @@ SAMPLES, WALL, CPU = "samples", "wall_ns", "cpu_ns"  # the last two are in nanos
 WEIGHTS = (SAMPLES, WALL, CPU)
 TARGET_FIELDS = ("exe", "build_id", "unit", "container", "started")  # the last in seconds since the epoch
 OUTERMOST = "outermost"  # the stop reason of a stack that is complete
+SECONDS = "cpu_ms_by_second"  # in the statistics of a slice: a list
 
 
 class ReportThread(NamedTuple):

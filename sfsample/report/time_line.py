@@ -17,6 +17,7 @@ class TimeSlice(NamedTuple):
     cpu_charged_ns: int  # what the threads have used
     cpu_sampled_ns: int  # the part of it that samples stand for
     columns: Columns
+    cpu_ms: Sequence[int] = ()  # sampled in each second; empty: not known
 
 
 class TimeLine(NamedTuple):
@@ -29,12 +30,13 @@ class TimeLine(NamedTuple):
 def add_columns(slices: Iterable[Columns], stacks: int) -> Columns:
     """Return the sums by stack of columns that refer to so many stacks; the stacks of the sum ascend."""
     seen: set[int] = set()
-    sums = [[0] * stacks for _ in range(3)]
+    samples, wall, cpu = sums = [[0] * stacks for _ in range(3)]
     for numbers, *columns in slices:
         seen.update(numbers)
-        for total, column in zip(sums, columns, strict=True):
-            for stack, number in zip(numbers, column, strict=True):
-                total[stack] += number
+        for stack, one, two, three in zip(numbers, *columns, strict=True):
+            samples[stack] += one
+            wall[stack] += two
+            cpu[stack] += three
     found = sorted(seen)
     return [found, *([total[stack] for stack in found] for total in sums)]
 
@@ -45,6 +47,7 @@ def join_slices(group: Sequence[TimeSlice], stacks: int) -> TimeSlice:
         min(each.begin_s for each in group), max(each.end_s for each in group),
         sum(each.cpu_charged_ns for each in group), sum(each.cpu_sampled_ns for each in group),
         add_columns((each.columns for each in group), stacks),
+        group[0].cpu_ms if len(group) == 1 else (),
     )  # fmt: skip
 
 

@@ -23,7 +23,9 @@ def timed(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     history = History(str(tmp_path / "history"))
     for at in (0, 1, 2, 3, 4, 5, 9):
         name = "early" if at < 5 else "late"
-        history.add(minute(at, (f"main;{name}", at + 1, 1000 * (at + 1), 500), ("main", 1, 100, 0)))
+        closed = minute(at, (f"main;{name}", at + 1, 1000 * (at + 1), 500), ("main", 1, 100, 0))
+        stats = {**closed.report.stats, "cpu_ms_by_second": [0, 10 * at, 5]}
+        history.add(closed._replace(report=closed.report._replace(stats=stats)))
     history.add_gap("redis", MIDNIGHT_S + 360, MIDNIGHT_S + 540, HOSTILE)
     report, line = history.time_line(Selection())
     path = tmp_path / "page.html"
@@ -127,3 +129,14 @@ def test_pointer_tells_of_slices_and_of_gaps(timed):
 def test_profile_without_slices_has_no_time_line(page):
     assert not page.js("document.getElementById('times').checkVisibility()")
     assert page.text("#timetext") == ""
+
+
+def test_seconds_of_one_slice_are_a_heat_map(timed):
+    heat = "[...document.querySelectorAll('#seconds span > span')].map((cell) => +cell.style.opacity)"
+    hidden = "document.getElementById('seconds').hidden"
+    assert timed.js(hidden)
+    drag(timed, 2.4, 2.6)
+    assert (timed.js(heat), timed.js(hidden)) == ([0, 1, 0.25], False)
+    assert timed.js("document.querySelectorAll('#seconds > span')[1].title").startswith("00:02:01: 20 ms")
+    drag(timed, 2.5, 3.5)
+    assert timed.js(hidden)

@@ -103,7 +103,7 @@ def test_show_has_functions_with_shares_of_cpu_time(run):
 
 def test_show_draws_a_page_with_a_time_line(run, tmp_path):
     page = tmp_path / "x.html"
-    assert run("show", "--service", "redis", "--since", "1.1h", "-o", str(page), "-q") == (0, "", "")
+    assert run("show", "--service", "redis", "--since", "1.1h", "-o", str(page), "-q")[:2] == (0, "")
     data = json.loads(page.read_text().partition('id="profile">')[2].partition("</script>")[0])
     assert [len(data["slices"]["letters"]), data["slices"]["gaps"][0][2]] == [3, "watcher was down"]
     assert run("show", "--service", "redis", "-f", "pprof")[0] == 2
@@ -308,3 +308,78 @@ def test_missing_history_is_an_error_and_is_not_made(tmp_path, capsys):
     assert main(["history", "list", "--history", str(tmp_path / "none")]) == 1
     assert "no history" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
+
+
+def damage(directory, numbers):
+    [name] = file_names(directory)
+    with closing(sqlite3.connect(name.path, isolation_level=None)) as database:
+        database.execute(f"UPDATE stacks SET rows = zeroblob(9) WHERE id IN ({numbers})")  # noqa: S608
+
+
+def test_time_without_slices_is_said_in_text_and_json(run):
+    _, out, _ = run("show", "--service", "redis", "--at", "-190m", "--for", "1h")
+    assert "lost: there are slices for 3 min of 1 h\n" in out
+    _, out, err = run("export", "--service", "redis", "--at", "-190m", "--for", "1h", "-f", "json")
+    assert json.loads(out)["stats"]["missing"] == ["there are slices for 3 min of 1 h"]
+    assert err == "sfsample: warning: there are slices for 3 min of 1 h\n"
+    _, out, _ = run("show", "--service", "redis", "--at", "-60m", "--for", "1m")
+    assert "there are slices" not in out
+
+
+def test_slices_that_cannot_be_read_are_said_and_others_are_there(run, directory):
+    damage(directory, "SELECT id FROM slice WHERE service = 'redis' ORDER BY id LIMIT 2")
+    code, out, err = run("show", "--service", "redis")
+    assert code == 0
+    assert "lost: slices with 1,820 of 10,860 samples could not be read\n" in out
+    assert "2 of 9 slices of redis: damaged" in err
+    code, _, err = run("export", "--service", "redis")
+    assert (code, "1,820 of 10,860 samples could not be read" in err) == (0, True)
+
+
+def test_export_of_nothing_is_an_error_and_no_file(run, directory, tmp_path):
+    damage(directory, "SELECT id FROM slice")
+    for words in (["export", "-o", str(tmp_path / "x.html")], ["export"], ["show"]):
+        code, out, err = run(*words, "--service", "redis")
+        assert (code, out) == (1, "")
+        assert "sfsample: no slice can be read: 9 slices of redis\n" in err
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_diff_says_what_it_has_not_and_that_times_are_the_same(run):
+    words = ["--service", "redis", "--at", "-190m", "--for", "1h"]
+    _, _, err = run("diff", *words, "--with", "-130m")
+    assert "warning: before: there are slices for 3 min of 1 h\n" in err
+    assert "warning: after: there are slices for 3 min of 1 h\n" in err
+    assert "slices in common" not in err
+    assert "warning: both times have slices in common\n" in run("diff", *words, "--with", "-185m")[2]
+
+
+def test_since_now_is_no_date_of_the_future(run):
+    code, _, err = run("list", "--since", "now")
+    now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(NOW_S))
+    assert (code, err.splitlines()[0]) == (1, f"sfsample: no slice is selected: {now} to now UTC")
+
+
+def test_long_label_is_cut_in_the_table_only(run, directory):
+    from sfsample.history.facts import Slice
+
+    history = History(directory)
+    long = report(FAST)._replace(labels={"pod": "x" * 256})
+    history.add(Slice(NOW_S - 60, NOW_S, "long", long))
+    history.close()
+    assert "x" * 61 not in run("list", "--service", "long")[1]
+    assert "x" * 256 in run("list", "--service", "long", "--json")[1]
+
+
+def test_empty_selection_lists_the_service_that_is_wanted_or_some(run, directory):
+    from sfsample.history.facts import Slice
+
+    history = History(directory)
+    for at in range(12):
+        history.add(Slice(NOW_S - 60, NOW_S, f"s{at:02}", report(FAST)))
+    history.close()
+    _, _, err = run("show", "--service", "redis", "--at", "-9h")
+    assert [line.split()[2] for line in err.splitlines()[1:]] == ["redis:"]
+    lines = run("show", "--service", "rediss")[2].splitlines()[1:]
+    assert len(lines) == 11
+    assert lines[-1] == "  and 4 more services: sfsample history list shows them"

@@ -12,6 +12,7 @@ from sfsample.cli.parse import parse
 from sfsample.cli.watch import Watch
 from sfsample.errors import NoSpace, SfsampleError, UsageError
 from sfsample.history.facts import Slice
+from sfsample.history.files import file_names
 from sfsample.history.store import History
 from tests.builders.reports import from_lines
 
@@ -192,3 +193,18 @@ def test_slices_go_to_the_history_unless_files_are_asked_for(tmp_path, flags, ki
 def test_slices_must_be_kept_somewhere(flags):
     with pytest.raises(UsageError, match="--no-history needs --output-dir"):
         parse(["watch", "1", *flags])
+
+
+def test_damaged_file_is_said_once_and_a_new_one_goes_on(sink, directory, capsys):
+    sink.add(*closed(0, "p;main;a 7"))
+    sink.close()
+    [name] = file_names(str(directory))
+    with open(name.path, "wb") as file:
+        file.write(b"no database" * 1000)
+    for minute in (1, 2):
+        assert sink.add(*closed(minute, "p;main;a 7")) == "history of bank"
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert f"{name.path}: damaged: file is not a database: it is now {name.path}.damaged-" in first
+    assert rest == [f"  sfsample history check --history {directory} shows what is wrong"]
+    assert main(["history", "check", "--history", str(directory)]) == 1
+    assert "set aside" in capsys.readouterr().out

@@ -33,6 +33,13 @@ def run(start: str, module: str, action: str, *words: str) -> subprocess.Complet
 
 
 @pytest.mark.parametrize("start", STARTS)
+def test_sigusr1_does_not_end_a_watch_that_begins(start: str) -> None:
+    words = ("watch", "1", "--check", "--history", "unused")
+    done = run(start, "sfsample.cli.parse", "os.kill(os.getpid(), signal.SIGUSR1)", *words)
+    assert (done.returncode, done.stderr) == (0, "sfsample: flags: no mistake found\n")
+
+
+@pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("module", ["sfsample.cli", "sfsample.cli.parse", "sfsample.cli.convert", "zlib"])
 def test_ctrl_c_while_modules_are_imported_ends_the_process_silently(start: str, module: str) -> None:
     done = run(start, module, "os.kill(os.getpid(), signal.SIGINT)", "convert", "-")

@@ -122,6 +122,12 @@ def test_size_accepts_units(text: str, size: int) -> None:
     assert parse(["-p", "1", "--stack-bytes", text]).stack_bytes == size
 
 
+def test_what_is_kept_is_no_mere_number_of_bytes() -> None:
+    assert parse(["watch", "1", "--keep-bytes", "1M"]).keep_bytes == 1 << 20
+    for words in (["watch", "1", "--keep-bytes", "2"], ["history", "prune", "--keep-bytes", "1023K"]):
+        assert "not a size of at least 1M (500M, 2G)" in usage_error(*words)
+
+
 @pytest.mark.parametrize("text", ["1023", "2G", "K", "1T", "1KB"])
 def test_size_must_be_in_range(text: str) -> None:
     assert "not a size" in usage_error("-p", "1", "--stack-bytes", text)
@@ -173,6 +179,8 @@ def test_unwind_names_every_stepper() -> None:
         ([""], "unknown command"),
         (["recor", "-p", "1"], "unknown command"),
         (["dump", "-p", "1", "-d", "1"], "unrecognized arguments"),
+        (["dump", "-p", "1", "--locals", "--python", "off"], "--locals needs the Python frames"),
+        (["dump", "--core", "x", "--locals"], "--locals needs the Python frames"),
         (["watch", "-p", "1", "--no-history"], "--no-history needs --output-dir"),
         ([*WATCH, "--every", "2s", "--for", "3s"], "--every is shorter than --for"),
         ([*WATCH, "--every", "999ms", "--for", "1ms"], "shorter than a second"),

@@ -70,7 +70,7 @@ def test_value_above_the_limit_fires(
 @pytest.mark.parametrize(
     "text",
     ["", "cpu", "cpu>", "cpu>x", "cpu<80", "cpu>-1", "cpu>nan", "cpu>1e9", "rss>p99", "cpu>p100", "cpu>p5",
-     "load>1", "stuck>0", "rss>2X", 'cpu>80"', "cpu>80\n", "cpu>80;b"],
+     "load>1", "stuck>0", "rss>2X", "rss>2", "rss>1023K", 'cpu>80"', "cpu>80\n", "cpu>80;b"],
 )  # fmt: skip
 def test_other_conditions_are_refused_with_examples(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r"cpu>80.*in quotes"):

@@ -312,11 +312,23 @@ def test_gaps_have_begin_end_and_the_first_reason() -> None:
     recorder._sinks = [(kept, Trouble(""))]
     recorder.begin_gap(100, "the target ended")
     recorder.begin_gap(160, "no such process: bank")
-    recorder._end_gap(220)
-    recorder._end_gap(280)
+    zero_s = recorder._zero_s
+    recorder._end_gap(220, zero_s)
+    recorder._end_gap(280, zero_s)
     recorder.begin_gap(280, "sfsample was late")
-    recorder._end_gap(280.5)
+    recorder._end_gap(280.5, zero_s)
     assert kept.gaps == [("bank", 100, 220, "the target ended")]
+
+
+def test_gap_that_comes_of_setting_the_clock_is_not_called_late() -> None:
+    kept = Kept()
+    recorder = watch.Watch(parse(["watch", "-n", "bank"]), watch.Interrupt())._recorder
+    recorder._sinks = [(kept, Trouble(""))]
+    zero_s = recorder._zero_s
+    for set_s, begin_s, end_s in ((7200, 100, 7301), (7201, 7400, 7420), (-9, 7500, 7520), (0, 7600, 7630)):
+        recorder.begin_gap(begin_s, "late")
+        recorder._end_gap(end_s, zero_s + set_s)
+    assert [why for *_, why in kept.gaps] == ["the clock was set forward", "late", "late", "late"]
 
 
 class Recording:
@@ -351,9 +363,10 @@ def test_sinks_get_slices_and_the_gaps_between_them(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(slice_recorder, "record_processes", recording)
     monkeypatch.setattr(watching._targets, "pids", find)
     monkeypatch.setattr(watch.time, "time", lambda: clock[0])
+    monkeypatch.setattr(slice_recorder, "_zero_s", lambda: 0.0)
     absent = []
-    for _ in range(4):
-        watching.slot(60)
+    for at in range(4):
+        assert (watching.slot(60) is None) is (at == 2)
         absent.append(watching._is_absent)
         clock[0] += 5 if absent[-1] else 0
     assert absent == [False, True, True, False]
@@ -378,3 +391,16 @@ def test_share_is_that_of_the_whole_watch(
     assert made.left() == pytest.approx(share)
     clock.monotonic = lambda: 1120.0
     assert made.left() == pytest.approx(0.01), "of the slice after it"
+
+
+def test_slice_that_no_sink_keeps_has_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = Recording([1000.0])
+    recording.lengths_s = [(60, "duration")] * 2
+    watching = watch.Watch(parse(["watch", "-n", "bank"]), watch.Interrupt())
+    watching._recorder._sinks = [(Kept(OSError("no space left")), Trouble(""))]
+    watching._recorder.may_fail = False
+    monkeypatch.setattr(slice_recorder, "record_processes", recording)
+    monkeypatch.setattr(watching._targets, "pids", lambda: [1])
+    assert watching.slot(60) is None
+    watching._recorder._sinks = [(Kept(), Trouble(""))]
+    assert watching.slot(60) is not None

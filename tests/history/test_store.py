@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import pairwise
 
 import pytest
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Selection, Slice, facts_of
+from sfsample.history.files import HistoryFile, file_names
 from sfsample.history.store import History
 from sfsample.report.merge import merge
 from sfsample.report.report import WEIGHTS
@@ -190,6 +191,7 @@ def test_file_of_a_day_that_was_removed_is_made_again(tmp_path):
 
 WRITER = """
 import sys
+from sfsample.history.files import HistoryFile, file_names
 from sfsample.history.store import History
 from tests.builders.histories import minute
 history = History(sys.argv[1])
@@ -277,3 +279,33 @@ def test_service_that_is_let_go_is_free_and_another_may_write_it(tmp_path):
     second.add(minute(1, service="cc1"))
     with pytest.raises(SfsampleError, match="another watcher"):
         second.add(minute(1))
+
+
+def test_cpu_time_by_second_is_kept_until_slices_are_merged(tmp_path):
+    history = History(str(tmp_path))
+    for at in range(2):
+        closed = minute(at)
+        stats = {**closed.report.stats, "cpu_ms_by_second": [at, 950, 0]}
+        history.add(closed._replace(report=closed.report._replace(stats=stats)))
+    _, line = history.time_line(Selection())
+    assert [each.cpu_ms for each in line.slices] == [(0, 950, 0), (1, 950, 0)]
+    history.tidy(MIDNIGHT_S + 4 * DAY_S)
+    _, line = history.time_line(Selection())
+    assert [each.cpu_ms for each in line.slices] == [()]
+    assert "cpu_ms_by_second" not in (history.report().stats or {})
+
+
+def test_what_a_file_leaves_out_is_not_selected(tmp_path):
+    history = History(str(tmp_path))
+    for at in range(6):
+        history.add(minute(at))
+        history.add(minute(at, service="nginx"))
+    [name] = file_names(str(tmp_path))
+    with closing(HistoryFile(name.path)) as file:
+        everything = [*file.facts()]
+        for service in (None, "redis", "none"):
+            for begin, end in pairwise((0.0, 29.0, 30.0, 60.0, 100.0, 110.0, 300.0, 900.0)):
+                chosen = Selection(service, MIDNIGHT_S + begin, MIDNIGHT_S + end)
+                found = [*file.facts(chosen=chosen)]
+                assert [*filter(chosen.has, found)] == [*filter(chosen.has, everything)]
+                assert len(found) <= 2 * (2 + (end - begin) / 60)

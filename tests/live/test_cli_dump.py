@@ -47,7 +47,8 @@ THREAD = {
     "tid": int, "name": str, "state": str, "idle_s": (float, NONE), "cpu_ns": (int, NONE),
     "moving": (bool, NONE), "signal": NONE, "capture": str, "stop_ns": (int, NONE), "error": (str, NONE),
     "syscall": (dict, NONE), "wchan": (str, NONE), "kernel_stack": list, "waits_for": (dict, NONE),
-    "gil": (str, NONE), "python": (list, NONE), "stop_reason": (str, NONE), "frames": list,
+    "gil": (str, NONE), "python": (list, NONE), "tasks": (list, NONE), "stop_reason": (str, NONE),
+    "frames": list,
 }  # fmt: skip
 SYSCALL = {
     "number": int, "name": (str, NONE), "args": list, "refers_to": list, "fds": list,

@@ -183,7 +183,8 @@ def test_dump_says_which_thread_holds_the_gil(python):
         [process] = json.loads(done.out)["processes"]
         found = {thread["tid"]: thread["gil"] for thread in process["threads"]}
         assert found == {tid: "holds" if name == "holds" else "waits" for name, tid in ids.items()}
-        text = run_cli("dump", "-p", target.pid).out.decode()
         name = Path(f"/proc/{target.pid}/comm").read_text(encoding="utf-8").strip()
-        assert f"2 threads ({name}) wait for the main thread ({target.pid}): the GIL" in text
+        said = f"2 threads ({name}) wait for the main thread ({target.pid}): the GIL"
+        # a thread that waits for the GIL looks every 5 ms whether it is free, and does not wait just then
+        wait_until(lambda: said in run_cli("dump", "-p", target.pid).out.decode(), "both are seen to wait")
         assert_untraced(target.pid)

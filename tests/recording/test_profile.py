@@ -330,3 +330,24 @@ def test_what_a_program_has_more_after_its_start_is_known():
     assert profile.identities[1] == Identity(
         {"comm": "gunicorn", "service.name": "web"}, exe="/bin/python3", build_id="aa"
     )
+
+
+def test_cpu_time_is_kept_by_second_for_two_minutes():
+    profile = Profile(19)
+    places = [locate(each, MODULE, 7) for each in STACK.frames]
+    for at_s, pid, cpu_ms in (
+        (0.1, 7, 3),
+        (0.9, 7, 4),
+        (2.5, 7, 5),
+        (2.5, 8, 90),
+        (3.0, 8, 0),
+        (119.9, 8, 1),
+        (120, 8, 9),
+    ):
+        add(profile, pid, pid, places, at_ns=round(at_s * 1e9), cpu_ns=cpu_ms * 10**6)
+    assert profile.cpu_ms_by_second({7}) == [7, 0, 5]
+    assert profile.cpu_ms_by_second({9}) == []
+    profile.stats.duration_s = 4.4
+    assert profile.cpu_ms_by_second({7}) == [7, 0, 5, 0]
+    everything = profile.cpu_ms_by_second()
+    assert (len(everything), everything[:3], everything[-1]) == (120, [7, 0, 95], 1)

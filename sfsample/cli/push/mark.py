@@ -1,8 +1,8 @@
 """Keeps how far a backend has taken a history, and how many slices it has and has not taken.
 
-It is a small file in the directory of the history, replaced as a whole, for each backend and service.  For
-each file of the history it has the number of the last slice that was taken or given up.  No number is used
-twice in a file, so what is to be sent has greater ones.
+It is a small file in the directory of the history, replaced as a whole, for each backend.  For each file of
+the history it has the number of the last slice that was taken or given up: of all services, and of each that
+was pushed by itself.  No number is used twice in a file, so what is to be sent has greater ones.
 """
 
 import json
@@ -20,14 +20,22 @@ from sfsample.history.lock import lock
 class Mark:
     """Its fields are what the file has."""
 
-    def __init__(self, directory: str, backend: str, service: str | None) -> None:
-        name = sha256(json.dumps([backend, service]).encode()).hexdigest()[:16]
+    def __init__(self, directory: str, backend: str) -> None:
+        name = sha256(json.dumps([backend, None]).encode()).hexdigest()[:16]
         self.path = os.path.join(directory, f".push-{name}.json")
         self.sent = 0
         self.until_s = 0.0  # the end of the latest slice that was taken
         self.dropped: Counter[str] = Counter()  # by reason
-        self.done: dict[str, int] = {}  # by the identity of a file of the history
+        self.done: dict[str, int] = {}  # by the identity of a file of the history, and a service
         self.load()
+
+    def last(self, identity: int, service: str | None = None) -> int:
+        """Return the number of the last slice of a file that is done: of all services, or of one."""
+        return self.done.get(_key(identity, service), 0)
+
+    def finish(self, identity: int, service: str | None, number: int) -> None:
+        """Note that slices up to a number are done: of all services, or of one."""
+        self.done[_key(identity, service)] = number
 
     def load(self) -> None:
         """Read it; where it is damaged or absent nothing was taken, and all is sent again."""
@@ -54,3 +62,7 @@ class Mark:
             yield
         finally:
             os.close(fd)
+
+
+def _key(identity: int, service: str | None) -> str:
+    return str(identity) if service is None else f"{identity} {service}"

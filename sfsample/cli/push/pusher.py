@@ -42,12 +42,12 @@ class Pusher:
         self, history: History, backend: Backend, service: str | None, auth_file: str | None
     ) -> None:
         self._history, self.backend, self._service, self._auth_file = history, backend, service, auth_file
-        self.mark = Mark(history.directory, backend.text, service)
+        self.mark = Mark(history.directory, backend.text)
         self.due_s = 0.0
         self._tries = 0  # attempts in a row that failed
         self._faulty, self._faults = (0, 0), 0  # the slice at which the backend itself fails, and how often
-        self._late = Trouble("slices wait in the history, for two days")
-        self._refused = Trouble("it is counted")
+        self._late = Trouble("slices wait in the history, for two days", once=True)
+        self._refused = Trouble("it is counted", once=True)
 
     def push(self) -> bool:
         """Send what there is; return whether nothing is left.  Say what fails."""
@@ -56,7 +56,7 @@ class Pusher:
             with self.mark.locked():
                 for file, facts in self.unsent():
                     self._send(file, facts, headers)
-                    self.mark.done[str(file.identity)] = facts.number
+                    self.mark.finish(file.identity, self._service, facts.number)
                     self.mark.save()
                     self._succeeded()
         except (SfsampleError, OSError) as failure:
@@ -82,8 +82,10 @@ class Pusher:
         """Yield the slices that are still to be sent, each with its file."""
         for name in file_names(self._history.directory):
             with self._history.skipping(name.path), closing(HistoryFile(name.path)) as file:
-                for facts in list(file.facts(self.mark.done.get(str(file.identity), 0) + 1)):
-                    if facts.tier == "1m" and self._service in (None, facts.service):
+                identity = file.identity
+                for facts in list(file.facts(self.mark.last(identity) + 1)):
+                    is_chosen = facts.tier == "1m" and self._service in (None, facts.service)
+                    if is_chosen and facts.number > self.mark.last(identity, facts.service):
                         yield file, facts
 
     def _send(self, file: HistoryFile, facts: SliceFacts, headers: dict[str, str]) -> None:

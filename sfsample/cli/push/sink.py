@@ -27,7 +27,7 @@ class PushSink(Sink):
         if arguments.push_auth_file:
             flags.append(f"--push-auth-file={arguments.push_auth_file}")
         self._words = ["history", "push", "--follow", "--history", directory, *flags]
-        self._marks = [(backend.kind, Mark(directory, backend.text, None)) for backend in arguments.push]
+        self._marks = [(backend.kind, Mark(directory, backend.text)) for backend in arguments.push]
         self._pipe = os.pipe()  # stdin of each child: it ends when this process does
         os.set_blocking(self._pipe[1], False)
         self._child: subprocess.Popen[bytes] | None = None

@@ -42,6 +42,10 @@ class NamedThread(NamedTuple):
         runs = self.dump.python.activations if self.dump.python else ()
         return tuple(python_frame(place) for _, run in runs for place in run)
 
+    def locals_of(self, depth: int) -> tuple[tuple[str, str], ...]:
+        """Return the names and short texts of the locals of a Python frame; none where they were not read."""
+        return self.dump.facts.locals[depth] if depth < len(self.dump.facts.locals) else ()
+
     def rows(self, depth: int | None = None) -> Iterator[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
         """Yield the innermost `depth` frames (None: all) with module and names, innermost first."""
         if self.dump.stack is not None:
@@ -105,7 +109,9 @@ def _key(thread: NamedThread) -> object:
         return dump.tid
     pcs = tuple(frame.pc for frame in dump.stack.frames)
     call = dump.call.name if dump.call else None
-    return (dump.state, dump.capture, call, pcs, dump.stack.stop_reason, dump.python)
+    facts = dump.facts
+    python = (dump.python.activations, dump.python.is_whole, facts.locals, facts.tasks) if dump.python else ()
+    return (dump.state, dump.capture, call, pcs, dump.stack.stop_reason, python)
 
 
 def bare_symbol(symbol: str) -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from sfsample.dumping.diagnose.glibc_locks import OtherThreads, is_since_2_25
 from sfsample.dumping.diagnose.named_thread import NamedThread
+from sfsample.dumping.diagnose.python_tasks import deadlocks, task_text
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, stuck, with_process_edges
 from sfsample.dumping.diagnose.waits import Wait, WaitContext, wait_of
 from sfsample.dumping.diagnose.wording import Wording, common_name
@@ -24,7 +25,7 @@ _LOCK_KINDS = ("mutex", "read lock", "write lock", "barrier")  # of which every 
 _SOCKET_KINDS = ("read", "write", "connect")
 # waits for something outside the process, or for an unknown thread of it; each is a finding
 _OUTSIDE_KINDS = ("kernel", "vfork", "stopped", "file lock", "full pipe", "connect", "name resolution",
-                  "write", "database lock", "once")  # fmt: skip
+                  "write", "database lock", "once", "lock", "rlock")  # fmt: skip
 
 
 class Finding(NamedTuple):
@@ -92,8 +93,8 @@ class _VerdictBuilder:
 
     def findings(self) -> Iterator[Finding]:
         """Yield all findings, the gravest first."""
-        grave = [*self._crashed(), *self._deadlocks(), *self._blocked(), *self._blocked_by_unknown(),
-                 *self._spinning(), *self._outside()]  # fmt: skip
+        grave = [*self._crashed(), *self._deadlocks(), *self._tasks(), *self._blocked(),
+                 *self._blocked_by_unknown(), *self._spinning(), *self._outside()]  # fmt: skip
         yield from grave
         named = {node for finding in grave for node in finding.nodes}
         for pid in self._wording.dumped:
@@ -127,8 +128,23 @@ class _VerdictBuilder:
             text = f"DEADLOCK: {members} wait for each other, {self._outlook(threads)}"
             if len(threads) == 1:
                 subject = self._wording.subject(threads[0])
-                text = f"DEADLOCK: {subject} waits for a lock that it holds itself"
+                is_result = self._waits[threads[0]].kind == "future"
+                what = "result that only it can compute" if is_result else "lock that it holds itself"
+                text = f"DEADLOCK: {subject} waits for a {what}"
             yield Finding("deadlock", text, threads, tuple(map(self._wording.sentence, threads)))
+
+    def _tasks(self) -> Iterator[Finding]:
+        """Yield the asyncio tasks of a thread that wait for each other."""
+        for node, thread in self._threads.items():
+            tasks = thread.dump.facts.tasks
+            for cycle in deadlocks(tasks):
+                members = f"{len(cycle)} asyncio tasks wait for each other"
+                if len(cycle) == 1:
+                    members = f"asyncio task {cycle[0].name} waits for itself"
+                lines = tuple(f"task {task.name} {task_text(task, tasks)}, in {task.path}" for task in cycle)
+                where = f"in {self._wording.subject(node)}"
+                text = f"DEADLOCK: {members} {where}, and none can go on unless one is cancelled"
+                yield Finding("deadlock", text, (node,), lines)
 
     def _outlook(self, threads: Iterable[Node]) -> str:
         waits = [self._waits[node] for node in threads]

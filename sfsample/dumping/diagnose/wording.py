@@ -23,6 +23,8 @@ _PEER_TEXTS = {  # by the kind of a wait: what the processes that it names have 
     "connect": "to be accepted by",
 }
 
+_LINKS = {"thread": " ", "future": ", to be computed by "}  # to the thread that has to act
+
 
 class Wording(NamedTuple):
     """Names and describes the threads and processes of a dump.
@@ -72,7 +74,7 @@ class Wording(NamedTuple):
         """Return what a thread waits for, and the threads or processes that have to act."""
         note = f" ({wait.note})" if wait.note else ""
         if wait.tid is not None:
-            link = " " if wait.kind == "thread" else ", held by "
+            link = _LINKS.get(wait.kind, ", held by ")
             holder = "itself" if wait.tid == node.tid else self.subject(Node(node.pid, wait.tid))
             return f"{wait.what}{link}{holder}{note}"
         if wait.pids and wait.kind not in ("child", "vfork"):

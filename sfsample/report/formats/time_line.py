@@ -52,6 +52,7 @@ def time_line_data(line: TimeLine, rows: Sequence[int], weights: Sequence[str]) 
         "sums": [[sum(each.columns[1 + at]) * scales[at] for each in slices] for at in kept],
         "counts": [len(each.columns[0]) for each in slices],
         "letters": _letters(slices, kept, count),
+        "cpu_ms": [each.cpu_ms or None for each in slices],
         "unit_ns": _UNIT_NS,
         "together": together,
         "gaps": [[begin_s, end_s, clean_name(why)] for begin_s, end_s, why in line.gaps],

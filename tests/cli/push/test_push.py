@@ -244,13 +244,40 @@ def test_two_processes_do_not_push_the_same(fake, history, capsys):
     assert not fake.requests
 
 
-def test_each_backend_and_each_service_has_its_mark(fake, history):
+def test_each_backend_gets_each_slice_once_whichever_service_comes_first(fake, history):
     fill(history, 3, 2, service="bank", labels={})
     assert pusher_to(fake, history, service="bank").push()
     assert len(fake.taken) == 2
+    fill(history, 5, 1, service="bank", labels={})
+    fill(history, 6, 1)
     assert pusher_to(fake, history).push()
+    assert len(fake.taken) == 2 + 3 + 2
+    assert decoded(fake) == totals(history)
+    fill(history, 7, 1, service="bank", labels={})
+    for service in ("bank", "redis", None):
+        assert pusher_to(fake, history, service=service).push()
+    assert len(fake.taken) == 7 + 1
+    assert decoded(fake) == totals(history)
     assert pusher_to(fake, history, "parca").push()
-    assert len(fake.taken) == 2 + 5 + 5
+    assert len(fake.taken) == 8 + 8
+
+
+def test_service_that_is_not_there_is_an_error(fake, history, capsys):
+    words = ["history", "push", "--history", history.directory, "--push", f"pyroscope={fake.address}"]
+    assert main([*words, "--service", "rediss"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("sfsample: no slice is selected: --service rediss\n  there is redis: 3 slices")
+    assert not fake.requests
+
+
+def test_failures_that_alternate_are_said_once_until_it_works_again(fake, history, capsys):
+    fake.behaviours = [answer("503 Later"), hang_up, answer("502 Bad Gateway"), answer("200 OK"), reset]
+    pusher = pusher_to(fake, history)
+    for _ in range(5):
+        pusher.push()
+    said = [line.partition("Z ")[2] for line in capsys.readouterr().err.splitlines() if "push" in line]
+    assert [line.split()[0] for line in said] == ["cannot", "pushed", "cannot", "pushed"]
+    assert "status 503" in said[0]
 
 
 @pytest.mark.parametrize("deleted", [range(2, 3), range(1, 3), range(1, 2), range(3)])

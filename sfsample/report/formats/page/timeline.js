@@ -136,7 +136,21 @@ class TimeLine {
     return [timeText(seconds), "no slices"];
   }
 
+  // Show how much of each second of the slice was on a CPU, where one is selected that knows it.
+  showSeconds(state) {
+    const chosen = slicesIn(this.slices, state), row = byId("seconds");
+    const known = state.from >= 0 && chosen.length === 1 && this.slices.cpu_ms[chosen[0]];
+    row.hidden = !known;
+    row.replaceChildren(...(known || []).map((ms, at) => {
+      const cell = document.createElement("span"), heat = cell.appendChild(document.createElement("span"));
+      heat.style.opacity = ms / Math.max(...known, 1);
+      cell.title = `${timeText(this.slices.begin[chosen[0]] + at).slice(11)}: ${ms} ms of CPU time in this second`;
+      return cell;
+    }));
+  }
+
   show(state, weight) {
+    this.showSeconds(state);
     const { canvas, slices } = this, width = canvas.clientWidth, ratio = window.devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(LINE_HEIGHT * ratio);

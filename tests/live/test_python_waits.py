@@ -1,0 +1,164 @@
+"""A dump of a hung Python program names the deadlock, or what each thread and task waits for."""
+
+import json
+import random
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sfsample
+from sfsample.process.process import LiveProcess
+from sfsample.process.vm import read_memory
+from sfsample.python.find import find_interpreter
+from sfsample.python.tasks import find_table
+from sfsample.python.waits import ThreadReader
+from tests.live.cli_runner import sfsample as run_cli
+from tests.live.targets import assert_untraced, wait_until
+from tests.live.test_python_frames import DATA, PYTHONS
+
+pytestmark = [pytest.mark.live, pytest.mark.parametrize("python", PYTHONS, ids=str)]
+
+Dump = dict[str, Any]
+
+
+@contextmanager
+def hung(python: Path, way: str) -> Iterator[tuple[int, list[int]]]:
+    """Start a program that hangs in a way; yield its pid and the ids of the threads that take part."""
+    command = [python, DATA / "python_hangs.py", way]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as target:
+        try:
+            assert target.stdout is not None
+            yield target.pid, json.loads(target.stdout.readline())
+            assert_untraced(target.pid)
+        finally:
+            target.kill()
+
+
+def dump_when(pid: int, is_there: Any, *options: str) -> Dump:
+    """Dump until the threads have reached where they hang, which is just behind what they print."""
+    found: Dump = {}
+
+    def reached() -> bool:
+        found.update(json.loads(run_cli("dump", "-p", pid, "--json", *options).out))
+        return bool(is_there(found))
+
+    wait_until(reached, "the program hangs")
+    return found
+
+
+def deadlocks(dump: Dump) -> list[Dump]:
+    return [finding for finding in dump["verdict"] if finding["kind"] == "deadlock"]
+
+
+def waits(dump: Dump) -> dict[int, Dump]:
+    [process] = dump["processes"]
+    return {thread["tid"]: thread["waits_for"] for thread in process["threads"] if thread["waits_for"]}
+
+
+@pytest.mark.parametrize(
+    ("way", "kind", "what"),
+    [
+        ("rlocks", "rlock", "threading.RLock 0x"),
+        ("locks", "lock", "threading.Lock 0x"),
+        ("join", "thread", "the end of"),
+        ("pool2", "future", "the result of Future 0x"),
+    ],
+)
+def test_two_threads_that_wait_for_each_other_are_a_deadlock(python, way, kind, what):
+    with hung(python, way) as (pid, [first, second]):
+        dump = dump_when(pid, deadlocks)
+        [deadlock] = deadlocks(dump)
+        assert deadlock["text"] == "DEADLOCK: 2 threads wait for each other, and none can go on"
+        assert {node["tid"] for node in deadlock["threads"]} == {first, second}
+        found = waits(dump)
+        assert {found[first]["kind"], found[second]["kind"]} == {kind}
+        assert found[first]["what"].startswith(what)
+        assert (found[first]["tid"], found[second]["tid"]) == (second, first)
+
+
+def test_result_of_a_call_in_the_queue_of_the_only_worker_is_a_deadlock(python):
+    with hung(python, "pool1") as (pid, [worker]):
+        dump = dump_when(pid, deadlocks)
+        [deadlock] = deadlocks(dump)
+        assert deadlock["text"].endswith(" waits for a result that only it can compute")
+        assert waits(dump)[worker]["tid"] == worker
+        assert waits(dump)[pid]["tid"] == worker  # which runs the call that the main thread waits for
+
+
+def test_consumer_of_an_empty_queue_waits_for_an_item(python):
+    with hung(python, "queue") as (pid, [consumer]):
+        wait = waits(dump_when(pid, lambda dump: "queue" in str(waits(dump).get(consumer))))[consumer]
+        assert wait["kind"] == "queue"
+        assert wait["what"].startswith("an item in Queue 0x")
+        assert wait["tid"] is None
+
+
+def test_lock_that_was_released_inside_its_with_is_not_held(python):
+    with hung(python, "released") as (pid, [waits_inside, wants]):
+        found = waits(dump_when(pid, lambda dump: "Lock" in str(waits(dump).get(wants))))
+        assert found[waits_inside]["kind"] == "condition"
+        assert (found[wants]["kind"], found[wants]["tid"]) == ("lock", None)
+        assert found[wants]["note"] == "a Lock notes no owner"
+
+
+def test_tasks_that_wait_for_each_other_are_a_deadlock(python):
+    with hung(python, "tasks") as (pid, [loop]):
+        dump = dump_when(pid, deadlocks)
+        [deadlock] = deadlocks(dump)
+        assert deadlock["text"].startswith("DEADLOCK: 2 asyncio tasks wait for each other in ")
+        assert [node["tid"] for node in deadlock["threads"]] == [loop]
+        tasks = {task["name"]: task for task in dump["processes"][0]["threads"][0]["tasks"]}
+        assert {*tasks} - {name for name in tasks if name.startswith("Task-")} == {
+            "credit",
+            "debit",
+            "consumer",
+        }
+        assert (tasks["credit"]["held_by"], tasks["debit"]["held_by"]) == ("debit", "credit")
+        assert tasks["consumer"]["waits_for"].startswith("an item in asyncio.Queue 0x")
+        assert [frame["function"] for frame in tasks["consumer"]["frames"]] == [
+            "Queue.get", "tasks.<locals>.get"]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["rlocks", "pool2", "tasks", "locals"])
+def test_memory_that_is_damaged_gives_facts_or_none(python, way):
+    """Words that are read are others at random: pointers lead to objects of another type."""
+    with hung(python, way) as (pid, _):
+        dump_when(pid, lambda dump: deadlocks(dump) or waits(dump))
+        process = LiveProcess(pid, attach=False)
+        stacks = [thread.python for thread in sfsample.dump(pid).threads if thread.python]
+        interpreter = find_interpreter(process.modules, lambda at, size: read_memory(pid, at, size))
+        assert interpreter is not None
+        assert stacks
+        for seed in range(30):
+            chance, seen = random.Random(seed), [0, 1, (1 << 64) - 1]  # noqa: S311
+
+            def read(at, size, chance=chance, seen=seen):
+                data = read_memory(pid, at, size)
+                if data and size == 8:
+                    seen.append(int.from_bytes(data, "little"))
+                    return chance.choice(seen).to_bytes(8, "little") if chance.random() < 0.05 else data
+                return data
+
+            reader = ThreadReader(interpreter, read, find_table(process.modules))
+            for stack in stacks:
+                assert len(reader.facts(stack, pid, seen[-1]).tasks) <= 1000
+                assert all(len(text) < 500 for frame in reader.locals(stack) for _, text in frame)
+        process.close()
+
+
+def test_locals_are_short_texts(python):
+    with hung(python, "locals") as (pid, [main]):
+        dump = dump_when(pid, lambda dump: "Lock" in str(waits(dump).get(main)), "--locals")
+        [thread] = dump["processes"][0]["threads"]
+        assert thread["python"][0]["function"] == "locals_.<locals>.shown"
+        assert thread["python"][0]["locals"] == {
+            "number": "7", "text": f"'{'x' * 80}'...", "rest": "<tuple of 1>", "names": "<dict of 1>",
+            "nothing": "None", "yes": "True", "large": str(-(1 << 70)), "half": "0.5", "raw": r"b'\x00a'",
+            "items": "<list of 2>", "cell": "<dict of 1>", "blocked": "<_thread.lock>",
+        }  # fmt: skip
+        assert b"        number = 7\n" in run_cli("dump", "-p", pid, "--locals").out
+        assert b"number = 7" not in run_cli("dump", "-p", pid).out
