@@ -18,7 +18,7 @@ from sfsample.errors import SfsampleError, UsageError
 from sfsample.report.budget import Budget
 from sfsample.report.formats import FORMATS
 from sfsample.report.merge import filter_stacks, focus, merge_by
-from sfsample.report.naming import name_unnamed_frames
+from sfsample.report.naming import name_unnamed_frames, with_python_lines
 from sfsample.report.report import Report, ReportFrame
 from sfsample.symbolize.symbolizer import OfflineSymbolizer
 
@@ -30,6 +30,8 @@ def run(arguments: Namespace) -> int:
     report = read_files(files)
     if arguments.symbolize:
         report = name_unnamed_frames(report, OfflineSymbolizer(symbol_options(arguments)))
+    if arguments.lines:
+        report = with_python_lines(report)
     for pattern in arguments.filter:
         report = _select(filter_stacks, report, "--filter", pattern)
     for pattern in arguments.ignore:

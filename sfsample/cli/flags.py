@@ -196,6 +196,7 @@ def history_flags(parser: ArgumentParser) -> None:
     add("--json", action="store_const", const="json", dest="format", help="short for -f json")
     add("--open", action="store_true", help="export, show: open the result in a browser (html, svg)")
     add("-t", "--threads", action="store_true", help="export, show: make the thread the first frame")
+    add("--lines", action="store_true", help="export: print the line of Python functions that was executed")
     add("--keep-for", type=values.age, default=90 * 86400.0, metavar="TIME",
         help="prune: delete what is older (default: 90d)")  # fmt: skip
     add("--keep-bytes", type=values.large_size, default=10 << 30, metavar="SIZE",
@@ -377,7 +378,8 @@ def _add_names(parser: ArgumentParser) -> None:
     add("--simplify-names", action="store_true",
         help="print C++ names without template arguments and parameter lists")  # fmt: skip
     add("--merge-clones", action="store_true", help="print f.cold, f.part.0 and f.constprop.1 as f")
-    add("--lines", action="store_true", help="print file and line, from DWARF (install sfsample[lines])")
+    add("--lines", action="store_true",
+        help="print file and line; of native code from DWARF (install sfsample[lines])")  # fmt: skip
     add("--inlines", action="store_true",
         help="print inlined functions, marked _[i] (install sfsample[lines])")  # fmt: skip
     add("--debuginfod", action="store_true",

@@ -24,6 +24,7 @@ from sfsample.report.caption import amounts, losses
 from sfsample.report.difference import Ordinary, Side, count
 from sfsample.report.formats import FORMATS, html
 from sfsample.report.json_text import json_text
+from sfsample.report.naming import with_python_lines
 from sfsample.report.report import CPU, SAMPLES, Report
 
 _MAX_ROWS = 20  # functions in a table, unless verbose
@@ -241,10 +242,14 @@ def _export(history: History, arguments: Namespace) -> int:
     chosen = _chosen(history, selection)
     if arguments.format == "html":
         report, slices = history.time_line(selection)
-        report = _answer(selection, chosen, report)
+    else:
+        report, slices = history.report(selection), None
+    report = _answer(selection, chosen, report)
+    if arguments.lines:
+        report = with_python_lines(report)
+    if slices is not None:
         data = html.write(report, threads=arguments.threads, time_line=slices)
     else:
-        report = _answer(selection, chosen, history.report(selection))
         data = FORMATS[arguments.format].write(report, threads=arguments.threads)
     output.write(data)
     for missing in _said_missing(report):

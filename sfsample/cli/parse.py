@@ -27,7 +27,7 @@ exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dum
 """
 _MAX_HELP_COLUMNS = 110
 _PIDS = re.compile(r"\d[\d,]*", re.ASCII)
-_NAME_FLAGS = ("raw_names", "simplify_names", "merge_clones", "lines", "inlines", "debuginfod", "debug_dir")
+_NAME_FLAGS = ("raw_names", "simplify_names", "merge_clones", "inlines", "debuginfod", "debug_dir")
 _TEXT_OR_JSON = ("text", "json")
 _FORMATS = {"diff": ("text", "json", "html"), "dump": _TEXT_OR_JSON, "inspect": _TEXT_OR_JSON,
             "doctor": _TEXT_OR_JSON, "replay": _TEXT_OR_JSON,

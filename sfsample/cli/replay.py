@@ -12,12 +12,13 @@ from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import printable_lines
 from sfsample.core.filesystem import open_regular
 from sfsample.core.stack import StopReason
-from sfsample.dumping.json import frame_json
+from sfsample.dumping.json import frame_json, python_json
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.modules.location import locate
 from sfsample.report.json_text import json_text
 from sfsample.saved_stacks.format import MAX_CHARACTERS, SavedStack, from_json
 from sfsample.saved_stacks.replay import ReplayedStack, replay
+from sfsample.symbolize.named_frame import NamedFrame, python_frame
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.unwind.unwinder import choose_steppers
 
@@ -60,10 +61,17 @@ def _replay_text(saved: SavedStack, replayed: ReplayedStack, symbolizer: Symboli
     yield f"then: {_result(saved.stop_reason, saved.stopped_at, len(saved.frames))}"
     yield f"now:  {_result(stack.stop_reason, stack.stopped_at or '', len(stack.frames))}"
     yield from (f"problem: {text}" for text in replayed.problems)
+    for depth, place in enumerate(_python(replayed)):
+        yield f"  py{depth:<3} {place.function}  {place.file}:{place.line or '?'}"
     for depth, (frame, module) in enumerate(zip(stack.frames, replayed.modules, strict=True)):
         name = symbolizer.frames(locate(frame, module, 0))[-1]
         where = f"  ({module.path.rpartition('/')[2]})" if module and name.function else ""
         yield f"  #{depth:<3} {frame.pc:#018x}  {name.text}{where}  {frame.found}"
+
+
+def _python(replayed: ReplayedStack) -> list[NamedFrame]:
+    runs = replayed.python.activations if replayed.python else ()
+    return [python_frame(place) for _, run in runs for place in run]
 
 
 def _result(reason: str, stopped_at: str, frames: int) -> str:
@@ -89,6 +97,7 @@ def _replay_json(saved: SavedStack, replayed: ReplayedStack, symbolizer: Symboli
         "now": {
             "stop_reason": str(replayed.stack.stop_reason),
             "stopped_at": replayed.stack.stopped_at,
+            "python": [*map(python_json, _python(replayed))] or None,
             "frames": list(frames),
         },
         "problems": list(replayed.problems),

@@ -7,6 +7,7 @@ import os
 from argparse import Namespace
 
 from sfsample.cli.terminal import progress_printer
+from sfsample.core.python_view import PythonView
 from sfsample.errors import UsageError
 from sfsample.symbolize.debuginfod import Debuginfod
 from sfsample.symbolize.dwarf_lines import available
@@ -17,7 +18,8 @@ _DEFAULT_TIMEOUT_S = 90.0  # the standard client's, debuginfod(1) DEBUGINFOD_TIM
 
 def symbol_options(arguments: Namespace) -> SymbolOptions:
     """Return what the flags ask for.  Raises UsageError when that needs what is not installed."""
-    if (arguments.lines or arguments.inlines) and not available():
+    only_python = getattr(arguments, "python", None) is PythonView.ONLY  # needs no DWARF
+    if ((arguments.lines and not only_python) or arguments.inlines) and not available():
         raise UsageError("--lines and --inlines need an extra that is not installed",
                          "install it: pip install 'sfsample[lines]'")  # fmt: skip
     return SymbolOptions(

@@ -5,7 +5,7 @@ A live capture hands over a copy of a stack, and a test hands over bytes; nothin
 
 import sys
 from bisect import bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from struct import Struct
 from typing import NewType, Protocol
@@ -15,6 +15,7 @@ from sfsample.core.arch import ByteOrder
 Address = NewType("Address", int)  # in a process
 Vaddr = NewType("Vaddr", int)  # as stated in the ELF file: address - load bias
 
+_READ_BYTES = 64  # that a counted reading counts for, besides its own
 _SMALL_BYTES = 144  # of a piece
 _ADDRESS_LIMIT = 1 << 64
 _WORDS = {"little": Struct("<Q"), "big": Struct(">Q")}
@@ -125,6 +126,13 @@ class JointMemory:
         else:
             insort(self._large, (address, address + size, offset))
 
+    def pieces(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the address and the bytes of each piece."""
+        for address, (size, offset) in self._small.items():
+            yield address, bytes(self._data[offset : offset + size])
+        for address, end, offset in self._large:
+            yield address, bytes(self._data[offset : offset + end - address])
+
     def over(self, data: bytes | bytearray) -> "JointMemory":
         """Return the same pieces in another buffer."""
         other = JointMemory(data, (), self.byteorder)
@@ -155,6 +163,28 @@ class JointMemory:
             if address + size <= end:
                 return offset + address - begin
         return None
+
+
+class CountedMemory:
+    """Memory that may be hostile, and has nothing more once `left` bytes of it have been read."""
+
+    def __init__(self, memory: Memory, left: int) -> None:
+        self._memory, self.left = memory, left
+
+    @property
+    def byteorder(self) -> ByteOrder:
+        """Return the byte order of the memory."""
+        return self._memory.byteorder
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return exactly `size` bytes from `address`."""
+        self.left -= size + _READ_BYTES
+        return self._memory.read(address, size) if self.left > 0 else None
+
+    def word(self, address: int) -> int | None:
+        """Return the unsigned 8-byte word at `address`."""
+        data = self.read(address, 8)
+        return None if data is None else int.from_bytes(data, self.byteorder)
 
 
 def words_at(memory: Memory, address: int) -> Words | None:

@@ -11,6 +11,7 @@ from sfsample.dumping.run import DEFAULT_OPTIONS, DumpOptions
 from sfsample.errors import CoreError
 from sfsample.formats.elf.core_file import LEAST_SIZE, CoreThread
 from sfsample.process.core_process import CoreProcess, open_core
+from sfsample.process.core_python import CorePython
 from sfsample.process.facts.core_syscalls import core_call, own_tid
 from sfsample.unwind.unwinder import Unwinder
 
@@ -28,10 +29,14 @@ def dump_core(
     """
     core = open_core(path, exe, sysroot, how.debug_dirs)
     unwinder = Unwinder(core.modules, steppers=how.steppers, max_frames=how.max_frames)
-    threads = tuple(_threads(core, unwinder, path))
+    threads, problems = tuple(_threads(core, unwinder, path)), core.problems
+    if how.python:  # behind the walk: in a program without Python the search for it has no problems to tell
+        python = CorePython(core)
+        threads = tuple(_with_python(python, thread) for thread in threads)
+        problems += python.problems
     return ProcessDump(
         pid=core.pid, name=core.name, cmdline=core.arguments.split(), exe=core.exe, time=0.0,
-        threads=threads, problems=tuple(core.problems),
+        threads=threads, problems=tuple(problems),
     )  # fmt: skip
 
 
@@ -62,3 +67,8 @@ def _thread(core: CoreProcess, unwinder: Unwinder, thread: CoreThread) -> Thread
     stack = unwinder.walk(snapshot)
     modules = tuple(core.modules.find(frame.lookup_pc) for frame in stack.frames)
     return before._replace(capture=Capture.CORE, stack=stack, modules=modules)
+
+
+def _with_python(python: CorePython, thread: ThreadDump) -> ThreadDump:
+    stack = python.stack(thread.ns_tid, thread.stack.frames) if thread.stack else None
+    return thread if stack is None else thread._replace(python=stack, gil=python.gil(thread.ns_tid))

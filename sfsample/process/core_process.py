@@ -25,6 +25,7 @@ from sfsample.formats.elf.core_file import (
 from sfsample.formats.elf.image import ET_EXEC, PF_X, PT_LOAD, ElfImage, Segment
 from sfsample.modules.debug_files import debug_file_finder
 from sfsample.modules.mapping import Mapping
+from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
 from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, with_pac_mask
@@ -49,6 +50,7 @@ class CoreMemory:
         self._segments = sorted((s for s in core.segments if s.filesz), key=lambda s: s.vaddr)
         self._starts = [s.vaddr for s in self._segments]
         self.modules: ModuleMap | None = None  # the mapped files; set once it has been built from this memory
+        self._owners: dict[Mapping, Module | None] = {}  # of mappings without code
         self.byteorder = core.byteorder
 
     def word(self, address: int) -> int | None:
@@ -61,8 +63,20 @@ class CoreMemory:
         data = self.dumped(address, size)
         if data is not None or self.modules is None:
             return data
-        module = self.modules.find(address)
+        module = self.modules.find(address) or self._owner_of_constant(self.modules, address)
         return None if module is None else module.code(address, size)
+
+    def _owner_of_constant(self, modules: ModuleMap, address: int) -> Module | None:
+        """Return the module that has `address` in a segment of its file that is never written to."""
+        mapping = modules.any_mapping(address)
+        if mapping is None or not mapping.is_file or mapping.executable:
+            return None
+        if mapping not in self._owners:
+            code = [m for m in modules.mappings if m.executable and m.path == mapping.path]
+            nearest = min(code, key=lambda m: abs(m.start - mapping.start), default=None)
+            self._owners[mapping] = modules.find(nearest.start) if nearest else None
+        owner = self._owners[mapping]
+        return owner if owner is not None and owner.image.is_constant(owner.vaddr(address)) else None
 
     def dumped(self, address: int, size: int) -> bytes | None:
         """Return exactly `size` bytes, if the core file itself has them."""

@@ -208,16 +208,20 @@ def _from_table(minor: int, free_threaded: bool, at: dict[tuple[str, str], int])
 
 
 def _checked(name: str, layout: Layout) -> Layout:
-    """Return a layout whose structures have a sensible size and aligned words.  Raises BadInput."""
+    """Return a layout whose fields lie, aligned, in what is read of their structure.  Raises BadInput."""
     in_frame = max(layout.previous + 8, layout.executable + 8, layout.instruction + 8, layout.owner + 1)
     in_thread = max(layout.thread_frame, layout.thread_base or 0) + 8
+    names = range(layout.filename, layout.linetable + 8, 8)  # four pointers to texts, one behind the other
     words = (layout.frame_bytes, layout.previous, layout.executable, layout.chunk, layout.thread_frame,
              layout.thread_base or 0, layout.type, layout.linetable)  # fmt: skip
     if (
         max(value for value in layout if value is not None) > _MAX_OFFSET
         or not in_frame <= layout.frame_bytes <= _MAX_FRAME_BYTES
         or in_thread > layout.thread_bytes
-        or layout.linetable <= layout.type
+        or not layout.type < layout.filename
+        or len(names) != 4
+        or layout.qualname != names[2]
+        or layout.string_length + 8 > layout.string_state
         or any(word % 8 for word in words)
     ):
         raise BadInput(f"{name}: its table of offsets is damaged")

@@ -1,7 +1,7 @@
 """What to record, and how: one value for the library and the command line, checked when it is made."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -10,6 +10,7 @@ from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_running import DEFAULT_STACK_BYTES, check_stack_bytes
+from sfsample.python.saved import SavedPython
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES
 
@@ -35,8 +36,11 @@ def check_label(key: str, value: str) -> None:
 class StackStore(Protocol):
     """Keeps stacks that are incomplete (`saved_stacks.store`)."""
 
-    def keep(self, process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMap, /) -> None:
-        """Write a stack, if it is incomplete and new."""
+    def keep(
+        self, process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMap,
+        python: Callable[[], SavedPython | None] = lambda: None, /,
+    ) -> None:  # fmt: skip
+        """Write a stack, if it is incomplete and new; `python` is called for its Python frames then."""
         ...
 
 

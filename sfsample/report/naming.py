@@ -7,7 +7,7 @@ function.
 from collections.abc import Iterable
 from typing import Any
 
-from sfsample.modules.location import Location, pid_of
+from sfsample.modules.location import Location, PythonPlace, pid_of
 from sfsample.process.labels import Identity
 from sfsample.recording.profile import Profile, Timeline
 from sfsample.recording.sample import StackKey
@@ -21,7 +21,7 @@ from sfsample.report.report import (
     ReportThread,
     ReportTimeline,
 )
-from sfsample.symbolize.named_frame import NamedFrame, clean_name
+from sfsample.symbolize.named_frame import NamedFrame, clean_name, python_frame
 from sfsample.symbolize.symbolizer import OfflineSymbolizer, Symbolizer
 
 _EXACT = ("context", "signal_frame")  # frames found so are at an instruction; all others at a return address
@@ -85,6 +85,18 @@ def _name_by_build_id(frame: ReportFrame, symbolizer: OfflineSymbolizer) -> list
         return [frame]
     found = symbolizer.frames(frame.module, frame.build_id, frame.offset, exact=frame.found in _EXACT)
     return [_with_name(frame, named) for named in found if named.function is not None] or [frame]
+
+
+def with_python_lines(report: Report) -> Report:
+    """Return the report whose Python functions show the line that was executed."""
+    return report._replace(frames=tuple(map(_with_python_line, report.frames)))
+
+
+def _with_python_line(frame: ReportFrame) -> ReportFrame:
+    if frame.kind != "p" or frame.function is None or not frame.file or not frame.line:
+        return frame
+    place = PythonPlace(frame.function, frame.file, frame.line, None)
+    return frame._replace(text=python_frame(place, executed=True).text)
 
 
 def _timeline(timeline: Timeline, indexes: dict[StackKey, int]) -> ReportTimeline:

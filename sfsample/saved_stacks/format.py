@@ -1,9 +1,9 @@
 """Defines a saved stack, as a value and as JSON: all that is needed to unwind it later or on another machine.
 
 It holds the registers, the bytes of the stack, the mappings, and which files were mapped (build-ids).  It
-holds no other memory of the process, except code of frames that is in no file: the vdso, and a few bytes of
-generated code.  A walk that ended too early may have missed the vdso (signal handlers return to it on some
-machines), so an incomplete stack always has the vdso.
+holds no other memory of the process, except what was copied for Python frames, and code of frames that is in
+no file: the vdso, and a few bytes of generated code.  A walk that ended too early may have missed the vdso
+(signal handlers return to it on some machines), so an incomplete stack always has the vdso.
 
 Invariant: any damage in a file is a `FormatError` (tests/saved_stacks/test_replay.py).
 """
@@ -17,19 +17,22 @@ from zlib import compress, decompressobj
 from zlib import error as zlib_error
 
 from sfsample.core.arch import ARCHES, Arch
-from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
+from sfsample.core.memory import BytesMemory, JointMemory, Memory, PiecewiseMemory
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
-from sfsample.errors import FormatError
+from sfsample.errors import BadInput, FormatError
+from sfsample.modules.location import PythonPlace
 from sfsample.modules.mapping import Mapping, maps_line, parse_maps
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
+from sfsample.python.saved import SavedPython
 
 SCHEMA = "sfsample.stack/1"
 VDSO = "[vdso]"
 _BYTES_ABOVE_FRAME = 16 << 10  # stack kept above the last frame in each piece of it
 _MAX_STACK_BYTES = 1 << 20  # in one file
 _MAX_UNPACKED_BYTES = 16 << 20  # of one field, when a file is read
+_MAX_PIECES = 5_000
 MAX_CHARACTERS = 8 << 20  # of a file that is read: as JSON values, that is at most 200 MB
 _CODE_BYTES = 512  # generated code kept from the pc of a frame on
 
@@ -60,6 +63,7 @@ class SavedStack(NamedTuple):
     stop_reason: str
     stopped_at: str
     frames: tuple[tuple[int, str], ...]  # pc, found
+    python: SavedPython | None = None
 
     @property
     def snapshot(self) -> ThreadSnapshot:
@@ -112,6 +116,8 @@ def _stack_pieces(snapshot: ThreadSnapshot, stack: Stack) -> tuple[Pieces, bool]
 def _flatten(memory: Memory) -> Iterator[tuple[int, bytes]]:
     if isinstance(memory, BytesMemory):
         yield memory.base, memory.data
+    elif isinstance(memory, JointMemory):
+        yield from memory.pieces()
     elif isinstance(memory, PiecewiseMemory):
         for piece in memory.pieces:
             yield from _flatten(piece)
@@ -142,6 +148,7 @@ def to_json(saved: SavedStack) -> str:
         "vdso": _pack(saved.vdso),
         "code": [[hex(at), _pack(data)] for at, data in saved.code],
         "stack": [[hex(at), _pack(data)] for at, data in saved.pieces],
+        "python": saved.python and _python_json(saved.python),
     }
     return json.dumps(document, indent=1) + "\n"
 
@@ -178,7 +185,31 @@ def _from_document(document: dict[str, Any]) -> SavedStack:
         code=_pieces_of(document.get("code", ())), stop_reason=str(document["stop_reason"]),
         stopped_at=str(document["stopped_at"]),
         frames=tuple((_parse_word(pc), str(found)) for pc, found in document["frames"]),
+        python=_python(document["python"]) if document.get("python") else None,
     )  # fmt: skip
+
+
+def _python_json(saved: SavedPython) -> dict[str, Any]:
+    names = [[hex(code), hex(instruction), *place] for (code, instruction), place in saved.names.items()]
+    states = [*map(hex, saved.states)]
+    return {"minor": saved.minor, "table": _pack(saved.table), "states": states, "names": names}
+
+
+def _python(value: dict[str, Any]) -> SavedPython:
+    names = {(_parse_word(code), _parse_word(instruction)): _place(*words)
+             for code, instruction, *words in value["names"]}  # fmt: skip
+    states = tuple(map(_parse_word, value["states"]))
+    saved = SavedPython(int(value["minor"]), _unpack(value["table"]), states, names)
+    try:
+        _ = saved.layout  # can be had
+    except BadInput as damage:
+        raise ValueError(str(damage)) from None
+    return saved
+
+
+def _place(function: object, file: object, *lines: object) -> PythonPlace:
+    line, first_line = (number if isinstance(number, int) else None for number in lines)
+    return PythonPlace(str(function), str(file), line, first_line)
 
 
 def _module(value: dict[str, Any]) -> SavedModule:
@@ -190,6 +221,8 @@ def _module(value: dict[str, Any]) -> SavedModule:
 
 def _pieces_of(rows: list[list[str]]) -> Pieces:
     pieces, room = [], _MAX_UNPACKED_BYTES
+    if len(rows) > _MAX_PIECES:
+        raise ValueError(f"{len(rows)} pieces, more than {_MAX_PIECES}")
     for at, data in rows:
         pieces.append((_parse_word(at), _unpack(data, room)))
         room -= len(pieces[-1][1])

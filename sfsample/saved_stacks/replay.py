@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from sfsample.core.filesystem import Root, map_and_close
-from sfsample.core.stack import Stack
+from sfsample.core.stack import Stack, StopReason
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.debug_files import debug_file_finder
@@ -18,17 +18,19 @@ from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap, ReadMemory
 from sfsample.modules.unwind_tables import UnwindTables
+from sfsample.python.names import PythonStack
 from sfsample.saved_stacks.format import VDSO, Pieces, SavedModule, SavedStack, identify
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
 
 
 class ReplayedStack(NamedTuple):
-    """The stack, the module of each frame (None: in no module), and what could not be read."""
+    """The stack, the module of each frame (None: in no module), what could not be read, and Python frames."""
 
     stack: Stack
     modules: tuple[Module | None, ...]
     problems: tuple[str, ...]
+    python: PythonStack | None = None
 
 
 def replay(
@@ -62,7 +64,8 @@ def replay(
     tables_of = partial(UnwindTables, find=debug_file_finder(files_root, debug_dirs), root=files_root)
     modules = ModuleMap(lambda: saved.mappings, open_image, _reader(saved.code), tables_of)
     modules.refresh()
-    stack = Unwinder(modules, steppers, max_frames).walk(saved.snapshot)
+    snapshot = saved.snapshot
+    stack = Unwinder(modules, steppers, max_frames).walk(snapshot)
     if refused:
         first, *others = refused.values()
         raise SfsampleError(
@@ -71,7 +74,10 @@ def replay(
             "get the files of the machine it was saved on, and name their root with --sysroot",
         )
     frame_modules = tuple(modules.find(frame.lookup_pc) for frame in stack.frames)
-    return ReplayedStack(stack, frame_modules, tuple(modules.problems))
+    python = saved.python.place(snapshot.memory, stack.frames) if saved.python else None
+    if python is not None and not python.is_whole and stack.stop_reason is StopReason.OUTERMOST:
+        stack = stack._replace(stop_reason=StopReason.PYTHON)
+    return ReplayedStack(stack, frame_modules, tuple(modules.problems), python)
 
 
 def _reader(pieces: Pieces) -> ReadMemory:

@@ -6,6 +6,7 @@ that cannot be written is a problem in the report and never ends a recording.
 """
 
 import os
+from collections.abc import Callable
 from hashlib import sha256
 
 from sfsample.core.filesystem import whole_file
@@ -13,6 +14,7 @@ from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
 from sfsample.errors import SfsampleError
 from sfsample.modules.module_map import ModuleMap
+from sfsample.python.saved import SavedPython
 from sfsample.saved_stacks.format import save, to_json
 
 MAX_FILES = 100
@@ -34,7 +36,10 @@ class BadStackStore:
         self.full = False  # a stack was dropped, because there are `MAX_FILES` already
         self.problems: list[str] = []
 
-    def keep(self, process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMap) -> None:
+    def keep(
+        self, process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMap,
+        python: Callable[[], SavedPython | None] = lambda: None,
+    ) -> None:  # fmt: skip
         """Write the stack if it is incomplete and not yet in the directory."""
         if stack.stop_reason in _NOT_SAVED:
             return
@@ -48,7 +53,7 @@ class BadStackStore:
         path = os.path.join(self.directory, f"{stack.stop_reason}-{key}.json")
         if os.path.lexists(path):
             return  # an earlier recording wrote it
-        text = to_json(save(process, snapshot, stack, modules))
+        text = to_json(save(process, snapshot, stack, modules)._replace(python=python()))
         try:
             with whole_file(path, 0o600) as file:
                 file.write(text.encode("utf-8", "surrogateescape"))

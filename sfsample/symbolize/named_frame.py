@@ -39,10 +39,14 @@ class NamedFrame(NamedTuple):
     kind: Kind = ""
 
 
-def python_frame(place: PythonPlace) -> NamedFrame:
-    """Return the frame of a place in Python; its text has the line of the definition: one for a function."""
+def python_frame(place: PythonPlace, *, executed: bool = False) -> NamedFrame:
+    """Return the frame of a place in Python; its text has the line of the definition: one for a function.
+
+    `executed`: its text has the line that was executed, if that is known.
+    """
     function, file = clean_name(place.function), clean_name(place.file) if place.file else None
-    where = f" ({file.rpartition('/')[2]}:{place.first_line})" if file else ""
+    line = (place.line if executed else None) or place.first_line
+    where = f" ({file.rpartition('/')[2]}:{line})" if file else ""
     return NamedFrame(f"{function}{where}", function, None, None, file, place.line, kind="p")
 
 

@@ -116,7 +116,7 @@ class Symbolizer:
 
     def _look_up(self, location: Location) -> tuple[NamedFrame, ...]:
         if location.python is not None:
-            return (python_frame(location.python),)
+            return (python_frame(location.python, executed=self._options.lines),)
         if location.kernel:
             return (_marked_frame(location.kernel, None, "k"),)
         if self._given_up:

@@ -5,13 +5,16 @@ import random
 import sqlite3
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from sfsample.cli import main
+from sfsample.history.facts import Slice
 from sfsample.history.files import file_names
 from sfsample.history.store import History
 from sfsample.report.formats import parse
+from sfsample.report.report import ReportFrame
 from tests.builders.histories import report, sums
 
 NOW_S = time.time()
@@ -21,8 +24,6 @@ FAST = ("main;fast", 900, 9 * 10**9, 10**9)
 @pytest.fixture
 def directory(tmp_path):
     """Return a history of the last three hours: redis became slower an hour ago; nginx has one slice."""
-    from sfsample.history.facts import Slice
-
     now_s = time.time()
     history = History(str(tmp_path / "history"))
     for at in range(180, 0, -20):
@@ -115,6 +116,28 @@ def test_export_writes_any_format(run, directory, tmp_path):
         assert run("export", "--service", "redis", "-o", str(tmp_path / name))[0] == 0
     again = parse((tmp_path / "a.json").read_bytes())
     assert sums(again).total() == sums(History(directory).report(selection("redis"))).total()
+
+
+def test_lines_are_those_of_python_that_were_executed(run, directory, tmp_path, capsys):
+    kept = History(directory)
+    inner, outer = (ReportFrame(f"{name} (a.py:1)", function=name, file="/srv/a.py", line=line, kind="p")
+                    for name, line in (("work", 3), ("main", 7)))  # fmt: skip
+    closed = report(FAST)
+    frames = (inner, outer, *closed.frames)
+    stack = closed.stacks[0]._replace(frames=(0, 1, 2))
+    kept.add(Slice(NOW_S - 300, NOW_S - 240, "snake", closed._replace(frames=frames, stacks=(stack,))))
+    kept.close()
+    native = frames[2].text
+    assert run("export", "--service", "snake")[1].startswith(f"app;{native};main (a.py:1);work (a.py:1) ")
+    by_line = f"app;{native};main (a.py:7);work (a.py:3) "
+    assert run("export", "--service", "snake", "--lines")[1].startswith(by_line)
+    page, profile = str(tmp_path / "a.html"), str(tmp_path / "a.json")
+    for path in (page, profile):
+        assert run("export", "--service", "snake", "--lines", "-o", path)[0] == 0
+    assert "work (a.py:3)" in Path(page).read_text(encoding="utf-8")
+    assert run("export", "--service", "snake", "-o", profile)[0] == 0
+    assert main(["convert", profile, "--lines", "-f", "folded"]) == 0
+    assert capsys.readouterr().out.startswith(by_line)
 
 
 def selection(service: str):

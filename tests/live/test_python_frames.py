@@ -5,6 +5,7 @@ SFSAMPLE_TEST_PYTHONS adds other interpreters: paths with colons between them.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -181,7 +182,8 @@ def test_views_show_the_interpreter_or_not():
         assert "__libc_start_main" not in texts[PythonView.ONLY]
         assert "leaf (python_busy.py:" in texts[PythonView.ALL]
         assert loop in texts[PythonView.ALL]
-        assert loop not in texts[PythonView.AUTO]
+        # one that begins or ends has no Python frame yet, or not any more
+        assert not re.search(rf"{loop}\b.*\.py:", texts[PythonView.AUTO])
         assert "python_busy.py" not in texts[PythonView.OFF]
 
 

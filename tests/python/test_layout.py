@@ -13,7 +13,8 @@ def table(minor: int, version: int, *, free_threaded: bool = False, **changes: i
     """Return the table of a release: sensible structures, interpreters behind it, other words from 100 on."""
     names = [(group, word) for group, words in layouts._TABLES[minor].items() for word in words.split()]
     size = 24 + 8 * len(names)
-    words = {name: 100 + at for at, name in enumerate(names)}
+    words = {name: 96 + 8 * at for at, name in enumerate(names)}
+    words |= {("string", "length"): 16, ("string", "state"): 32}
     words |= {("runtime", "interpreters_head"): size + 48, ("object", "size"): 16, ("object", "ob_type"): 8}
     words |= {("frame", "previous"): 8, ("frame", "executable"): 0, ("frame", "instr_ptr"): 56,
               ("frame", "owner"): 74, ("frame", "localsplus"): 80, ("thread", "current_frame"): 72,
@@ -72,6 +73,10 @@ def test_old_versions_have_fixed_offsets():
         (0x030E00F0, table(14, 0, frame__localsplus=1 << 16), "is damaged"),
         (0x030E00F0, table(14, 0, thread__datastack_chunk=40), "is damaged"),
         (0x030E00F0, table(14, 0, code__linetable=0), "is damaged"),
+        (0x030E00F0, table(14, 0, code__linetable=8), "is damaged"),
+        (0x030E00F0, table(14, 0, code__linetable=(1 << 64) - 1), "is damaged"),
+        (0x030E00F0, table(14, 0, code__qualname=4000), "is damaged"),
+        (0x030E00F0, table(14, 0, string__length=25), "is damaged"),
     ],
 )
 def test_other_versions_are_refused(version, data, why):

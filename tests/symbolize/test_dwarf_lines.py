@@ -240,3 +240,4 @@ def test_lines_flag_without_the_extra_is_a_usage_error(monkeypatch):
         symbol_options(parse(["-p", "1", "--lines"]))
     assert refused.value.help == ("install it: pip install 'sfsample[lines]'",)
     symbol_options(parse(["-p", "1"]))
+    assert symbol_options(parse(["-p", "1", "--lines", "--python", "only"])).lines

@@ -6,12 +6,13 @@ import pytest
 
 from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.formats.elf.image import ElfImage
-from sfsample.modules.location import Location, kernel_locations
+from sfsample.modules.location import Location, PythonPlace, kernel_locations, python_location
 from sfsample.modules.module import Module
 from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.symbolize import symbolizer as symbolizer_module
 from sfsample.symbolize.module_symbols import ModuleSymbols
 from sfsample.symbolize.named_frame import NamedFrame
+from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
 from tests.builders import elf_builder as e
 from tests.builders import symtab_builder as b
@@ -30,6 +31,13 @@ def elf_file(*symbols: b.Sym, build_id: bytes = b"") -> bytes:
 
 def module(*symbols: b.Sym, path: str = "/usr/lib/libx.so") -> Module:
     return Module(ElfImage(elf_file(*symbols), path), 0x10000, path)
+
+
+@pytest.mark.parametrize(("line", "lines", "shown"), [(7, False, 3), (7, True, 7), (None, True, 3)])
+def test_python_function_shows_its_definition_or_the_line_that_was_executed(line, lines, shown):
+    place = PythonPlace("work", "/srv/busy.py", line, 3)
+    [frame] = Symbolizer(SymbolOptions(lines=lines)).frames(python_location(place))
+    assert (frame.text, frame.file, frame.line) == (f"work (busy.py:{shown})", "/srv/busy.py", line)
 
 
 def test_a_symbol_is_found_by_lookup_and_its_offset_is_that_of_the_address():

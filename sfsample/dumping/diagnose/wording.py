@@ -68,7 +68,7 @@ class Wording(NamedTuple):
         verb = wait.verb
         if idle is not None and wait.kind != "sleep":
             verb = wait.lasting.format(time=format_seconds(idle))
-        return f"{verb} {self.object(node, wait)}{where}"
+        return f"{verb} {self.object(node, wait)}".rstrip() + where
 
     def object(self, node: Node, wait: Wait) -> str:
         """Return what a thread waits for, and the threads or processes that have to act."""

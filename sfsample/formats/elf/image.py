@@ -37,7 +37,7 @@ _MAX_OWNER_SIZE, _MAX_BUILD_ID_SIZE = 64, 64  # bytes
 ET_REL, ET_EXEC = 1, 2
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_GNU_EH_FRAME, PT_GNU_SFRAME = 1, 2, 4, 0x6474E550, 0x6474E554
 SHT_NOBITS, SHT_SYMTAB, SHT_DYNSYM, SHT_RELA = 8, 2, 11, 4
-PF_X = 1
+PF_X, PF_W = 1, 2
 SHF_EXECINSTR = 4
 _NT_GNU_BUILD_ID = 3
 
@@ -201,6 +201,11 @@ class ElfImage:
                 if end <= min(s.offset + s.filesz, len(self.data)):
                     return self.data[at:end]
         return None
+
+    def is_constant(self, vaddr: int) -> bool:
+        """Whether a segment is loaded at `vaddr` that the program does not write to, relocation included."""
+        return any(s.type == PT_LOAD and not s.flags & PF_W and s.vaddr <= vaddr < s.vaddr + s.filesz
+                   for s in self.segments)  # fmt: skip
 
     # -- sections
 

@@ -1,0 +1,66 @@
+"""Finds the Python frames of the threads in a core file, whose memory is all there.
+
+Each reading is counted: whatever the file holds, all threads together read little more than its size.
+"""
+
+from collections.abc import Sequence
+
+from sfsample.core.memory import CountedMemory
+from sfsample.core.stack import Frame
+from sfsample.errors import BadInput
+from sfsample.formats.elf.core_file import LEAST_SIZE
+from sfsample.process.core_process import CoreProcess
+from sfsample.python.find import Interpreter, find_interpreter
+from sfsample.python.gil import read_gil
+from sfsample.python.names import Names, PythonStack
+from sfsample.python.place import Placer
+from sfsample.python.runtime import Gil
+from sfsample.python.threads import thread_states
+
+_UNLISTED = "no Python frames: the core file has no list of Python's threads"
+_SPENT = "Python frames are missing: the core file has more of them than a file of its size can hold"
+
+
+class CorePython:
+    """Python in a core file.  Threads are known by their id in the pid namespace of the process."""
+
+    def __init__(self, core: CoreProcess) -> None:
+        self._memory = CountedMemory(core.memory, max(core.size, LEAST_SIZE))
+        self._problem = ""
+        self._interpreter = self._find(core)
+        if self._interpreter is not None:
+            self._states = thread_states(self._interpreter, self._memory.read)
+            self._names = Names(self._interpreter.layout, self._read_many)
+            self._placer = Placer(self._interpreter.layout)
+            self._problem = "" if self._states else _UNLISTED
+
+    def _find(self, core: CoreProcess) -> Interpreter | None:
+        if core.arch.byteorder == "little":
+            try:
+                return find_interpreter(core.modules, self._memory.read)
+            except BadInput as unknown:
+                self._problem = f"no Python frames: {unknown}"
+        return None
+
+    def _read_many(self, pieces: Sequence[tuple[int, int]]) -> list[bytes | None]:
+        return [self._memory.read(*piece) for piece in pieces]
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why Python frames are missing, if they are."""
+        problem = self._problem or _SPENT * (self._memory.left <= 0)
+        return (problem,) if problem else ()
+
+    def stack(self, tid: int, frames: Sequence[Frame]) -> PythonStack | None:
+        """Return the Python frames of a thread, whose native ones are `frames`; None: it has none."""
+        states = () if self._interpreter is None else self._states.get(tid, ())
+        if not states:
+            return None
+        placed = self._placer.place(self._memory, frames, states)
+        return self._names.named(placed) if placed.activations or not placed.is_whole else None
+
+    def gil(self, tid: int) -> Gil | None:
+        """Return the GIL of a thread; None: it is unknown, or there is none."""
+        if self._interpreter is None or not (states := self._states.get(tid)):
+            return None
+        return read_gil(self._interpreter, states[0], self._memory.read)

@@ -1,0 +1,20 @@
+"""Reads the global interpreter lock: where it lies, and the thread that holds it."""
+
+from sfsample.python.find import Interpreter, ReadMemory
+from sfsample.python.layout import GIL_BYTES, GIL_HOLDER, GIL_LOCKED, word_in
+from sfsample.python.runtime import Gil
+
+
+def read_gil(interpreter: Interpreter, state: int, read: ReadMemory) -> Gil | None:
+    """Return the GIL that the thread of a thread state needs; None: it is unknown, or there is none."""
+    layout = interpreter.layout
+    at = interpreter.runtime + layout.gil if layout.gil is not None else 0
+    if layout.gil_pointer is not None:
+        owner = word_in(read(state + layout.thread_interpreter, 8))
+        at = word_in(read(owner + layout.gil_pointer, 8))
+    data = read(at, GIL_BYTES) if at else None
+    if data is None:
+        return None
+    is_locked = int.from_bytes(data[GIL_LOCKED : GIL_LOCKED + 4], "little") == 1
+    holder = word_in(data, GIL_HOLDER) if is_locked else 0
+    return Gil(at, at + GIL_BYTES, word_in(read(holder + layout.native_thread_id, 8)) if holder else 0)

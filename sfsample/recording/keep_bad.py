@@ -1,0 +1,27 @@
+"""Hands an incomplete stack, with what its Python frames need, to the store of such stacks."""
+
+from functools import partial
+
+from sfsample.core.stack import StopReason
+from sfsample.process.capture import CapturedStack
+from sfsample.process.process import LiveProcess
+from sfsample.process.vm import read_memory
+from sfsample.python.saved import SavedPython, save_python
+from sfsample.recording.options import StackStore
+
+
+def keep_bad(store: StackStore, process: LiveProcess, name: str, captured: CapturedStack) -> None:
+    """Keep a stack that lacks native or Python frames."""
+    snapshot, stack, python = captured.snapshot, captured.stack, captured.python
+    if python is None:
+        store.keep(name, snapshot, stack, process.modules)
+        return
+    if stack.stop_reason is StopReason.OUTERMOST and not python.is_whole:
+        stack = stack._replace(stop_reason=StopReason.PYTHON)
+
+    def saved() -> SavedPython | None:
+        own_id = (process.proc.status(snapshot.tid).get("NSpid") or f"{snapshot.tid}").split()[-1]
+        read = partial(read_memory, process.proc.anchor())
+        return save_python(process.modules, read, int(own_id), python, (snapshot.memory, stack.frames))
+
+    store.keep(name, snapshot, stack, process.modules, saved)
