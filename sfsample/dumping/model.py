@@ -11,8 +11,8 @@ from sfsample.process.facts.peer_processes import FileLock, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SchedStat, SyscallInfo
+from sfsample.python.gil import Gil
 from sfsample.python.names import PythonStack
-from sfsample.python.runtime import Gil
 from sfsample.python.waits import PythonFacts
 
 _CLOCK_ERROR_S = 0.1  # by which the clocks of two CPUs are never wrong together

@@ -11,10 +11,9 @@ from sfsample.errors import BadInput
 from sfsample.formats.elf.core_file import LEAST_SIZE
 from sfsample.process.core_process import CoreProcess
 from sfsample.python.find import Interpreter, find_interpreter
-from sfsample.python.gil import read_gil
+from sfsample.python.gil import Gil, read_gil
 from sfsample.python.names import Names, PythonStack
 from sfsample.python.place import Placer
-from sfsample.python.runtime import Gil
 from sfsample.python.threads import thread_states
 
 _UNLISTED = "no Python frames: the core file has no list of Python's threads"

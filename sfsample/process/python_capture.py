@@ -18,8 +18,9 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
 from sfsample.python.find import Interpreter, find_interpreter
+from sfsample.python.gil import Gil
 from sfsample.python.names import PythonStack
-from sfsample.python.runtime import Gil, PythonRuntime
+from sfsample.python.runtime import PythonRuntime
 
 _MAX_PIECES = 200
 

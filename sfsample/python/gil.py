@@ -1,8 +1,17 @@
 """Reads the global interpreter lock: where it lies, and the thread that holds it."""
 
+from typing import NamedTuple
+
 from sfsample.python.find import Interpreter, ReadMemory
 from sfsample.python.layout import GIL_BYTES, GIL_HOLDER, GIL_LOCKED, word_in
-from sfsample.python.runtime import Gil
+
+
+class Gil(NamedTuple):
+    """The global interpreter lock of a thread: where it lies, and the thread that holds it (0: none does)."""
+
+    begin: int
+    end: int
+    holder: int
 
 
 def read_gil(interpreter: Interpreter, state: int, read: ReadMemory) -> Gil | None:

@@ -9,7 +9,6 @@ frames (tests/python/test_runtime.py).
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
 from sfsample.core.memory import Memory, Span
@@ -17,7 +16,8 @@ from sfsample.core.stack import Frame
 from sfsample.python.chain import runs
 from sfsample.python.code_objects import ReadMany
 from sfsample.python.find import Interpreter, ReadMemory
-from sfsample.python.layout import GIL_BYTES, GIL_HOLDER, GIL_LOCKED, word_in
+from sfsample.python.gil import Gil, read_gil
+from sfsample.python.layout import word_in
 from sfsample.python.names import Names, PythonStack
 from sfsample.python.place import Placer
 from sfsample.python.plan import Plan
@@ -39,14 +39,6 @@ class ReadNow:
         """Return the word at `address`."""
         data = self.read(address, 8)
         return None if data is None else word_in(data)
-
-
-class Gil(NamedTuple):
-    """The global interpreter lock of a thread: where it lies, and the thread that holds it (0: none does)."""
-
-    begin: int
-    end: int
-    holder: int
 
 
 class PythonRuntime:
@@ -129,21 +121,8 @@ class PythonRuntime:
 
     def gil(self, tid: int) -> Gil | None:
         """Return the GIL of a thread as it is now; None: it is unknown, or there is none."""
-        plan, layout = self._plans.get(tid), self._layout
-        if plan is None:
-            return None
-        at = self._interpreter.runtime + layout.gil if layout.gil is not None else 0
-        if layout.gil_pointer is not None:
-            owner = word_in(self._read(plan.states[0] + layout.thread_interpreter, 8))
-            at = word_in(self._read(owner + layout.gil_pointer, 8))
-        data = self._read(at, GIL_BYTES) if at else None
-        if data is None:
-            return None
-        is_locked = int.from_bytes(data[GIL_LOCKED : GIL_LOCKED + 4], "little") == 1
-        holder = word_in(data, GIL_HOLDER) if is_locked else 0
-        return Gil(
-            at, at + GIL_BYTES, word_in(self._read(holder + layout.native_thread_id, 8)) if holder else 0
-        )
+        plan = self._plans.get(tid)
+        return None if plan is None else read_gil(self._interpreter, plan.states[0], self._read)
 
     def forget(self, tid: int) -> None:
         """Look for a thread anew, as it has ended or was not there."""
