@@ -10,11 +10,13 @@ breaks goes on at the next mark that is known.
 Source: Include/internal/pycore_interpframe.h and Python/ceval.c of CPython 3.11 to 3.15.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from struct import Struct
 from typing import NamedTuple
 
 from sfsample.core.memory import Memory
-from sfsample.python.layout import Layout, word_in
+from sfsample.python.layout import Layout
 
 _MAX_FRAMES = 100_000  # of a chain
 TAGS = 0b11  # of the pointer to the code object, from 3.14 on
@@ -67,20 +69,22 @@ def resumed(memory: Memory, layout: Layout, sentinel: int, end: int = 0) -> Iter
 
 def _by_sentinels(memory: Memory, layout: Layout, address: int, end: int = 0) -> Iterator[Run]:
     frames: list[PythonFrame] = []
+    read, unpack, size, owner = memory.read, _unpacker(layout), layout.frame_bytes, layout.owner
     sentinels = layout.sentinel_owners
     for _ in range(_MAX_FRAMES):
         if address in (0, end):
             break
-        data = memory.read(address, layout.frame_bytes)
+        data = read(address, size)
         if data is None:
             yield Run(tuple(frames), 0, address)
             return
-        if data[layout.owner] in sentinels:
+        frame = unpack(address, data)
+        if data[owner] in sentinels:
             yield Run(tuple(frames), address)
             frames = []
         else:
-            frames.append(_frame(layout, address, data))
-        address = word_in(data, layout.previous)
+            frames.append(frame)
+        address = frame.previous
     if frames:
         yield Run(tuple(frames), 0)
 
@@ -94,12 +98,13 @@ def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
         yield from _by_sentinels(memory, layout, address)
         return
     frames: list[PythonFrame] = []
+    unpack = _unpacker(layout)
     for _ in range(_MAX_FRAMES):
         data = memory.read(address, layout.frame_bytes) if address else None
         if data is None:
             break
-        frames.append(_frame(layout, address, data))
-        address = word_in(data, layout.previous)
+        frames.append(unpack(address, data))
+        address = frames[-1].previous
         if data[layout.is_entry]:
             yield Run(tuple(frames), cframe)
             frames = []
@@ -108,8 +113,15 @@ def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
         yield Run(tuple(frames), 0, address)
 
 
-def _frame(layout: Layout, address: int, data: bytes) -> PythonFrame:
-    code = word_in(data, layout.executable)
-    return PythonFrame(
-        address, code & ~TAGS, word_in(data, layout.instruction), word_in(data, layout.previous), code
-    )
+@lru_cache(64)
+def _unpacker(layout: Layout) -> Callable[[int, bytes], PythonFrame]:
+    """Return what makes a frame of its address and its bytes."""
+    words = Struct(f"<{layout.frame_bytes // 8}Q").unpack_from
+    at = layout.executable // 8, layout.previous // 8, layout.instruction // 8
+
+    def frame(address: int, data: bytes) -> PythonFrame:
+        found = words(data)
+        code = found[at[0]]
+        return PythonFrame(address, code & ~TAGS, found[at[2]], found[at[1]], code)
+
+    return frame

@@ -212,8 +212,8 @@ def _checked(name: str, layout: Layout) -> Layout:
     in_frame = max(layout.previous + 8, layout.executable + 8, layout.instruction + 8, layout.owner + 1)
     in_thread = max(layout.thread_frame, layout.thread_base or 0) + 8
     names = range(layout.filename, layout.linetable + 8, 8)  # four pointers to texts, one behind the other
-    words = (layout.frame_bytes, layout.previous, layout.executable, layout.chunk, layout.thread_frame,
-             layout.thread_base or 0, layout.type, layout.linetable)  # fmt: skip
+    words = (layout.frame_bytes, layout.previous, layout.executable, layout.instruction, layout.chunk,
+             layout.thread_frame, layout.thread_base or 0, layout.type, layout.linetable)  # fmt: skip
     if (
         max(value for value in layout if value is not None) > _MAX_OFFSET
         or not in_frame <= layout.frame_bytes <= _MAX_FRAME_BYTES
