@@ -63,6 +63,10 @@ class Walker(Protocol):
         """Return the stack, continued where its last frame's CFA depends on a register that is unknown."""
         ...
 
+    def resume(self, snapshot: ThreadSnapshot, stack: Stack, cfa: int) -> Stack:
+        """Return the stack, continued behind its last frame, which ends at `cfa`; else the stack itself."""
+        ...
+
 
 class ThreadSource(Protocol):
     """Gives registers and stacks of threads: a live process, or all of its threads at one instant."""
@@ -162,6 +166,8 @@ class ThreadCapturer:
             if not is_last and process.copy.learn(thread, stack):
                 _log.debug("thread %d is captured again: another stack of it was found", thread.tid)
                 continue
+            if self.python is not None and stack.stop_reason is not StopReason.OUTERMOST:
+                stack = self.python.over_breaks(thread, snapshot, stack, self._unwinder.resume)
             captured = self._captured(snapshot, stack, last)
             if self.python is not None:
                 python = self.python.stack(thread, snapshot.memory, stack.frames)

@@ -4,12 +4,13 @@ The interpreter is looked for when the process is first captured, and again when
 program may load libpython later, or become another one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
 from sfsample.core.memory import Memory, Span
-from sfsample.core.stack import Frame
+from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.core.stack import Frame, Stack, StopReason
 from sfsample.errors import BadInput
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
@@ -22,7 +23,12 @@ from sfsample.python.gil import Gil
 from sfsample.python.names import PythonStack
 from sfsample.python.runtime import PythonRuntime
 
+Resume = Callable[[ThreadSnapshot, Stack, int], Stack]  # see `Unwinder.resume`
+
 _MAX_PIECES = 200
+_DISTANCES = range(64, 320, 8)  # bytes from the mark of an activation to its CFA: 144 to 176 in known builds
+_MAX_GUESSES = 20  # of such a distance
+_MAX_BREAKS = 64  # in one stack, where the native frames are lost and found again
 
 
 def runs_python(process: LiveProcess) -> bool:
@@ -40,6 +46,7 @@ class PythonCapture:
         self._pid = process.pid
         self._generation = -1
         self._room = Room()
+        self._guesses = 0
         self._tid = process.pid  # of a thread by which memory is read
         self._pieces: dict[tuple[Span, ...], Pieces] = {}  # that were read last
         self._runtime: PythonRuntime | None = None
@@ -65,6 +72,38 @@ class PythonCapture:
         if self._runtime is None or thread.beside is None:
             return None
         return self._runtime.stack(self._native_id(thread), memory, frames)
+
+    def over_breaks(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack, resume: Resume) -> Stack:
+        """Return a stack that ends too early continued behind Python's evaluation loop, or as it is.
+
+        That loop has its mark on the C stack, at the same distance from its CFA each time.
+        """
+        longer = stack
+        for _ in range(_MAX_BREAKS if self._runtime is not None and thread.beside is not None else 0):
+            ends = self._loop_ends(thread, snapshot.memory, longer.frames[-1].sp)
+            found = [resume(snapshot, longer, cfa) for cfa in ends]
+            whole = [each for each in found if each.stop_reason is StopReason.OUTERMOST]
+            if len(whole) == 1:
+                return whole[0]
+            if len(found) != 1 or found[0] is longer or found[0].stop_reason is StopReason.MAX_FRAMES:
+                break
+            [longer] = found
+        return stack
+
+    def _loop_ends(self, thread: Thread, memory: Memory, sp: int) -> Sequence[int]:
+        runtime = self._runtime
+        if runtime is None:
+            return ()
+        marks, distance = runtime.loop_marks(self._native_id(thread), memory, sp)
+        if distance is not None or not marks or self._guesses > _MAX_GUESSES:
+            return [min(marks) + distance] if marks and distance is not None else ()
+        self._guesses += 1  # no activation was placed yet: each must end behind a return address
+        words = {each: [memory.word(mark + each - 8) or 0 for mark in marks] for each in _DISTANCES}
+        return [min(marks) + each for each, found in words.items() if all(map(self._is_return, found))]
+
+    def _is_return(self, address: int) -> bool:
+        modules = self._process.modules
+        return modules.is_code(address) and modules.may_be_returned_to(address)
 
     def is_doubtful(self, stack: PythonStack | None) -> bool:
         """Whether another capture of a thread may show Python frames that this one, `stack`, has not."""

@@ -33,7 +33,7 @@ class Placer:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._distance: int | None = None  # from the CFA down to the mark
+        self.distance: int | None = None  # from the CFA down to the mark
 
     def place(self, memory: Memory, frames: Sequence[Frame], states: Iterable[int]) -> Placed:
         """Place the frames of the thread states of a thread; `memory` has what was copied in its pause."""
@@ -46,7 +46,7 @@ class Placer:
                 index = _index_of(run.mark, frames, ends, (index or 0))
                 if index is not None:
                     found[index] = run.frames
-                    self._distance = ends[index] - run.mark
+                    self.distance = ends[index] - run.mark
                 else:
                     is_whole = False
                     self._resume(memory, frames, ends, found, base(memory, self._layout, state))
@@ -61,7 +61,7 @@ class Placer:
         base_frame: int,
     ) -> None:
         """Go on behind a break: at the activation outside of those that are placed."""
-        layout, distance = self._layout, self._distance
+        layout, distance = self._layout, self.distance
         if distance is None or not layout.sentinel_owners:
             return
         first = max(found, default=-1) + 1

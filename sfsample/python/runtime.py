@@ -119,6 +119,13 @@ class PythonRuntime:
         )
         return named if placed.activations or not placed.is_whole else None
 
+    def loop_marks(self, tid: int, memory: Memory, sp: int) -> tuple[list[int], int | None]:
+        """Return the marks of the activations above `sp`, and how far behind each the CFA is, if known."""
+        plan = self._plans.get(tid)
+        states = () if plan is None else plan.states
+        marks = [run.mark for state in states for run in runs(memory, self._layout, state) if run.mark > sp]
+        return marks, self._placer.distance
+
     def gil(self, tid: int) -> Gil | None:
         """Return the GIL of a thread as it is now; None: it is unknown, or there is none."""
         plan = self._plans.get(tid)

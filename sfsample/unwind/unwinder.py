@@ -105,6 +105,23 @@ class Unwinder:
         complete = [*self._complete_stacks(walk, _MAX_ASSUMED_REGISTERS)]
         return complete[0] if len(complete) == 1 else stack
 
+    def resume(self, snapshot: ThreadSnapshot, stack: Stack, cfa: int) -> Stack:
+        """Return `stack` continued behind its last frame, whose CFA is known by other means.
+
+        It is `stack` itself where that does not lead to the outermost frame, behind calls all the way.
+        """
+        arch, caller = snapshot.arch, snapshot.memory.word(cfa - 8)
+        if arch.machine != AMD64.machine or caller is None or not self._modules.may_be_returned_to(caller):
+            return stack
+        walk = Walk(snapshot)
+        walk.passed = [*stack.frames[:-1], stack.frames[-1]._replace(cfa=cfa)]
+        walk.frame = Frame(caller, cfa, None, Found.SCAN, exact=False)
+        walk.registers = {arch.pc: caller, arch.sp: cfa}
+        resumed = self._continue(walk, self._cfi_chain)
+        behind = resumed.frames[len(stack.frames) : -1]
+        is_likely = all(frame.exact or self._modules.may_be_returned_to(frame.pc) for frame in behind)
+        return resumed if is_likely and len(resumed.frames) > len(stack.frames) else stack
+
     @property
     def rejected_rows(self) -> Counter[str]:
         """Rows that were rejected where another stepper's was accepted, and how often."""

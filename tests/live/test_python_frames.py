@@ -19,12 +19,15 @@ import pytest
 import sfsample
 from sfsample.api import named
 from sfsample.core.python_view import PythonView
+from sfsample.core.stack import Stack, StopReason
+from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
 from sfsample.process.vm import read_memory
 from sfsample.python.chain import PythonFrame, runs
 from sfsample.python.code_objects import CodeObjects
 from sfsample.python.find import Interpreter, find_interpreter
 from sfsample.python.threads import thread_states
+from sfsample.unwind.unwinder import Unwinder
 from tests.live.cli_runner import sfsample as run_cli
 from tests.live.targets import assert_untraced, states, wait_until
 
@@ -205,4 +208,36 @@ def test_dump_says_which_thread_holds_the_gil(python):
         said = f"2 threads ({name}) wait for the main thread ({target.pid}): the GIL"
         # a thread that waits for the GIL looks every 5 ms whether it is free, and does not wait just then
         wait_until(lambda: said in run_cli("dump", "-p", target.pid).out.decode(), "both are seen to wait")
+        assert_untraced(target.pid)
+
+
+def places(stack: Stack) -> list[tuple[int, int]]:
+    return [(frame.pc, frame.sp) for frame in stack.frames]
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=str)
+def test_stack_that_breaks_goes_on_behind_the_evaluation_loop(python):
+    with started(python) as (target, truth):
+        process = LiveProcess(target.pid, attach=False)
+        unwinder = Unwinder(process.modules)
+        capturer = ThreadCapturer(process, unwinder, stop=False, python=True)
+        broken = 0
+        for thread in map(process.thread, map(int, truth)):
+            captured = capturer.capture(thread, "S")
+            assert isinstance(captured, CapturedStack)
+            assert captured.python is not None
+            assert capturer.python is not None
+            whole = captured.stack.frames
+            for index, _ in captured.python.activations:
+                last = whole[index]._replace(cfa=None)
+                cut = Stack((*whole[:index], last), StopReason.REGISTER_UNKNOWN)
+                found = capturer.python.over_breaks(thread, captured.snapshot, cut, unwinder.resume)
+                assert places(found) == places(captured.stack)
+                # as in a process that has shown no whole stack yet: found again, or not, but nothing else
+                capturer.python._runtime._placer.distance = None  # type: ignore[union-attr]
+                found = capturer.python.over_breaks(thread, captured.snapshot, cut, unwinder.resume)
+                assert places(found) in (places(captured.stack), places(cut))
+                broken += 1
+        assert broken
+        process.close()
         assert_untraced(target.pid)
