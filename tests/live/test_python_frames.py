@@ -227,16 +227,18 @@ def test_stack_that_breaks_goes_on_behind_the_evaluation_loop(python):
             assert isinstance(captured, CapturedStack)
             assert captured.python is not None
             assert capturer.python is not None
-            whole = captured.stack.frames
+            assert capturer.python._runtime is not None
+            whole, placer = captured.stack.frames, capturer.python._runtime._placer
             for index, _ in captured.python.activations:
                 last = whole[index]._replace(cfa=None)
                 cut = Stack((*whole[:index], last), StopReason.REGISTER_UNKNOWN)
                 found = capturer.python.over_breaks(thread, captured.snapshot, cut, unwinder.resume)
                 assert places(found) == places(captured.stack)
                 # as in a process that has shown no whole stack yet: found again, or not, but nothing else
-                capturer.python._runtime._placer.distance = None  # type: ignore[union-attr]
+                placer.distance, known = None, placer.distance
                 found = capturer.python.over_breaks(thread, captured.snapshot, cut, unwinder.resume)
                 assert places(found) in (places(captured.stack), places(cut))
+                placer.distance = known
                 broken += 1
         assert broken
         process.close()
