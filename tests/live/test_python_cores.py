@@ -11,8 +11,9 @@ import pytest
 
 from tests.live.cli_runner import sfsample
 from tests.live.hanging import find
+from tests.live.pythons import PYTHONS
 from tests.live.targets import assert_untraced, wait_until
-from tests.live.test_python_frames import PYTHONS, started
+from tests.live.test_python_frames import started
 
 pytestmark = [
     pytest.mark.live,

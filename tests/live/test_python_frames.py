@@ -1,13 +1,8 @@
-"""Python frames of threads that wait are those that the program itself states (sys._current_frames).
-
-SFSAMPLE_TEST_PYTHONS adds other interpreters: paths with colons between them.
-"""
+"""Python frames of threads that wait are those that the program itself states (sys._current_frames)."""
 
 import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -29,14 +24,12 @@ from sfsample.python.find import Interpreter, find_interpreter
 from sfsample.python.threads import thread_states
 from sfsample.unwind.unwinder import Unwinder
 from tests.live.cli_runner import sfsample as run_cli
+from tests.live.pythons import PYTHONS
 from tests.live.targets import assert_untraced, states, wait_until
 
 pytestmark = pytest.mark.live
 
 DATA = Path(__file__).parents[1] / "data"
-_GIVEN = filter(None, os.environ.get("SFSAMPLE_TEST_PYTHONS", "").split(":"))
-_USUAL = (path for path in (sys.executable, "/usr/bin/python3") if Path(path).exists())
-PYTHONS = sorted({Path(path).resolve() for path in (*_USUAL, *_GIVEN)})
 
 
 class Remote:

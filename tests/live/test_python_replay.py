@@ -14,8 +14,9 @@ from sfsample.saved_stacks.format import from_json
 from sfsample.saved_stacks.replay import replay
 from sfsample.saved_stacks.store import BadStackStore
 from sfsample.unwind.unwinder import Unwinder
+from tests.live.pythons import PYTHONS
 from tests.live.targets import assert_untraced
-from tests.live.test_python_frames import PYTHONS, started
+from tests.live.test_python_frames import started
 
 pytestmark = pytest.mark.live
 

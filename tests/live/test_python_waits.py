@@ -17,8 +17,9 @@ from sfsample.python.find import find_interpreter
 from sfsample.python.tasks import find_table
 from sfsample.python.waits import ThreadReader
 from tests.live.cli_runner import sfsample as run_cli
+from tests.live.pythons import PYTHONS
 from tests.live.targets import assert_untraced, wait_until
-from tests.live.test_python_frames import DATA, PYTHONS
+from tests.live.test_python_frames import DATA
 
 pytestmark = [pytest.mark.live, pytest.mark.parametrize("python", PYTHONS, ids=str)]
 
