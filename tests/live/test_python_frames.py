@@ -188,3 +188,28 @@ def test_dump_says_which_thread_holds_the_gil(python):
         # a thread that waits for the GIL looks every 5 ms whether it is free, and does not wait just then
         wait_until(lambda: said in run_cli("dump", "-p", target.pid).out.decode(), "both are seen to wait")
         assert_untraced(target.pid)
+
+
+FORKED = """
+import ctypes, os, sys
+def wait(): print(os.getpid(), flush=True); sys.stdin.read()
+def serve(): wait()
+if ctypes.PyDLL(None).fork() == 0: serve()
+else: os.wait()
+"""
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=str)
+def test_child_that_c_code_has_forked_has_its_frames(python):
+    """The interpreter knows its main thread by the id of the parent's, as in the workers of uWSGI."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([python, "-c", FORKED], **pipes) as target:
+        child = int(target.stdout.readline())
+        wait_until(lambda: states(child) == {"S"}, "the child waits")
+        done = run_cli("dump", "-p", child, "--json")
+        [process] = json.loads(done.out)["processes"]
+        [thread] = process["threads"]
+        assert [frame["function"] for frame in thread["python"]] == ["wait", "serve", "<module>"]
+        assert thread["gil"] == "none"
+        assert_untraced(child)
+        target.stdin.close()
