@@ -22,6 +22,7 @@ from sfsample.python.find import Interpreter, find_interpreter
 from sfsample.python.gil import Gil
 from sfsample.python.names import PythonStack
 from sfsample.python.runtime import PythonRuntime
+from sfsample.python.threads import thread_states
 
 Resume = Callable[[ThreadSnapshot, Stack, int], Stack]  # see `Unwinder.resume`
 
@@ -52,6 +53,7 @@ class PythonCapture:
         self._runtime: PythonRuntime | None = None
         self.interpreter: Interpreter | None = None
         self._mapping: Mapping | None = None  # of the interpreter's code
+        self._id_before_fork: int | None = None  # of the main thread, in the interpreter; 0: none
         self._without: set[Module] = set()  # modules that have no interpreter
         self._in_namespace = process.root.pid != process.pid
         self.problem = ""
@@ -62,6 +64,9 @@ class PythonCapture:
             self._find()
         runtime, known = self._runtime, thread.beside
         plan = None if runtime is None else runtime.plan(self._native_id(thread))
+        if plan is None and runtime is not None and self._id_before_fork is None and thread.tid == self._pid:
+            self._id_before_fork = self._find_id_before_fork()
+            plan = runtime.plan(self._native_id(thread))
         if plan is None:
             thread.beside = None
         elif known is None or known.plan is not plan or known.groups is not plan.groups:
@@ -113,7 +118,10 @@ class PythonCapture:
 
     def gil(self, thread: Thread) -> Gil | None:
         """Return the GIL of a thread; None: it is unknown, or there is none."""
-        return None if self._runtime is None else self._runtime.gil(self._native_id(thread))
+        gil = None if self._runtime is None else self._runtime.gil(self._native_id(thread))
+        if gil is not None and gil.holder and gil.holder == self._id_before_fork:
+            gil = gil._replace(holder=self._own_id(self._pid))
+        return gil
 
     def _find(self) -> None:
         process = self._process
@@ -121,6 +129,7 @@ class PythonCapture:
         if process.arch.byteorder != "little" or self._mapping in process.modules.mappings:
             return
         self._mapping, self._runtime, self.interpreter, self.problem = None, None, None, ""
+        self._id_before_fork = None
         try:
             found = find_interpreter(process.modules, self._read, self._without)
         except BadInput as unknown:
@@ -130,11 +139,27 @@ class PythonCapture:
             self._mapping, self.interpreter = found.mapping, found
             self._runtime = PythonRuntime(found, self._read, self._read_many)
 
+    def _find_id_before_fork(self) -> int:
+        """Return the thread id that the main thread had in the parent, where C code has forked; 0: none.
+
+        Without PyOS_AfterFork_Child the interpreter still has it: uWSGI forks its workers so.
+        """
+        assert self.interpreter is not None  # noqa: S101 - the caller has looked
+        own = {0, *map(self._own_id, self._process.proc.threads())}
+        known = thread_states(self.interpreter, self._read)
+        return next((tid for tid in reversed(known) if tid > 0 and tid not in own), 0)
+
     def _native_id(self, thread: Thread) -> int:
+        """Return the id by which the interpreter knows a thread."""
+        if thread.tid == self._pid and self._id_before_fork:
+            return self._id_before_fork
+        return self._own_id(thread.tid)
+
+    def _own_id(self, tid: int) -> int:
         """Return the id of a thread in the pid namespace of the process (proc(5), NSpid)."""
         if not self._in_namespace:
-            return thread.tid
-        return int((self._process.proc.status(thread.tid).get("NSpid") or "0").split()[-1])
+            return tid
+        return int((self._process.proc.status(tid).get("NSpid") or "0").split()[-1])
 
     def _read(self, address: int, size: int) -> bytes | None:
         data = read_memory(self._tid, address, size)

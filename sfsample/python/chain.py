@@ -90,7 +90,31 @@ def _by_sentinels(memory: Memory, layout: Layout, address: int, end: int = 0) ->
 
 
 def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
-    """Yield the runs of 3.11 and 3.12, whose thread state leads to a `_PyCFrame` on the C stack."""
+    """Yield the runs of 3.11 and 3.12, whose thread state leads to a `_PyCFrame` on the C stack.
+
+    For some instructions an activation that begins is linked already, and its `_PyCFrame` still has what lay
+    there before.  It has no frame then: the caller of its outermost one would be the frame that runs outside.
+    """
+    assert layout.cframe_frame is not None  # noqa: S101 - the caller has looked
+    assert layout.cframe_previous is not None  # noqa: S101
+    outer = memory.word(cframe + layout.cframe_previous) or 0
+    around = memory.word(outer + layout.cframe_frame)
+    found = _activations(memory, layout, cframe)
+    first = next(found, None)
+    if first is not None and first.mark and around not in (None, _caller(memory, layout, first)):
+        yield from _activations(memory, layout, outer)
+        return
+    if first is not None:
+        yield first
+    yield from found
+
+
+def _caller(memory: Memory, layout: Layout, run: Run) -> int | None:
+    """Return the address of the frame that has called the outermost frame of a run."""
+    return memory.word(run.mark + layout.previous) if layout.is_entry is None else run.frames[-1].previous
+
+
+def _activations(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
     assert layout.cframe_frame is not None  # noqa: S101 - the caller has looked
     assert layout.cframe_previous is not None  # noqa: S101
     address = memory.word(cframe + layout.cframe_frame) or 0

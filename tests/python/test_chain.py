@@ -78,6 +78,7 @@ def old_memory() -> BytesMemory:
     put(0, OLD.thread_frame, at(CFRAME_SLOT))
     put(CFRAME_SLOT, 8, at(1))
     put(CFRAME_SLOT, 16, at(OTHER))
+    put(OTHER, 8, at(3))
     for slot, previous, entry in ((1, 2, 0), (2, 3, 1), (3, 0, 1)):
         put(slot, OLD.executable, 0xA0 + slot * 16)
         put(slot, OLD.previous, at(previous))
@@ -90,6 +91,13 @@ def test_entry_frames_split_the_chain_of_3_11():
     assert [*runs(old_memory(), OLD, STATE)] == [
         Run((frame(1, 0xB0, 2), frame(2, 0xC0, 3)), at(CFRAME_SLOT)), Run((frame(3, 0xD0),), at(OTHER)),
     ]  # fmt: skip
+
+
+def test_activation_that_begins_has_no_frame():
+    """Its `_PyCFrame` is linked, and has what lay there before: a frame that another one has called."""
+    copy = bytearray(old_memory().data)
+    struct.pack_into("<Q", copy, SLOT * 2 + OLD.previous, at(1))
+    assert [*runs(BytesMemory(BASE, bytes(copy)), OLD, STATE)] == [Run((frame(3, 0xD0),), at(OTHER))]
 
 
 @pytest.mark.parametrize("layout", [NEW, OLD], ids=["3.13", "3.11"])
