@@ -52,6 +52,7 @@ class Objects:
         # of types, keys and code objects, which are seldom freed
         self._name_of_type = lru_cache(_MAX_KNOWN)(self._read_name_of_type)
         self._key = lru_cache(_MAX_KNOWN)(self.text)
+        self._names = lru_cache(_MAX_KNOWN)(self._read_names)
         self._shape = lru_cache(_MAX_KNOWN)(self._read_shape)
         self._depth = lru_cache(_MAX_KNOWN)(self._read_depth)
 
@@ -172,8 +173,11 @@ class Objects:
 
     def locals(self, frame: PythonFrame) -> dict[str, int]:
         """Return the addresses of the arguments and locals by name; 0: it has no value."""
-        names = self.items(self.word(frame.code + self.layout.filename - 16))
-        return dict(zip([self._key(name) or "" for name in names], self.slots(frame)[0], strict=False))
+        return dict(zip(self._names(frame.code), self.slots(frame)[0], strict=False))
+
+    def _read_names(self, code: int) -> tuple[str, ...]:
+        names = self.items(self.word(code + self.layout.filename - 16))
+        return tuple(self._key(name) or "" for name in names)
 
     def local(self, frame: PythonFrame, name: str) -> int:
         """Return the address of a local; 0: it has none of this name, or no value."""

@@ -27,14 +27,14 @@ def frames_in(rows: Sequence[Row], file: str, function: str) -> Iterator[PythonF
     return (frame for place, frame in rows if is_in(place, file, function))
 
 
-def entered(objects: Objects, rows: Sequence[Row], caller: int, lock: int) -> frozenset[int]:
+def entered(objects: Objects, rows: Sequence[Row], near: int, lock: int) -> frozenset[int]:
     """Return what a stack is inside a `with` of, without the locks that it has released there.
 
-    A Condition releases its lock to wait.  Row number `caller` acquires `lock`: it has released it before.
+    A Condition releases its lock to wait.  The innermost `near` frames, which acquire `lock`, do not hold it:
+    they have released it before, or only begin the `with`.
     """
-    found = {one for _, frame in rows for one in objects.entered(frame)}
+    found = {one for at, (_, frame) in enumerate(rows) for one in objects.entered(frame)
+             if at >= near or one != lock}  # fmt: skip
     waits = [frame for file in _CONDITIONS for frame in frames_in(rows, file, "Condition.wait")]
     released = {objects.attribute(objects.local(frame, "self"), "_lock") for frame in waits}
-    if lock and lock in objects.entered(rows[caller][1]):
-        released.add(lock)
     return frozenset(found - released)

@@ -30,6 +30,7 @@ _GENERATORS = ("coroutine", "generator", "async_generator")
 _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "_asyncio.FutureIter")
 _OWNER_GENERATOR = 1
 _SET_MASK, _SET_TABLE = 32, 40
+_ACQUIRING = 3  # innermost functions: Lock.acquire, __aenter__, and the one that has the `async with`
 _MAX_TASKS = 5000
 _MAX_DEPTH = 200  # coroutines that await each other
 _MAX_SET = 1 << 16  # entries of a set
@@ -102,7 +103,7 @@ class TaskReader:
         needs = [self._needs(run, awaited) for run, (_, awaited) in zip(rows, chains, strict=True)]
         holders: dict[int, list[int]] = {}
         for task, run, (_, on) in zip(alive, rows, needs, strict=True):
-            for lock in entered(self._objects, run, 1, on[0] if on and len(run) > 1 else 0):
+            for lock in entered(self._objects, run, _ACQUIRING, on[0] if on else 0):
                 holders.setdefault(lock, []).append(task)
         tasks = [self._task(*each, holders) for each in zip(alive, rows, needs, strict=True)]
         return tuple(sorted(tasks, key=lambda task: (len(task.name), task.name)))

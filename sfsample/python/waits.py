@@ -111,7 +111,7 @@ class ThreadReader:
         loop = next(frames_in(rows, "asyncio/base_events.py", "BaseEventLoop._run_once"), None)
         return PythonFacts(
             wait, tuple(runs), worker and self._pool(worker),
-            entered(objects, rows[:_MAX_FRAMES], 0, wait.address if wait else 0),
+            entered(objects, rows[:_MAX_FRAMES], 1, wait.address if wait else 0),
             tasks=self._tasks.tasks(self._states.get(native_id, ()), loop),
         )  # fmt: skip
 
