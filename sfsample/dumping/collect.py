@@ -53,6 +53,7 @@ class Dumper:
         self._near_ends: dict[str, NearEnd] = {}
         self._peers: tuple[PeerProcess, ...] = ()
         self._rests_left_ns = 0
+        self._python_problems: dict[str, None] = {}
 
     def look(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Capture the threads that are new or have run since the last look, until `should_stop` is true."""
@@ -103,9 +104,9 @@ class Dumper:
 
     def _read_facts(self, tid: int, stat: Stat) -> ThreadDump:
         """Return what the kernel tells of a thread; its stack is still missing."""
-        wchan = self._facts.wchan(tid)
+        usage, wchan = self._facts.usage(tid), self._facts.wchan(tid)
         syscall = self._facts.syscall(tid, wchan)
-        call, usage = self._facts.decode(syscall), self._facts.usage(tid)
+        call = self._facts.decode(syscall)
         return ThreadDump(
             tid=tid, name=stat.name, state=stat.state, capture=Capture.FAILED, stop_ns=None, error=None,
             syscall=syscall, wchan=wchan, stack=None, modules=(),
@@ -144,19 +145,18 @@ class Dumper:
         )  # fmt: skip
 
     def _python_facts(self, thread: ThreadDump, stack: PythonStack) -> PythonFacts:
-        """Return what the objects of a thread's frames say, if it stayed where it was captured meanwhile."""
-        reader, facts = self._reader(), PythonFacts()
+        """Return what the objects of a thread's frames say, if it has not run since before its capture."""
+        reader, facts, call = self._reader(), PythonFacts(), thread.call
         if reader is None:
             return facts
-        usage, call = self._facts.usage(thread.tid), thread.syscall
-        now = self._facts.syscall(thread.tid, thread.wchan)
-        if call is not None and now is not None and now.args == call.args:
-            is_futex = thread.call is not None and thread.call.name == "futex"
-            native_id = thread.ns_tid or thread.tid
-            found = reader.facts(stack, native_id, call.args[0] if is_futex else 0)
-            if reader.is_there(stack) and self._facts.usage(thread.tid) == usage:
-                facts = found
-        return facts._replace(locals=reader.locals(stack)) if self._with_locals else facts
+        if call is not None:
+            word = call.syscall.args[0] if call.name == "futex" else 0
+            found, usage = reader.facts(stack, thread.ns_tid, word), self._facts.usage(thread.tid)
+            facts = found if usage and usage.ran_ns == thread.cpu_ns else facts
+        if self._with_locals:
+            facts = facts._replace(locals=reader.locals(stack))
+        self._python_problems |= dict.fromkeys(reader.problems)
+        return facts
 
     def _reader(self) -> ThreadReader | None:
         """Return the reader of this look; None: objects of this Python cannot be read."""
@@ -186,7 +186,8 @@ class Dumper:
         return ProcessDump(
             pid=target.pid, name=process.name if process else "?", cmdline=_command_line(target),
             exe=proc.link("exe"), time=self._time, threads=threads,
-            problems=(*target.opener.problems, *target.modules.problems, *self._capturer.python_problems),
+            problems=(*target.opener.problems, *target.modules.problems, *self._capturer.python_problems,
+                      *self._python_problems),
             children=self._facts.children() if waits_for_children else (),
             locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
             tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,

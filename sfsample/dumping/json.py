@@ -9,7 +9,6 @@ from typing import Any
 
 from sfsample.core.stack import Frame
 from sfsample.dumping.diagnose.named_thread import NamedThread, group_threads
-from sfsample.dumping.diagnose.python_tasks import holder_of
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
@@ -71,7 +70,7 @@ def _thread(named: NamedThread, wait: Wait | None, depth: int | None) -> dict[st
             for at, frame in enumerate(named.python)
         ]
         or None,
-        "tasks": [_task(task, thread.facts.tasks) for task in thread.facts.tasks] or None,
+        "tasks": [_task(task) for task in thread.facts.tasks] or None,
         "stop_reason": str(stack.stop_reason) if stack else None,
         "frames": [*_frames(named, depth)],
     }
@@ -87,12 +86,11 @@ def _frames(named: NamedThread, depth: int | None) -> Iterator[dict[str, Any]]:
         yield from frame_json(frame, module, names)
 
 
-def _task(task: Task, tasks: Sequence[Task]) -> dict[str, Any]:
-    holder = holder_of(task, tasks)
+def _task(task: Task) -> dict[str, Any]:
     return {
         "name": task.name,
         "waits_for": task.awaits or None,
-        "held_by": holder.name if holder else None,
+        "held_by": task.held_by or None,
         "frames": [python_json(python_frame(place)) for place in task.stack],
     }
 

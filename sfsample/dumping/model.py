@@ -1,5 +1,6 @@
 """What a dump has collected, as values: the diagnosis and the writers work on these alone."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from sfsample.core.filesystem import ProcessRoot
@@ -133,6 +134,16 @@ class ProcessDump(NamedTuple):
     tracer: tuple[int, str] | None = None
     ran: tuple[int, ...] | None = None  # not at the one instant of the others; None: none was asked for
     root: ProcessRoot | None = None  # where names are to be looked for
+
+
+def slept_together(threads: Iterable[ThreadDump]) -> bool:
+    """Return whether all slept at one instant; a dump samples them one after the other.
+
+    Two threads that take turns, each sampled while it waits for the other, are no deadlock.
+    """
+    spans = [thread.asleep for thread in threads]
+    known = [span for span in spans if span is not None]
+    return bool(known) and len(known) == len(spans) and max(known)[0] <= min(end for _, end in known)
 
 
 def is_same_place(first: Stack | None, last: Stack | None) -> bool:

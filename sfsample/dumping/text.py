@@ -200,11 +200,11 @@ def _python(named: NamedThread, style: Style) -> Iterator[str]:
 def _tasks(tasks: Sequence[Task], style: Style) -> Iterator[str]:
     """Yield the asyncio tasks of a thread, with what each waits for and where."""
     for task in tasks[:_MAX_TASKS]:
-        yield style.clean(f"  task {task.name}: {task_text(task, tasks)}")
+        yield style.clean(f"  task {task.name}: {task_text(task)}")
         for frame in map(python_frame, task.stack[: style.depth]):
             yield f"        {frame.function}  {frame.file}:{frame.line or '?'}"
     if len(tasks) > _MAX_TASKS:
-        yield f"  ... and {len(tasks) - _MAX_TASKS} more tasks"
+        yield f"  ... of {len(tasks)} tasks that were read"
 
 
 def _frame(depth: int, frame: Frame, module: Module | None, name: NamedFrame, style: Style) -> str:

@@ -9,25 +9,28 @@ longintrepr.h, genobject.h, methodobject.h, code.h; Objects/exception_handling_n
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from struct import Struct, unpack
 
-from sfsample.python.chain import PythonFrame
+from sfsample.python.chain import TAGS, PythonFrame
 from sfsample.python.find import ReadMemory
 from sfsample.python.layout import Layout, word_in
 
-_TAGS = 0b11  # of a reference on the value stack, from 3.14 on
 _TYPE_FLAGS, _TYPE_BASICSIZE, _TYPE_DICTOFFSET = 168, 32, 288
 _CACHED_KEYS = {11: 872, 15: 888}  # ht_cached_keys, where it is not at 880
 _INLINE_VALUES, _MANAGED_DICT = 1 << 2, 1 << 4  # Py_TPFLAGS_...
 _DICT_KEYS, _DICT_VALUES = 32, 40
 _KEYS_HEADER = Struct("<8xBBBxIqq")  # of PyDictKeysObject: two sizes, kind, version, usable, entries
 _GENERAL_KEYS = 0  # entries with a hash
+_SHAPE = Struct("<I4xI")  # of a code object, around its first line: room for values, and variables
+_CODE_EXCEPTIONS = 40  # co_exceptiontable
+_FUNCTION_QUALNAME, _DESCRIPTOR_NAME = 40, 24
+_CALLED, SELF = 16, 24  # of a method: what it calls, and the object
+SET_USED = 24
 _ASCII, _COMPACT = 1 << 4, 1 << 3
 _WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
-_FLOAT = Struct("<d")
-_CODE_EXCEPTIONS = 40  # co_exceptiontable
 
-_MAX_READS = 500_000  # at one look
+_MAX_READS = 500_000  # of 4 KiB at most, at one look: some 3 s
 _MAX_ADDRESS = 1 << 63
 _MAX_WORDS = 4096  # of a dict, or of items, that are read at once
 _MAX_INDEX_BITS = 16  # of the size of a dict's index
@@ -41,47 +44,54 @@ _MAX_KNOWN = 100_000  # texts
 
 
 class Objects:
-    """The objects of one process.  `read` reads its memory now."""
+    """The objects of one process, at one look.  `read` reads its memory now."""
 
     def __init__(self, layout: Layout, read: ReadMemory) -> None:
         self.layout, self._target = layout, read
         self._left = _MAX_READS
-        self._shapes: dict[int, tuple[int, int]] = {}  # of code objects: variables, and room for values
-        self._depths: dict[tuple[int, int], int] = {}  # of code objects, at instructions
-        self._texts: dict[int, str] = {}  # of keys and of types, which are seldom freed
+        # of types, keys and code objects, which are seldom freed
+        self._name_of_type = lru_cache(_MAX_KNOWN)(self._read_name_of_type)
+        self._key = lru_cache(_MAX_KNOWN)(self.text)
+        self._names = lru_cache(_MAX_KNOWN)(self._read_names)
+        self._shape = lru_cache(_MAX_KNOWN)(self._read_shape)
+        self._depth = lru_cache(_MAX_KNOWN)(self._read_depth)
 
-    def _read(self, address: int, size: int) -> bytes | None:
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether so much was read that no more is."""
+        return self._left <= 0
+
+    def read(self, address: int, size: int) -> bytes | None:
         """Return memory; None: it cannot be read, or so much has been read that the target leads astray."""
-        self._left -= 1
+        self._left -= 1 + size // 4096
         return self._target(address, size) if self._left > 0 and 0 < address < _MAX_ADDRESS else None
 
     def word(self, address: int) -> int:
         """Return the word at an address; 0: it cannot be read."""
-        return word_in(self._read(address, 8))
+        return word_in(self.read(address, 8))
 
     def words(self, address: int, count: int) -> tuple[int, ...]:
         """Return words; none where they cannot be read."""
-        data = self._read(address, 8 * count) if 0 < count <= _MAX_WORDS else None
+        data = self.read(address, 8 * count) if 0 < count <= _MAX_WORDS else None
         return unpack(f"<{count}Q", data) if data else ()
 
     def type_name(self, address: int) -> str:
         """Return the name of an object's type ("_thread.RLock"; of a class in Python "Thread"); "": none."""
-        kind = self.word(address + self.layout.type)
-        if kind not in self._texts:
-            self._remember(kind, self.c_string(self.word(kind + self.layout.type_name)))
-        return self._texts[kind]
+        return self._name_of_type(self.word(address + self.layout.type)) if address else ""
 
-    def c_string(self, address: int) -> str:
+    def _read_name_of_type(self, kind: int) -> str:
+        return self._c_string(self.word(kind + self.layout.type_name))
+
+    def _c_string(self, address: int) -> str:
         """Return a short text that ends with a zero byte; "": there is none."""
         room = 4096 - address % 4096  # of the page
-        data = self._read(address, min(_MAX_NAME, room)) or b""
-        text, end, _ = data.partition(b"\0")
+        text, end, _ = (self.read(address, min(_MAX_NAME, room)) or b"").partition(b"\0")
         return text.decode("utf-8", "replace") if end else ""
 
     def text(self, address: int, most: int = _MAX_NAME) -> str | None:
         """Return the first characters of a string object; None: it is none."""
         at = self.layout
-        data = self._read(address, at.string_state + 4)
+        data = self.read(address, at.string_state + 4)
         if data is None or self.type_name(address) != "str":
             return None
         bits = int.from_bytes(data[-4:], "little") >> at.kind_bit
@@ -89,23 +99,20 @@ class Objects:
         length = min(word_in(data, at.string_length), most)
         if size not in _WIDTHS or not bits & _COMPACT:
             return None
-        raw = self._read(address + start, length * size) if length else b""
+        raw = self.read(address + start, length * size) if length else b""
         return None if raw is None else raw.decode(_WIDTHS[size], "replace")
 
     def integer(self, address: int) -> int | None:
         """Return an int or bool; None: it is none, or a very large one."""
-        if self.type_name(address) not in ("int", "bool"):
-            return None
-        size = self.word(address + self.layout.bytes_size)
+        kind, size = self.type_name(address), self.word(address + self.layout.bytes_size)
+        count, negative = size >> 3, size & 3 == 2
         if self.layout.minor == 11:
-            digits, negative = min(size, (1 << 64) - size), size >> 63
-        else:
-            digits, negative = size >> 3, size & 3 == 2
-        data = self._read(address + self.layout.bytes_size + 8, 4 * min(digits, _MAX_DIGITS + 1))
-        if not digits or data is None or digits > _MAX_DIGITS:
-            return None if digits else 0
-        value = sum(int(digit) << 30 * place for place, digit in enumerate(unpack(f"<{digits}I", data)))
-        return -value if negative else value
+            count, negative = min(size, (1 << 64) - size), bool(size >> 63)
+        if kind not in ("int", "bool") or count > _MAX_DIGITS:
+            return None
+        data = self.read(address + self.layout.bytes_size + 8, 4 * count) or bytes(4 * count)
+        value = sum(digit << 30 * place for place, digit in enumerate(unpack(f"<{count}I", data)))
+        return bool(value) if kind == "bool" else -value if negative else value
 
     def items(self, address: int) -> tuple[int, ...]:
         """Return the first items of a list or tuple."""
@@ -118,18 +125,18 @@ class Objects:
         """Return the address of an attribute that an instance of a Python class, or a module, has itself."""
         kind = self.word(address + self.layout.type)
         flags, minor = self.word(kind + _TYPE_FLAGS), self.layout.minor
-        cached = self.word(kind + _CACHED_KEYS.get(minor, 880))
-        offset = self.word(kind + _TYPE_DICTOFFSET)
         if not flags & _MANAGED_DICT:
+            offset = self.word(kind + _TYPE_DICTOFFSET)
             return self.item(self.word(address + offset), name) if 0 < offset < 1 << 20 else 0
-        own = self.word(address - 24)
-        if minor == 11 and (values := self.word(address - 32)):
-            return self._in_keys(cached, values, name)
-        if minor == 12 and own & 1:
-            return self._in_keys(cached, own + 1, name)
-        if minor > 12 and not own and flags & _INLINE_VALUES:
-            return self._in_keys(cached, address + self.word(kind + _TYPE_BASICSIZE) + 8, name)
-        return self.item(own, name)
+        own, values = self.word(address - 24), 0
+        if minor == 11:
+            values = self.word(address - 32)
+        elif minor == 12:
+            values = own + 1 if own & 1 else 0
+        elif not own and flags & _INLINE_VALUES:
+            values = address + self.word(kind + _TYPE_BASICSIZE) + 8
+        keys = _CACHED_KEYS.get(minor, 880)
+        return self._in_keys(self.word(kind + keys), values, name) if values else self.item(own, name)
 
     def item(self, address: int, name: str) -> int:
         """Return the address of the value that a dict has for a name; 0: none."""
@@ -139,10 +146,8 @@ class Objects:
         return self._in_keys(self.word(address + _DICT_KEYS), values, name)
 
     def _in_keys(self, keys: int, values: int, name: str) -> int:
-        header = self._read(keys, _KEYS_HEADER.size)
-        if header is None:
-            return 0
-        _, index_bytes, kind, _, _, count = _KEYS_HEADER.unpack(header)
+        header = self.read(keys, _KEYS_HEADER.size)
+        _, index_bytes, kind, _, _, count = _KEYS_HEADER.unpack(header or bytes(_KEYS_HEADER.size))
         if not 0 < count <= _MAX_WORDS or index_bytes > _MAX_INDEX_BITS:
             return 0
         width = 3 if kind == _GENERAL_KEYS else 2
@@ -152,47 +157,36 @@ class Objects:
                 return self.word(values + 8 * place) if values else entries[place * width + width - 1]
         return 0
 
-    def _key(self, address: int) -> str:
-        if address not in self._texts:
-            self._remember(address, self.text(address) or "")
-        return self._texts[address]
-
-    def _remember(self, address: int, text: str) -> None:
-        if len(self._texts) >= _MAX_KNOWN:
-            self._texts.clear()
-        self._texts[address] = text
-
     # -- frames
 
-    def slots(self, frame: PythonFrame) -> tuple[int, ...]:
-        """Return the objects of a frame: locals, cells, and its value stack, which may have old entries."""
-        count = min(sum(self._shape(frame.code)), _MAX_SLOTS)
-        words = self.words(frame.address + self.layout.frame_bytes, count)
-        return tuple(0 if word & _TAGS == _TAGS else word & ~_TAGS for word in words)
+    def slots(self, frame: PythonFrame) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the objects of a frame: locals and cells; and its value stack, which may have old ones."""
+        room, variables = self._shape(frame.code)
+        words = self.words(frame.address + self.layout.frame_bytes, min(room + variables, _MAX_SLOTS))
+        objects = tuple(0 if word & TAGS == TAGS else word & ~TAGS for word in words)
+        return objects[:variables], objects[variables:]
 
-    def variables(self, frame: PythonFrame) -> int:
-        """Return how many slots of a frame are locals and cells; behind them is its value stack."""
-        return self._shape(frame.code)[0]
+    def _read_shape(self, code: int) -> tuple[int, int]:
+        data = self.read(code + self.layout.first_line - 4, _SHAPE.size)
+        room, variables = _SHAPE.unpack(data or bytes(_SHAPE.size))
+        return room, variables
 
-    def _shape(self, code: int) -> tuple[int, int]:
-        if code not in self._shapes:
-            at = code + self.layout.first_line
-            self._shapes[code] = self.word(at + 4) & 0xFFFFFFFF, self.word(at - 4) & 0xFFFFFFFF
-        return self._shapes[code]
+    def locals(self, frame: PythonFrame) -> dict[str, int]:
+        """Return the addresses of the arguments and locals by name; 0: it has no value."""
+        return dict(zip(self._names(frame.code), self.slots(frame)[0], strict=False))
 
-    def local_names(self, frame: PythonFrame) -> tuple[str, ...]:
-        """Return the names of the first slots of a frame."""
-        names = self.items(self.word(frame.code + self.layout.filename - 16))
-        return tuple(map(self._key, names))
+    def _read_names(self, code: int) -> tuple[str, ...]:
+        names = self.items(self.word(code + self.layout.filename - 16))
+        return tuple(self._key(name) or "" for name in names)
 
     def local(self, frame: PythonFrame, name: str) -> int:
         """Return the address of a local; 0: it has none of this name, or no value."""
-        return dict(zip(self.local_names(frame), self.slots(frame), strict=False)).get(name, 0)
+        return self.locals(frame).get(name, 0)
 
     def reprs(self, frame: PythonFrame) -> Iterator[tuple[str, str]]:
         """Yield the names and short texts of the arguments and locals that have a value."""
-        for name, slot in zip(self.local_names(frame), self.slots(frame), strict=False):
-            is_cell = slot and self.type_name(slot) == "cell"
+        for name, slot in self.locals(frame).items():
+            is_cell = self.type_name(slot) == "cell"
             address = self.word(slot + self.layout.bytes_size) if is_cell else slot
             if address and name:
                 yield name, self.repr(address)
@@ -200,57 +194,63 @@ class Objects:
     def repr(self, address: int) -> str:
         """Return a short text: the value of a simple type, or what it is: "<list of 3>"."""
         kind, at = self.type_name(address), self.layout.bytes_size
-        size = self.word(address + at)
+        value: object = None
+        size = self.word(address + (SET_USED if kind in ("set", "frozenset") else at))
         match kind:
             case "NoneType":
                 return "None"
-            case "bool":
-                return str(bool(self.integer(address)))
-            case "int":
-                return f"{'<large int>' if (value := self.integer(address)) is None else value}"
+            case "int" | "bool":
+                value = self.integer(address)
             case "float":
-                data = self._read(address + at, 8)
-                return str(_FLOAT.unpack(data)[0]) if data else "<float>"
+                [value] = unpack("<d", size.to_bytes(8, "little"))
             case "str":
-                text = self.text(address, _MAX_TEXT + 1)
-                return "<str>" if text is None else _cut(text)
+                value = self.text(address, _MAX_TEXT + 1)
             case "bytes":
-                raw = self._read(address + self.layout.bytes_data, min(size, _MAX_TEXT + 1)) if size else b""
-                return "<bytes>" if raw is None else _cut(raw)
-            case "list" | "tuple" | "dict":
+                value = self.read(address + self.layout.bytes_data, min(size, _MAX_TEXT + 1)) if size else b""
+            case "list" | "tuple" | "dict" | "set" | "frozenset":
                 return f"<{kind} of {size}>"
-            case "set" | "frozenset":
-                return f"<{kind} of {self.word(address + at + 8)}>"
-        return f"<{kind or '?'}>"
+        if isinstance(value, str | bytes) and len(value) > _MAX_TEXT:
+            return f"{value[:_MAX_TEXT]!r}..."
+        return f"<{kind or '?'}>" if value is None else repr(value)
 
     def entered(self, frame: PythonFrame) -> Iterator[int]:
-        """Yield the objects written in C that a frame is inside a `with` of, as its exception table says."""
-        count, depth = self.variables(frame), self._depth(frame)
-        stack = self.slots(frame)[count : count + depth] if depth else ()
-        before: str | None = ""
-        for slot in filter(None, stack):
-            kind = self.type_name(slot)
-            method = self.word(slot + 16)
-            if kind == "builtin_function_or_method" and self.c_string(self.word(method)) == "__exit__":
-                yield self.word(slot + 24)
-            elif before == "__exit__":  # 3.14: function and self
+        """Yield what a frame is inside a `with` or `async with` of, as its exception table says.
+
+        The value stack has the `__exit__` then: a method, or, from 3.14 on, a function and the object.
+        """
+        depth = self._depth(frame.code, frame.instruction)
+        is_exit = False
+        for slot in self.slots(frame)[1][:depth] if depth else ():
+            if is_exit:
                 yield slot
-            before = self.text(self.word(slot + 24)) if kind == "method_descriptor" else ""
+            kind = self.type_name(slot)
+            is_exit = self._called(kind, slot).endswith(("__exit__", "__aexit__"))
+            if is_exit and kind.endswith("method"):
+                yield self.word(slot + SELF)
+                is_exit = False
 
-    def _depth(self, frame: PythonFrame) -> int:
-        """Return how many entries of the value stack are certainly in use."""
-        key = frame.code, frame.instruction
-        if key not in self._depths:
-            self._depths[key] = self._read_depth(frame)
-        return self._depths[key]
+    def _called(self, kind: str, address: int) -> str:
+        """Return the name of a function or method; "": it is none."""
+        called = self.word(address + _CALLED)
+        match kind:
+            case "builtin_function_or_method":
+                return self._c_string(self.word(called))
+            case "method":
+                return self._key(self.word(called + _FUNCTION_QUALNAME)) or ""
+            case "method_descriptor":
+                return self._key(self.word(address + _DESCRIPTOR_NAME)) or ""
+            case "function":
+                return self._key(self.word(address + _FUNCTION_QUALNAME)) or ""
+        return ""
 
-    def _read_depth(self, frame: PythonFrame) -> int:
-        table = self.word(frame.code + _CODE_EXCEPTIONS)
+    def _read_depth(self, code: int, instruction: int) -> int:
+        """Return how many entries of the value stack are certainly in use at an instruction."""
+        table = self.word(code + _CODE_EXCEPTIONS)
         size = self.word(table + self.layout.bytes_size)
         if not 0 < size <= _MAX_TABLE_BYTES or self.type_name(table) != "bytes":
             return 0
-        values = _varints(self._read(table + self.layout.bytes_data, size) or b"")
-        unit = (frame.instruction - frame.code - self.layout.code_bytes) // 2
+        values = _varints(self.read(table + self.layout.bytes_data, size) or b"")
+        unit = (instruction - code - self.layout.code_bytes) // 2
         for start, length, _, depth in zip(values, values, values, values, strict=False):
             if start <= unit < start + length:
                 return depth >> 1
@@ -265,7 +265,3 @@ def _varints(data: bytes) -> Iterator[int]:
         if not byte & 0x40:
             yield value
             value = 0
-
-
-def _cut(value: str | bytes) -> str:
-    return repr(value) if len(value) <= _MAX_TEXT else f"{value[:_MAX_TEXT]!r}..."

