@@ -15,7 +15,7 @@ from sfsample.cli.diff import write_difference
 from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import printable_lines, say
 from sfsample.cli.when import history_directory
-from sfsample.cli.written import open_result, written_line
+from sfsample.cli.written import open_result, say_written
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Gap, Selection, SliceFacts
 from sfsample.history.ordinary import ordinary_pairs
@@ -116,10 +116,6 @@ def _answer(selection: Selection, slices: list[SliceFacts], report: Report) -> R
 
 def _said_missing(report: Report) -> list[str]:
     return [*(report.stats or {}).get("missing", ())]
-
-
-def _ids(slices: list[SliceFacts]) -> set[str]:
-    return {facts.id for facts in slices}
 
 
 def _selected(selection: Selection) -> str:
@@ -254,8 +250,7 @@ def _export(history: History, arguments: Namespace) -> int:
     output.write(data)
     for missing in _said_missing(report):
         say(f"warning: {missing}")
-    for line in () if arguments.quiet else written_line(arguments, output):
-        say(" ".join(line.split()))
+    say_written(arguments, output)
     open_result(arguments, output)
     return 0
 
@@ -269,7 +264,8 @@ def _diff(history: History, arguments: Namespace) -> int:
     usual = [service._replace(begin_s=span.begin_s, end_s=span.end_s) for span in spans]
     kept: list[Report] = []
     sides: list[Side] = []
-    missing = ["both times have slices in common"] if _ids(before) & _ids(after) else []
+    ids = [{facts.id for facts in slices} for slices in chosen]
+    missing = ["both times have slices in common"] if ids[0] & ids[1] else []
     for at, report in enumerate(history.reports([*compared, *usual])):
         if at < len(chosen):
             checked = _answer(compared[at], chosen[at], report)
