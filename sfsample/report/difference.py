@@ -14,7 +14,7 @@ from math import erfc, exp, sqrt
 from typing import NamedTuple
 
 from sfsample.report.noise import LEAST_PAIRS, half_width, log_ratio, p_value, spread
-from sfsample.report.report import Report, ReportFrame
+from sfsample.report.report import Numbers, Report, ReportFrame
 
 _Z = 1.96  # standard deviations: 95 % of a normal distribution
 _FALSE_DISCOVERY_RATE = 0.05  # of the verdicts other than "noise", at most this share is expected to be wrong
@@ -154,8 +154,8 @@ def comparison_name(frame: ReportFrame) -> str:
 
 def _counts(report: Report) -> tuple[Counter[str], Counter[str]]:
     """Return self samples and total samples (recursion counts once), by function."""
-    numbers: dict[str, int] = {}
-    functions = [numbers.setdefault(comparison_name(frame), len(numbers)) for frame in report.frames]
+    numbers = Numbers[str]()
+    functions = [numbers[comparison_name(frame)] for frame in report.frames]
     by_self, by_total = [0] * len(numbers), [0] * len(numbers)
     for stack in report.stacks:
         row, weight = [functions[at] for at in stack.frames], stack.weights[0]

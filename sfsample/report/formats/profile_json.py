@@ -22,6 +22,7 @@ from sfsample.report.report import (
     SAMPLES,
     TARGET_FIELDS,
     WEIGHTS,
+    Numbers,
     Report,
     ReportBuilder,
     ReportFrame,
@@ -47,7 +48,7 @@ def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file
 
 def document(report: Report) -> dict[str, Any]:
     """Return the report as plain values."""
-    modules: dict[tuple[str, str | None], int] = {}
+    modules = Numbers[tuple[str, str | None]]()
     frames = [frame_json(frame, modules) for frame in report.frames]
     return {
         "schema": _SCHEMA,
@@ -68,11 +69,11 @@ def document(report: Report) -> dict[str, Any]:
     }
 
 
-def frame_json(frame: ReportFrame, modules: dict[tuple[str, str | None], int]) -> dict[str, Any]:
+def frame_json(frame: ReportFrame, modules: Numbers[tuple[str, str | None]]) -> dict[str, Any]:
     """Return a frame; `modules` numbers the modules of all frames."""
     fields: dict[str, Any] = frame._asdict()
     path, build_id = fields.pop("module"), fields.pop("build_id")
-    fields["module"] = None if path is None else modules.setdefault((path, build_id), len(modules))
+    fields["module"] = None if path is None else modules[path, build_id]
     fields["offset"] = None if frame.offset is None else hex(frame.offset)
     return fields
 
