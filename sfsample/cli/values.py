@@ -64,14 +64,14 @@ def seconds(text: str) -> float:
     scale = _UNITS_S.get(text[number.end() :] or "s") if number else None
     value = float(number[0]) * scale if number and scale else 0.0
     if not 0 < value < 1e9:
-        raise _refusal(text, "a time above 0 (10, 500ms, 2m, 7d)")
+        raise refusal(text, "a time above 0 (10, 500ms, 2m, 7d)")
     return value
 
 
 def age(text: str) -> float:
     """Parse an age with a unit: "7d".  A mere number would be seconds, and delete nearly all."""
     if text[-1:].isdecimal():
-        raise _refusal(text, "an age with its unit (12h, 7d, 4w)")
+        raise refusal(text, "an age with its unit (12h, 7d, 4w)")
     return seconds(text)
 
 
@@ -79,7 +79,7 @@ def positive(text: str, *, what: str = "a number from 1 to 2147483647") -> int:
     """Parse a positive integer below 2**31."""
     value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
     if not 0 < value < 1 << 31:
-        raise _refusal(text, what)
+        raise refusal(text, what)
     return value
 
 
@@ -88,7 +88,7 @@ def any_size(text: str) -> int:
     scale = _SIZES.get(text[-1:].upper(), 1)
     number = text if scale == 1 else text[:-1]
     if not (number.isascii() and number.isdecimal() and len(number) < 16 and int(number)):
-        raise _refusal(text, "a size (65536, 64K, 10G)")
+        raise refusal(text, "a size (65536, 64K, 10G)")
     return int(number) * scale
 
 
@@ -98,7 +98,7 @@ def _within(parse: Callable[[str], _Number], low: float, high: float, what: str)
     def parse_within(text: str) -> _Number:
         value = parse(text)
         if not low <= value <= high:
-            raise _refusal(text, what)
+            raise refusal(text, what)
         return value
 
     return parse_within
@@ -125,7 +125,7 @@ def interval(text: str) -> float:
     """Parse the time between two samples; return samples per second."""
     time = seconds(text)
     if time * _MAX_RATE_HZ < 1 - 1e-9:
-        raise _refusal(text, f"a time of at least {1e6 / _MAX_RATE_HZ:g}us")
+        raise refusal(text, f"a time of at least {1e6 / _MAX_RATE_HZ:g}us")
     return 1 / time
 
 
@@ -139,7 +139,7 @@ def _matching(pattern: str, what: str, spell: Callable[[str], str] = str) -> Cal
 
     def parse(text: str) -> str:
         if not re.fullmatch(pattern, text):
-            raise _refusal(text, what)
+            raise refusal(text, what)
         return spell(text)
 
     return parse
@@ -161,7 +161,7 @@ def label(text: str) -> tuple[str, str]:
 
     key, equals, value = text.partition("=")
     if not equals:
-        raise _refusal(text, "KEY=VALUE (service.name=shop)")
+        raise refusal(text, "KEY=VALUE (service.name=shop)")
     try:
         check_label(key, value)
     except ValueError as failure:
@@ -187,7 +187,7 @@ def listen(text: str) -> str | tuple[str, int]:
         with suppress(ValueError):
             is_loopback(host)
             return host, int(where[3])
-    raise _refusal(text, "an address and a port, or a path (127.0.0.1:6060, [::1]:6060, unix:/run/x.sock)")
+    raise refusal(text, "an address and a port, or a path (127.0.0.1:6060, [::1]:6060, unix:/run/x.sock)")
 
 
 def is_loopback(address: str) -> bool:
@@ -208,9 +208,10 @@ def steppers(text: str) -> tuple[str, ...]:
     """Parse a list of steppers, separated by commas."""
     chosen = tuple(text.split(","))
     if not set(chosen) <= set(STEPPERS) or len(set(chosen)) != len(chosen):
-        raise _refusal(text, f"a list out of {','.join(STEPPERS)}")
+        raise refusal(text, f"a list out of {','.join(STEPPERS)}")
     return chosen
 
 
-def _refusal(text: str, what: str) -> argparse.ArgumentTypeError:
+def refusal(text: str, what: str) -> argparse.ArgumentTypeError:
+    """Return the error for a value that is not what it should be."""
     return argparse.ArgumentTypeError(f"not {what}: {text[:100] or repr('')}")
