@@ -8,6 +8,7 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, pairwise
 from math import inf
 
@@ -236,18 +237,16 @@ def _functions(counts: Counter[str], total: int, *, verbose: bool) -> Iterator[s
 def _export(history: History, arguments: Namespace) -> int:
     output, selection = Output(arguments.output), _selection(arguments)
     chosen = _chosen(history, selection)
+    write: Callable[..., bytes] = FORMATS[arguments.format].write
     if arguments.format == "html":
         report, slices = history.time_line(selection)
+        write = partial(html.write, time_line=slices)
     else:
-        report, slices = history.report(selection), None
+        report = history.report(selection)
     report = _answer(selection, chosen, report)
     if arguments.lines:
         report = with_python_lines(report)
-    if slices is not None:
-        data = html.write(report, threads=arguments.threads, time_line=slices)
-    else:
-        data = FORMATS[arguments.format].write(report, threads=arguments.threads)
-    output.write(data)
+    output.write(write(report, threads=arguments.threads))
     for missing in _said_missing(report):
         say(f"warning: {missing}")
     say_written(arguments, output)

@@ -261,16 +261,13 @@ class _ProfileReader:
 
     def _read_location(self, number: int) -> _Location:
         location = _required(self._locations.get(number), "a location")
-        mapping = self._mappings.get(_integer(location, 2))  # mapping_id
-        path = (self._text(mapping, 5) or None) if mapping else None  # filename
-        build_id = (self._text(mapping, 6) or None) if mapping else None  # build_id
+        mapping = self._mappings.get(_integer(location, 2), {})  # mapping_id
+        path, build_id = self._text(mapping, 5) or None, self._text(mapping, 6) or None  # filename, build_id
         address = _integer(location, 3)  # address
         lines = [self._parse(_bytes(line)) for line in location.get(4, ())]  # line
         if not lines:
-            frame = ReportFrame(
-                text=address_text(path, address), function=None, raw=None, module=path, build_id=build_id,
-                offset=address,
-            )  # fmt: skip
+            text = address_text(path, address)
+            frame = ReportFrame(text, module=path, build_id=build_id, offset=address)
             return _Location((self._builder.number(frame),), "")
         frames = tuple(
             self._frame(line, path, build_id, address, inlined=at < len(lines))
