@@ -172,7 +172,7 @@ class Watch:
         """Answer a trigger, or a client that waits for a profile; return whether there was one."""
         if fired := self.triggers.take():
             self._response.answer(fired, self._find, self.slot)
-            self.door.triggered(fired.name)
+            self.door.count("triggers_total", f'{{condition="{fired.name}"}}')
             self.triggers.answered()
             return True
         return self.door.serve(

@@ -64,7 +64,7 @@ def test_metrics_count_slices_and_failures(clock: SimpleNamespace) -> None:
     for status in (200, 200, 503):
         door.count("http_responses_total", f'{{code="{status}"}}')
     for name in ("cpu>80", "SIGUSR1", "cpu>80"):
-        door.triggered(name)
+        door.count("triggers_total", f'{{condition="{name}"}}')
     found = values(door.metrics())
     assert {found.pop(f"sfsample_stop_seconds_{end}") for end in ("count", "sum")} == {0}
     assert not any(found.pop(name) for name in [*found] if name.startswith("sfsample_stop_seconds_bucket"))
