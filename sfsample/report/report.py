@@ -102,11 +102,6 @@ class Report(NamedTuple):
         """Return the sum of a weight over all stacks; 0 when the report does not have it."""
         return sum(self.column(weight))
 
-    def root_label(self, stack: ReportStack, *, threads: bool) -> str:
-        """Return the text of a stack's root: the process, or with `threads` the thread's label."""
-        thread = self.threads[stack.thread]
-        return thread.label if threads else thread.process
-
     def process_names(self) -> str:
         """Return the distinct names of the processes, separated by commas; "" when there are none."""
         return ", ".join(dict.fromkeys(thread.process for thread in self.threads))
