@@ -26,7 +26,6 @@ from sfsample.report.report import (
     Report,
     ReportBuilder,
     ReportFrame,
-    ReportStack,
     ReportThread,
     ReportTimeline,
 )
@@ -60,13 +59,15 @@ def document(report: Report) -> dict[str, Any]:
         "threads": [thread._asdict() for thread in report.threads],
         "modules": [{"path": path, "build_id": build_id} for path, build_id in modules],
         "frames": frames,
-        "stacks": [_stack_json(stack, report.weights) for stack in report.stacks],
+        "stacks": [{"thread": thread, "frames": list(row), "stop_reason": reason,
+                    **dict(zip(report.weights, numbers, strict=True))}
+                   for thread, row, reason, numbers in report.stacks],
         "timeline": None if report.timeline is None else _timeline_json(report.timeline),
         "labels": report.labels or {},
         "target": None if report.target is None else dict.fromkeys(TARGET_FIELDS) | report.target,
         "coverage": None if (share := coverage(report)) is None else round(share, 4),
         "stats": report.stats,
-    }
+    }  # fmt: skip
 
 
 def frame_json(frame: ReportFrame, modules: Numbers[tuple[str, str | None]]) -> dict[str, Any]:
@@ -76,15 +77,6 @@ def frame_json(frame: ReportFrame, modules: Numbers[tuple[str, str | None]]) -> 
     fields["module"] = None if path is None else modules[path, build_id]
     fields["offset"] = None if frame.offset is None else hex(frame.offset)
     return fields
-
-
-def _stack_json(stack: ReportStack, weights: tuple[str, ...]) -> dict[str, Any]:
-    return {
-        "thread": stack.thread,
-        "frames": list(stack.frames),
-        "stop_reason": stack.stop_reason,
-        **dict(zip(weights, stack.weights, strict=True)),
-    }
 
 
 def _timeline_json(timeline: ReportTimeline) -> dict[str, Any]:
