@@ -124,20 +124,16 @@ class SliceRecorder:
         is_one = arguments.name or arguments.unit
         parts = [whole] if is_one else [whole._replace(service=name, report=part)
                                         for name, part in by_service(report, profile)]  # fmt: skip
-        places = [self._hand_over(sink, lost, whole, parts) for sink, lost in self._sinks]
+        places = [self._attempt(partial(sink.add, whole, parts), lost) for sink, lost in self._sinks]
         self.has_kept = any(places)
+        for place, (_, lost) in zip(places, self._sinks, strict=True):
+            if place is not None:
+                _say_over(lost)
         notify(f"STATUS={self._target}: {_outcome(stats)}")
         _say_over(self._lost)
         if not arguments.quiet and self.has_kept:
             missing = missing_name_lines(_unreported(symbolizer, self._reported), verbose=arguments.verbose)
             say_at(f"{', '.join(filter(None, places))}: {_outcome(stats)}", *stats.failure, *missing)
-
-    def _hand_over(self, sink: Sink, lost: Trouble, whole: Slice, parts: Sequence[Slice]) -> str | None:
-        """Return where a sink keeps a slice; None: it does not."""
-        place = self._attempt(partial(sink.add, whole, parts), lost)
-        if place is not None:
-            _say_over(lost)
-        return place
 
     def begin_gap(self, now_s: float, why: str) -> None:
         """Note that there is no slice from now on; the first reason counts."""
