@@ -12,8 +12,7 @@ from functools import partial
 from sfsample.cli.inputs import find_files, read_files, size_of
 from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
-from sfsample.cli.terminal import say
-from sfsample.cli.written import open_result, written_line
+from sfsample.cli.written import open_result, say_written
 from sfsample.errors import SfsampleError, UsageError
 from sfsample.report.budget import Budget
 from sfsample.report.formats import FORMATS
@@ -42,9 +41,7 @@ def run(arguments: Namespace) -> int:
         report = merge_by(report, arguments.merge_by)
     _check_size(report, files, arguments)
     output.write(FORMATS[arguments.format].write(report, threads=arguments.threads))
-    if not arguments.quiet:
-        for line in written_line(arguments, output):
-            say(" ".join(line.split()))
+    say_written(arguments, output)
     open_result(arguments, output)
     return 0
 

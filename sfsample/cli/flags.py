@@ -161,11 +161,9 @@ def diff_flags(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("inputs", nargs=2, metavar="BEFORE AFTER", help=_INPUT)
     _add_compared(parser)
-    _add_output(parser)
-    add("-f", "--format", choices=("text", "html", "json"),
-        help="format of the result; html is a flame graph (default: by the suffix of -o, else "
-        "text)")  # fmt: skip
-    add("--json", action="store_const", const="json", dest="format", help="short for -f json")
+    _add_json_output(parser, ("text", "html", "json"),
+                     "format of the result; html is a flame graph (default: by the suffix of -o, else "
+                     "text)")  # fmt: skip
     add("-v", "--verbose", action="store_true", help="show every function that changed")
 
 
@@ -188,12 +186,9 @@ def history_flags(parser: ArgumentParser) -> None:
     add("--deploy", nargs="?", const="", type=when.build, metavar="BUILDID",
         help="diff: compare before and after the last change of the build-id (to BUILDID)")  # fmt: skip
     _add_compared(parser)
-    _add_output(parser)
-    add("-f", "--format", choices=(*values.FORMATS, "text"),
-        help="export: as in record; show: text, html; list: text, json; diff: text, json, html (default: by "
-        "the suffix of -o)",
-        )  # fmt: skip
-    add("--json", action="store_const", const="json", dest="format", help="short for -f json")
+    _add_json_output(parser, (*values.FORMATS, "text"),
+                     "export: as in record; show: text, html; list: text, json; diff: text, json, html "
+                     "(default: by the suffix of -o)")  # fmt: skip
     add("--open", action="store_true", help="export, show: open the result in a browser (html, svg)")
     add("-t", "--threads", action="store_true", help="export, show: make the thread the first frame")
     add("--lines", action="store_true", help="export: print the line of Python functions that was executed")
@@ -275,10 +270,11 @@ def _add_profile_output(parser: ArgumentParser) -> None:
     parser.add_argument("--open", action="store_true", help="open the result in a browser (html, svg)")
 
 
-def _add_json_output(parser: ArgumentParser) -> None:
+def _add_json_output(parser: ArgumentParser, formats: tuple[str, ...] = ("text", "json"),
+                     what: str = "format of the result (default: by the suffix of -o, else text)",
+                     ) -> None:  # fmt: skip
     add = parser.add_argument
-    add("-f", "--format", choices=("text", "json"),
-        help="format of the result (default: by the suffix of -o, else text)")  # fmt: skip
+    add("-f", "--format", choices=formats, help=what)
     add("--json", action="store_const", const="json", dest="format", help="short for -f json")
     _add_output(parser)
 

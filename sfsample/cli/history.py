@@ -8,6 +8,7 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, pairwise
 from math import inf
 
@@ -15,7 +16,7 @@ from sfsample.cli.diff import write_difference
 from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import printable_lines, say
 from sfsample.cli.when import history_directory
-from sfsample.cli.written import open_result, written_line
+from sfsample.cli.written import open_result, say_written
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Gap, Selection, SliceFacts
 from sfsample.history.ordinary import ordinary_pairs
@@ -116,10 +117,6 @@ def _answer(selection: Selection, slices: list[SliceFacts], report: Report) -> R
 
 def _said_missing(report: Report) -> list[str]:
     return [*(report.stats or {}).get("missing", ())]
-
-
-def _ids(slices: list[SliceFacts]) -> set[str]:
-    return {facts.id for facts in slices}
 
 
 def _selected(selection: Selection) -> str:
@@ -240,22 +237,19 @@ def _functions(counts: Counter[str], total: int, *, verbose: bool) -> Iterator[s
 def _export(history: History, arguments: Namespace) -> int:
     output, selection = Output(arguments.output), _selection(arguments)
     chosen = _chosen(history, selection)
+    write: Callable[..., bytes] = FORMATS[arguments.format].write
     if arguments.format == "html":
         report, slices = history.time_line(selection)
+        write = partial(html.write, time_line=slices)
     else:
-        report, slices = history.report(selection), None
+        report = history.report(selection)
     report = _answer(selection, chosen, report)
     if arguments.lines:
         report = with_python_lines(report)
-    if slices is not None:
-        data = html.write(report, threads=arguments.threads, time_line=slices)
-    else:
-        data = FORMATS[arguments.format].write(report, threads=arguments.threads)
-    output.write(data)
+    output.write(write(report, threads=arguments.threads))
     for missing in _said_missing(report):
         say(f"warning: {missing}")
-    for line in () if arguments.quiet else written_line(arguments, output):
-        say(" ".join(line.split()))
+    say_written(arguments, output)
     open_result(arguments, output)
     return 0
 
@@ -269,7 +263,8 @@ def _diff(history: History, arguments: Namespace) -> int:
     usual = [service._replace(begin_s=span.begin_s, end_s=span.end_s) for span in spans]
     kept: list[Report] = []
     sides: list[Side] = []
-    missing = ["both times have slices in common"] if _ids(before) & _ids(after) else []
+    ids = [{facts.id for facts in slices} for slices in chosen]
+    missing = ["both times have slices in common"] if ids[0] & ids[1] else []
     for at, report in enumerate(history.reports([*compared, *usual])):
         if at < len(chosen):
             checked = _answer(compared[at], chosen[at], report)

@@ -28,12 +28,8 @@ exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dum
 _MAX_HELP_COLUMNS = 110
 _PIDS = re.compile(r"\d[\d,]*", re.ASCII)
 _NAME_FLAGS = ("raw_names", "simplify_names", "merge_clones", "inlines", "debuginfod", "debug_dir")
-_TEXT_OR_JSON = ("text", "json")
-_FORMATS = {"diff": ("text", "json", "html"), "dump": _TEXT_OR_JSON, "inspect": _TEXT_OR_JSON,
-            "doctor": _TEXT_OR_JSON, "replay": _TEXT_OR_JSON,
-            "history list": _TEXT_OR_JSON, "history diff": ("text", "json", "html"),
-            "history show": ("text", "html"), "history check": ("text",),
-            "history prune": ("text",), "history push": ("text",)}  # fmt: skip
+_HISTORY_FORMATS = {"list": ("text", "json"), "diff": ("text", "json", "html"), "show": ("text", "html"),
+                    "export": FORMATS, "check": ("text",), "prune": ("text",), "push": ("text",)}  # fmt: skip
 _GROUPS = {f"--{way}": way for way in ("cgroup", "container", "pod", "user", "busiest")}
 _OWN_WAYS = {  # to name the target, beside -p and -n
     "record": {"-- COMMAND": "program", **_GROUPS},
@@ -95,7 +91,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if command not in COMMANDS:
         raise unknown_command(command, words)
     words = _with_config(command, words)
-    arguments, unknown = _command_parser(command).parse_known_args(words)
+    parser = _command_parser(command)
+    arguments, unknown = parser.parse_known_args(words)
     if unknown:
         flags = {each: [name for flag in describe(each) for name in flag.names] for each in COMMANDS}
         raise unknown_flags(command, unknown, flags)
@@ -107,11 +104,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
             raise not_a_pid(command, word, refusal) from None
     _check(arguments)
     if hasattr(arguments, "format"):
-        what = f"{command} {arguments.action}" if command == "history" else command
-        formats = _FORMATS.get(what, FORMATS)
+        [formats] = [flag.choices for flag in map(FlagHelp, parser._actions) if "--format" in flag.names]  # noqa: SLF001
+        formats = _HISTORY_FORMATS[arguments.action] if command == "history" else formats
         arguments.format = arguments.format or format_of(arguments.output, formats)
         if arguments.format not in formats:
-            raise UsageError(f"{what} has no format {arguments.format}", f"it has: {', '.join(formats)}")
+            raise UsageError(f"history {arguments.action} has no format {arguments.format}",
+                             f"it has: {', '.join(formats)}")  # fmt: skip
     if getattr(arguments, "open", False) and (arguments.output == "-" or arguments.format not in OPENED):
         raise UsageError("--open needs a file that a browser shows: -o FILE.html or -o FILE.svg")
     return arguments

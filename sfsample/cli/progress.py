@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Self
 
-from sfsample.cli.terminal import draw, erase, shows_progress
+from sfsample.cli.terminal import emit, printable, shows_progress
 from sfsample.recording.stats import Stats
 
 _PERIOD_S = 0.1
@@ -27,7 +27,7 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        erase()
+        emit("")  # erases it
 
     def due(self) -> bool:
         """Whether the line can be shown, and was not drawn a moment ago."""
@@ -36,7 +36,7 @@ class Progress:
     def show(self, text: str) -> None:
         """Show `text`, which is due."""
         self._drawn_at_s = time.monotonic()
-        draw(f"{_PREFIX}{text}"[: _columns() - 1])
+        emit(printable(f"{_PREFIX}{text}")[: _columns() - 1], draws=True)
 
 
 def progress_text(stats: Stats, elapsed_s: float, duration_s: float | None, cpu_s: float) -> str:

@@ -31,6 +31,7 @@ from sfsample.report.services import by_service
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _MIN_GAP_S = 1.0  # what it takes to write a slice before the next one begins is no gap
+_LATE = "sfsample was late, or answered a request or a trigger, or the clock was set"
 _MIN_LEFT = 0.25  # of --max-overhead: so much is for samples, whatever the rest costs
 _MIN_PASSED_S = 1.0  # between two slices; the first comes at once, after a start that costs more than a slice
 
@@ -51,7 +52,6 @@ class SliceRecorder:
         self._reported: set[str] = set()  # missing names, and why there was no sample
         self._share = Share(arguments.max_overhead)
         self._gap: tuple[float, str] | None = None  # when the gap that goes on has begun, and why
-        self._zero_s = _zero_s()
 
     def prepare(self) -> None:
         """Find out whether the sinks can keep slices."""
@@ -60,7 +60,7 @@ class SliceRecorder:
 
     def close(self) -> None:
         """Close the sinks, as the watch ends."""
-        self._end_gap(time.time(), _zero_s())
+        self._end_gap(time.time())
         for sink, _ in self._sinks:
             sink.close()
         for trouble in (self._lost, *(lost for _, lost in self._sinks)):
@@ -71,7 +71,7 @@ class SliceRecorder:
                flags: Mapping[str, object]) -> Stats:  # fmt: skip
         """Record a slice; keep it if it has a sample.  `flags` are those that this slice has instead."""
         arguments = Namespace(**{**vars(self._arguments), "max_overhead": self._share.left(), **flags})
-        zero_s, self.has_kept = _zero_s(), False
+        self.has_kept = False
         profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
         tell = say_at if shows_progress(quiet=arguments.quiet) else lambda _text: None
         record_processes(arguments, pids, slice_s, should_stop, profile=profile, tell=tell)
@@ -81,13 +81,13 @@ class SliceRecorder:
             self.begin_gap(begin_s, f"no sample: {why_empty[0]}")
             self._say_empty(stats, *why_empty)
         else:
-            self._end_gap(begin_s, zero_s)
+            self._end_gap(begin_s)
             self._keep(profile, begin_s)
         end_s = begin_s + stats.duration_s
         if stats.ended_by == "target":
             self.begin_gap(end_s, "the target ended")
         elif arguments.slice == arguments.every:
-            self.begin_gap(end_s, "sfsample was late, or answered a request or a trigger")
+            self.begin_gap(end_s, _LATE)
         self._door.closed(stats)
         return stats
 
@@ -124,31 +124,25 @@ class SliceRecorder:
         is_one = arguments.name or arguments.unit
         parts = [whole] if is_one else [whole._replace(service=name, report=part)
                                         for name, part in by_service(report, profile)]  # fmt: skip
-        places = [self._hand_over(sink, lost, whole, parts) for sink, lost in self._sinks]
+        places = [self._attempt(partial(sink.add, whole, parts), lost) for sink, lost in self._sinks]
         self.has_kept = any(places)
+        for place, (_, lost) in zip(places, self._sinks, strict=True):
+            if place is not None:
+                _say_over(lost)
         notify(f"STATUS={self._target}: {_outcome(stats)}")
         _say_over(self._lost)
         if not arguments.quiet and self.has_kept:
             missing = missing_name_lines(_unreported(symbolizer, self._reported), verbose=arguments.verbose)
             say_at(f"{', '.join(filter(None, places))}: {_outcome(stats)}", *stats.failure, *missing)
 
-    def _hand_over(self, sink: Sink, lost: Trouble, whole: Slice, parts: Sequence[Slice]) -> str | None:
-        """Return where a sink keeps a slice; None: it does not."""
-        place = self._attempt(partial(sink.add, whole, parts), lost)
-        if place is not None:
-            _say_over(lost)
-        return place
-
     def begin_gap(self, now_s: float, why: str) -> None:
         """Note that there is no slice from now on; the first reason counts."""
         self._gap = self._gap or (now_s, why)
 
-    def _end_gap(self, now_s: float, zero_s: float) -> None:
-        """Tell the sinks of the time without a slice, which is over; `zero_s` is that of its end."""
+    def _end_gap(self, now_s: float) -> None:
+        """Tell the sinks of the time without a slice, which is over."""
         begin_s, why = self._gap or (now_s, "")
-        if zero_s - self._zero_s > (now_s - begin_s) / 2:
-            why = "the clock was set forward"
-        self._gap, self._zero_s = None, zero_s
+        self._gap = None
         for sink, lost in self._sinks if now_s - begin_s > _MIN_GAP_S else ():
             self._attempt(partial(sink.add_gap, self._target, begin_s, now_s, why), lost)
 
@@ -171,11 +165,6 @@ class Share:
         self._began_s, self._cpu_s, self.sampled_s = now_s, cpu_s, 0.0
         besides = max(0.0, besides_s) / max(passed_s, _MIN_PASSED_S)
         return max(self._share - besides, self._share * _MIN_LEFT)
-
-
-def _zero_s() -> float:
-    """Return when the machine was started, by the clock as it is set now: that changes when it is set."""
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _say_over(lost: Trouble) -> None:

@@ -39,22 +39,11 @@ def say(what: object, *details: str) -> None:
     emit(printable_lines(line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}..." for line in lines))
 
 
-def draw(text: str) -> None:
-    """Show a line on the terminal instead of the one drawn before; the next message erases it."""
-    _write(printable(text), draws=True)
+def emit(text: str, *, draws: bool = False) -> None:
+    """Write to stderr, as it is, text that contains nothing from outside, instead of the line that is drawn.
 
-
-def erase() -> None:
-    """Erase the line that is drawn, if any."""
-    _write("")
-
-
-def emit(text: str) -> None:
-    """Write to stderr, as it is, text that contains nothing from outside."""
-    _write(text)
-
-
-def _write(text: str, *, draws: bool = False) -> None:
+    `draws`: draw such a line, which the next text erases.
+    """
     stream = sys.stderr
     if stream is None:  # the caller closed it
         return

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sfsample.cli.trouble import say_at
-from sfsample.cli.values import any_size, large_size, seconds
+from sfsample.cli.values import any_size, large_size, refusal, seconds
 from sfsample.core.checkpoint import PENDING_STOPS
 
 LOOK_S = 5.0
@@ -57,9 +57,7 @@ def condition(text: str) -> Condition:
             return Condition(match[0], metric, _METRICS[metric][0](number))  # type: ignore[index]
     except (argparse.ArgumentTypeError, ValueError):
         pass
-    raise argparse.ArgumentTypeError(
-        f"not a condition ({_EXAMPLES}; in quotes, because of >): {text[:100] or repr('')}"
-    )
+    raise refusal(text, f"a condition ({_EXAMPLES}; in quotes, because of >)")
 
 
 def _percent(text: str) -> float:

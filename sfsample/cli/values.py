@@ -6,19 +6,21 @@ A value that makes no sense is refused here, with an example of what is accepted
 import argparse
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, TypeVar
 
 from sfsample.errors import UsageError
 
 if TYPE_CHECKING:
     from sfsample.cli.push.backend import Backend
 
+_Number = TypeVar("_Number", int, float)
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}  # bytes
 _MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # of the longest time that `seconds` accepts
-_MAX_DUMP_SAMPLES = 1000
+_LEAST = 5e-324  # of a percentage: above 0
 FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see report/formats
 HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check", "push")
 OPENED = ("html", "svg")  # formats that a browser shows
@@ -32,8 +34,6 @@ READABLE = tuple(suffix for suffix, name in _SUFFIXES.items() if name in ("folde
 _TEXT_SUFFIXES = {".txt": "text", ".json": "json", ".html": "html", ".htm": "html"}
 STEPPERS = ("sframe", "eh_frame", "frame_pointer", "scan")
 USUAL_STEPPERS = STEPPERS[:-1]  # a scan guesses, so the user must ask for it
-_ID = re.compile(r"[0-9a-f]{3,64}", re.ASCII | re.IGNORECASE)
-_UID = re.compile(r"[0-9a-f]{4,32}|[0-9a-f]{8}[-_][0-9a-f_-]{0,27}", re.ASCII | re.IGNORECASE)
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)  # what scripts print; no nan, no 1_0
 
 
@@ -64,14 +64,14 @@ def seconds(text: str) -> float:
     scale = _UNITS_S.get(text[number.end() :] or "s") if number else None
     value = float(number[0]) * scale if number and scale else 0.0
     if not 0 < value < 1e9:
-        raise _refusal(text, "a time above 0 (10, 500ms, 2m, 7d)")
+        raise refusal(text, "a time above 0 (10, 500ms, 2m, 7d)")
     return value
 
 
 def age(text: str) -> float:
     """Parse an age with a unit: "7d".  A mere number would be seconds, and delete nearly all."""
     if text[-1:].isdecimal():
-        raise _refusal(text, "an age with its unit (12h, 7d, 4w)")
+        raise refusal(text, "an age with its unit (12h, 7d, 4w)")
     return seconds(text)
 
 
@@ -79,7 +79,7 @@ def positive(text: str, *, what: str = "a number from 1 to 2147483647") -> int:
     """Parse a positive integer below 2**31."""
     value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
     if not 0 < value < 1 << 31:
-        raise _refusal(text, what)
+        raise refusal(text, what)
     return value
 
 
@@ -88,62 +88,45 @@ def any_size(text: str) -> int:
     scale = _SIZES.get(text[-1:].upper(), 1)
     number = text if scale == 1 else text[:-1]
     if not (number.isascii() and number.isdecimal() and len(number) < 16 and int(number)):
-        raise _refusal(text, "a size (65536, 64K, 10G)")
+        raise refusal(text, "a size (65536, 64K, 10G)")
     return int(number) * scale
 
 
-def large_size(text: str) -> int:
-    """Parse a size of memory or of what is kept.  A small one would be a unit that was forgotten."""
-    number = any_size(text)
-    if number < 1 << 20:
-        raise _refusal(text, "a size of at least 1M (500M, 2G)")
-    return number
+def _within(parse: Callable[[str], _Number], low: float, high: float, what: str) -> Callable[[str], _Number]:
+    """Return a parser that refuses what is not from `low` to `high`."""
+
+    def parse_within(text: str) -> _Number:
+        value = parse(text)
+        if not low <= value <= high:
+            raise refusal(text, what)
+        return value
+
+    return parse_within
 
 
-def size(text: str) -> int:
-    """Parse the size of a stack."""
-    number = any_size(text)
-    if not 1 << 10 <= number <= 1 << 30:
-        raise _refusal(text, "a size between 1K and 1G")
-    return number
+def _number(text: str) -> float:
+    return float(text) if _NUMBER.fullmatch(text) else 0.0
 
 
-def dump_samples(text: str) -> int:
-    """Parse the number of samples of a dump."""
-    number = positive(text)
-    if number > _MAX_DUMP_SAMPLES:
-        raise _refusal(text, f"a number of samples up to {_MAX_DUMP_SAMPLES}")
-    return number
+def _percent(text: str) -> float:
+    return _number(text.removesuffix("%")) / 100
 
 
-def rate(text: str) -> float:
-    """Parse a rate in samples per second."""
-    number = float(text) if _NUMBER.fullmatch(text) else 0.0
-    if not _MIN_RATE_HZ <= number <= _MAX_RATE_HZ:
-        raise _refusal(text, f"a rate above 0, up to {_MAX_RATE_HZ} per second")
-    return number
+# of memory, or of what is kept: a smaller one would be a unit that was forgotten
+large_size = _within(any_size, 1 << 20, inf, "a size of at least 1M (500M, 2G)")
+size = _within(any_size, 1 << 10, 1 << 30, "a size between 1K and 1G")  # of a stack
+dump_samples = _within(positive, 1, 1000, "a number of samples up to 1000")
+rate = _within(_number, _MIN_RATE_HZ, _MAX_RATE_HZ, f"a rate above 0, up to {_MAX_RATE_HZ} per second")
+percent = _within(_percent, _LEAST, 1, "a percentage above 0, up to 100 (1, 0.5)")  # as a fraction of 1
+growth = _within(_percent, _LEAST, 10_000, "a percentage above 0, up to 1000000 (1, 0.5)")
 
 
 def interval(text: str) -> float:
     """Parse the time between two samples; return samples per second."""
     time = seconds(text)
     if time * _MAX_RATE_HZ < 1 - 1e-9:
-        raise _refusal(text, f"a time of at least {1e6 / _MAX_RATE_HZ:g}us")
+        raise refusal(text, f"a time of at least {1e6 / _MAX_RATE_HZ:g}us")
     return 1 / time
-
-
-def percent(text: str, most: int = 100) -> float:
-    """Parse a percentage, with or without "%"; return it as a fraction of 1."""
-    number = text.removesuffix("%")
-    value = float(number) if _NUMBER.fullmatch(number) else 0.0
-    if not 0 < value <= most:
-        raise _refusal(text, f"a percentage above 0, up to {most} (1, 0.5)")
-    return value / 100
-
-
-def growth(text: str) -> float:
-    """Parse by how many percent something grows; return it as a fraction of 1."""
-    return percent(text, 1_000_000)
 
 
 def pids(text: str) -> list[int]:
@@ -151,11 +134,25 @@ def pids(text: str) -> list[int]:
     return [positive(part, what="a process id (from 1 on)") for part in text.split(",")]
 
 
-def name(text: str) -> str:
-    """Parse the name of a process."""
-    if not text.strip():
-        raise _refusal(text, "a name")
-    return text
+def _matching(pattern: str, what: str, spell: Callable[[str], str] = str) -> Callable[[str], str]:
+    """Return a parser of texts that match a pattern as a whole; `spell` makes their spelling one."""
+
+    def parse(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise refusal(text, what)
+        return spell(text)
+
+    return parse
+
+
+name = _matching(r"(?s).*\S.*", "a name")
+unit = _matching(r"[^/]*[^/\s][^/]*", "a systemd unit (nginx, nginx.service)")
+cgroup = _matching(r"(?s)/.*", "a path of a control group (/system.slice/nginx.service)")
+container = _matching("(?ai)[0-9a-f]{3,64}", "the id of a container, or its first digits (4f1d8b7c2a90)",
+                      str.lower)  # fmt: skip
+pod = _matching("(?ai)[0-9a-f]{4,32}|[0-9a-f]{8}[-_][0-9a-f_-]{0,27}",
+                "the uid of a pod (kubectl get pod NAME -o jsonpath={.metadata.uid})",
+                lambda uid: uid.lower().replace("_", "-"))  # fmt: skip
 
 
 def label(text: str) -> tuple[str, str]:
@@ -164,7 +161,7 @@ def label(text: str) -> tuple[str, str]:
 
     key, equals, value = text.partition("=")
     if not equals:
-        raise _refusal(text, "KEY=VALUE (service.name=shop)")
+        raise refusal(text, "KEY=VALUE (service.name=shop)")
     try:
         check_label(key, value)
     except ValueError as failure:
@@ -179,34 +176,6 @@ def condition(text: str) -> object:
     return parse(text)
 
 
-def unit(text: str) -> str:
-    """Parse the name of a systemd unit."""
-    if not text.strip() or "/" in text:
-        raise _refusal(text, "a systemd unit (nginx, nginx.service)")
-    return text
-
-
-def cgroup(text: str) -> str:
-    """Parse the path of a control group."""
-    if not text.startswith("/"):
-        raise _refusal(text, "a path of a control group (/system.slice/nginx.service)")
-    return text
-
-
-def container(text: str) -> str:
-    """Parse the id of a container, or the first digits of it."""
-    if not _ID.fullmatch(text):
-        raise _refusal(text, "the id of a container, or its first digits (4f1d8b7c2a90)")
-    return text.lower()
-
-
-def pod(text: str) -> str:
-    """Parse the uid of a pod, with hyphens or, as in control groups, "_"; return it with hyphens."""
-    if not _UID.fullmatch(text):
-        raise _refusal(text, "the uid of a pod (kubectl get pod NAME -o jsonpath={.metadata.uid})")
-    return text.lower().replace("_", "-")
-
-
 def listen(text: str) -> str | tuple[str, int]:
     """Parse where to listen: the path of "unix:PATH", or address and port."""
     kind, _, path = text.partition(":")
@@ -218,7 +187,7 @@ def listen(text: str) -> str | tuple[str, int]:
         with suppress(ValueError):
             is_loopback(host)
             return host, int(where[3])
-    raise _refusal(text, "an address and a port, or a path (127.0.0.1:6060, [::1]:6060, unix:/run/x.sock)")
+    raise refusal(text, "an address and a port, or a path (127.0.0.1:6060, [::1]:6060, unix:/run/x.sock)")
 
 
 def is_loopback(address: str) -> bool:
@@ -239,9 +208,10 @@ def steppers(text: str) -> tuple[str, ...]:
     """Parse a list of steppers, separated by commas."""
     chosen = tuple(text.split(","))
     if not set(chosen) <= set(STEPPERS) or len(set(chosen)) != len(chosen):
-        raise _refusal(text, f"a list out of {','.join(STEPPERS)}")
+        raise refusal(text, f"a list out of {','.join(STEPPERS)}")
     return chosen
 
 
-def _refusal(text: str, what: str) -> argparse.ArgumentTypeError:
+def refusal(text: str, what: str) -> argparse.ArgumentTypeError:
+    """Return the error for a value that is not what it should be."""
     return argparse.ArgumentTypeError(f"not {what}: {text[:100] or repr('')}")

@@ -16,7 +16,6 @@ from contextlib import suppress
 from sfsample.cli.config import execute_anew
 from sfsample.cli.history_sink import HistorySink
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.metrics_file import MetricsFile
 from sfsample.cli.pull.door import Door
 from sfsample.cli.pull.requested import requested_profile
 from sfsample.cli.sd_notify import Watchdog, notify
@@ -29,6 +28,7 @@ from sfsample.cli.triggered import Response
 from sfsample.cli.triggers import Triggers
 from sfsample.cli.trouble import Trouble, say_at
 from sfsample.cli.when import history_directory
+from sfsample.core.filesystem import whole_file
 from sfsample.errors import NoSuchProcess, SfsampleError
 from sfsample.process.find import start_time
 from sfsample.process.load import LoadMeter
@@ -92,7 +92,7 @@ class Watch:
         meter = LoadMeter([one.metric for one in arguments.trigger])
         self.triggers = Triggers(arguments.trigger, arguments.cooldown, meter.read)
         self._response = Response(arguments, arguments.output_dir or history or "", label, sinks)
-        self._metrics = MetricsFile(arguments.metrics_file, self.door)
+        self._unwritten = Trouble("the file stays as it is")
         target = self._targets.service or label
         self._recorder = SliceRecorder(arguments, interrupt, self.door, target, sinks)
 
@@ -102,7 +102,9 @@ class Watch:
         notify("READY=1")
         for left_s in slots(self._arguments.every, self._should_stop, self._serve):
             self._fill(min(self._arguments.slice, left_s))
-            self._metrics.write()
+            if path := self._arguments.metrics_file:
+                # the metrics of a process get a prefix, as node_exporter has the same ones
+                write_metrics(path, self.door.metrics("sfsample_"), self._unwritten)
             gc.collect()  # a slice has cycles, which would hold its tables for some more slices
             if self._arguments.pid and not _alive(self._start_times):
                 if not self._arguments.quiet:
@@ -170,7 +172,7 @@ class Watch:
         """Answer a trigger, or a client that waits for a profile; return whether there was one."""
         if fired := self.triggers.take():
             self._response.answer(fired, self._find, self.slot)
-            self.door.triggered(fired.name)
+            self.door.count("triggers_total", f'{{condition="{fired.name}"}}')
             self.triggers.answered()
             return True
         return self.door.serve(
@@ -196,6 +198,16 @@ class Watch:
         self._pids = self.triggers.pids = pids
         self.door.targets = len(pids)
         return pids
+
+
+def write_metrics(path: str, metrics: str, trouble: Trouble) -> None:
+    """Replace the file, which the textfile collector of node_exporter reads at any time."""
+    try:
+        with whole_file(path, 0o644) as file:
+            file.write(metrics.encode())
+        trouble.over()
+    except OSError as failure:
+        trouble.met(f"cannot write: {path}: {failure.strerror}")
 
 
 def slots(

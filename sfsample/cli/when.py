@@ -10,7 +10,7 @@ import re
 import time
 from math import inf
 
-from sfsample.cli.values import seconds
+from sfsample.cli.values import refusal, seconds
 
 _CLOCK = re.compile(r"(?:(today|yesterday) ?)?(?:([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?)?", re.ASCII)
 _WHAT = "a time (now, -2h, 14:00, 'yesterday 14:00', 2026-11-24T14:00+01:00)"
@@ -39,7 +39,7 @@ def _iso(text: str) -> float:
     try:
         return max(0.0, datetime.fromisoformat(text).timestamp())
     except (ValueError, OverflowError, OSError):
-        raise argparse.ArgumentTypeError(f"not {_WHAT}: {text[:100] or repr('')}") from None
+        raise refusal(text, _WHAT) from None
 
 
 def since(text: str) -> float:
@@ -57,13 +57,13 @@ def when_or_build(text: str) -> float | str:
     except argparse.ArgumentTypeError:
         if _BUILD_ID.fullmatch(text):
             return text
-        raise argparse.ArgumentTypeError(f"not {_WHAT} or a build-id: {text[:100] or repr('')}") from None
+        raise refusal(text, f"{_WHAT} or a build-id") from None
 
 
 def build(text: str) -> str:
     """Parse the begin of a build-id; "" is any."""
     if text and not _BUILD_ID.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"not 6 to 64 digits of a build-id: {text[:100] or repr('')}")
+        raise refusal(text, "6 to 64 digits of a build-id")
     return text
 
 

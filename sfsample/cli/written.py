@@ -29,6 +29,12 @@ def written_line(arguments: Namespace, output: Output) -> list[str]:
     return [f"written   {arguments.output}: {what}"]
 
 
+def say_written(arguments: Namespace, output: Output) -> None:
+    """Say it as a message of its own, unless --quiet was given."""
+    for line in () if arguments.quiet else written_line(arguments, output):
+        say(" ".join(line.split()))
+
+
 def open_result(arguments: Namespace, output: Output) -> None:
     """Open the result in a browser, if --open was given."""
     if arguments.open and not webbrowser.open(Path(output.file).as_uri()):

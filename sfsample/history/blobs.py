@@ -27,7 +27,7 @@ from sfsample.errors import BadInput
 from sfsample.report.budget import Budget
 from sfsample.report.formats.profile_json import JsonValue, frame_json, read_frame, read_module
 from sfsample.report.json_text import json_text
-from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.report import Numbers, Report, ReportBuilder, ReportFrame, ReportThread
 from sfsample.report.time_line import TIME_UNIT_NS, Columns
 
 _T = TypeVar("_T", bound=Hashable)
@@ -163,7 +163,7 @@ class Names:
 
     def pack(self) -> bytes | None:
         """Return a batch of all that is new since the last one; None: nothing is."""
-        modules: dict[tuple[str, str | None], int] = {}
+        modules = Numbers[tuple[str, str | None]]()
         frames = [frame_json(frame, modules) for frame in self.frames.take_new()]
         stacks = self.stacks.take_new()
         if not (frames or stacks):

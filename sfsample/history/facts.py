@@ -17,6 +17,7 @@ TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # the length of a slice of the tier,
 _MAX_TIME_S = 2.5e11  # the year 9892: what `gmtime` and SQLite both can hold
 _MAX_COUNT = (1 << 63) - 1
 _MAX_TEXT = 1 << 16  # characters
+_Check = Callable[[object], bool]
 
 
 class Slice(NamedTuple):
@@ -142,7 +143,10 @@ def read_facts(name: str, row: Sequence[Any]) -> SliceFacts:
         if not is_valid(value):
             raise BadInput(f"slice {name}: {column} is not valid")
     facts = SliceFacts(name, *row)
-    labels = _json(facts.labels)
+    try:
+        labels = json.loads(str(facts.labels))
+    except (ValueError, RecursionError):
+        labels = None
     if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
         raise BadInput(f"slice {name}: labels are not valid")
     if facts.end_s < facts.begin_s:
@@ -159,44 +163,30 @@ def read_gap(row: Sequence[Any]) -> Gap:
     return Gap(begin_s, end_s, service, why)
 
 
-def _json(text: object) -> object:
-    try:
-        return json.loads(str(text))
-    except (ValueError, RecursionError):
-        return None
-
-
-def _is_time(value: object) -> bool:
-    return type(value) in (int, float) and 0 <= value < _MAX_TIME_S  # type: ignore[operator]
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value <= _MAX_COUNT
-
-
-def _is_rate(value: object) -> bool:
-    return type(value) in (int, float) and 1e-9 <= value <= 1e9  # type: ignore[operator]
-
-
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and len(value) <= _MAX_TEXT
 
 
-def _or_none(is_valid: Callable[[object], bool]) -> Callable[[object], bool]:
+def _number(low: float, high: float, *types: type) -> _Check:
+    return lambda value: type(value) in types and low <= value <= high  # type: ignore[operator]
+
+
+def _or_none(is_valid: _Check) -> _Check:
     return lambda value: value is None or is_valid(value)
 
 
+_is_time, _is_count = _number(0, _MAX_TIME_S, int, float), _number(0, _MAX_COUNT, int)
 _WEIGHTS = {",".join((WEIGHTS[0], *more)) for more in ((), WEIGHTS[1:2], WEIGHTS[2:], WEIGHTS[1:])}
-COLUMNS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
+COLUMNS: tuple[tuple[str, str, _Check], ...] = (
     ("begin_s", "REAL", _is_time),
     ("end_s", "REAL", _is_time),
     ("service", "TEXT", _is_text),
     ("labels", "TEXT", _is_text),
     ("build_id", "TEXT", _or_none(_is_text)),
     ("host", "TEXT", _or_none(_is_text)),
-    ("rate_hz", "REAL", _or_none(_is_rate)),
-    ("mode", "TEXT", lambda value: value in (None, "cpu", "wall")),
-    ("weights", "TEXT", lambda value: value in _WEIGHTS),
+    ("rate_hz", "REAL", _or_none(_number(1e-9, 1e9, int, float))),
+    ("mode", "TEXT", {None, "cpu", "wall"}.__contains__),
+    ("weights", "TEXT", _WEIGHTS.__contains__),
     ("duration_ns", "INTEGER", _or_none(_is_count)),
     ("samples", "INTEGER", _is_count),
     ("cpu_charged_ns", "INTEGER", _is_count),
@@ -204,6 +194,6 @@ COLUMNS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
     ("ticks", "INTEGER", _is_count),
     ("late_ticks", "INTEGER", _is_count),
     ("recorder", "TEXT", _or_none(_is_text)),
-    ("tier", "TEXT", lambda value: isinstance(value, str) and value in TIERS),
-    ("pinned", "INTEGER", lambda value: value in (0, 1)),
+    ("tier", "TEXT", TIERS.__contains__),
+    ("pinned", "INTEGER", {0, 1}.__contains__),
 )

@@ -14,7 +14,7 @@ from math import erfc, exp, sqrt
 from typing import NamedTuple
 
 from sfsample.report.noise import LEAST_PAIRS, half_width, log_ratio, p_value, spread
-from sfsample.report.report import Report, ReportFrame
+from sfsample.report.report import Numbers, Report, ReportFrame
 
 _Z = 1.96  # standard deviations: 95 % of a normal distribution
 _FALSE_DISCOVERY_RATE = 0.05  # of the verdicts other than "noise", at most this share is expected to be wrong
@@ -92,19 +92,16 @@ class Difference(NamedTuple):
     ordinary: Ordinary | None = None  # None: the inputs are files
 
 
-def compare(before: Report, after: Report, *, relative: bool = False) -> Difference:
-    """Return what changed."""
-    return compare_sides(count(before), count(after), relative=relative)
-
-
 def compare_sides(
     before: Side, after: Side, *, relative: bool = False, ordinary: Ordinary | None = None
 ) -> Difference:
     """Return what changed; `relative`: in shares of all samples, also where rates are known."""
     per_time = bool(before.ticks and after.ticks) and not relative
     pairs = [(before, after), *(ordinary.pairs if ordinary else ())]
-    all_exposures = [_exposures(*pair, per_time=per_time) for pair in pairs]
-    exposures, *others_exposures = all_exposures
+    exposures, *others_exposures = [
+        (one.ticks, other.ticks) if per_time else (float(one.samples), float(other.samples))
+        for one, other in pairs
+    ]
 
     def changes(counts: Callable[[Side], Mapping[str, int]]) -> tuple[Change, ...]:
         counted, *others = [(counts(first), counts(second)) for first, second in pairs]
@@ -118,10 +115,6 @@ def compare_sides(
     [overall] = changes(lambda side: {"all": side.samples})
     by_self, by_total = changes(lambda side: side.by_self), changes(lambda side: side.by_total)
     return Difference((before, after), relative, per_time, exposures, overall, by_self, by_total, ordinary)
-
-
-def _exposures(before: Side, after: Side, *, per_time: bool) -> tuple[float, float]:
-    return (before.ticks, after.ticks) if per_time else (float(before.samples), float(after.samples))
 
 
 def count(report: Report, name: str = "", files: int = 1) -> Side:
@@ -161,8 +154,8 @@ def comparison_name(frame: ReportFrame) -> str:
 
 def _counts(report: Report) -> tuple[Counter[str], Counter[str]]:
     """Return self samples and total samples (recursion counts once), by function."""
-    numbers: dict[str, int] = {}
-    functions = [numbers.setdefault(comparison_name(frame), len(numbers)) for frame in report.frames]
+    numbers = Numbers[str]()
+    functions = [numbers[comparison_name(frame)] for frame in report.frames]
     by_self, by_total = [0] * len(numbers), [0] * len(numbers)
     for stack in report.stacks:
         row, weight = [functions[at] for at in stack.frames], stack.weights[0]

@@ -5,8 +5,9 @@ The code that makes a report cleans every text in it, so that a writer can print
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+_T = TypeVar("_T")
 SAMPLES, WALL, CPU = "samples", "wall_ns", "cpu_ns"  # the last two are in nanoseconds
 WEIGHTS = (SAMPLES, WALL, CPU)
 TARGET_FIELDS = ("exe", "build_id", "unit", "container", "started")  # the last in seconds since the epoch
@@ -101,14 +102,17 @@ class Report(NamedTuple):
         """Return the sum of a weight over all stacks; 0 when the report does not have it."""
         return sum(self.column(weight))
 
-    def root_label(self, stack: ReportStack, *, threads: bool) -> str:
-        """Return the text of a stack's root: the process, or with `threads` the thread's label."""
-        thread = self.threads[stack.thread]
-        return thread.label if threads else thread.process
-
     def process_names(self) -> str:
         """Return the distinct names of the processes, separated by commas; "" when there are none."""
         return ", ".join(dict.fromkeys(thread.process for thread in self.threads))
+
+
+class Numbers(dict[_T, int]):
+    """The number of each value, from 0 on, in the order in which they are asked for."""
+
+    def __missing__(self, value: _T) -> int:
+        self[value] = number = len(self)
+        return number
 
 
 class ReportBuilder:
@@ -119,9 +123,9 @@ class ReportBuilder:
 
     def __init__(self, weights: Sequence[str] = (SAMPLES,)) -> None:
         self.weights = tuple(weights)
-        self._threads: dict[ReportThread, int] = {}
-        self._frames: dict[ReportFrame, int] = {}
-        self._stacks: dict[tuple[int, tuple[int, ...], str], int] = {}  # thread, frames, stop reason
+        self._threads = Numbers[ReportThread]()
+        self._frames = Numbers[ReportFrame]()
+        self._stacks = Numbers[tuple[int, tuple[int, ...], str]]()  # thread, frames, stop reason
         self._sums: list[tuple[int, ...]] = []
 
     def add(
@@ -132,14 +136,13 @@ class ReportBuilder:
 
     def number(self, frame: ReportFrame) -> int:
         """Return the index of a frame."""
-        return self._frames.setdefault(frame, len(self._frames))
+        return self._frames[frame]
 
     def add_row(
         self, thread: ReportThread, frames: Iterable[int], stop_reason: str, weights: tuple[int, ...]
     ) -> int:
         """Add a stack by the indexes of its frames, as `add` does; fast, as frames are not compared."""
-        key = (self._threads.setdefault(thread, len(self._threads)), tuple(frames), stop_reason)
-        at = self._stacks.setdefault(key, len(self._sums))
+        at = self._stacks[self._threads[thread], tuple(frames), stop_reason]
         if at == len(self._sums):
             self._sums.append(weights)
         else:

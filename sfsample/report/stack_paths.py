@@ -62,8 +62,8 @@ def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
 
 def _root(report: Report, stack: ReportStack, *, threads: bool) -> tuple[Label, ...]:
     """Return the label of the process or thread, and the mark of truncation after it."""
-    mark = truncation_mark(stack)
-    return (Label(report.root_label(stack, threads=threads)), *([Label(mark)] if mark else []))
+    thread, mark = report.threads[stack.thread], truncation_mark(stack)
+    return (Label(thread.label if threads else thread.process), *([Label(mark)] if mark else []))
 
 
 def _found_text(found: set[str]) -> str:

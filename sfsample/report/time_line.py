@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sfsample.report.report import Report
+from sfsample.report.report import Numbers, Report
 
 TIME_UNIT_NS = 100_000  # of the times in columns
 Columns = Sequence[Sequence[int]]  # of one length: stacks, samples, wall time, CPU time
@@ -53,13 +53,11 @@ def join_slices(group: Sequence[TimeSlice], stacks: int) -> TimeSlice:
 
 def renumber(parts: Iterable[tuple[Report, Sequence[TimeSlice]]]) -> list[TimeSlice]:
     """Return the slices of several reports with the indexes that stacks have after `merge` of the reports."""
-    indexes: dict[object, int] = {}
+    indexes = Numbers[object]()
     found: list[TimeSlice] = []
     for report, slices in parts:
         new = [
-            indexes.setdefault(
-                (report.threads[thread], tuple(map(report.frames.__getitem__, frames)), reason), len(indexes)
-            )
+            indexes[report.threads[thread], tuple(map(report.frames.__getitem__, frames)), reason]
             for thread, frames, reason, _ in report.stacks
         ]
         for each in slices:

@@ -2,10 +2,9 @@
 
 import pytest
 
-from sfsample.report.difference import compare
 from sfsample.report.formats.difference import difference_html
 from tests.browser.chromium import Tab
-from tests.builders.reports import from_lines
+from tests.builders.reports import compare, from_lines
 
 pytestmark = pytest.mark.extended
 

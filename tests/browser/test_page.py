@@ -10,7 +10,7 @@ import pytest
 from sfsample.report.formats import FORMATS
 from sfsample.report.report import ReportBuilder, ReportFrame, ReportThread
 from tests.browser.page import REPORT, ROW, TABLE_ROWS, Page
-from tests.builders.reports import from_lines, full
+from tests.builders.reports import compare, from_lines, full
 
 pytestmark = pytest.mark.extended
 
@@ -274,7 +274,6 @@ def test_data_has_the_sums_of_the_report():
 
 
 def test_difference_is_shown_in_table_and_status(browser, tmp_path):
-    from sfsample.report.difference import compare
     from sfsample.report.formats.difference import difference_html
 
     before, after = from_lines("p;a 100", "p;b 100"), from_lines("p;a 100", "p;b 400", "p;c 4")

@@ -1,5 +1,6 @@
 """Builds reports: small ones from folded lines, and one with every field filled."""
 
+from sfsample.report.difference import Difference, compare_sides, count
 from sfsample.report.formats import parse
 from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportFrame, ReportThread, ReportTimeline
 
@@ -9,6 +10,11 @@ LIBC, APP = ("/usr/lib/libc.so.6", "aa" * 20), ("/opt/app", "bb" * 20)
 def from_lines(*lines: str) -> Report:
     """Return the report that folded lines describe."""
     return parse("\n".join(lines).encode())
+
+
+def compare(before: Report, after: Report, *, relative: bool = False) -> Difference:
+    """Return what changed between two reports."""
+    return compare_sides(count(before), count(after), relative=relative)
 
 
 def frame(

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from sfsample.report.difference import Ordinary, compare, compare_sides, count
+from sfsample.report.difference import Ordinary, compare_sides, count
 from sfsample.report.formats import read_report
 from sfsample.report.formats.difference import difference_json
 from sfsample.report.formats.profile_json import document
 from sfsample.report.report import Report
-from tests.builders.reports import from_lines, full
+from tests.builders.reports import compare, from_lines, full
 from tests.live.cli_runner import sfsample
 from tests.live.targets import FIXTURES
 

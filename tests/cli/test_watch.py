@@ -312,23 +312,11 @@ def test_gaps_have_begin_end_and_the_first_reason() -> None:
     recorder._sinks = [(kept, Trouble(""))]
     recorder.begin_gap(100, "the target ended")
     recorder.begin_gap(160, "no such process: bank")
-    zero_s = recorder._zero_s
-    recorder._end_gap(220, zero_s)
-    recorder._end_gap(280, zero_s)
+    recorder._end_gap(220)
+    recorder._end_gap(280)
     recorder.begin_gap(280, "sfsample was late")
-    recorder._end_gap(280.5, zero_s)
+    recorder._end_gap(280.5)
     assert kept.gaps == [("bank", 100, 220, "the target ended")]
-
-
-def test_gap_that_comes_of_setting_the_clock_is_not_called_late() -> None:
-    kept = Kept()
-    recorder = watch.Watch(parse(["watch", "-n", "bank"]), watch.Interrupt())._recorder
-    recorder._sinks = [(kept, Trouble(""))]
-    zero_s = recorder._zero_s
-    for set_s, begin_s, end_s in ((7200, 100, 7301), (7201, 7400, 7420), (-9, 7500, 7520), (0, 7600, 7630)):
-        recorder.begin_gap(begin_s, "late")
-        recorder._end_gap(end_s, zero_s + set_s)
-    assert [why for *_, why in kept.gaps] == ["the clock was set forward", "late", "late", "late"]
 
 
 class Recording:
@@ -363,7 +351,6 @@ def test_sinks_get_slices_and_the_gaps_between_them(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(slice_recorder, "record_processes", recording)
     monkeypatch.setattr(watching._targets, "pids", find)
     monkeypatch.setattr(watch.time, "time", lambda: clock[0])
-    monkeypatch.setattr(slice_recorder, "_zero_s", lambda: 0.0)
     absent = []
     for at in range(4):
         assert (watching.slot(60) is None) is (at == 2)

@@ -10,7 +10,6 @@ from sfsample.report.difference import (
     GREW,
     NOISE,
     SHRANK,
-    compare,
     compare_sides,
     count,
     ratio_interval,
@@ -19,7 +18,7 @@ from sfsample.report.difference import (
 from sfsample.report.formats.difference import difference_html, difference_json, difference_text, warnings
 from sfsample.report.merge import merge
 from sfsample.report.report import Report, ReportBuilder, ReportThread
-from tests.builders.reports import frame, from_lines, full
+from tests.builders.reports import compare, frame, from_lines, full
 
 
 def timed(seconds: float, *lines: str) -> Report:

@@ -111,10 +111,6 @@ class Door:
         self._last_slice, self._last_failure = {"": time.time()}, ""
         self._due_s = time.monotonic() + self._patience_s
 
-    def triggered(self, name: str) -> None:
-        """Count a trigger."""
-        self.count("triggers_total", f'{{condition="{name}"}}')
-
     def failed(self, what: object) -> None:
         """Count a slice that was lost."""
         self.count("failures_total")

@@ -19,7 +19,8 @@ from sfsample.formats.protobuf import message
 from sfsample.history.facts import SliceFacts
 from sfsample.report.formats import pprof
 from sfsample.report.formats.otlp import export_request
-from sfsample.report.report import Report, ReportStack, ReportThread
+from sfsample.report.merge import rebuild
+from sfsample.report.report import Report, ReportThread
 
 _NAME = "process_cpu"  # that Pyroscope and Grafana show without being asked
 
@@ -58,9 +59,5 @@ def series_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 def _without_threads(report: Report) -> Report:
     """Return a report in which a stack is the same in all threads."""
-    sums: dict[tuple[tuple[int, ...], str], tuple[int, ...]] = {}
-    for _, frames, reason, weights in report.stacks:
-        before = sums.get((frames, reason), (0,) * len(weights))
-        sums[frames, reason] = tuple(map(sum, zip(before, weights, strict=True)))
-    stacks = tuple(ReportStack(0, *key, weights) for key, weights in sums.items())
-    return report._replace(threads=(ReportThread("", ""),), stacks=stacks)
+    nameless = report._replace(threads=(ReportThread("", ""),) * len(report.threads))
+    return rebuild(nameless, lambda frames: frames)

@@ -189,16 +189,16 @@ class TopView:
         return f"  {first}{marks[0]}   TOTAL{marks[1]}   {what}{task}"
 
     def _body(self, width: int, height: int) -> list[Line]:
-        rows, selected = self.table.rows, self.choices.selected
-        if self.choices.help:
-            return _pad([Line(text) for text in HELP], height)
-        if not rows:
-            text = "no samples: no thread runs (--mode wall shows sleeping threads)"
-            return _pad([Line(text, FAINT)], height)
+        """Return as many lines as `height`."""
+        rows, selected, height = self.table.rows, self.choices.selected, max(0, height)
         first = max(0, min(selected - height // 2, len(rows) - height))
-        shown = rows[first : first + max(0, height)]
+        shown = rows[first : first + height]
         lines = [self._row(row, width, at == selected) for at, row in enumerate(shown, first)]
-        return _pad(lines, height)
+        if self.choices.help:
+            lines = [Line(text) for text in HELP[:height]]
+        elif not rows:
+            lines = [Line("no samples: no thread runs (--mode wall shows sleeping threads)", FAINT)][:height]
+        return lines + [Line("")] * (height - len(lines))
 
     def _row(self, row: Row, width: int, selected: bool) -> Line:
         style = SELECTED if selected else PLAIN
@@ -219,10 +219,6 @@ class TopView:
 
 def _task_text(task: TaskKey) -> str:
     return f"thread {task.tid}" if isinstance(task, ThreadKey) else f"process {pid_of(task)}"
-
-
-def _pad(lines: list[Line], height: int) -> list[Line]:
-    return lines[: max(0, height)] + [Line("")] * max(0, height - len(lines))
 
 
 def _fit(text: str, width: int) -> str:

@@ -25,7 +25,6 @@ _MAX_INPUT_BYTES = 400 << 20  # a recording with full tables makes some 250 MB o
 _PIECE_BYTES = 1 << 20
 _MAX_NUMBER = (1 << 63) - 1  # of pprof, whose numbers are int64
 _MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 1e9  # a period of one ns, and of 2**63 ns at most
-_NOTHING = Report((), (), ())
 
 
 class Format(NamedTuple):
@@ -65,14 +64,11 @@ FORMATS = {
 def read_report(path: str) -> Report:
     """Return the report in a file; `-` is standard input.  Raises SfsampleError."""
     try:
-        return _not_empty(parse(_load(path)))
+        report = parse(_load(path))
     except BadInput as failure:
         raise SfsampleError(f"cannot read: {path}: {failure}", _HINT) from None
-
-
-def _not_empty(report: Report) -> Report:
-    if report == _NOTHING:
-        raise BadInput("no profile: it is empty")
+    if report == Report((), (), ()):
+        raise SfsampleError(f"cannot read: {path}: no profile: it is empty", _HINT)
     return report
 
 

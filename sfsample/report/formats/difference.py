@@ -15,7 +15,6 @@ from sfsample.report.difference import (
     UNKNOWN,
     Change,
     Difference,
-    Ordinary,
     Side,
     comparison_name,
     would_see_growth,
@@ -128,13 +127,14 @@ def _names(names: Sequence[str]) -> str:
 
 def difference_json(difference: Difference) -> bytes:
     """Return what `diff --json` prints."""
+    ordinary = difference.ordinary
     document = {
         "schema": "sfsample.diff/1",
         "shares_of": "cpu" if difference.per_time else "samples",
         "relative": difference.relative,
         "inputs": [_side_json(side) for side in difference.sides],
         "warnings": warnings(difference),
-        "ordinary": _ordinary_json(difference.ordinary),
+        "ordinary": ordinary and {"pairs": len(ordinary.pairs), "needed": LEAST_PAIRS, "of": ordinary.what},
         "exposures": list(difference.exposures),
         "all": _change_json(difference.overall),
         "self": [*map(_change_json, difference.by_self)],
@@ -146,12 +146,6 @@ def difference_json(difference: Difference) -> bytes:
 def _side_json(side: Side) -> dict[str, Any]:
     known = ("name", "files", "samples", "duration_ns", "rate_hz", "host", "started_ns", "mode")
     return {key: getattr(side, key) for key in known} | {"processes": list(side.processes)}
-
-
-def _ordinary_json(ordinary: Ordinary | None) -> dict[str, Any] | None:
-    if ordinary is None:
-        return None
-    return {"pairs": len(ordinary.pairs), "needed": LEAST_PAIRS, "of": ordinary.what}
 
 
 def _change_json(change: Change) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from sfsample.report.json_text import json_text
 from sfsample.report.report import (
     CPU,
     SAMPLES,
+    Numbers,
     Report,
     ReportFrame,
     ReportStack,
@@ -24,23 +25,16 @@ from sfsample.report.stack_paths import common_prefix_length
 
 _VERSION = 49
 _USER, _KERNEL, _JIT, _TRUNCATED, _PYTHON = range(5)  # indexes of _CATEGORIES
-_CATEGORIES = [
-    {"name": name, "color": color, "subcategories": ["Other"]}
-    for name, color in (
-        ("User", "yellow"),
-        ("Kernel", "orange"),
-        ("JIT", "green"),
-        ("Truncated", "grey"),
-        ("Python", "blue"),
-    )
-]
+_COLORS = {"User": "yellow", "Kernel": "orange", "JIT": "green", "Truncated": "grey", "Python": "blue"}
+_CATEGORIES = [{"name": name, "color": color, "subcategories": ["Other"]} for name, color in _COLORS.items()]
 _BY_KIND = {"k": _KERNEL, "j": _JIT, "p": _PYTHON}
 _Row = tuple[int, float, int, int]  # a sample: index of its stack, time in ms, samples, CPU time in ns
+_Module = tuple[str, str | None]  # path and build-id
 
 
 def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file always has the threads
     """Return the file."""
-    libs: dict[tuple[str, str | None], int] = {}
+    libs = Numbers[_Module]()
     tables = [_ThreadTables(report, libs, *rows).as_json() for rows in _rows_by_thread(report)]
     document = {
         "meta": _meta(report),
@@ -108,18 +102,16 @@ def _rows_by_thread(report: Report) -> Iterator[tuple[ReportThread, list[int], l
 
 
 class _ThreadTables:
-    """Builds the tables of one thread.  `libs` is shared by all threads: (path, build-id) -> index."""
+    """Builds the tables of one thread.  `libs` is shared by all threads."""
 
-    def __init__(self, report: Report, libs: dict[tuple[str, str | None], int], thread: ReportThread,
+    def __init__(self, report: Report, libs: Numbers[_Module], thread: ReportThread,
                  stacks: list[int], rows: list[_Row]) -> None:  # fmt: skip
         self._report = report
         self._libs = libs
-        self._strings: dict[str, int] = {}
-        self._resources: dict[tuple[int, str], int] = {}  # index of the lib, and its path -> row
-        self._funcs: dict[tuple[str, int, str | None], int] = {}  # name, resource, file
-        self._frames: dict[
-            tuple[int | str, int], int
-        ] = {}  # frame, or a mark of truncation; depth of inlining
+        self._strings = Numbers[str]()
+        self._resources = Numbers[tuple[int, str]]()  # index of the lib, and its path
+        self._funcs = Numbers[tuple[str, int, str | None]]()  # name, resource, file
+        self._frames = Numbers[tuple[int | str, int]]()  # frame, or a mark of truncation; depth of inlining
         self._prefixes: list[int | None] = []  # of each stack: the row of its caller's stack
         self._innermost: list[int] = []  # of each stack: the row of its frame
         self._thread = thread
@@ -157,27 +149,17 @@ class _ThreadTables:
     def _path(self, stack: ReportStack) -> tuple[int, ...]:
         """Return the rows of a stack's frames in the frame table, root first."""
         mark = truncation_mark(stack)
-        path, depth, frames = [self._frame(mark, 0)] if mark else [], 0, self._report.frames
+        path, depth, frames = [self._frames[mark, 0]] if mark else [], 0, self._report.frames
         for at in reversed(stack.frames):
             depth = depth + 1 if frames[at].inlined else 0
-            path.append(self._frame(at, depth))
+            path.append(self._frames[at, depth])
         return tuple(path)
 
-    def _frame(self, frame: int | str, depth: int) -> int:
-        return self._frames.setdefault((frame, depth), len(self._frames))
-
-    def _string(self, text: str) -> int:
-        return self._strings.setdefault(text, len(self._strings))
-
-    def _resource(self, frame: ReportFrame) -> int:
-        if frame.module is None:
-            return -1
-        lib = self._libs.setdefault((frame.module, frame.build_id), len(self._libs))
-        return self._resources.setdefault((lib, frame.module), len(self._resources))
-
     def _func(self, frame: ReportFrame) -> int:
-        key = (frame.function or frame.text, self._resource(frame), frame.file)
-        return self._funcs.setdefault(key, len(self._funcs))
+        resource = -1
+        if frame.module is not None:
+            resource = self._resources[self._libs[frame.module, frame.build_id], frame.module]
+        return self._funcs[frame.function or frame.text, resource, frame.file]
 
     def as_json(self) -> dict[str, Any]:
         """Return the thread object."""
@@ -197,7 +179,12 @@ class _ThreadTables:
             "processShutdownTime": None,
             "pausedRanges": [],
             "samples": self._samples,
-            "stackTable": self._stack_table(frames),
+            "stackTable": _table(
+                prefix=self._prefixes,
+                frame=self._innermost,
+                category=[frames["category"][frame] for frame in self._innermost],
+                subcategory=[0] * len(self._innermost),
+            ),
             "frameTable": frames,
             "funcTable": funcs,
             "resourceTable": resources,
@@ -205,15 +192,6 @@ class _ThreadTables:
             "markers": _table("data", "name", "startTime", "endTime", "phase", "category"),
             "stringArray": list(self._strings),
         }
-
-    def _stack_table(self, frames: dict[str, Any]) -> dict[str, Any]:
-        categories = frames["category"]
-        return _table(
-            prefix=self._prefixes,
-            frame=self._innermost,
-            category=[categories[frame] for frame in self._innermost],
-            subcategory=[0] * len(self._innermost),
-        )
 
     def _frame_table(self) -> dict[str, Any]:
         all_frames = self._report.frames
@@ -237,11 +215,11 @@ class _ThreadTables:
     def _func_table(self) -> dict[str, Any]:
         nulls, falses = [None] * len(self._funcs), [False] * len(self._funcs)
         return _table(
-            name=[self._string(name) for name, _, _ in self._funcs],
+            name=[self._strings[name] for name, _, _ in self._funcs],
             isJS=falses,
             relevantForJS=falses,
             resource=[resource for _, resource, _ in self._funcs],
-            fileName=[None if file is None else self._string(file) for _, _, file in self._funcs],
+            fileName=[None if file is None else self._strings[file] for _, _, file in self._funcs],
             lineNumber=nulls,
             columnNumber=nulls,
         )
@@ -249,7 +227,7 @@ class _ThreadTables:
     def _resource_table(self) -> dict[str, Any]:
         return _table(
             lib=[lib for lib, _ in self._resources],
-            name=[self._string(path.rpartition("/")[2]) for _, path in self._resources],
+            name=[self._strings[path.rpartition("/")[2]] for _, path in self._resources],
             host=[None] * len(self._resources),
             type=[1] * len(self._resources),  # 1: a library
         )

@@ -64,7 +64,7 @@ class _OtlpEncoder(Encoder):
         for names in self._functions:
             yield message(3, *self._function(names, 1))
         for path, build_id in self._mappings:
-            yield message(1, integer(2, self._limit(path, build_id)), integer(4, self._string(path)))
+            yield message(1, integer(2, self._limit(path, build_id)), integer(4, self._strings[path]))
         yield from (message(7, stack) for stack in stacks)
         for text in self._strings:  # last, because everything above fills it
             yield message(5, text.encode("utf-8", "replace"))

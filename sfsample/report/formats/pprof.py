@@ -25,6 +25,7 @@ from sfsample.report.report import (
     OUTERMOST,
     SAMPLES,
     WALL,
+    Numbers,
     Report,
     ReportBuilder,
     ReportFrame,
@@ -60,9 +61,9 @@ class Encoder:
     def __init__(self, report: Report) -> None:
         self._report = report
         self._inlined = [frame.inlined for frame in report.frames]
-        self._strings: dict[str, int] = {"": 0}
-        self._mappings: dict[tuple[str, str | None], int] = {}
-        self._functions: dict[tuple[str, str, str], int] = {}
+        self._strings = Numbers({"": 0})
+        self._mappings = Numbers[tuple[str, str | None]]()
+        self._functions = Numbers[tuple[str, str, str]]()
         self._locations: dict[_LocationKey, bytes] = {}  # -> encoded id
         self._frames_by_module = defaultdict[tuple[str | None, str | None], list[ReportFrame]](list)
         for frame in report.frames:
@@ -77,9 +78,9 @@ class Encoder:
             yield message(2, *self._sample(stack))  # sample
         for number, key in enumerate(self._locations, 1):  # before functions and mappings: it fills both
             yield message(4, integer(1, number), *self._location(key, 2))  # location: id
-        for (path, build_id), number in self._mappings.items():
+        for number, (path, build_id) in enumerate(self._mappings, 1):
             yield message(3, *self._mapping(path, build_id, number))  # mapping
-        for names, number in self._functions.items():
+        for number, names in enumerate(self._functions, 1):
             yield message(5, integer(1, number), *self._function(names, 2))  # function: id
         yield integer(9, report.started_ns or 0)  # time_nanos
         yield integer(10, report.duration_ns or 0)  # duration_nanos
@@ -87,8 +88,8 @@ class Encoder:
             yield message(11, *self._value_type("cpu", "nanoseconds"))  # period_type
             yield integer(12, round(1e9 / report.rate_hz))  # period
         for text in self._comments():
-            yield integer(13, self._string(text))  # comment
-        yield integer(14, self._string(VALUE_TYPES[SAMPLES][0]))  # default_sample_type
+            yield integer(13, self._strings[text])  # comment
+        yield integer(14, self._strings[VALUE_TYPES[SAMPLES][0]])  # default_sample_type
         for text in self._strings:  # last, because everything above fills it
             yield message(6, text.encode("utf-8", "replace"))  # string_table
 
@@ -98,11 +99,8 @@ class Encoder:
         yield from (_LABEL + text for text in label_texts(self._report))
         yield from losses(self._report)
 
-    def _string(self, text: str) -> int:
-        return self._strings.setdefault(text, len(self._strings))
-
     def _value_type(self, kind: str, unit: str) -> tuple[bytes, ...]:
-        return integer(1, self._string(kind)), integer(2, self._string(unit))  # type, unit
+        return integer(1, self._strings[kind]), integer(2, self._strings[unit])  # type, unit
 
     def _sample(self, stack: ReportStack) -> Iterator[bytes]:
         yield self._stack(stack)
@@ -132,30 +130,29 @@ class Encoder:
     def _labels(self, thread: ReportThread) -> Iterator[bytes]:
         for key, text in (("process", thread.process), ("thread", thread.name)):
             if text:
-                yield message(3, integer(1, self._string(key)), integer(2, self._string(text)))  # key, str
+                yield message(3, integer(1, self._strings[key]), integer(2, self._strings[text]))  # key, str
         for key, number in (("pid", thread.pid), ("tid", thread.tid)):
             if number is not None:
-                yield message(3, integer(1, self._string(key)), integer(3, number))  # key, num
+                yield message(3, integer(1, self._strings[key]), integer(3, number))  # key, num
 
     def _location(self, key: _LocationKey, first: int) -> Iterator[bytes]:
         """Yield the fields of a location behind its id, numbered from `first` on."""
         frames = [ReportFrame(at) if isinstance(at, str) else self._report.frames[at] for at in key]
         outer = frames[-1]
         if outer.module is not None:
-            mapping = (outer.module, outer.build_id)
-            yield integer(first, self._mappings.setdefault(mapping, len(self._mappings) + 1))  # mapping_id
+            yield integer(first, self._mappings[outer.module, outer.build_id] + 1)  # mapping_id
         yield integer(first + 1, outer.offset or 0)  # address
         for frame in frames:
             name = frame.text.removesuffix("_[i]") if frame.inlined else frame.text
             names = (name, frame.raw or name, frame.file or "")
-            function = self._functions.setdefault(names, len(self._functions) + 1)
+            function = self._functions[names] + 1
             # line: function_id, line
             yield message(first + 2, integer(1, function), integer(2, frame.line or 0))
 
     def _function(self, names: tuple[str, str, str], first: int) -> Iterator[bytes]:
         """Yield name, system_name and filename, numbered from `first` on."""
         for field, text in enumerate(names, first):
-            yield integer(field, self._string(text))
+            yield integer(field, self._strings[text])
 
     def _limit(self, path: str, build_id: str | None) -> int:
         frames = self._frames_by_module[path, build_id]
@@ -166,8 +163,8 @@ class Encoder:
         yield integer(1, number)  # id
         # memory_limit; memory_start is 0: addresses are vaddrs
         yield integer(3, self._limit(path, build_id))
-        yield integer(5, self._string(path))  # filename
-        yield integer(6, self._string(build_id or ""))  # build_id
+        yield integer(5, self._strings[path])  # filename
+        yield integer(6, self._strings[build_id or ""])  # build_id
         yield integer(7, 1)  # has_functions: pprof need not symbolize
         yield integer(8, any(frame.file for frame in frames))  # has_filenames
         yield integer(9, any(frame.line for frame in frames))  # has_line_numbers
@@ -264,16 +261,13 @@ class _ProfileReader:
 
     def _read_location(self, number: int) -> _Location:
         location = _required(self._locations.get(number), "a location")
-        mapping = self._mappings.get(_integer(location, 2))  # mapping_id
-        path = (self._text(mapping, 5) or None) if mapping else None  # filename
-        build_id = (self._text(mapping, 6) or None) if mapping else None  # build_id
+        mapping = self._mappings.get(_integer(location, 2), {})  # mapping_id
+        path, build_id = self._text(mapping, 5) or None, self._text(mapping, 6) or None  # filename, build_id
         address = _integer(location, 3)  # address
         lines = [self._parse(_bytes(line)) for line in location.get(4, ())]  # line
         if not lines:
-            frame = ReportFrame(
-                text=address_text(path, address), function=None, raw=None, module=path, build_id=build_id,
-                offset=address,
-            )  # fmt: skip
+            text = address_text(path, address)
+            frame = ReportFrame(text, module=path, build_id=build_id, offset=address)
             return _Location((self._builder.number(frame),), "")
         frames = tuple(
             self._frame(line, path, build_id, address, inlined=at < len(lines))

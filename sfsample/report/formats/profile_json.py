@@ -22,10 +22,10 @@ from sfsample.report.report import (
     SAMPLES,
     TARGET_FIELDS,
     WEIGHTS,
+    Numbers,
     Report,
     ReportBuilder,
     ReportFrame,
-    ReportStack,
     ReportThread,
     ReportTimeline,
 )
@@ -47,7 +47,7 @@ def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file
 
 def document(report: Report) -> dict[str, Any]:
     """Return the report as plain values."""
-    modules: dict[tuple[str, str | None], int] = {}
+    modules = Numbers[tuple[str, str | None]]()
     frames = [frame_json(frame, modules) for frame in report.frames]
     return {
         "schema": _SCHEMA,
@@ -59,31 +59,24 @@ def document(report: Report) -> dict[str, Any]:
         "threads": [thread._asdict() for thread in report.threads],
         "modules": [{"path": path, "build_id": build_id} for path, build_id in modules],
         "frames": frames,
-        "stacks": [_stack_json(stack, report.weights) for stack in report.stacks],
+        "stacks": [{"thread": thread, "frames": list(row), "stop_reason": reason,
+                    **dict(zip(report.weights, numbers, strict=True))}
+                   for thread, row, reason, numbers in report.stacks],
         "timeline": None if report.timeline is None else _timeline_json(report.timeline),
         "labels": report.labels or {},
         "target": None if report.target is None else dict.fromkeys(TARGET_FIELDS) | report.target,
         "coverage": None if (share := coverage(report)) is None else round(share, 4),
         "stats": report.stats,
-    }
+    }  # fmt: skip
 
 
-def frame_json(frame: ReportFrame, modules: dict[tuple[str, str | None], int]) -> dict[str, Any]:
+def frame_json(frame: ReportFrame, modules: Numbers[tuple[str, str | None]]) -> dict[str, Any]:
     """Return a frame; `modules` numbers the modules of all frames."""
     fields: dict[str, Any] = frame._asdict()
     path, build_id = fields.pop("module"), fields.pop("build_id")
-    fields["module"] = None if path is None else modules.setdefault((path, build_id), len(modules))
+    fields["module"] = None if path is None else modules[path, build_id]
     fields["offset"] = None if frame.offset is None else hex(frame.offset)
     return fields
-
-
-def _stack_json(stack: ReportStack, weights: tuple[str, ...]) -> dict[str, Any]:
-    return {
-        "thread": stack.thread,
-        "frames": list(stack.frames),
-        "stop_reason": stack.stop_reason,
-        **dict(zip(weights, stack.weights, strict=True)),
-    }
 
 
 def _timeline_json(timeline: ReportTimeline) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from sfsample.report.caption import extent, losses
 from sfsample.report.json_text import json_text
 from sfsample.report.merge import merge_by
-from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportFrame, truncation_mark
+from sfsample.report.report import CPU, SAMPLES, WALL, Numbers, Report, ReportFrame, truncation_mark
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _UNITS = {  # weight -> its name, and speedscope's unit
@@ -24,7 +24,7 @@ _UNITS = {  # weight -> its name, and speedscope's unit
 def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - each thread is a profile
     """Return the file."""
     report = merge_by(report, "function")
-    marks: dict[str, int] = {}
+    marks = Numbers[str]()
     stacks = list(_stacks(report, marks))
     frames = [*map(_frame, report.frames), *({"name": mark} for mark in marks)]
     document = {
@@ -43,11 +43,11 @@ def _frame(frame: ReportFrame) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _stacks(report: Report, marks: dict[str, int]) -> Iterator[list[int]]:
+def _stacks(report: Report, marks: Numbers[str]) -> Iterator[list[int]]:
     """Yield the frame numbers of each stack, root first; marks of truncation come after all frames."""
     for stack in report.stacks:
         mark = truncation_mark(stack)
-        head = [] if mark is None else [len(report.frames) + marks.setdefault(mark, len(marks))]
+        head = [] if mark is None else [len(report.frames) + marks[mark]]
         yield [*head, *reversed(stack.frames)]
 
 

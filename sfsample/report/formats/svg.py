@@ -41,36 +41,12 @@ class _Box(NamedTuple):
 
 def write(report: Report, *, threads: bool) -> bytes:
     """Return the file.  `threads`: each thread has a root of its own."""
-    widest = _boxes(report, stack_paths(report, threads=threads))
-    return "".join(_lines(report, widest.boxes, widest.hidden)).encode("utf-8", "replace")
+    boxes, hidden = _boxes(report, stack_paths(report, threads=threads))
+    return "".join(_lines(report, boxes, hidden)).encode("utf-8", "replace")
 
 
-class _Widest:
-    """Keeps the widest boxes, callers before what they call, and counts the others as `hidden`."""
-
-    def __init__(self) -> None:
-        self.boxes: list[_Box] = []
-        self.hidden = 0
-        self._last = (0.0, 0)
-
-    def add(self, box: _Box) -> None:
-        if _rank(box) > self._last:
-            self.hidden += 1
-            return
-        self.boxes.append(box)
-        if len(self.boxes) >= 2 * _MAX_BOXES:
-            self.boxes.sort(key=_rank)
-            self._last = _rank(self.boxes[_MAX_BOXES - 1])
-            del self.boxes[_MAX_BOXES:]
-            self.hidden += _MAX_BOXES
-
-
-def _rank(box: _Box) -> tuple[float, int]:
-    return -box.width, box.depth
-
-
-def _boxes(report: Report, paths: StackPaths) -> _Widest:
-    """Return the boxes; siblings are in the order of their names.
+def _boxes(report: Report, paths: StackPaths) -> tuple[list[_Box], int]:
+    """Return the boxes, and how many are hidden; siblings are in the order of their names.
 
     Stacks are visited in the order of their paths, a function's own samples after those of its callees.  So
     the samples of a box are those that are visited while its function is on the path.
@@ -79,7 +55,7 @@ def _boxes(report: Report, paths: StackPaths) -> _Widest:
     scale = (_WIDTH - 2 * _MARGIN) / total if total else 0.0
     rows = sorted(zip(((*path, end) for path in paths.paths), report.column(SAMPLES), report.column(CPU),
                       strict=True))  # fmt: skip
-    widest = _Widest()
+    boxes, hidden = list[_Box](), 0
     opened: list[tuple[int, int]] = []  # samples and CPU time before each box of the current path
     before: tuple[int, ...] = ()
     samples = cpu_ns = 0
@@ -89,15 +65,19 @@ def _boxes(report: Report, paths: StackPaths) -> _Widest:
             first, first_cpu_ns = opened.pop()
             own = samples - first
             if own * scale < _MIN_BOX_WIDTH:
-                widest.hidden += 1
+                hidden += 1
                 continue
             left, label = _MARGIN + first * scale, paths.labels[before[depth]]
-            widest.add(_Box(*label, depth, left, own * scale, own, cpu_ns - first_cpu_ns))
+            boxes.append(_Box(*label, depth, left, own * scale, own, cpu_ns - first_cpu_ns))
         opened += [(samples, cpu_ns)] * (len(path) - 1 - shared)
         before = path[:-1]
         samples += more_samples
         cpu_ns += more_cpu_ns
-    return widest
+        if len(boxes) > 2 * _MAX_BOXES:
+            boxes.sort(key=lambda box: (-box.width, box.depth))  # callers before what they call
+            hidden += len(boxes) - _MAX_BOXES
+            del boxes[_MAX_BOXES:]
+    return boxes, hidden
 
 
 def _lines(report: Report, boxes: list[_Box], hidden: int) -> Iterator[str]:

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.metrics_file import MetricsFile
 from sfsample.cli.parse import parse
 from sfsample.cli.pull import door as module
 from sfsample.cli.pull.door import Door, Wanted
 from sfsample.cli.pull.requested import requested_profile
+from sfsample.cli.trouble import Trouble
+from sfsample.cli.watch import write_metrics
 from sfsample.errors import SfsampleError
 from sfsample.recording.stats import Stats
 
@@ -63,7 +64,7 @@ def test_metrics_count_slices_and_failures(clock: SimpleNamespace) -> None:
     for status in (200, 200, 503):
         door.count("http_responses_total", f'{{code="{status}"}}')
     for name in ("cpu>80", "SIGUSR1", "cpu>80"):
-        door.triggered(name)
+        door.count("triggers_total", f'{{condition="{name}"}}')
     found = values(door.metrics())
     assert {found.pop(f"sfsample_stop_seconds_{end}") for end in ("count", "sum")} == {0}
     assert not any(found.pop(name) for name in [*found] if name.startswith("sfsample_stop_seconds_bucket"))
@@ -118,19 +119,18 @@ def test_metrics_file_is_replaced_and_a_failure_said_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     door, path = Door(60, 10), tmp_path / "d" / "sfsample.prom"
-    file = MetricsFile(str(path), door)
-    file.write()
-    file.write()
+    trouble = Trouble("")
+    write_metrics(str(path), door.metrics(), trouble)
+    write_metrics(str(path), door.metrics(), trouble)
     first, *more = capsys.readouterr().err.splitlines()
     assert first.endswith(f"cannot write: {path}: No such file or directory")
     assert len(more) == 1
     path.parent.mkdir()
     path.write_text("old")
     door.closed(stats(3, 0))
-    file.write()
+    write_metrics(str(path), door.metrics(), trouble)
     assert "sfsample_samples_total 3\n" in path.read_text()
     assert [entry.name for entry in path.parent.iterdir()] == ["sfsample.prom"]
-    MetricsFile(None, door).write()
 
 
 def test_health_ends_when_no_slice_is_closed_in_time(clock: SimpleNamespace) -> None:
