@@ -5,6 +5,7 @@ between Python frames, are folded away; what Python code has called (the innermo
 """
 
 from sfsample.core.python_view import PythonView
+from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location, python_location
 from sfsample.python.names import PythonStack
 
@@ -27,3 +28,14 @@ def with_python(
         if view is PythonView.ALL or (view is PythonView.AUTO and not is_own and not run):
             merged.append(location)
     return tuple(merged)
+
+
+def as_shown(stack: Stack, python: PythonStack, view: PythonView) -> Stack:
+    """Return a stack that ends for the reason that holds for what is shown of it."""
+    is_whole = stack.stop_reason is StopReason.OUTERMOST
+    if is_whole and not python.is_whole:
+        return stack._replace(stop_reason=StopReason.PYTHON)
+    if not is_whole and python.is_whole and python.activations and view is PythonView.ONLY:
+        # native frames were lost behind the outermost Python frame, as where greenlets switch
+        return stack._replace(stop_reason=StopReason.OUTERMOST, stopped_at=None)
+    return stack

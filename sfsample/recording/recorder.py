@@ -9,13 +9,11 @@ from collections.abc import Iterable, Sequence
 
 from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture, ThreadSnapshot
-from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Located, Location, kernel_locations, locate
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
 from sfsample.process.scheduler import held_ns, ran_ns
-from sfsample.python.names import PythonStack
-from sfsample.recording.merge_python import with_python
+from sfsample.recording.merge_python import as_shown, with_python
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import Places, Sample, ThreadKey, TickTime
 from sfsample.recording.thread_table import FLUSH_NS, SampledThread
@@ -86,17 +84,8 @@ class Recorder:
         stack = captured.stack
         if captured.python is not None:
             locations = with_python(locations, captured.python, self._python)
-            if (reason := self._stop_reason(stack, captured.python)) is not stack.stop_reason:
-                stack = stack._replace(stop_reason=reason, stopped_at=None)
+            stack = as_shown(stack, captured.python, self._python)
         thread.last_stack = stack, Places((*kernel, *locations))
-
-    def _stop_reason(self, stack: Stack, python: PythonStack) -> StopReason:
-        """Return why a stack ends, as the user sees it."""
-        if not python.is_whole:
-            return StopReason.PYTHON if stack.stop_reason is StopReason.OUTERMOST else stack.stop_reason
-        # where native frames are lost behind the outermost Python frame, as with greenlets
-        is_shown_whole = self._python is PythonView.ONLY and python.activations
-        return StopReason.OUTERMOST if is_shown_whole else stack.stop_reason
 
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
         """Return the locations of the frames; frames of the last sample have the same as then."""

@@ -3,9 +3,10 @@
 import pytest
 
 from sfsample.core.python_view import PythonView
+from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location, PythonPlace
 from sfsample.python.names import PythonStack
-from sfsample.recording.merge_python import with_python
+from sfsample.recording.merge_python import as_shown, with_python
 
 PYTHON, LIBC = object(), object()
 # innermost first: native code, the loop, a call inside the interpreter, the loop, the start of the program
@@ -44,3 +45,18 @@ def test_loop_without_frames_stays_where_it_is_innermost():
 @pytest.mark.parametrize("view", list(PythonView))
 def test_without_activations_the_native_frames_stay(view):
     assert shown(PythonStack((), False), view) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_whole", "view", "shown"),
+    [
+        ("outermost", True, PythonView.AUTO, "outermost"),
+        ("outermost", False, PythonView.AUTO, "python"),
+        ("bad_pc", False, PythonView.ONLY, "bad_pc"),
+        ("bad_pc", True, PythonView.AUTO, "bad_pc"),
+        ("bad_pc", True, PythonView.ONLY, "outermost"),  # lost behind what is shown
+    ],
+)
+def test_stack_is_whole_where_what_is_shown_is(reason, is_whole, view, shown):
+    stack = Stack((), StopReason(reason), "libgreenlet.so+0x1")
+    assert as_shown(stack, STACK._replace(is_whole=is_whole), view).stop_reason == shown
