@@ -84,6 +84,7 @@ class Recorder:
         stack = captured.stack
         if captured.python is not None:
             locations = with_python(locations, captured.python, self._python)
+            self._profile.stats.has_python = True
             stack = as_shown(stack, captured.python, self._python)
         thread.last_stack = stack, Places((*kernel, *locations))
 

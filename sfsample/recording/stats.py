@@ -70,6 +70,7 @@ class Stats:
         self.timers_since_s: float | None = None  # since when timers took the samples; None: never
         self.engine_why = ""  # why stops or timers were chosen
         self.lacks_timers = False  # timers would have been better than stops
+        self.has_python = False  # Python frames, which timers do not show
         self.timers_of: str | None = None  # "threads" or "cpus"
         self.lacks_cpu_timers = False  # timers of CPUs would have been better, but were refused
         self.max_stack_bytes = 0  # from the innermost frame of a stack to the outermost one

@@ -181,7 +181,8 @@ def _cost(stats: Stats, mode: str) -> Iterator[str]:
     hint = ""
     if share >= _HIGH_COST and not stats.spared_ticks:
         deep = sum(stats.frames.values()) > _DEEP_STACK * stats.samples
-        timers_help = mode == "cpu" and stats.timers_since_s is None and not (deep or stats.lacks_timers)
+        do_not_help = deep or stats.lacks_timers or stats.has_python
+        timers_help = mode == "cpu" and stats.timers_since_s is None and not do_not_help
         hint = f" ({'--perf-events costs less, ' if timers_help else ''}--max-overhead limits it)"
     yield f"cost      {percent} of one CPU{hint}"
 

@@ -72,6 +72,9 @@ def test_cost_proposes_perf_events_only_where_they_help():
     made.frames[Found.SFRAME] = 5 * 1000
     assert line(made, "cost") == "cost      6.5 % of one CPU (--max-overhead limits it)"
     made.frames.clear()
+    made.has_python = True
+    assert line(made, "cost") == "cost      6.5 % of one CPU (--max-overhead limits it)"
+    made.has_python = False
     made.timers_since_s = 0.0
     assert line(made, "cost") == "cost      6.5 % of one CPU (--max-overhead limits it)"
     assert line(made, "pause") == "pause     none: the kernel copied the stacks in timer interrupts"
