@@ -135,14 +135,14 @@ class Plan:
     def _copy_frame(self, room: Room, at: int) -> int:
         """Copy a frame that is in no copy; return the position of its first word, or -1."""
         layout = self._layout
-        for begin, size in chain.from_iterable(self._chunks):  # the newest one was copied in part
-            if size < _CHUNK_BYTES and begin <= at < begin + _CHUNK_BYTES:
+        for begin in self._newest:  # this chunk was copied in part
+            if begin <= at < begin + _CHUNK_BYTES and begin:
                 return room.copy(at, (begin + _CHUNK_BYTES - at) & -8)
+        if at not in self._links:
+            return room.copy(at, layout.frame_bytes)
         found = [at]
         while (at := self._links.get(at, 0)) and len(found) < _MAX_TOGETHER:
             found.append(at)
-        if len(found) == 1:
-            return room.copy(found[0], layout.frame_bytes)
         room.copy_all([(frame, layout.frame_bytes) for frame in found])
         return room.find(found[0], layout.frame_bytes)
 
