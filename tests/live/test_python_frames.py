@@ -195,13 +195,19 @@ def test_timers_are_not_chosen_where_they_would_show_no_python():
 def test_dump_says_which_thread_holds_the_gil(python):
     with started(python, "python_gil.py") as (target, ids):
         wait_until(lambda: states(target.pid) == {"S"}, "all threads wait")
-        done = run_cli("dump", "-p", target.pid, "--json")
-        [process] = json.loads(done.out)["processes"]
-        found = {thread["tid"]: thread["gil"] for thread in process["threads"]}
-        assert found == {tid: "holds" if name == "holds" else "waits" for name, tid in ids.items()}
+        expected = {tid: "holds" if name == "holds" else "waits" for name, tid in ids.items()}
+
+        def all_are_seen() -> bool:
+            # a thread that waits for the GIL looks every 5 ms whether it is free, and does not wait just then
+            [process] = json.loads(run_cli("dump", "-p", target.pid, "--json").out)["processes"]
+            found = {thread["tid"]: thread["gil"] for thread in process["threads"]}
+            assert all(found[tid] in (state, "none" if state == "waits" else state)
+                       for tid, state in expected.items()), found  # fmt: skip
+            return found == expected
+
+        wait_until(all_are_seen, "both are seen to wait")
         name = Path(f"/proc/{target.pid}/comm").read_text(encoding="utf-8").strip()
         said = f"2 threads ({name}) wait for the main thread ({target.pid}): the GIL"
-        # a thread that waits for the GIL looks every 5 ms whether it is free, and does not wait just then
         wait_until(lambda: said in run_cli("dump", "-p", target.pid).out.decode(), "both are seen to wait")
         assert_untraced(target.pid)
 
