@@ -63,6 +63,10 @@ class Room:
         self._pid, self._index, self._used, self.is_whole = pid, index, used, is_whole
         self._is_own = False
 
+    def is_late(self) -> bool:
+        """Whether the time is over in which the thread may be held."""
+        return perf_counter_ns() > self.until_ns
+
     def find(self, address: int, size: int) -> int:
         """Return the position of the word at an address that was copied with `size` bytes; -1: it was not."""
         found = self._index.offset(address, size)
@@ -74,11 +78,7 @@ class Room:
         if address >= _ADDRESS_LIMIT:
             return -1
         remote[0], remote[1] = address, size
-        if (
-            at + size > len(self.bytes)
-            or perf_counter_ns() > self.until_ns
-            or self.read(self._pid, at, size, self._one) < size
-        ):
+        if at + size > len(self.bytes) or self.is_late() or self.read(self._pid, at, size, self._one) < size:
             return -1
         self._note(address, size)
         return at // 8
@@ -88,7 +88,7 @@ class Room:
         left = [piece for piece in pieces if piece[0] < _ADDRESS_LIMIT]
         for _ in range(_MAX_CALLS):
             size = sum(size for _, size in left)
-            if not left or self._used + size > len(self.bytes):
+            if not left or self.is_late() or self._used + size > len(self.bytes):
                 return
             remote, done = _iovecs(left), 0
             got = self.read(self._pid, self._used, size, (remote.buffer_info()[0], len(left)))

@@ -26,7 +26,7 @@ from sfsample.python.threads import thread_states
 
 Resume = Callable[[ThreadSnapshot, Stack, int], Stack]  # see `Unwinder.resume`
 
-_MAX_PIECES = 200
+_MAX_PIECES, _MAX_KEPT_BYTES = 200, 1 << 16  # that are kept, and bytes of each
 _DISTANCES = range(64, 320, 8)  # bytes from the mark of an activation to its CFA: 144 to 176 in known builds
 _MAX_GUESSES = 20  # of such a distance
 _MAX_BREAKS = 64  # in one stack, where the native frames are lost and found again
@@ -142,12 +142,13 @@ class PythonCapture:
     def _find_id_before_fork(self) -> int:
         """Return the thread id that the main thread had in the parent, where C code has forked; 0: none.
 
-        Without PyOS_AfterFork_Child the interpreter still has it: uWSGI forks its workers so.
+        Without PyOS_AfterFork_Child the interpreter still has it, and knows no thread that there is: uWSGI
+        forks its workers so.
         """
         assert self.interpreter is not None  # noqa: S101 - the caller has looked
-        own = {0, *map(self._own_id, self._process.proc.threads())}
         known = thread_states(self.interpreter, self._read)
-        return next((tid for tid in reversed(known) if tid > 0 and tid not in own), 0)
+        own = set(map(self._own_id, self._process.proc.threads()))
+        return 0 if own & {*known} else next((tid for tid in reversed(known) if tid > 0), 0)
 
     def _native_id(self, thread: Thread) -> int:
         """Return the id by which the interpreter knows a thread."""
@@ -175,7 +176,9 @@ class PythonCapture:
             return []
         if len(self._pieces) >= _MAX_PIECES:
             self._pieces.clear()
-        joint = self._pieces.get(wanted) or self._pieces.setdefault(wanted, Pieces(wanted))
+        joint = self._pieces.get(wanted) or Pieces(wanted)
+        if joint.size <= _MAX_KEPT_BYTES:
+            self._pieces[wanted] = joint
         if joint.read(self._tid):
             return [bytes(joint.view(number)) for number in range(len(wanted))]
         return [self._read(*piece) for piece in wanted]

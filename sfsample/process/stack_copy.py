@@ -87,7 +87,7 @@ class StackCopy:
 
         Return the first address, how many bytes were requested up to `end`, and how many could be read.
         """
-        base, requested, count = (sp - self._arch.red_zone) & -8, 0, 0
+        base, requested, count = max(0, sp - self._arch.red_zone) & -8, 0, 0
         for start in (base, max(base, sp & -PAGESIZE)):
             base, requested = start, min(self._slice, end - start)
             count = self._copy_pieces(buffer, tid, base, requested)

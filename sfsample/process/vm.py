@@ -63,6 +63,11 @@ class Pieces:
 
         self._offsets = [0, *accumulate(size for _, size in pieces)]
 
+    @property
+    def size(self) -> int:
+        """Return how many bytes all pieces have."""
+        return len(self._bytes)
+
     def view(self, number: int) -> memoryview:
         """Return the bytes of one piece, as the last call has read them."""
         return memoryview(self._bytes)[self._offsets[number] : self._offsets[number + 1]]

@@ -20,7 +20,8 @@ ReadMany = Callable[[Sequence[Span]], list[bytes | None]]  # of (address, size),
 
 _MAX_KNOWN = 100_000  # code objects; when there are more, all are forgotten
 _MAX_TEXT = 1 << 16  # characters of a name
-_MAX_TABLE_BYTES = 1 << 24  # of a location table
+_MAX_TABLE_BYTES = 1 << 20  # of a location table
+_MAX_KNOWN_BYTES = 1 << 26  # of all of them
 _MAX_UNITS = 1 << 26  # instructions of a function
 _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by bytes of a character
 _COMPACT, _ASCII = 1 << 3, 1 << 4  # behind the three bits of the kind
@@ -74,6 +75,7 @@ class CodeObjects:
     def __init__(self, layout: Layout, read: ReadMany) -> None:
         self._layout, self._read = layout, read
         self._known: dict[int, Code] = {}
+        self._known_bytes = 0  # of their location tables
         self._several: set[int] = set()  # addresses
         self.trusted: set[int] = set()
         self._type = 0  # the address of the type "code"
@@ -83,7 +85,8 @@ class CodeObjects:
 
         `paused` may have headers as they were in the pause; without it those of now are what is asked for.
         """
-        if len(self._known) > _MAX_KNOWN:
+        if len(self._known) > _MAX_KNOWN or self._known_bytes > _MAX_KNOWN_BYTES:
+            self._known_bytes = 0
             for each in (self._known, self._several, self.trusted):
                 each.clear()
         now = self._keys(addresses, self._read)
@@ -136,6 +139,7 @@ class CodeObjects:
         ):
             return None
         code = self._known[address] = Code(key, qualname, filename, (table, first_line, units))
+        self._known_bytes += len(table)
         if address not in self._several:
             self.trusted.add(address)
         return code

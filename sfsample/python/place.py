@@ -16,6 +16,7 @@ from sfsample.python.chain import PythonFrame, base, resumed, runs
 from sfsample.python.layout import Layout
 
 _MAX_CANDIDATES = 2000  # native frames that are looked at behind a break
+_MAX_TRIED = 8  # of them, those that seem to have a sentinel; and marks that are in no native frame
 
 
 class Placed(NamedTuple):
@@ -41,15 +42,17 @@ class Placer:
         found: dict[int, tuple[PythonFrame, ...]] = {}
         is_whole = True
         for state in states:
-            index: int | None = None
+            index, outside = None, 0
             for run in runs(memory, self._layout, state):
                 index = _index_of(run.mark, frames, ends, (index or 0))
+                is_whole &= index is not None and index not in found
                 if index is not None:
                     found[index] = run.frames
                     self.distance = ends[index] - run.mark
-                else:
-                    is_whole = False
+                elif not run.mark:
                     self._resume(memory, frames, ends, found, base(memory, self._layout, state))
+                elif (outside := outside + 1) == _MAX_TRIED:
+                    break
         return Placed(tuple(sorted(found.items())), is_whole)
 
     def _resume(
@@ -64,12 +67,14 @@ class Placer:
         layout, distance = self._layout, self.distance
         if distance is None or not layout.sentinel_owners:
             return
-        first = max(found, default=-1) + 1
+        first, tried = max(found, default=-1) + 1, 0
         for end in ends[first : first + _MAX_CANDIDATES]:
             sentinel = end - distance
             data = memory.read(sentinel, layout.frame_bytes)
             if data is None or data[layout.owner] not in layout.sentinel_owners:
                 continue
+            if (tried := tried + 1) > _MAX_TRIED:
+                return
             placed = [(_index_of(run.mark, frames, ends, first), run)
                       for run in resumed(memory, layout, sentinel, base_frame)]  # fmt: skip
             if placed and placed[0][0] is not None:
@@ -79,6 +84,8 @@ class Placer:
 
 def _ends(frames: Sequence[Frame]) -> list[int]:
     """Return where each native frame ends: its CFA; of one without, the begin of its caller's frame."""
+    if not frames:
+        return []
     begins = [frame.sp for frame in frames[1:]]
     return [frame.cfa or begin for frame, begin in zip(frames, (*begins, 0), strict=True)]
 

@@ -16,16 +16,18 @@ from sfsample.python.chain import TAGS, PythonFrame
 from sfsample.python.code_objects import header_of, name_of
 from sfsample.python.layout import Layout, word_in
 
-_MAX_STATES = 64  # of a thread
+_MAX_STATES = 8  # of a thread: with all chunks the pieces are fewer than one call takes
 _MAX_CHUNKS = 64  # of a data stack
 _CHUNK_HEADER = 24  # bytes: previous, size, top
 _CHUNK_BYTES = 1 << 14  # of a chunk, but for very large frames
 _MAX_CHUNK_BYTES = 1 << 20
+_MAX_STACK_BYTES = 1 << 21  # of all chunks of a state
 _SLACK_BYTES = 1 << 12  # by which the newest chunk may have grown since the last sample
 _PART_BYTES = 1 << 10  # the part that is copied is a multiple of this
 _MAX_LOOSE = 64  # frames of generators that are foreseen
 _MAX_LINKS = 4000  # from one of them to the next
 _MAX_STEPS = 1000  # along the chain in one pause
+_STEPS_A_LOOK = 32  # at the clock
 _SAME_FRAMES = 4  # that are as in the last sample: what is outside of them is believed to be so too
 _MAX_SEEN = 64  # frames without a need for a copy, one behind the other
 _MAX_TOGETHER = 16  # frames that are copied at a time
@@ -33,7 +35,7 @@ _MAX_HEADERS = 200  # of code objects
 
 
 class Room(Protocol):
-    """Where the copies of a thread are; `words` are the 8-byte words of all of them.
+    """What a plan sees of `process.beside.Room`; `words` are the 8-byte words of all copies of a thread.
 
     `is_whole`: the groups of the plan are there, one behind the other.
     """
@@ -51,17 +53,22 @@ class Room(Protocol):
     def copy_all(self, pieces: Sequence[Span]) -> None:
         """Copy pieces together; those that cannot be read are left out."""
 
+    def is_late(self) -> bool:
+        """Whether the time is over in which the thread may be held."""
+
 
 class Plan:
     """What to copy of one thread: its thread states, the chunks of its stack, and frames that lie elsewhere.
 
+    `learn` changes the groups for the next capture.  The room has those of the capture that goes on: the
+    heads come first in both, and all other places are found by address.
     `counters` are copied too.  `trusted` has the code objects whose headers need no copy.
     """
 
     def __init__(
         self, layout: Layout, states: Sequence[int], counters: Sequence[Span], trusted: Collection[int]
     ) -> None:
-        self.states, self.counters = tuple(states[:_MAX_STATES]), tuple(counters)
+        self.listed, self.states, self.counters = states, tuple(states[:_MAX_STATES]), tuple(counters)
         self._layout, self._trusted = layout, trusted
         self._heads = (*((state, layout.thread_bytes) for state in self.states), *counters)
         self._chunks: tuple[tuple[Span, ...], ...] = ()  # of each state, the oldest first
@@ -80,7 +87,7 @@ class Plan:
         for number, state in enumerate(self.states):
             size = layout.thread_bytes
             place = number * size // 8 if room.is_whole else room.find(state, size)
-            if place >= 0:
+            if place >= 0 and not room.is_late():
                 chunk = room.words[place + layout.chunk // 8]
                 if chunk != self._newest[number] or not room.is_whole:
                     self._follow_chunks(room, chunk)
@@ -111,7 +118,9 @@ class Plan:
         previous, executable, size = layout.previous // 8, layout.executable // 8, layout.frame_bytes
         low, high = stack.base, stack.base + len(stack.data)
         (at, end), same, seen = ends, 0, 0
-        for _ in range(_MAX_STEPS):
+        for step in range(_MAX_STEPS):
+            if step % _STEPS_A_LOOK == _STEPS_A_LOOK - 1 and room.is_late():
+                return
             if at in (0, end) or same == _SAME_FRAMES or seen == _MAX_SEEN:
                 return
             if low <= at < high:  # a sentinel
@@ -137,7 +146,7 @@ class Plan:
         layout = self._layout
         for begin in self._newest:  # this chunk was copied in part
             if begin <= at < begin + _CHUNK_BYTES and begin:
-                return room.copy(at, (begin + _CHUNK_BYTES - at) & -8)
+                return room.copy(at, max((begin + _CHUNK_BYTES - at) & -8, layout.frame_bytes))
         if at not in self._links:
             return room.copy(at, layout.frame_bytes)
         found = [at]
@@ -175,12 +184,15 @@ class Plan:
     def _chunks_of(self, memory: Memory, state: int) -> tuple[Span, ...]:
         found: list[Span] = []
         at = memory.word(state + self._layout.chunk)
-        while at and len(found) < _MAX_CHUNKS:
-            header = memory.read(at, _CHUNK_HEADER)
+        left, seen = _MAX_STACK_BYTES, {0, None}
+        while at not in seen and len(found) < _MAX_CHUNKS:
+            seen.add(at)
+            header = memory.read(at or 0, _CHUNK_HEADER)
             size = word_in(header, 8)
-            if not _CHUNK_HEADER < size <= _MAX_CHUNK_BYTES:
+            left -= size
+            if not _CHUNK_HEADER < size <= _MAX_CHUNK_BYTES or left < 0:
                 break
-            found.append((at, size & -8))
+            found.append((at or 0, size & -8))
             at = word_in(header)
         return (*reversed(found[1:]), *self._in_use(memory, state, *found[:1]))
 

@@ -25,6 +25,7 @@ from sfsample.python.threads import TORN, UNBORN, counters, thread_states
 
 _MAX_LISTS = 3  # of threads, where they come and go meanwhile
 _MAX_REHEARSED = 1000  # frames
+_MAX_UNBORN_LISTS = 100  # for a thread that does not begin
 
 
 class ReadNow:
@@ -52,6 +53,7 @@ class PythonRuntime:
         self._states: dict[int, list[int]] = {}  # by thread id, as of `_created`
         self._counters: tuple[Span, ...] = ()
         self._created: tuple[bytes | None, ...] = ()  # what these were
+        self._lists = 0  # that were made since the counters have changed
         self._plans: dict[int, Plan] = {}
 
     def plan(self, tid: int) -> Plan | None:
@@ -78,7 +80,7 @@ class PythonRuntime:
     @property
     def is_torn(self) -> bool:
         """Whether the list of threads was read while it changed, or has one that has not begun."""
-        return TORN in self._states or UNBORN in self._states
+        return TORN in self._states or (UNBORN in self._states and self._lists < _MAX_UNBORN_LISTS)
 
     def _read_counters(self) -> tuple[bytes | None, ...]:
         self._counters = counters(self._interpreter, self._read)
@@ -87,7 +89,9 @@ class PythonRuntime:
     def _list(self) -> None:
         """List the threads; those that have entered another interpreter need another plan."""
         for _ in range(_MAX_LISTS):
-            before, self._created = self._states, self._read_counters()
+            created, before = self._created, self._states
+            self._created = self._read_counters()
+            self._lists = self._lists + 1 if created == self._created else 0
             self._states = thread_states(self._interpreter, self._read)
             if not self.is_torn:
                 break
@@ -96,7 +100,7 @@ class PythonRuntime:
         self._plans = {
             tid: plan
             for tid, plan in self._plans.items()
-            if self._states.get(tid) == [*plan.states] and plan.counters == self._counters
+            if self._states.get(tid) == plan.listed and plan.counters == self._counters
         }
 
     def stack(self, tid: int, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:

@@ -14,6 +14,7 @@ from sfsample.python.layout import Layout, word_in
 
 _MAX_INTERPRETERS = 1000
 _MAX_COUNTERS = 64
+_ADDRESS_LIMIT = 1 << 62
 TORN = -1  # the thread id of a state that shows that the list has changed while it was read
 UNBORN = 0  # that of a thread that has not begun yet
 _MAX_THREADS = 100_000  # of one interpreter
@@ -35,7 +36,7 @@ def counters(interpreter: Interpreter, read: ReadMemory) -> tuple[Span, ...]:
     (`threads.next_unique_id`).
     """
     layout = interpreter.layout
-    owners = islice(_interpreters(interpreter, read), _MAX_COUNTERS)
+    owners = (at for at in islice(_interpreters(interpreter, read), _MAX_COUNTERS) if at < _ADDRESS_LIMIT)
     return ((interpreter.runtime + layout.interpreters, 8), *((at + layout.threads - 8, 8) for at in owners))
 
 

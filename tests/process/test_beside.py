@@ -135,3 +135,14 @@ def test_the_next_copy_does_not_change_a_result(area):
     assert result is not None
     assert result.read(*area.page(0)) == bytes([1]) * 64
     assert first.result() is None
+
+
+def test_late_thread_is_not_read_any_further(area):
+    room, buffer = Room(), CopyBuffer(32)
+    plan = GivenPlan((area.page(0),), further=lambda room: room.copy_all([area.page(1)]))
+    beside = Beside(plan, room, "little")
+    beside.fill(PID, buffer, *area.page(7, 32))
+    beside.follow(BytesMemory(0, b""), 0)
+    result = beside.result()
+    assert result is not None
+    assert result.read(*area.page(1)) is None

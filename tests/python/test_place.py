@@ -45,3 +45,12 @@ def test_mark_outside_of_all_native_frames_is_not_placed():
     placed = Placer(NEW).place(memory(1, CHAIN), LOOPS[1:], [STATE])
     assert [index for index, _ in placed.activations] == [0]
     assert not placed.is_whole
+
+
+def test_stack_without_native_frames_has_no_activation():
+    assert Placer(NEW).place(memory(1, CHAIN), [], [STATE]) == ((), False)
+
+
+def test_circle_of_sentinels_is_not_whole():
+    copy = memory(1, {1: (0xA0, 3, THREAD), 3: (0, 3, SENTINEL)})
+    assert not Placer(NEW).place(copy, LOOPS, [STATE]).is_whole

@@ -200,3 +200,22 @@ def test_circle_of_unknown_code_objects_ends(area):
     beside.fill(PID, buffer, area.stack, 0x1000)
     beside.follow(BytesMemory(area.stack, bytes(buffer.bytes)), 1 << 63)
     assert beside.result() is not None
+
+
+def test_circle_of_chunks_is_one_chunk(area):
+    area.chunk(0, 0)
+    frames = in_chunk(area, 1)
+    area.current(frames[0], 0)
+    plan = Plan(LAYOUT, [area.state], (), set())
+    sampled(area, plan, set())
+    assert len(plan.groups[1]) == 1
+
+
+def test_chunks_of_a_state_are_bounded(area):
+    area.chunk(0, None)
+    area.word(area.chunks[0] + 8, 1 << 22)
+    frames = in_chunk(area, 1)
+    area.current(frames[0], 0)
+    plan = Plan(LAYOUT, [area.state], (), set())
+    sampled(area, plan, set())
+    assert sum(size for group in plan.groups for _, size in group) < 1 << 21
