@@ -4,12 +4,14 @@ Each reading is counted: whatever the file holds, all threads together read litt
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from sfsample.core.memory import CountedMemory
 from sfsample.core.stack import Frame
 from sfsample.errors import BadInput
 from sfsample.formats.elf.core_file import LEAST_SIZE
 from sfsample.process.core_process import CoreProcess
+from sfsample.python.code_objects import read_each
 from sfsample.python.find import Interpreter, find_interpreter
 from sfsample.python.gil import Gil, read_gil
 from sfsample.python.names import Names, PythonStack
@@ -29,7 +31,7 @@ class CorePython:
         self._interpreter = self._find(core)
         if self._interpreter is not None:
             self._states = thread_states(self._interpreter, self._memory.read)
-            self._names = Names(self._interpreter.layout, self._read_many)
+            self._names = Names(self._interpreter.layout, partial(read_each, self._memory))
             self._placer = Placer(self._interpreter.layout)
             self._problem = "" if self._states else _UNLISTED
 
@@ -40,9 +42,6 @@ class CorePython:
             except BadInput as unknown:
                 self._problem = f"no Python frames: {unknown}"
         return None
-
-    def _read_many(self, pieces: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        return [self._memory.read(*piece) for piece in pieces]
 
     @property
     def problems(self) -> tuple[str, ...]:

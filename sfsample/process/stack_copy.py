@@ -61,8 +61,7 @@ class StackCopy:
         self._buffer.fill(thread.tid, high - _REHEARSED_BYTES, _REHEARSED_BYTES)
         if thread.beside is not None:
             thread.beside.fill(thread.tid, self._buffer, high - _REHEARSED_BYTES, _REHEARSED_BYTES)
-            stack = BytesMemory(high - _REHEARSED_BYTES, self._buffer.bytes, self._arch.byteorder)  # type: ignore[arg-type]  # is only read
-            thread.beside.follow(stack, _NO_LIMIT_NS)
+            self._follow(thread.beside, high - _REHEARSED_BYTES, _REHEARSED_BYTES, _NO_LIMIT_NS)
 
     def fill(self, thread: Thread, sp: int, until_ns: int = _NO_LIMIT_NS) -> None:
         """Copy the stack from `sp`; after `until_ns` (perf_counter_ns) only its first piece."""
@@ -72,15 +71,18 @@ class StackCopy:
         self._beside = thread.beside
         self._base, self._requested, self._count = self._copy_from(self._buffer, tid, sp, end)
         if self._beside is not None:
-            copied = memoryview(self._buffer.bytes)[: self._count]
-            stack = BytesMemory(self._base, copied, self._arch.byteorder)  # type: ignore[arg-type]  # is only read
-            self._beside.follow(stack, until_ns)
+            self._follow(self._beside, self._base, self._count, until_ns)
         self._extra = []
         if self._marks:
             self._copy_interrupted(tid)
         for start in thread.other_stacks:
             self._copy_extra(tid, start + self._arch.red_zone)
         self.cut_short += self._out_of_time
+
+    def _follow(self, beside: Beside, base: int, count: int, until_ns: int) -> None:
+        """Copy what the stack of the buffer, `count` bytes from `base`, shows to be needed too."""
+        copied = memoryview(self._buffer.bytes)[:count]
+        beside.follow(BytesMemory(base, copied, self._arch.byteorder), until_ns)  # type: ignore[arg-type]  # is only read
 
     def _copy_from(self, buffer: CopyBuffer, tid: int, sp: int, end: int) -> tuple[int, int, int]:
         """Copy from the red zone below sp, or, where the page below was never used, from the page of sp.

@@ -15,6 +15,7 @@ from struct import Struct
 from sfsample.core.memory import Memory, Span
 from sfsample.python.layout import Layout, word_in
 from sfsample.python.line_table import LineTable
+from sfsample.python.strings import read_string
 
 ReadMany = Callable[[Sequence[Span]], list[bytes | None]]  # of (address, size), in few calls
 
@@ -23,8 +24,6 @@ _MAX_TEXT = 1 << 16  # characters of a name
 _MAX_TABLE_BYTES = 1 << 20  # of a location table
 _MAX_KNOWN_BYTES = 1 << 26  # of all of them
 _MAX_UNITS = 1 << 26  # instructions of a function
-_ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by bytes of a character
-_COMPACT, _ASCII = 1 << 3, 1 << 4  # behind the three bits of the kind
 _CODE_TYPE = b"code\0"
 _WORD = Struct("<Q")
 _NAME_BYTES = 96  # of a string, from its length on
@@ -90,7 +89,7 @@ class CodeObjects:
             for each in (self._known, self._several, self.trusted):
                 each.clear()
         now = self._keys(addresses, self._read)
-        then = now if paused is None else self._keys(addresses, partial(_from, paused))
+        then = now if paused is None else self._keys(addresses, partial(read_each, paused))
         return [self._code(*each) for each in zip(addresses, then, now, strict=True)]
 
     def _keys(self, addresses: Sequence[int], read: ReadMany) -> list[bytes | None]:
@@ -154,17 +153,7 @@ class CodeObjects:
 
     def _text(self, address: int) -> str | None:
         """Return a string object; it is cut where it is very long."""
-        at = self._layout
-        [data] = self._read([(address, at.string_state + 4)])
-        if data is None:
-            return None
-        length, state = _WORD.unpack_from(data, at.string_length)[0], int.from_bytes(data[-4:], "little")
-        bits = state >> at.kind_bit
-        size, start = bits & 7, at.ascii_data if bits & _ASCII else at.other_data
-        if size not in _ENCODINGS or not bits & _COMPACT:
-            return None
-        [text] = self._read([(address + start, min(length, _MAX_TEXT) * size)]) if length else [b""]
-        return None if text is None else text.decode(_ENCODINGS[size], "replace")
+        return read_string(self._layout, lambda *span: self._read([span])[0], address, _MAX_TEXT)
 
     def _bytes(self, address: int) -> bytes | None:
         """Return the content of a bytes object."""
@@ -175,7 +164,8 @@ class CodeObjects:
         return self._read([(address + self._layout.bytes_data, size)])[0]
 
 
-def _from(memory: Memory, spans: Sequence[Span]) -> list[bytes | None]:
+def read_each(memory: Memory, spans: Sequence[Span]) -> list[bytes | None]:
+    """Return the bytes of each span; see `ReadMany`."""
     return [memory.read(*span) for span in spans]
 
 

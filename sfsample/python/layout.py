@@ -82,7 +82,6 @@ class Layout(NamedTuple):
     interpreters: int  # in _PyRuntime
     interpreter_next: int
     threads: int  # in PyInterpreterState
-    code_generation: int | None
     gil: int | None  # in _PyRuntime: the GIL
     gil_pointer: int | None  # in PyInterpreterState: the address of the GIL
     thread_next: int  # in PyThreadState
@@ -101,14 +100,12 @@ class Layout(NamedTuple):
     owner: int
     is_entry: int | None
     frame_bytes: int
-    tlbc_index: int | None
     code_size: int  # in PyCodeObject
     first_line: int
     code_version: int | None
     filename: int
     qualname: int
     linetable: int
-    co_tlbc: int | None
     code_bytes: int
     type: int  # in PyObject
     type_name: int  # in PyTypeObject
@@ -132,9 +129,9 @@ class Layout(NamedTuple):
 
 
 _OLD: dict[str, Any] = {
-    "free_threaded": False, "interpreters": 40, "interpreter_next": 0, "code_generation": None,
+    "free_threaded": False, "interpreters": 40, "interpreter_next": 0,
     "thread_next": 8, "thread_interpreter": 16, "thread_frame": 56, "instruction": 56, "frame_bytes":
-    72, "tlbc_index": None, "thread_base": None, "co_tlbc": None, "code_size": 16, "filename": 112,
+    72, "thread_base": None, "code_size": 16, "filename": 112,
     "qualname": 128, "linetable": 136, "type": 8, "type_name": 24, "bytes_size": 16, "bytes_data": 32,
     "string_length": 16, "string_state": 32, "kind_bit": 2,
 }  # fmt: skip
@@ -187,7 +184,6 @@ def _from_table(minor: int, free_threaded: bool, at: dict[tuple[str, str], int])
     return Layout(
         minor=minor, free_threaded=free_threaded, interpreters=at["runtime", "interpreters_head"],
         interpreter_next=at["interpreter", "next"], threads=at["interpreter", "threads_head"],
-        code_generation=at.get(("interpreter", "code_object_generation")),
         gil=None, gil_pointer=None if free_threaded else at["interpreter", "ceval_gil"],
         thread_next=at["thread", "next"], thread_interpreter=at["thread", "interp"],
         native_thread_id=at["thread", "native_thread_id"], chunk=chunk, chunk_top=chunk + 8,
@@ -195,11 +191,10 @@ def _from_table(minor: int, free_threaded: bool, at: dict[tuple[str, str], int])
         thread_base=at.get(("thread", "base_frame")), cframe_frame=None,
         cframe_previous=None, executable=at["frame", "executable"], previous=at["frame", "previous"],
         instruction=at["frame", "instr_ptr"], owner=at["frame", "owner"], is_entry=None,
-        frame_bytes=at["frame", "localsplus"], tlbc_index=at.get(("frame", "tlbc_index")),
+        frame_bytes=at["frame", "localsplus"],
         code_size=at["object", "size"], first_line=at["code", "firstlineno"],
         code_version=at["code", "firstlineno"] + 24, filename=at["code", "filename"],
         qualname=at["code", "qualname"], linetable=at["code", "linetable"],
-        co_tlbc=at.get(("code", "co_tlbc")),
         code_bytes=at["code", "co_code_adaptive"], type=at["object", "ob_type"],
         type_name=at["type", "tp_name"], bytes_size=at["bytes", "ob_size"], bytes_data=at["bytes", "ob_sval"],
         string_length=at["string", "length"], string_state=at["string", "state"], ascii_data=ascii_data,

@@ -15,6 +15,7 @@ from struct import Struct, unpack
 from sfsample.python.chain import TAGS, PythonFrame
 from sfsample.python.find import ReadMemory
 from sfsample.python.layout import Layout, word_in
+from sfsample.python.strings import read_string
 
 _TYPE_FLAGS, _TYPE_BASICSIZE, _TYPE_DICTOFFSET = 168, 32, 288
 _CACHED_KEYS = {11: 872, 15: 888}  # ht_cached_keys, where it is not at 880
@@ -27,8 +28,6 @@ _CODE_EXCEPTIONS = 40  # co_exceptiontable
 _FUNCTION_QUALNAME, _DESCRIPTOR_NAME = 40, 24
 _CALLED, SELF = 16, 24  # of a method: what it calls, and the object
 SET_USED = 24
-_ASCII, _COMPACT = 1 << 4, 1 << 3
-_WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 _MAX_READS = 500_000  # of 4 KiB at most, at one look: some 3 s
 _MAX_ADDRESS = 1 << 63
@@ -90,17 +89,9 @@ class Objects:
 
     def text(self, address: int, most: int = _MAX_NAME) -> str | None:
         """Return the first characters of a string object; None: it is none."""
-        at = self.layout
-        data = self.read(address, at.string_state + 4)
-        if data is None or self.type_name(address) != "str":
+        if self.type_name(address) != "str":
             return None
-        bits = int.from_bytes(data[-4:], "little") >> at.kind_bit
-        size, start = bits & 7, at.ascii_data if bits & _ASCII else at.other_data
-        length = min(word_in(data, at.string_length), most)
-        if size not in _WIDTHS or not bits & _COMPACT:
-            return None
-        raw = self.read(address + start, length * size) if length else b""
-        return None if raw is None else raw.decode(_WIDTHS[size], "replace")
+        return read_string(self.layout, self.read, address, most)
 
     def integer(self, address: int) -> int | None:
         """Return an int or bool; None: it is none, or a very large one."""
