@@ -4,8 +4,8 @@ A run belongs to one activation of the evaluation loop.  What ends it lies on th
 frame of that activation: a sentinel frame from 3.12 on, the `_PyCFrame` in 3.11.  So `Run.mark` is an address
 by which the run finds its place among the native frames.
 
-The memory is data of the target: the chain may be torn, may lead anywhere, or in a circle.  A chain that
-breaks goes on at the next mark that is known.
+The memory is data of the target: the chain may be torn, may lead anywhere, or in a circle, as it often does
+where the thread runs while it is read.  A chain that breaks goes on at the next mark that is known.
 
 Source: Include/internal/pycore_interpframe.h and Python/ceval.c of CPython 3.11 to 3.15.
 """
@@ -39,7 +39,8 @@ class Run(NamedTuple):
     """The Python frames of one activation of the evaluation loop, innermost first.
 
     `mark` is an address inside the native frame of the activation; 0: the chain broke before it was seen.
-    `missing` is the address of a frame that is in no copy, behind the last one; 0: there is none.
+    `missing` is the address of a frame that is in no copy, behind the last one, or that was there already, as
+    the chain is a circle; 0: there is none.
     """
 
     frames: tuple[PythonFrame, ...]
@@ -69,15 +70,14 @@ def resumed(memory: Memory, layout: Layout, sentinel: int, end: int = 0) -> Iter
 
 def _by_sentinels(memory: Memory, layout: Layout, address: int, end: int = 0) -> Iterator[Run]:
     frames: list[PythonFrame] = []
+    seen = {0, end}
     read, unpack, size, owner = memory.read, _unpacker(layout), layout.frame_bytes, layout.owner
     sentinels = layout.sentinel_owners
-    for _ in range(_MAX_FRAMES):
-        if address in (0, end):
-            break
+    while len(seen) < _MAX_FRAMES and address not in seen:
+        seen.add(address)
         data = read(address, size)
         if data is None:
-            yield Run(tuple(frames), 0, address)
-            return
+            break
         frame = unpack(address, data)
         if data[owner] in sentinels:
             yield Run(tuple(frames), address)
@@ -85,8 +85,9 @@ def _by_sentinels(memory: Memory, layout: Layout, address: int, end: int = 0) ->
         else:
             frames.append(frame)
         address = frame.previous
-    if frames:
-        yield Run(tuple(frames), 0)
+    missing = 0 if address == end else address
+    if frames or missing:
+        yield Run(tuple(frames), 0, missing)
 
 
 def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
@@ -122,9 +123,10 @@ def _activations(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
         yield from _by_sentinels(memory, layout, address)
         return
     frames: list[PythonFrame] = []
-    unpack = _unpacker(layout)
-    for _ in range(_MAX_FRAMES):
-        data = memory.read(address, layout.frame_bytes) if address else None
+    unpack, seen = _unpacker(layout), {0}
+    while len(seen) < _MAX_FRAMES and address not in seen:
+        seen.add(address)
+        data = memory.read(address, layout.frame_bytes)
         if data is None:
             break
         frames.append(unpack(address, data))

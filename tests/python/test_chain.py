@@ -59,9 +59,10 @@ def test_frame_that_was_not_copied_is_missing():
 
 
 def test_circle_ends():
-    [run] = runs(memory(1, {1: (0xA0, 2, THREAD), 2: (0xB0, 1, THREAD)}), NEW, STATE)
-    assert run.mark == 0
-    assert len(run.frames) <= 100_000
+    copy = memory(1, {1: (0xA0, 2, THREAD), 2: (0xB0, 1, THREAD)})
+    assert [*runs(copy, NEW, STATE)] == [Run((frame(1, 0xA0, 2), frame(2, 0xB0, 1)), 0, at(1))]
+    copy = memory(1, {1: (0xA0, 2, THREAD), 2: (0, 1, SENTINEL)})
+    assert [*runs(copy, NEW, STATE)] == [Run((frame(1, 0xA0, 2),), at(2)), Run((), 0, at(1))]
 
 
 CFRAME_SLOT, OTHER = 4, 5
@@ -91,6 +92,13 @@ def test_entry_frames_split_the_chain_of_3_11():
     assert [*runs(old_memory(), OLD, STATE)] == [
         Run((frame(1, 0xB0, 2), frame(2, 0xC0, 3)), at(CFRAME_SLOT)), Run((frame(3, 0xD0),), at(OTHER)),
     ]  # fmt: skip
+
+
+def test_circle_of_3_11_ends():
+    copy = bytearray(old_memory().data)
+    struct.pack_into("<Q", copy, SLOT * 3 + OLD.previous, at(3))
+    *_, last = runs(BytesMemory(BASE, bytes(copy)), OLD, STATE)
+    assert last == Run((), 0, at(3))
 
 
 def test_activation_that_begins_has_no_frame():
