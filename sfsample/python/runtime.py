@@ -106,9 +106,12 @@ class PythonRuntime:
     def stack(self, tid: int, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
         """Return the Python frames of a thread, by what was copied of it; None: it has none."""
         plan = self._plans.get(tid)
-        if plan is None or not self._is_of(tid, plan, memory):
-            self.forget(tid)
+        if plan is None:
             return None
+        if not self._is_of(tid, plan, memory):
+            del self._plans[tid]
+            self._created = ()  # list the threads anew
+            return None if self.plan(tid) is None else PythonStack((), False)
         if memory.word(plan.states[0]) is None:  # nothing of it was copied
             del self._plans[tid]
             return PythonStack((), False)
@@ -134,11 +137,6 @@ class PythonRuntime:
         """Return the GIL of a thread as it is now; None: it is unknown, or there is none."""
         plan = self._plans.get(tid)
         return None if plan is None else read_gil(self._interpreter, plan.states[0], self._read)
-
-    def forget(self, tid: int) -> None:
-        """Look for a thread anew, as it has ended or was not there."""
-        self._plans.pop(tid, None)
-        self._states.pop(tid, None)
 
     def _is_of(self, tid: int, plan: Plan, memory: Memory) -> bool:
         """Whether the thread states that were copied are still those of the thread."""

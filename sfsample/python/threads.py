@@ -21,11 +21,16 @@ _MAX_THREADS = 100_000  # of one interpreter
 
 
 def thread_states(interpreter: Interpreter, read: ReadMemory) -> dict[int, list[int]]:
-    """Return the addresses of the thread states by thread id, as the target's pid namespace has it."""
+    """Return the addresses of the thread states by thread id, as the target's pid namespace has it.
+
+    In 3.11 the state of a thread that has not begun has the id of its creator, whose own state is older.
+    """
     layout, found = interpreter.layout, dict[int, list[int]]()
     for owner in _interpreters(interpreter, read):
-        for state, tid in _threads(layout, owner, read):
-            found.setdefault(tid, []).append(state)
+        states = [*_threads(layout, owner, read)]
+        oldest = {tid: state for state, tid in states}
+        for state, tid in states:
+            found.setdefault(tid if state == oldest[tid] else UNBORN, []).append(state)
     return found
 
 
@@ -51,7 +56,7 @@ def _interpreters(interpreter: Interpreter, read: ReadMemory) -> Iterator[int]:
 
 
 def _threads(layout: Layout, owner: int, read: ReadMemory) -> Iterator[tuple[int, int]]:
-    """Yield the address and the thread id of the thread states of one interpreter."""
+    """Yield the address and the thread id of the thread states of one interpreter, the newest first."""
     at = word_in(read(owner + layout.threads, 8))
     seen = set[int]()
     while at not in seen and len(seen) < _MAX_THREADS:

@@ -151,6 +151,20 @@ def test_running_program_has_only_possible_stacks(python):
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=str)
+def test_thread_that_starts_others_keeps_its_frames(python):
+    with started(python, "python_threads.py") as (target, _):
+        options = sfsample.RecordOptions(rate=500, python=PythonView.ONLY, perf_events=False)
+        report = named(sfsample.record(target.pid, 2, options))
+        native, python_only = 0, 0
+        for stack in report.stacks:
+            has_python = report.frames[stack.frames[-1]].kind == "p"
+            python_only += stack.weights[0] * has_python
+            native += stack.weights[0] * (not has_python)
+        assert python_only > 10 * native  # threads that begin or end have none
+        assert_untraced(target.pid)
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=str)
 def test_function_that_was_dropped_is_not_taken_for_the_next_one(python):
     with started(python, "python_dropped.py") as (target, _):
         options = sfsample.RecordOptions(rate=500, python=PythonView.ONLY, perf_events=False)
