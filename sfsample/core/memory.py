@@ -17,7 +17,8 @@ Vaddr = NewType("Vaddr", int)  # as stated in the ELF file: address - load bias
 
 _READ_BYTES = 64  # that a counted reading counts for, besides its own
 _SMALL_BYTES = 144  # of a piece
-_ADDRESS_LIMIT = 1 << 64
+ADDRESS_SPACE = 1 << 64  # bytes
+USER_SPACE = 1 << 63  # bytes from 0, in which all that a process has lies
 _WORDS = {"little": Struct("<Q"), "big": Struct(">Q")}
 
 Span = tuple[int, int]  # an address and a size in bytes
@@ -157,7 +158,7 @@ class JointMemory:
         have, offset = self._small.get(address, (-1, 0))
         if 0 <= size <= have:
             return offset
-        index = bisect_right(self._large, (address, _ADDRESS_LIMIT)) - 1
+        index = bisect_right(self._large, (address, ADDRESS_SPACE)) - 1
         if index >= 0 and size >= 0:
             begin, end, offset = self._large[index]
             if address + size <= end:

@@ -16,11 +16,10 @@ from time import perf_counter_ns
 from typing import Protocol
 
 from sfsample.core.arch import ByteOrder
-from sfsample.core.memory import BytesMemory, JointMemory, Span
+from sfsample.core.memory import USER_SPACE, BytesMemory, JointMemory, Span
 from sfsample.process.vm import CopyBuffer, readv
 
 _MAX_CALLS = 5  # for the pieces of a plan; each call but the last ends at one that cannot be read
-_ADDRESS_LIMIT = 1 << 63  # of what a process can have; pointers of the target may be anything
 _FOLLOWED_BYTES = 1 << 19  # that are copied though they were not foreseen
 
 
@@ -75,7 +74,7 @@ class Room:
     def copy(self, address: int, size: int) -> int:
         """Copy a piece; return the position of its first word, or -1 where it cannot be read."""
         at, remote = self._used, self._remote
-        if address >= _ADDRESS_LIMIT:
+        if address >= USER_SPACE:
             return -1
         remote[0], remote[1] = address, size
         if at + size > len(self.bytes) or self.is_late() or self.read(self._pid, at, size, self._one) < size:
@@ -85,7 +84,7 @@ class Room:
 
     def copy_all(self, pieces: Sequence[Span]) -> None:
         """Copy pieces together, but for those that cannot be read, and others where these are many."""
-        left = [piece for piece in pieces if piece[0] < _ADDRESS_LIMIT]
+        left = [piece for piece in pieces if piece[0] < USER_SPACE]
         for _ in range(_MAX_CALLS):
             size = sum(size for _, size in left)
             if not left or self.is_late() or self._used + size > len(self.bytes):

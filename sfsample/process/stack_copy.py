@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from mmap import PAGESIZE
 
 from sfsample.core.arch import Arch
-from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
+from sfsample.core.memory import ADDRESS_SPACE, BytesMemory, Memory, PiecewiseMemory
 from sfsample.core.stack import Found, Stack, StopReason, found_of
 from sfsample.process.beside import Beside
 from sfsample.process.thread import Thread
@@ -29,7 +29,6 @@ _MAX_OTHER_STACKS = 6  # stacks that a thread's own stack leads to
 _SAVED_REGISTERS_BYTES = 512  # below a return address, where its frame may have saved registers
 _PIECE_BYTES = 128 * 1024  # copied between two checks of the time limit
 _NO_LIMIT_NS = 1 << 63
-_ADDRESS_LIMIT = 1 << 64
 _REHEARSED_BYTES = 1024  # at the top of the stack, read in advance to warm the CPU's caches
 
 StackExtent = Callable[[int], tuple[int, int] | None]
@@ -66,7 +65,7 @@ class StackCopy:
     def fill(self, thread: Thread, sp: int, until_ns: int = _NO_LIMIT_NS) -> None:
         """Copy the stack from `sp`; after `until_ns` (perf_counter_ns) only its first piece."""
         tid, (low, high) = thread.tid, thread.stack_extent
-        end = high if low <= sp < high else _ADDRESS_LIMIT
+        end = high if low <= sp < high else ADDRESS_SPACE
         self._until_ns, self._out_of_time = until_ns, False
         self._beside = thread.beside
         self._base, self._requested, self._count = self._copy_from(self._buffer, tid, sp, end)
@@ -121,7 +120,7 @@ class StackCopy:
     def _copy_extra(self, tid: int, sp: int) -> None:
         """Copy another stack, if there is a buffer left."""
         if len(self._extra) < len(self._spares) and not self._out_of_time:
-            start, _, count = self._copy_from(self._spares[len(self._extra)], tid, sp, _ADDRESS_LIMIT)
+            start, _, count = self._copy_from(self._spares[len(self._extra)], tid, sp, ADDRESS_SPACE)
             self._extra.append((start, count))
 
     def _copy_interrupted(self, tid: int) -> None:

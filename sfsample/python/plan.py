@@ -34,7 +34,7 @@ _MAX_TOGETHER = 16  # frames that are copied at a time
 _MAX_HEADERS = 200  # of code objects
 
 
-class Room(Protocol):
+class Copying(Protocol):
     """What a plan sees of `process.beside.Room`; `words` are the 8-byte words of all copies of a thread.
 
     `is_whole`: the groups of the plan are there, one behind the other.
@@ -81,7 +81,7 @@ class Plan:
 
     # -- in the pause
 
-    def follow(self, room: Room, stack: BytesMemory) -> None:
+    def follow(self, room: Copying, stack: BytesMemory) -> None:
         """Copy what is needed beyond the groups; see `process.beside.BesidePlan`."""
         layout, codes = self._layout, dict.fromkeys(self._untrusted)
         for number, state in enumerate(self.states):
@@ -99,7 +99,7 @@ class Plan:
         if codes:
             self._copy_headers(room, [*codes][:_MAX_HEADERS])
 
-    def _follow_chunks(self, room: Room, at: int) -> None:
+    def _follow_chunks(self, room: Copying, at: int) -> None:
         for _ in range(_MAX_CHUNKS):
             if not at or room.find(at, _CHUNK_HEADER) >= 0:
                 return
@@ -108,7 +108,7 @@ class Plan:
                 return
             at = room.words[place]
 
-    def _follow_frames(self, room: Room, stack: BytesMemory, ends: Span, codes: dict[int, None]) -> None:
+    def _follow_frames(self, room: Copying, stack: BytesMemory, ends: Span, codes: dict[int, None]) -> None:
         """Copy the frames of one thread state that are in no copy; note code objects that are not known.
 
         `ends`: the first frame, and the one at which the chain ends.  Where some frames are as they were in
@@ -141,7 +141,7 @@ class Plan:
                 codes[code], same, seen = None, 0, 0
             at = now[0]
 
-    def _copy_frame(self, room: Room, at: int) -> int:
+    def _copy_frame(self, room: Copying, at: int) -> int:
         """Copy a frame that is in no copy; return the position of its first word, or -1."""
         layout = self._layout
         for begin in self._newest:  # this chunk was copied in part
@@ -155,7 +155,7 @@ class Plan:
         room.copy_all([(frame, layout.frame_bytes) for frame in found])
         return room.find(found[0], layout.frame_bytes)
 
-    def _copy_headers(self, room: Room, codes: list[int]) -> None:
+    def _copy_headers(self, room: Copying, codes: list[int]) -> None:
         """Copy what tells code objects from others that may lie at their addresses later."""
         layout = self._layout
         headers = [header_of(layout, code) for code in codes]

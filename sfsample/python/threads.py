@@ -8,13 +8,12 @@ thread.
 from collections.abc import Iterator
 from itertools import islice
 
-from sfsample.core.memory import Span
+from sfsample.core.memory import USER_SPACE, Span
 from sfsample.python.find import Interpreter, ReadMemory
 from sfsample.python.layout import Layout, word_in
 
 _MAX_INTERPRETERS = 1000
 _MAX_COUNTERS = 64
-_ADDRESS_LIMIT = 1 << 62
 TORN = -1  # the thread id of a state that shows that the list has changed while it was read
 UNBORN = 0  # that of a thread that has not begun yet
 _MAX_THREADS = 100_000  # of one interpreter
@@ -41,7 +40,7 @@ def counters(interpreter: Interpreter, read: ReadMemory) -> tuple[Span, ...]:
     (`threads.next_unique_id`).
     """
     layout = interpreter.layout
-    owners = (at for at in islice(_interpreters(interpreter, read), _MAX_COUNTERS) if at < _ADDRESS_LIMIT)
+    owners = (at for at in islice(_interpreters(interpreter, read), _MAX_COUNTERS) if at < USER_SPACE)
     return ((interpreter.runtime + layout.interpreters, 8), *((at + layout.threads - 8, 8) for at in owners))
 
 

@@ -82,15 +82,26 @@ class ProcessSampler:
 
     # -- one tick
 
-    def tick(self, at_ns: int, woken: WakeUp, *, refresh: bool, go_on: Callable[[], bool]) -> bool:
+    @property
+    def thread_count(self) -> int:
+        """How many threads the process has, as far as is known."""
+        return len(self._threads)
+
+    def tick(
+        self, at_ns: int, woken: WakeUp, *, spread: int, refresh: bool, go_on: Callable[[], bool]
+    ) -> bool:
         """Sample every thread that is due; False when the process has ended.
 
         There may be thousands: `go_on` is called now and then, and may release threads that sfsample holds in
-        other processes; when it returns False, the recording is over, and the rest is left.
+        other processes; when it returns False, the recording is over, and the rest is left.  `spread`: see
+        `spread_of`.
         """
         before_ns = self._recorder.now.at_ns
-        self._recorder.now = TickTime(self._recorder.now.number + 1, at_ns)
-        if not (refresh and self._has_run) and self._is_quiet():
+        tick = self._recorder.now.number + 1
+        self._recorder.now = TickTime(tick, at_ns)
+        due = self._threads.due(tick)
+        if not (refresh and self._has_run) and self._is_quiet(due):
+            self._threads.give_next_turn(due, tick, spread)
             return True
         self._has_run = not refresh  # a change that /proc shows late is seen by the refresh after it
         self.collect()
@@ -98,30 +109,29 @@ class ProcessSampler:
         if not self._follow_changes(before_ns, refresh=refresh):
             return False
         self._not_asked.clear()
-        for thread in self._due(go_on):
-            self._take_turn(thread, woken)
+        for thread in self._in_turn([*due, *self._threads.due(tick)], go_on):
             if not thread.gone:
-                self._threads.give_next_turn([thread], self._recorder.now.number)
+                self._take_turn(thread, woken)
+            self._threads.give_next_turn([thread], tick, spread)
         self._wait_for_pending(woken.at_ns + self._max_pause_ns)
         return True
 
-    def _is_quiet(self) -> bool:
-        """Return whether no thread has run, so that nothing can have changed: no birth, no execve.
+    def _is_quiet(self, due: list[SampledThread]) -> bool:
+        """Return whether no thread that is due has run; then that was their turn.
 
-        Only a process with few threads, all of which slept, can be quiet; then that was their turn.
+        Births and an execve are seen when the thread that made them is due.
         """
-        threads = self._threads.all_if_always_due(self._recorder.now.number)
-        if self._pending or not threads or any(map(_may_have_run, threads)):
+        if self._pending or not self._threads or any(map(_may_have_run, due)):
             return False
-        self._recorder.count_idle(threads)
+        self._recorder.count_idle(due)
         return True
 
-    def _due(self, go_on: Callable[[], bool]) -> Iterator[SampledThread]:
+    def _in_turn(self, due: list[SampledThread], go_on: Callable[[], bool]) -> Iterator[SampledThread]:
         """Yield the threads that are due: those that ran lately, then those that were off their CPU.
 
         In between, collect threads that have stopped by now.
         """
-        due = sorted(self._threads.due(self._recorder.now.number), key=_turn)
+        due.sort(key=_turn)
         collected_ns = time.perf_counter_ns()
         for position, thread in enumerate(due):
             if time.perf_counter_ns() - collected_ns >= _COLLECT_NS:
@@ -195,9 +205,9 @@ class ProcessSampler:
     def _sample(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
         files, recorder, wall = thread.files, self._recorder, self._wall
         recorder.flush(thread)
-        thread.forget_idle_time()
         thread.file_holder = thread.files.holder
         used_ns = recorder.charge(thread, counters)
+        thread.note_run(recorder.now, wall=wall)
         seldom = is_seldom(used_ns, recorder.now.at_ns - thread.counted.at_ns)
         if seldom and wall and self._capturer.stop_breaks_call(thread.process_thread):
             self._capturer.wait_until_asleep(thread.process_thread, woken.at_ns + self._max_pause_ns)

@@ -27,11 +27,13 @@ from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.schedule import Schedule, uniform
+from sfsample.recording.thread_table import spread_of
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_SLEEP_S = 0.1  # between two questions whether to stop
 _MAX_STOP_WAIT_S = 0.001  # for a thread that did not stop in time: of several, a signal tells of one
-_REFRESH_S = 1.0  # between two checks whether a library was replaced by another at the same place
+_REFRESH_S = 1.0  # between two checks whether a library was replaced by another at the same place, at least
+_REFRESHED_PER_S = 10  # processes
 _LATENESS_S = 1.0  # between two messages that ticks were missed
 _OPEN_FIRST_S, _OPEN_LATER_S = 1.0, 0.05  # to open new descendants: before the first tick, in each
 
@@ -189,16 +191,17 @@ class PtraceSampler:
         now = self._clock.now()
         refresh = now >= self._refresh_at
         if refresh:
-            self._refresh_at = now + _REFRESH_S
+            self._refresh_at = now + max(_REFRESH_S, len(self._samplers) / _REFRESHED_PER_S)
 
         def collect_and_go_on() -> bool:
             self.collect()
             return go_on()
 
         self._open_descendants(_OPEN_LATER_S, force=refresh)
+        spread = spread_of(sum(sampler.thread_count for sampler in self._samplers))
         for sampler in tuple(self._samplers):
             self.collect()
-            if not sampler.tick(at_ns, woken, refresh=refresh, go_on=collect_and_go_on):
+            if not sampler.tick(at_ns, woken, spread=spread, refresh=refresh, go_on=collect_and_go_on):
                 self._end(sampler)
             elif not sampler.collect() and sampler not in self._pending:
                 self._pending.append(sampler)

@@ -108,10 +108,8 @@ class Recorder:
         now, prompt = self.now, self._profile.prompt
         for thread in threads:
             if thread.last_stack is None:
-                thread.idle_ticks += now.number - thread.counted.number
                 thread.counted = now
                 continue
-            thread.idle_ticks += now.number - max(thread.idle_until.number, thread.counted.number)
             thread.idle_until = now
             if prompt or now.at_ns - thread.counted.at_ns >= thread.flush_ns:
                 thread.flush_ns = min(2 * thread.flush_ns, _MAX_FLUSH_NS)

@@ -1,10 +1,11 @@
 """Says which threads of a process are due at a tick.
 
-Of fewer than 16 threads each is due at every tick.  Of more, threads that have long been idle take turns: the
-next turn comes after a random number of ticks, at most a quarter of the time that the thread has been idle,
-and such that about 16 idle threads are due in one tick.  A sample stands for all ticks since the one before:
-that is exact for a thread whose scheduler counters have not changed, and right on average for one whose
-counters have, because the turns are random.
+Where all processes of a recording have fewer than 16 threads, each is due at every tick.  Of more, threads
+that have long been quiet take turns: the next turn comes after a random number of ticks, at most a quarter of
+the time that the thread has been quiet, and such that about 16 of them, in all processes, are due in a tick.
+A thread is quiet while it does not run (cpu mode), or hardly ever (wall mode: timers of idle services).  A
+sample stands for all ticks since the one before: that is exact for a thread whose scheduler counters have not
+changed, and right on average for one whose counters have, because the turns are random.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +19,7 @@ from sfsample.recording.schedule import uniform
 
 _FULL_TURN_THREADS = 16
 _MAX_TICKS_BETWEEN_TURNS = 64
+_QUIET_SHARE = 1 / 400  # of the time in which a thread runs hardly ever
 FLUSH_NS = 1_000_000_000  # idle time after which the samples of a thread that does not run are counted
 _tid_of = attrgetter("tid")
 
@@ -26,16 +28,17 @@ class SampledThread:
     """A thread of a recording, between two of its samples.
 
     `counted` is the tick up to which samples of it were counted, `idle_until` the tick up to which it is
-    known not to have run.  `last` is where its frames were in its last sample.
+    known not to have run.  `last` is where its frames were in its last sample.  Since `quiet_since` it
+    has run hardly ever.
 
     While the scheduler's counters are still `off_cpu_counters`, the thread has not run, and `last_stack` is
     counted again; None: samples of it do not count until it has run (cpu mode).
     """
 
     __slots__ = (
-        "counted", "counted_start_time", "file_holder", "files", "flush_ns", "gone", "idle_ticks",
-        "idle_until", "last", "last_stack", "name", "off_cpu_counters", "process_thread", "ran_ns",
-        "start_time", "stopped_ns", "tid", "uncounted_cpu_ns",
+        "counted", "counted_start_time", "file_holder", "files", "flush_ns", "gone", "idle_until",
+        "last", "last_stack", "name", "off_cpu_counters", "process_thread", "quiet_ran_ns", "quiet_since",
+        "ran_ns", "start_time", "stopped_ns", "tid", "uncounted_cpu_ns",
     )  # fmt: skip
 
     def __init__(self, thread: Thread, counted: TickTime, ran_ns: int) -> None:
@@ -48,21 +51,28 @@ class SampledThread:
             None  # whose /proc files were read when it was due (`ThreadFiles.holder`)
         )
         self.counted_start_time = -1  # when it was counted in `Stats.threads`: an id can be reused
-        self.counted = self.idle_until = counted
+        self.counted = self.idle_until = self.quiet_since = counted
         self.off_cpu_counters: bytes | None = None
         self.last_stack: tuple[Stack, Places] | None = None
         self.flush_ns = FLUSH_NS
         self.last = Located()
         self.ran_ns = ran_ns  # its CPU time at its last turn
+        self.quiet_ran_ns = ran_ns  # at the turn `quiet_since`
         self.uncounted_cpu_ns = 0  # CPU time that no sample stands for yet
         self.stopped_ns = 0  # for how long sfsample has held it, in all
-        self.idle_ticks = 0  # for which it has not run
         self.gone = False
 
-    def forget_idle_time(self) -> None:
+    def note_run(self, now: TickTime, *, wall: bool) -> None:
         """Note that the thread has run: what it did when it was off the CPU no longer holds."""
-        self.idle_ticks, self.flush_ns = 0, FLUSH_NS
-        self.last_stack = self.off_cpu_counters = None
+        self.flush_ns, self.last_stack, self.off_cpu_counters = FLUSH_NS, None, None
+        ran_ns, time_ns = self.ran_ns - self.quiet_ran_ns, now.at_ns - self.quiet_since.at_ns
+        if not (wall and 0 <= ran_ns <= _QUIET_SHARE * time_ns):
+            self.quiet_since, self.quiet_ran_ns = now, self.ran_ns
+
+
+def spread_of(threads: int) -> int:
+    """Return for how many ticks at most a quiet thread is not due, in a recording of so many threads."""
+    return min(2 * (threads // _FULL_TURN_THREADS), _MAX_TICKS_BETWEEN_TURNS)
 
 
 class ThreadTable:
@@ -73,8 +83,6 @@ class ThreadTable:
         self._threads: dict[int, SampledThread] = {}
         self._due: dict[int, list[SampledThread]] = {}
         self._due_next: list[SampledThread] = []
-        # most ticks that an idle thread is not due, by the number of threads; 0: all are due at each tick
-        self._spread = 0
 
     def __iter__(self) -> Iterator[SampledThread]:
         return iter(self._threads.values())
@@ -86,36 +94,30 @@ class ThreadTable:
         """Add a thread that is due at `tick`."""
         self._threads[thread.tid] = thread
         self._due.setdefault(tick, []).append(thread)
-        self._set_spread()
-
-    def _set_spread(self) -> None:
-        self._spread = min(2 * (len(self._threads) // _FULL_TURN_THREADS), _MAX_TICKS_BETWEEN_TURNS)
 
     def drop(self, thread: SampledThread) -> None:
         """Forget a thread that has ended."""
         thread.gone = True
-        if self._threads.get(thread.tid) is thread:
+        if self._has(thread):
             del self._threads[thread.tid]
-            self._set_spread()
 
     def compare(self, tids: Iterable[int]) -> tuple[list[int], list[SampledThread]]:
         """Return the ids that are new, and the threads that are no longer there."""
         now = set(tids)
         return sorted(now - self._threads.keys()), [t for t in self if t.tid not in now]
 
-    def all_if_always_due(self, tick: int) -> list[SampledThread]:
-        """Return all threads, if there are so few that each is due at every tick; [] if one is new."""
-        return [] if self._spread or tick in self._due else [*self._threads.values()]
-
     def due(self, tick: int) -> list[SampledThread]:
         """Return the threads that are due now, by id; each must be given its next turn."""
         due, self._due_next = [*self._due_next, *self._due.pop(tick, ())], []
-        return sorted([thread for thread in due if not thread.gone], key=_tid_of)
+        return sorted((thread for thread in due if self._has(thread)), key=_tid_of)
 
-    def give_next_turn(self, threads: Iterable[SampledThread], tick: int) -> None:
-        """Say when threads that were due at `tick` are due again."""
+    def _has(self, thread: SampledThread) -> bool:
+        return self._threads.get(thread.tid) is thread
+
+    def give_next_turn(self, threads: Iterable[SampledThread], tick: int, spread: int) -> None:
+        """Say when threads that were due at `tick` are due again; see `spread_of`."""
         for thread in threads:
-            most_skipped = min(self._spread, thread.idle_ticks // 4)
+            most_skipped = min(spread, (tick - thread.quiet_since.number) // 4)
             skipped = int(self._random() * most_skipped) if most_skipped else 0
             if skipped:
                 self._due.setdefault(tick + 1 + skipped, []).append(thread)

@@ -1,4 +1,4 @@
-"""Starts threads all the time while it runs itself, so that it is often sampled before a new one has begun."""
+"""Starts threads all the time while it runs itself, and is sampled before a new one has begun."""
 
 import _thread
 import json

@@ -99,11 +99,10 @@ def test_call_returns_only_for_a_handler(monkeypatch, number, returned):
 @pytest.mark.parametrize("seen", [True, False], ids=["status seen", "stops after the poll"])
 def test_call_of_a_thread_that_stops_late_begins_again(monkeypatch, seen):
     poll = Tracer._poll
-    polled: list[int] = []
+    pending = False
 
     def late(self: Tracer, tid: int) -> tuple[int, int]:
-        polled.append(tid)
-        if len(polled) == 1:
+        if not pending:
             return 0, 0
         wait_until(lambda: states(tid) == {"t"}, "it has stopped")
         return poll(self, tid) if seen else (0, 0)
@@ -111,8 +110,10 @@ def test_call_of_a_thread_that_stops_late_begins_again(monkeypatch, seen):
     monkeypatch.setattr(Tracer, "_poll", late)
 
     def work(_stop):
+        nonlocal pending
         tracer = Tracer(target.pid, AMD64)
         assert tracer.stop(StopRequest(target.pid), 0).pending
+        pending = True
         assert tracer.release_pending()
 
     with started([sys.executable, "-c", SLEEPER, "{fd}"]) as target:

@@ -14,33 +14,31 @@ from sfsample.python.layout import layout_of
 from tests.builders.core_builder import Load, core, prstatus
 
 LAYOUT = layout_of(0x030C01F0)
-BASE, TID, THREADS = 0x10000, 7, 40
-OWNER, CFRAME, FRAME, STATES = BASE + 0x100, BASE + 0x200, BASE + 0x300, BASE + 0x1000
-LIMIT = 30_000_000  # bytes
+BASE, TID, SIZE = 0x10000, 7, 0x20000
+OWNER, CFRAME, STATE, FRAME = BASE + 0x100, BASE + 0x200, BASE + 0x300, BASE + 0x1000
+LIMIT = 500_000  # bytes
 FRAMES = [Frame(1, BASE, BASE + 0x80, "context", True)]
 
 
 def hostile() -> CoreProcess:
-    """Return a core file in which all states are of one thread, and their frames go round in a circle."""
-    data = bytearray(0x10000)
+    """Return a core file with a thread that has a frame at each word."""
+    data = bytearray(SIZE)
 
     def put(address: int, word: int) -> None:
         pack_into("<Q", data, address - BASE, word)
 
     put(BASE + LAYOUT.interpreters, OWNER)
-    put(OWNER + LAYOUT.threads, STATES)
+    put(OWNER + LAYOUT.threads, STATE)
     put(CFRAME, FRAME)
-    put(FRAME + LAYOUT.previous, FRAME)
-    for state in range(STATES, STATES + THREADS * 0x100, 0x100):
-        put(state + LAYOUT.thread_next, state + 0x100)
-        put(state + LAYOUT.thread_interpreter, OWNER)
-        put(state + LAYOUT.native_thread_id, TID)
-        put(state + LAYOUT.thread_frame, CFRAME)
-    put(STATES + (THREADS - 1) * 0x100 + LAYOUT.thread_next, 0)
+    for frame in range(FRAME, BASE + SIZE - 0x100, 8):
+        put(frame + LAYOUT.previous, frame + 8)
+    put(STATE + LAYOUT.thread_interpreter, OWNER)
+    put(STATE + LAYOUT.native_thread_id, TID)
+    put(STATE + LAYOUT.thread_frame, CFRAME)
     return CoreProcess(ElfImage(core(prstatus(TID, bytes(27 * 8)), Load(BASE, bytes(data), flags=6)), "core"))
 
 
-def test_circles_of_frames_are_read_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_without_end_are_read_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     process, bytes_read = hostile(), 0
     read = process.memory.read
 

@@ -1,10 +1,14 @@
-"""Threads that run are due at every tick; many idle threads take turns."""
+"""Threads that run are due at every tick; many quiet threads take turns."""
 
 from random import Random
 
+import pytest
+
 from sfsample.recording.sample import BEGINNING, TickTime
-from sfsample.recording.thread_table import SampledThread, ThreadTable
+from sfsample.recording.thread_table import SampledThread, ThreadTable, spread_of
 from tests.builders.threads import thread as new_thread
+
+TICK_NS = 10_000_000
 
 
 def table_of(count: int, random=lambda: 0.999) -> ThreadTable:
@@ -14,16 +18,18 @@ def table_of(count: int, random=lambda: 0.999) -> ThreadTable:
     return table
 
 
-def turns(table: ThreadTable, ticks: int, *, idle: bool = True) -> list[list[int]]:
-    """Return the ids of the threads that are due at each tick; `idle`: no thread runs."""
+def turns(table: ThreadTable, ticks: int, *, ran_ns: int = 0, wall: bool = True) -> list[list[int]]:
+    """Return the ids of the threads that are due at each tick; each runs for `ran_ns` between two turns."""
     due_tids = []
+    spread = spread_of(len(table))
     for tick in range(1, ticks + 1):
         due = table.due(tick)
         due_tids.append([thread.tid for thread in due])
         for thread in due:
-            thread.idle_ticks = thread.idle_ticks + tick - thread.counted.number if idle else 0
-            thread.counted = TickTime(tick, 0)
-            table.give_next_turn([thread], tick)
+            thread.ran_ns += ran_ns
+            if ran_ns:
+                thread.note_run(TickTime(tick, tick * TICK_NS), wall=wall)
+            table.give_next_turn([thread], tick, spread)
     return due_tids
 
 
@@ -32,11 +38,11 @@ def test_few_threads_are_due_at_every_tick():
 
 
 def test_running_threads_are_due_at_every_tick():
-    assert turns(table_of(1000), 20, idle=False) == [list(range(1000))] * 20
+    assert turns(table_of(1000), 20, ran_ns=TICK_NS // 10) == [list(range(1000))] * 20
 
 
 def test_many_idle_threads_take_turns():
-    """The ticks between two turns are at most a quarter of the idle ticks, and at most 64."""
+    """The ticks between two turns are at most a quarter of the quiet ticks, and at most 64."""
     seen = turns(table_of(1000), 400)
     last: dict[int, int] = {}
     for tick, tids in enumerate(seen, 1):
@@ -45,6 +51,26 @@ def test_many_idle_threads_take_turns():
             last[tid] = tick
     assert seen[:4] == [list(range(1000))] * 4
     assert min(last.values()) > 400 - 65  # each thread has had a turn lately
+
+
+@pytest.mark.parametrize(("ran_ns", "wall", "is_quiet"), [
+    (TICK_NS // 500, True, True), (TICK_NS // 500, False, False), (TICK_NS // 300, True, False),
+])  # fmt: skip
+def test_thread_that_hardly_ever_runs_is_quiet_in_wall_mode(ran_ns, wall, is_quiet):
+    """It is so by what it has used since it is quiet, not only since its last turn."""
+    table = table_of(64)
+    assert (len(turns(table, 100, ran_ns=ran_ns, wall=wall)[50]) < 64) == is_quiet
+
+
+def test_thread_that_becomes_busy_is_due_at_every_tick_again():
+    table = table_of(64)
+    turns(table, 100)
+    tick, due = next((tick, due) for tick in range(101, 200) if (due := table.due(tick)))
+    for thread in due:
+        thread.ran_ns += TICK_NS
+        thread.note_run(TickTime(tick, tick * TICK_NS), wall=True)
+    table.give_next_turn(due, tick, spread_of(64))
+    assert table.due(tick + 1) == due
 
 
 def test_random_turns_spread_threads_over_ticks():
@@ -62,21 +88,10 @@ def test_ended_threads_have_no_turn():
     assert (new, [thread.tid for thread in gone]) == ([7], [0])
 
 
-def test_few_returns_all_threads_when_none_is_new():
-    table = table_of(15)
-    assert table.all_if_always_due(1) == [], "all are new"
-    turns(table, 3)
-    assert [thread.tid for thread in table.all_if_always_due(4)] == list(range(15))
-    table.add(SampledThread(new_thread(15), BEGINNING, 0), 4)
-    assert table.all_if_always_due(4) == table.all_if_always_due(5) == []
-
-
 def test_deferred_turns_remain_when_threads_become_few():
     table = table_of(64)
     turns(table, 40)
     for thread in list(table)[3:]:
         table.drop(thread)
-    busy_ticks = [tick for tick in range(41, 60) if not table.all_if_always_due(tick)]
 
-    assert busy_ticks
-    assert {thread.tid for tick in busy_ticks for thread in table.due(tick)} == {0, 1, 2}
+    assert {thread.tid for tick in range(41, 60) for thread in table.due(tick)} == {0, 1, 2}
