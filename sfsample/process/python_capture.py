@@ -64,7 +64,7 @@ class PythonCapture:
             self._find()
         runtime, known = self._runtime, thread.beside
         plan = None if runtime is None else runtime.plan(self._native_id(thread))
-        if plan is None and runtime is not None and self._id_before_fork is None and thread.tid == self._pid:
+        if plan is None and runtime is not None and self._id_before_fork != 0 and thread.tid == self._pid:
             self._id_before_fork = self._find_id_before_fork()
             plan = runtime.plan(self._native_id(thread))
         if plan is None:
@@ -76,7 +76,15 @@ class PythonCapture:
         """Return the Python frames of a thread by what was captured; None: it has none."""
         if self._runtime is None or thread.beside is None:
             return None
-        return self._runtime.stack(self._native_id(thread), memory, frames)
+        found = self._runtime.stack(self._native_id(thread), memory, frames)
+        is_lost = found is not None and not found.is_whole and not found.activations
+        return None if is_lost and not self._is_in_interpreter(frames) else found
+
+    def _is_in_interpreter(self, frames: Sequence[Frame]) -> bool:
+        """Whether any native frame is one of the interpreter: a thread that begins or ends has none."""
+        find, mapping = self._process.modules.find, self._mapping
+        own = None if mapping is None else find(mapping.start)
+        return any(find(frame.pc) is own for frame in frames)
 
     def over_breaks(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack, resume: Resume) -> Stack:
         """Return a stack that ends too early continued behind Python's evaluation loop, or as it is.

@@ -25,7 +25,6 @@ from sfsample.python.threads import TORN, UNBORN, counters, thread_states
 
 _MAX_LISTS = 3  # of threads, where they come and go meanwhile
 _MAX_REHEARSED = 1000  # frames
-_MAX_UNBORN_LISTS = 100  # for a thread that does not begin
 
 
 class ReadNow:
@@ -53,19 +52,28 @@ class PythonRuntime:
         self._states: dict[int, list[int]] = {}  # by thread id, as of `_created`
         self._counters: tuple[Span, ...] = ()
         self._created: tuple[bytes | None, ...] = ()  # what these were
-        self._lists = 0  # that were made since the counters have changed
         self._plans: dict[int, Plan] = {}
 
     def plan(self, tid: int) -> Plan | None:
-        """Return what to copy of a thread (its id in the target's pid namespace); None: it has no Python."""
+        """Return what to copy of a thread (its id in the target's pid namespace); None: it has no Python.
+
+        Of a thread that is not known these are the states of all that have not begun: it may begin meanwhile.
+        """
         if tid not in self._plans:
-            if self.is_torn or self._created != self._read_counters():
+            if self.is_torn or self._created != self._read_counters() or self._has_begun(tid):
                 self._list()
-            if not (states := self._states.get(tid)):
+            states = self._states.get(tid) or self._states.get(UNBORN)
+            if not states:
                 return None
             plan = self._plans[tid] = Plan(self._layout, states, self._counters, self._names.trusted)
-            self._rehearse(plan)
+            if tid in self._states:
+                self._rehearse(plan)
         return self._plans[tid]
+
+    def _has_begun(self, tid: int) -> bool:
+        """Whether a thread that had not begun when the threads were listed has this id now."""
+        at = self._layout.native_thread_id
+        return any(word_in(self._read(state + at, 8)) == tid for state in self._states.get(UNBORN, ()))
 
     def _rehearse(self, plan: Plan) -> None:
         """Have a plan learn from what the thread has now, though it may run meanwhile."""
@@ -79,8 +87,8 @@ class PythonRuntime:
 
     @property
     def is_torn(self) -> bool:
-        """Whether the list of threads was read while it changed, or has one that has not begun."""
-        return TORN in self._states or (UNBORN in self._states and self._lists < _MAX_UNBORN_LISTS)
+        """Whether the list of threads was read while it changed."""
+        return TORN in self._states
 
     def _read_counters(self) -> tuple[bytes | None, ...]:
         self._counters = counters(self._interpreter, self._read)
@@ -89,14 +97,11 @@ class PythonRuntime:
     def _list(self) -> None:
         """List the threads; those that have entered another interpreter need another plan."""
         for _ in range(_MAX_LISTS):
-            created, before = self._created, self._states
-            self._created = self._read_counters()
-            self._lists = self._lists + 1 if created == self._created else 0
+            before, self._created = self._states, self._read_counters()
             self._states = thread_states(self._interpreter, self._read)
             if not self.is_torn:
                 break
-            if TORN in self._states:  # it may lack some
-                self._states = before | self._states
+            self._states = before | self._states  # it may lack some
         self._plans = {
             tid: plan
             for tid, plan in self._plans.items()
@@ -108,18 +113,14 @@ class PythonRuntime:
         plan = self._plans.get(tid)
         if plan is None:
             return None
-        if not self._is_of(tid, plan, memory):
+        states = self._own(tid, plan, memory)
+        if tid not in self._states:  # it has not begun, or has no Python, but for what it has now
             del self._plans[tid]
-            self._created = ()  # list the threads anew
+            if not states or memory.word(states[0]) is None:  # nothing of it was copied
+                return PythonStack((), False) if states else None
+        elif not self._is_current(tid, plan, states, memory):
             return None if self.plan(tid) is None else PythonStack((), False)
-        if memory.word(plan.states[0]) is None:  # nothing of it was copied
-            del self._plans[tid]
-            return PythonStack((), False)
-        if self._created != tuple(memory.read(*span) for span in plan.counters):
-            self._list()
-            if tid not in self._plans:  # it has entered another interpreter, of which nothing was copied
-                return PythonStack((), False)
-        placed = self._placer.place(memory, frames, plan.states)
+        placed = self._placer.place(memory, frames, states)
         named = self._names.named(placed, memory)
         plan.learn(
             memory, [frame for _, run in placed.activations for frame in run], is_whole=placed.is_whole
@@ -138,7 +139,18 @@ class PythonRuntime:
         plan = self._plans.get(tid)
         return None if plan is None else read_gil(self._interpreter, plan.states[0], self._read)
 
-    def _is_of(self, tid: int, plan: Plan, memory: Memory) -> bool:
-        """Whether the thread states that were copied are still those of the thread."""
+    def _is_current(self, tid: int, plan: Plan, states: list[int], memory: Memory) -> bool:
+        """Whether the thread had in its pause what the plan has; else the next sample has another plan."""
+        if len(states) < len(plan.states):
+            self._created = ()  # list the threads anew
+            del self._plans[tid]
+        elif memory.word(plan.states[0]) is None:  # nothing of it was copied
+            del self._plans[tid]
+        elif self._created != tuple(memory.read(*span) for span in plan.counters):
+            self._list()  # it may have entered another interpreter
+        return tid in self._plans
+
+    def _own(self, tid: int, plan: Plan, memory: Memory) -> list[int]:
+        """Return those of the thread states that were copied as the thread's own, or were not copied."""
         at = self._layout.native_thread_id
-        return all(memory.word(state + at) in (tid, None) for state in plan.states)
+        return [state for state in plan.states if memory.word(state + at) in (tid, None)]

@@ -14,7 +14,8 @@ from sfsample.core.stack import Frame
 from sfsample.process.beside import Beside, Room
 from sfsample.process.vm import CopyBuffer
 from sfsample.python.find import Interpreter
-from sfsample.python.layout import layout_of
+from sfsample.python.layout import Layout, layout_of
+from sfsample.python.plan import Plan
 from sfsample.python.runtime import PythonRuntime
 from tests.python.test_layout import table
 
@@ -41,20 +42,86 @@ def test_hostile_memory_gives_frames_or_none(layout, seed, share):
     words = [BASE + 8 * chance.randrange(SIZE // 8) if chance.random() < share
              else chance.randrange(1 << chance.choice((16, 64))) for _ in range(SIZE // 8)]  # fmt: skip
     AREA[:] = struct.pack(f"<{len(words)}Q", *words)
-    memory, pid = BytesMemory(BASE, bytes(AREA)), os.getpid()
+    memory = BytesMemory(BASE, bytes(AREA))
     tid = words[(layout.native_thread_id + 0x100) // 8] or 1
     runtime = PythonRuntime(Interpreter(None, BASE, layout), memory.read,  # type: ignore[arg-type]
                             lambda pieces: [memory.read(*piece) for piece in pieces])  # fmt: skip
-    stack = BytesMemory(BASE, bytes(AREA[:0x800]))
     for thread in (tid, 1, 7, tid):
         plan = runtime.plan(thread)
         copied: Memory = memory
         if plan is not None:
             assert sum(map(len, plan.groups)) < 200
-            beside = Beside(plan, Room(), "little")
-            beside.fill(pid, CopyBuffer(0x800), BASE, 0x800)
-            beside.follow(stack, 1 << 63)
-            if (joint := beside.result()) is not None:
-                copied = PiecewiseMemory(stack, joint)
+            copied = copy(plan) or memory
         found = runtime.stack(thread, copied, FRAMES)
         assert found is None or all(index < len(FRAMES) for index, _ in found.activations)
+
+
+def copy(plan: Plan) -> Memory | None:
+    """Return what a plan copies in a pause, with the stack; None: nothing."""
+    beside, stack = Beside(plan, Room(), "little"), BytesMemory(BASE, bytes(AREA[:0x800]))
+    beside.fill(os.getpid(), CopyBuffer(0x800), BASE, 0x800)
+    beside.follow(stack, 1 << 63)
+    joint = beside.result()
+    return None if joint is None else PiecewiseMemory(stack, joint)
+
+
+CREATOR, CHILD, NATIVE = 100, 200, 300  # thread ids
+OWNER, YOUNG, OLD, FRAME = (BASE + at for at in (0x1000, 0x2000, 0x2800, 0x3000))
+CFRAME, SENTINEL = BASE + 0x100, BASE + 0x200  # on the stack
+
+
+def put(address: int, value: int) -> None:
+    ctypes.memmove(address, struct.pack("<Q", value), 8)
+
+
+def two_threads(layout: Layout) -> PythonRuntime:
+    """Build an interpreter with a thread, and one that it has created, which has not begun."""
+    ctypes.memset(BASE, 0, SIZE)
+    put(BASE + layout.interpreters, OWNER)
+    put(OWNER + layout.threads, YOUNG)
+    put(OWNER + layout.threads - 8, 2)
+    put(YOUNG + layout.thread_next, OLD)
+    for state in (YOUNG, OLD):
+        put(state + layout.thread_interpreter, OWNER)
+    put(OLD + layout.native_thread_id, CREATOR)
+    put(YOUNG + layout.native_thread_id, CREATOR if layout.minor == 11 else 0)
+
+    def read(address: int, size: int) -> bytes | None:
+        is_there = BASE <= address <= BASE + SIZE - size
+        return ctypes.string_at(address, size) if is_there else None
+
+    return PythonRuntime(Interpreter(None, BASE, layout), read,  # type: ignore[arg-type]
+                         lambda pieces: [read(*piece) for piece in pieces])  # fmt: skip
+
+
+def begin(layout: Layout) -> None:
+    """Have the younger thread run a function."""
+    put(YOUNG + layout.native_thread_id, CHILD)
+    put(YOUNG + layout.thread_frame, FRAME if layout.cframe_frame is None else CFRAME)
+    put(CFRAME + (layout.cframe_frame or 0), FRAME)
+    ctypes.memset(FRAME + (layout.is_entry or 0), layout.is_entry is not None, 1)
+    put(FRAME + layout.previous, 0 if layout.minor == 11 else SENTINEL)
+    ctypes.memset(SENTINEL + layout.owner, 3, 1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["3.11", "3.12", "3.14"])
+def test_thread_that_begins_between_plan_and_pause_has_its_frames(layout):
+    runtime = two_threads(layout)
+    plan = runtime.plan(CHILD)
+    begin(layout)
+    found = runtime.stack(CHILD, copy(plan), FRAMES)
+    assert [(index, len(names)) for index, names in found.activations] == [(0, 1)]
+    assert found.is_whole
+    assert runtime.plan(CHILD).states == (YOUNG,)
+    assert runtime.plan(CREATOR).states == (OLD,)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["3.11", "3.12", "3.14"])
+def test_thread_that_begins_late_is_found(layout):
+    runtime = two_threads(layout)
+    for thread in (NATIVE, CHILD) * 200:
+        assert runtime.stack(thread, copy(runtime.plan(thread)), FRAMES) is None
+    begin(layout)
+    found = runtime.stack(CHILD, copy(runtime.plan(CHILD)), FRAMES)
+    assert len(found.activations) == 1
+    assert runtime.plan(NATIVE) is None
