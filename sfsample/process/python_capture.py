@@ -64,8 +64,11 @@ class PythonCapture:
             self._find()
         runtime, known = self._runtime, thread.beside
         plan = None if runtime is None else runtime.plan(self._native_id(thread))
-        if plan is None and runtime is not None and self._id_before_fork != 0 and thread.tid == self._pid:
+        before = self._id_before_fork
+        if runtime is not None and thread.tid == self._pid and (before or (before is None and plan is None)):
             self._id_before_fork = self._find_id_before_fork()
+            if before and before != self._id_before_fork:  # PyOS_AfterFork_Child has set all anew
+                runtime = self._runtime = self._new_runtime()
             plan = runtime.plan(self._native_id(thread))
         if plan is None:
             thread.beside = None
@@ -145,18 +148,22 @@ class PythonCapture:
             return
         if found is not None:
             self._mapping, self.interpreter = found.mapping, found
-            self._runtime = PythonRuntime(found, self._read, self._read_many)
+            self._runtime = self._new_runtime()
+
+    def _new_runtime(self) -> PythonRuntime:
+        assert self.interpreter is not None  # noqa: S101 - the caller has looked
+        return PythonRuntime(self.interpreter, self._read, self._read_many)
 
     def _find_id_before_fork(self) -> int:
         """Return the thread id that the main thread had in the parent, where C code has forked; 0: none.
 
-        Without PyOS_AfterFork_Child the interpreter still has it, and knows no thread that there is: uWSGI
-        forks its workers so.
+        Until PyOS_AfterFork_Child is called the interpreter still has it.  uWSGI forks its workers without.
         """
         assert self.interpreter is not None  # noqa: S101 - the caller has looked
         known = thread_states(self.interpreter, self._read)
         own = set(map(self._own_id, self._process.proc.threads()))
-        return 0 if own & {*known} else next((tid for tid in reversed(known) if tid > 0), 0)
+        others = [tid for tid in known if tid > 0 and tid not in own]
+        return 0 if self._own_id(self._pid) in known or not others else others[-1]
 
     def _native_id(self, thread: Thread) -> int:
         """Return the id by which the interpreter knows a thread."""

@@ -40,7 +40,7 @@ def find_interpreter(
 
     `read` reads the memory of the process.  `without`: modules that are known to have none; those that are
     found to have none are added, as the symbols of a large program take long to search.  Raises BadInput
-    where there is an interpreter of a version that is not known.
+    where there is an interpreter of a version that is not known, or that cannot be read yet.
     """
     known = set[Module]() if without is None else without
     seen: set[str] = set()
@@ -72,8 +72,8 @@ def _find_in(module: Module, mapping: Mapping, read: ReadMemory) -> Interpreter 
         number = int.from_bytes(read(module.address(version), 4) or b"", "little")
     else:
         raise BadInput("the version of Python is not stated: it is older than 3.11, or has no symbols")
-    if not number:  # it cannot be read yet
-        return None
+    if not number:
+        raise BadInput("the memory of the interpreter cannot be read")
     return Interpreter(mapping, runtime, layout_of(number, table))
 
 

@@ -15,6 +15,8 @@ import sfsample
 from sfsample.api import named
 from sfsample.core.python_view import PythonView
 from sfsample.core.stack import Stack, StopReason
+from sfsample.errors import BadInput
+from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
 from sfsample.process.vm import read_memory
@@ -99,6 +101,15 @@ def test_program_without_python_has_no_interpreter():
         assert find_interpreter(process.modules, Remote(target.pid).read) is None
         process.close()
         target.kill()
+
+
+def test_interpreter_that_cannot_be_read_yet_is_found_later():
+    with started(PYTHONS[0]) as (target, _):
+        process, without = LiveProcess(target.pid, attach=False), set[Module]()
+        with pytest.raises(BadInput, match="cannot be read"):
+            find_interpreter(process.modules, lambda *_: None, without)
+        assert find_interpreter(process.modules, Remote(target.pid).read, without) is not None
+        process.close()
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=str)
@@ -284,4 +295,46 @@ def test_child_that_c_code_has_forked_has_its_frames(python):
         assert [frame["function"] for frame in thread["python"]] == ["wait", "serve", "<module>"]
         assert thread["gil"] == "none"
         assert_untraced(child)
+        target.stdin.close()
+
+
+LATE = """
+import ctypes, os, sys, threading
+libc = ctypes.CDLL(None)
+libc.__register_atfork(None, None, libc.getchar, None)  # called in the child, within fork()
+def serve(): print(flush=True); sys.stdin.read()
+def start():
+    if os.fork() == 0: serve()
+    else: os.wait()
+threading.Thread(target=start).start()
+"""
+
+
+def children(pid: int) -> list[int]:
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in files for child in file.read_text(encoding="ascii").split()]
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=str)
+def test_child_that_is_seen_before_the_interpreter_knows_of_the_fork_has_its_frames(python):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([python, "-c", LATE], **pipes) as target:
+        wait_until(lambda: children(target.pid), "the child is there")
+        [child] = children(target.pid)
+        wait_until(lambda: states(child) == {"S"}, "the child waits in fork")
+        process = LiveProcess(child, attach=False)
+        capturer = ThreadCapturer(process, Unwinder(process.modules), stop=False, python=True)
+        for _ in range(2):
+            capturer.capture(process.thread(child), "S")
+        target.stdin.write(b"\n")
+        target.stdin.flush()
+        target.stdout.readline()
+        wait_until(lambda: states(child) == {"S"}, "the child waits for its input")
+        for _ in range(2):  # the first one finds out
+            captured = capturer.capture(process.thread(child), "S")
+        assert isinstance(captured, CapturedStack)
+        assert captured.python is not None
+        found = [place.function for _, run in captured.python.activations for place in run]
+        assert found[:2] == ["serve", "start"]
+        process.close()
         target.stdin.close()
