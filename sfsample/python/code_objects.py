@@ -2,7 +2,8 @@
 
 A frame holds its code object only while it runs.  The program may drop the function, and another one may come
 to lie at its address before it is read.  So a name is believed only if the header proves that it is that of
-the pause: type, size, version, and the pointers to its texts.
+the pause: type, size, version, and the pointers to its texts.  One that was dropped has the texts that were
+copied in the pause, and no line.
 
 Every address here is data of the target: what does not look like a code object has no name, and each reading
 is bounded.
@@ -25,6 +26,7 @@ _MAX_TABLE_BYTES = 1 << 20  # of a location table
 _MAX_KNOWN_BYTES = 1 << 26  # of all of them
 _MAX_UNITS = 1 << 26  # instructions of a function
 _CODE_TYPE = b"code\0"
+_TEXT_BYTES = 320  # of a string object, that are copied in the pause
 _WORD = Struct("<Q")
 _NAME_BYTES = 96  # of a string, from its length on
 _NAME_HEAD = 32  # bytes before the characters of an ASCII string
@@ -64,6 +66,12 @@ def name_of(layout: Layout, header: bytes | None) -> Span | None:
     return (at + layout.string_length, _NAME_BYTES) if at else None
 
 
+def texts_of(layout: Layout, header: bytes) -> list[Span]:
+    """Return where the name and the file of a code object are, by its header."""
+    found = (word_in(header, at - layout.type) for at in (layout.qualname, layout.filename))
+    return [(at, _TEXT_BYTES) for at in found if at]
+
+
 class CodeObjects:
     """The code objects of one process, by address.
 
@@ -90,7 +98,9 @@ class CodeObjects:
                 each.clear()
         now = self._keys(addresses, self._read)
         then = now if paused is None else self._keys(addresses, partial(read_each, paused))
-        return [self._code(*each) for each in zip(addresses, then, now, strict=True)]
+        found = [self._code(*each) for each in zip(addresses, then, now, strict=True)]
+        return [code or (key and paused and self._dropped(key, paused)) or None
+                for code, key in zip(found, then, strict=True)]  # fmt: skip
 
     def _keys(self, addresses: Sequence[int], read: ReadMany) -> list[bytes | None]:
         """Return what tells the code object at each address from others.
@@ -116,11 +126,22 @@ class CodeObjects:
             self.trusted.discard(address)
         return self._load(address, then) if then is not None and then == now else None
 
+    def _dropped(self, key: bytes, paused: Memory) -> Code | None:
+        """Return a code object by what was copied in the pause; None: it is none, or too little was."""
+        layout = self._layout
+        file, named = (word_in(key, at - layout.type) for at in (layout.filename, layout.qualname))
+        filename, qualname = (read_string(layout, paused.read, at, _MAX_TEXT) for at in (file, named))
+        if not filename or not qualname or not self._is_code(word_in(key)):
+            return None
+        return Code(key, qualname, filename, (b"", self._first_line(key), 0))
+
+    def _first_line(self, key: bytes) -> int:
+        return int.from_bytes(key[self._layout.first_line - self._layout.type :][:4], "little", signed=True)
+
     def _load(self, address: int, key: bytes) -> Code | None:
         """Read the texts of a code object; None where it is none, or changes meanwhile."""
         layout, start = self._layout, self._layout.type
         units = word_in(key, layout.code_size - start)
-        first_line = int.from_bytes(key[layout.first_line - start :][:4], "little", signed=True)
         file, named, lines = (
             word_in(key, at - start) for at in (layout.filename, layout.qualname, layout.linetable)
         )
@@ -137,7 +158,7 @@ class CodeObjects:
             or self._keys([address], self._read) != [key]
         ):
             return None
-        code = self._known[address] = Code(key, qualname, filename, (table, first_line, units))
+        code = self._known[address] = Code(key, qualname, filename, (table, self._first_line(key), units))
         self._known_bytes += len(table)
         if address not in self._several:
             self.trusted.add(address)

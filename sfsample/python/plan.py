@@ -13,7 +13,7 @@ from typing import Protocol
 
 from sfsample.core.memory import BytesMemory, Memory, Span
 from sfsample.python.chain import TAGS, PythonFrame
-from sfsample.python.code_objects import header_of, name_of
+from sfsample.python.code_objects import header_of, texts_of
 from sfsample.python.layout import Layout, word_in
 
 _MAX_STATES = 8  # of a thread: with all chunks the pieces are fewer than one call takes
@@ -156,14 +156,13 @@ class Plan:
         return room.find(found[0], layout.frame_bytes)
 
     def _copy_headers(self, room: Copying, codes: list[int]) -> None:
-        """Copy what tells code objects from others that may lie at their addresses later."""
+        """Copy what tells code objects from others that may lie at their addresses later, and their texts."""
         layout = self._layout
         headers = [header_of(layout, code) for code in codes]
         room.copy_all(headers)
-        if layout.code_version is None:
-            places = [8 * room.find(*header) for header in headers]
-            copies = (bytes(room.bytes[place : place + headers[0][1]]) for place in places if place >= 0)
-            room.copy_all([name for header in copies if (name := name_of(layout, header))])
+        places = [8 * room.find(*header) for header in headers]
+        copies = [bytes(room.bytes[place : place + headers[0][1]]) for place in places if place >= 0]
+        room.copy_all([*dict.fromkeys(text for header in copies for text in texts_of(layout, header))])
 
     # -- after it
 

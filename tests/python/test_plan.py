@@ -106,14 +106,18 @@ def test_first_sample_follows_and_the_second_foresees(area):
     assert (second, calls) == (first, 0)
 
 
-def test_header_of_a_code_object_that_is_not_known_is_copied(area):
+def test_header_and_texts_of_a_code_object_that_is_not_known_are_copied(area):
     area.chunk(0, None)
+    texts = [area.heap, area.heap + 0x400]
+    area.word(area.code(1) + LAYOUT.qualname, texts[0])
+    area.word(area.code(1) + LAYOUT.filename, texts[1])
     expected = in_chunk(area, 3)
     area.current(expected[0], 0)
     trusted = {area.code(0), area.code(2)}
     _, memory, _ = sampled(area, Plan(LAYOUT, [area.state], (), trusted), trusted)
     found = [memory.read(*header_of(LAYOUT, area.code(number))) is not None for number in range(3)]
     assert found == [False, True, False]
+    assert [memory.read(text, 100) is not None for text in texts] == [True, True]
 
 
 def test_stack_that_grows_by_chunks_is_followed(area):

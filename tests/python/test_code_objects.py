@@ -1,0 +1,58 @@
+"""A code object that was dropped before it was read has the texts that were copied in the pause."""
+
+import struct
+
+import pytest
+
+from sfsample.core.memory import BytesMemory
+from sfsample.python.code_objects import CodeObjects
+from sfsample.python.layout import Layout, layout_of
+from tests.python.test_layout import table
+
+LAYOUTS = [layout_of(0x030B02F0), layout_of(0x030C01F0),
+           layout_of(0x030E00F0, table(14, 0x030E00F0, code__firstlineno=68))]  # fmt: skip
+
+BASE, CODE, TYPE, QUALNAME, FILENAME, LINES = (
+    0x10000 + at for at in (0, 0x100, 0x1000, 0x2000, 0x3000, 0x4000)
+)
+SIZE = 0x5000
+
+
+def put(memory: bytearray, address: int, data: bytes) -> None:
+    memory[address - BASE : address - BASE + len(data)] = data
+
+
+def text(layout: Layout, characters: bytes) -> bytes:
+    data = bytearray(layout.ascii_data) + characters
+    struct.pack_into("<Q", data, layout.string_length, len(characters))
+    struct.pack_into("<I", data, layout.string_state, (1 | 1 << 3 | 1 << 4) << layout.kind_bit)
+    return bytes(data)
+
+
+def code_object(layout: Layout) -> bytearray:
+    memory = bytearray(SIZE)
+    for at, value in [(CODE + layout.type, TYPE), (CODE + layout.code_size, 10),
+                      (CODE + layout.first_line, 7),
+                      (CODE + layout.qualname, QUALNAME), (CODE + layout.filename, FILENAME),
+                      (CODE + layout.linetable, LINES), (TYPE + layout.type_name, TYPE + 0x800)]:  # fmt: skip
+        put(memory, at, struct.pack("<I" if at == CODE + layout.first_line else "<Q", value))
+    put(memory, TYPE + 0x800, b"code\0")
+    put(memory, QUALNAME, text(layout, b"<module>"))
+    put(memory, FILENAME, text(layout, b"/lib/enum.py"))
+    return memory
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["3.11", "3.12", "3.14"])
+def test_dropped_code_object_has_the_texts_of_the_pause(layout):
+    paused = code_object(layout)
+    now = bytearray(paused)
+    put(now, CODE + layout.qualname, struct.pack("<QQ", 1, 2))
+    put(now, QUALNAME, bytes(0x1000))
+    codes = CodeObjects(layout, lambda spans: [BytesMemory(BASE, bytes(now)).read(*span) for span in spans])
+    assert codes.look_up([CODE]) == [None]
+    [found] = codes.look_up([CODE], BytesMemory(BASE, bytes(paused)))
+    assert (found.qualname, found.filename, found.first_line, found.line(3)) == (
+        "<module>", "/lib/enum.py", 7, None)  # fmt: skip
+    assert codes.look_up([CODE]) == [None]  # it is not kept
+    put(paused, CODE + layout.type, struct.pack("<Q", TYPE + 8))
+    assert codes.look_up([CODE], BytesMemory(BASE, bytes(paused))) == [None]  # it is none
