@@ -59,7 +59,7 @@ class PythonRuntime:
 
         Of a thread that is not known these are the states of all that have not begun: it may begin meanwhile.
         """
-        if tid not in self._plans:
+        if tid not in self._plans or tid not in self._states:
             if self.is_torn or self._created != self._read_counters() or self._has_begun(tid):
                 self._list()
             states = self._states.get(tid) or self._states.get(UNBORN)

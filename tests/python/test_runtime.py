@@ -117,6 +117,19 @@ def test_thread_that_begins_between_plan_and_pause_has_its_frames(layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["3.11", "3.12", "3.14"])
+def test_thread_is_not_taken_for_one_that_had_not_begun_earlier(layout):
+    runtime, newer = two_threads(layout), BASE + 0x2400
+    assert runtime.plan(CHILD).states == (YOUNG,)  # and it was not captured
+    put(YOUNG + layout.native_thread_id, NATIVE)
+    put(newer + layout.thread_next, YOUNG)
+    put(newer + layout.thread_interpreter, OWNER)
+    put(newer + layout.native_thread_id, CHILD)
+    put(OWNER + layout.threads, newer)
+    put(OWNER + layout.threads - 8, 3)
+    assert runtime.plan(CHILD).states == (newer,)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["3.11", "3.12", "3.14"])
 def test_thread_that_begins_late_is_found(layout):
     runtime = two_threads(layout)
     for thread in (NATIVE, CHILD) * 200:
