@@ -12,17 +12,9 @@ from typing import TypeVar
 
 from sfsample.errors import BadInput, NoSpace, SfsampleError
 from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, read_gap
-from sfsample.history.files import (
-    DAY_S,
-    Damaged,
-    FileName,
-    HistoryFile,
-    check_owner,
-    file_names,
-    files_set_aside,
-    set_aside,
-)
+from sfsample.history.files import Damaged, HistoryFile
 from sfsample.history.lock import lock
+from sfsample.history.paths import DAY_S, FileName, check_owner, file_names, files_set_aside, set_aside
 from sfsample.history.tiers import size_of, tidy
 from sfsample.report.budget import Budget
 from sfsample.report.formats import check_numbers
@@ -235,8 +227,7 @@ class History:
         """Return one report of slices, and what each of them has of its stacks."""
 
         def ask(file: HistoryFile) -> Iterator[tuple[Report, list[TimeSlice]]]:
-            return self._answers(file, file.facts(chosen=selection), selection,
-                                 lambda group: (file.report(group), file.time_slices(group)))  # fmt: skip
+            return self._answers(file, file.facts(chosen=selection), selection, file.time_line)
 
         parts = self._read([selection], ask)
         gaps = [(gap.begin_s, gap.end_s, gap.why) for gap in self.gaps(selection)]

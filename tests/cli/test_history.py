@@ -11,7 +11,7 @@ import pytest
 
 from sfsample.cli import main
 from sfsample.history.facts import Slice
-from sfsample.history.files import file_names
+from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.report.formats import parse
 from sfsample.report.report import ReportFrame

@@ -9,7 +9,7 @@ import pytest
 
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.history import files
-from sfsample.history.files import check_owner, file_names
+from sfsample.history.paths import check_owner, file_names
 from sfsample.history.store import History
 from tests.builders.histories import DAY_S, MIDNIGHT_S, minute
 
