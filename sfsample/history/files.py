@@ -68,7 +68,7 @@ class HistoryFile:
         self._names: dict[str, Names] = {}
         self._budget = Budget(8 * os.path.getsize(path))
         # a reader may have to complete what a writer that was killed has begun
-        self._db = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=_BUSY_S,
+        self._db = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=rw", uri=True, timeout=_BUSY_S,
                                    isolation_level=None, check_same_thread=False)  # fmt: skip
         try:
             self._prepare(write=write)

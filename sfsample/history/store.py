@@ -57,9 +57,9 @@ class History:
             code = getattr(failure, "sqlite_errorcode", 0) & 0xFF
             if code in _SPACE or getattr(failure, "errno", 0) in (ENOSPC, EDQUOT):
                 raise NoSpace(f"{what}: {path}: {text}") from None
-            remedy = f"sfsample history check --history {self.directory} shows what is wrong"
-            if what == "cannot open":
-                remedy = "choose another directory with --history"
+            remedy = "choose another directory with --history"
+            if isinstance(failure, BadInput) and what != "cannot open":  # else a check finds nothing
+                remedy = f"sfsample history check --history {self.directory} shows what is wrong"
             raise SfsampleError(f"{what}: {path}: {text}", remedy) from None
 
     def close(self) -> None:
@@ -259,8 +259,11 @@ class History:
     def findings(self) -> Iterator[str]:
         """Yield what is wrong with a file: its structure, its facts, its stacks, its totals."""
         self.problems.clear()
-        for _, path in files_set_aside(self.directory):
-            yield f"{path}: damaged, and set aside: no answer has its slices; delete it when it is not needed"
+        for name, path in files_set_aside(self.directory):
+            again = os.path.basename(name.path + path.rpartition("Z")[2])  # SQLite may keep a log beside it
+            yield (f"{path}: damaged, and set aside: no answer has its slices; delete it when not needed; "
+                   f"for what is left of it: mkdir -m 700 OTHER; cp {path} OTHER/{again}; "
+                   "sfsample history list --history OTHER")  # fmt: skip
         for name in file_names(self.directory):
             with self.skipping(name.path), closing(HistoryFile(name.path)) as file:
                 yield from (f"{name.path}: {text}" for text in file.integrity())

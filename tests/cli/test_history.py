@@ -52,6 +52,13 @@ def run(directory, capsys, monkeypatch):
     return run
 
 
+def test_file_is_no_history(tmp_path, capsys):
+    path = tmp_path / "file"
+    path.touch()
+    assert main(["history", "list", "--history", str(path)]) == 1
+    assert f"no history: {path}: it is no directory" in capsys.readouterr().err
+
+
 def test_list_has_the_keys_of_the_contract(run):
     code, out, err = run("list", "--json")
     document = json.loads(out)
