@@ -88,7 +88,7 @@ class ProcessSampler:
         return len(self._threads)
 
     def tick(
-        self, at_ns: int, woken: WakeUp, *, spread: int, refresh: bool, go_on: Callable[[], bool]
+        self, now: TickTime, woken: WakeUp, *, spread: int, refresh: bool, go_on: Callable[[], bool]
     ) -> bool:
         """Sample every thread that is due; False when the process has ended.
 
@@ -96,9 +96,8 @@ class ProcessSampler:
         other processes; when it returns False, the recording is over, and the rest is left.  `spread`: see
         `spread_of`.
         """
-        before_ns = self._recorder.now.at_ns
-        tick = self._recorder.now.number + 1
-        self._recorder.now = TickTime(tick, at_ns)
+        before, tick = self._recorder.now, now.number
+        self._recorder.now = now
         due = self._threads.due(tick)
         if not (refresh and self._has_run) and self._is_quiet(due):
             self._threads.give_next_turn(due, tick, spread)
@@ -106,7 +105,7 @@ class ProcessSampler:
         self._has_run = not refresh  # a change that /proc shows late is seen by the refresh after it
         self.collect()
         self.process.modules.allow_refresh()
-        if not self._follow_changes(before_ns, refresh=refresh):
+        if not self._follow_changes(before, refresh=refresh):
             return False
         self._not_asked.clear()
         for thread in self._in_turn([*due, *self._threads.due(tick)], go_on):
@@ -144,7 +143,7 @@ class ProcessSampler:
 
     # -- threads that come and go
 
-    def _follow_changes(self, before_ns: int, *, refresh: bool) -> bool:
+    def _follow_changes(self, last_tick: TickTime, *, refresh: bool) -> bool:
         """Notice births, ends and execve; False when the process has ended."""
         process, before = self.process, self._leader
         leader = self._leader = process.proc.thread(process.pid).stat()
@@ -165,10 +164,10 @@ class ProcessSampler:
             self._recorder.read_cpu_time(process, is_new=self._recorder.now.number > 1)
         tids = process.tids(force=refresh or changed or dead)
         if tids is not None:
-            self._update_threads(tids, before_ns)
+            self._update_threads(tids, last_tick)
         return not (dead and process.proc.has_ended())
 
-    def _update_threads(self, tids: list[int], before_ns: int) -> None:
+    def _update_threads(self, tids: list[int], last_tick: TickTime) -> None:
         tick = self._recorder.now.number
         for thread in [t for t in self._threads if t.gone and t.files.counters() != t.off_cpu_counters]:
             self._drop(thread)  # its id may have been given to another thread
@@ -178,7 +177,7 @@ class ProcessSampler:
         for tid in new:
             born = self.process.thread(tid)
             ran = self._ran_before_exec.pop(tid, 0) if tick > 1 else ran_ns(born.files.counters())
-            self._threads.add(SampledThread(born, TickTime(tick - 1, before_ns), ran), tick)
+            self._threads.add(SampledThread(born, last_tick, ran), tick)
 
     def _drop(self, thread: SampledThread) -> None:
         self._pending.pop(thread, None)  # `release_pending` releases it if it still stops

@@ -198,14 +198,17 @@ class PtraceSampler:
             return go_on()
 
         self._open_descendants(_OPEN_LATER_S, force=refresh)
+        self._last_tick = TickTime(self._last_tick.number + 1, at_ns)
         spread = spread_of(sum(sampler.thread_count for sampler in self._samplers))
         for sampler in tuple(self._samplers):
-            self.collect()
-            if not sampler.tick(at_ns, woken, spread=spread, refresh=refresh, go_on=collect_and_go_on):
+            if self._pending:
+                self.collect()
+            if not sampler.tick(
+                self._last_tick, woken, spread=spread, refresh=refresh, go_on=collect_and_go_on
+            ):
                 self._end(sampler)
             elif not sampler.collect() and sampler not in self._pending:
                 self._pending.append(sampler)
-        self._last_tick = TickTime(self._last_tick.number + 1, at_ns)
         return bool(self._processes.named)
 
     def collect(self) -> bool:

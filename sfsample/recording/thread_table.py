@@ -109,7 +109,7 @@ class ThreadTable:
     def due(self, tick: int) -> list[SampledThread]:
         """Return the threads that are due now, by id; each must be given its next turn."""
         due, self._due_next = [*self._due_next, *self._due.pop(tick, ())], []
-        return sorted((thread for thread in due if self._has(thread)), key=_tid_of)
+        return due and sorted((thread for thread in due if self._has(thread)), key=_tid_of)
 
     def _has(self, thread: SampledThread) -> bool:
         return self._threads.get(thread.tid) is thread

@@ -21,28 +21,32 @@ NOW_S = time.time()
 FAST = ("main;fast", 900, 9 * 10**9, 10**9)
 
 
+@pytest.fixture(autouse=True)
+def stopped_clock(monkeypatch):
+    """Stop the clock: these tests may run long after they were collected."""
+    monkeypatch.setattr(time, "time", lambda: NOW_S)
+
+
 @pytest.fixture
 def directory(tmp_path):
     """Return a history of the last three hours: redis became slower an hour ago; nginx has one slice."""
-    now_s = time.time()
     history = History(str(tmp_path / "history"))
     for at in range(180, 0, -20):
         slow = 900 if at <= 60 else 10
         closed = report(FAST, ("main;slow", slow, slow * 10**7, slow * 10**6))
-        begin_s = now_s - 60 * at
+        begin_s = NOW_S - 60 * at
         target = {"build_id": "ffeeddcc" if at <= 60 else "aabbccdd"}
         closed = closed._replace(labels={"env": "prod"}, target=target)
         history.add(Slice(begin_s, begin_s + 60, "redis", closed))
-    history.add(Slice(now_s - 300, now_s - 240, "nginx", report(FAST)._replace(labels={"env": "test"})))
-    history.add_gap("redis", now_s - 3000, now_s - 2900, "watcher was down")
+    history.add(Slice(NOW_S - 300, NOW_S - 240, "nginx", report(FAST)._replace(labels={"env": "test"})))
+    history.add_gap("redis", NOW_S - 3000, NOW_S - 2900, "watcher was down")
     history.close()
     return history.directory
 
 
 @pytest.fixture
-def run(directory, capsys, monkeypatch):
+def run(directory, capsys):
     """Return a function that runs an action, now, and returns exit code, stdout and stderr."""
-    monkeypatch.setattr(time, "time", lambda: NOW_S)
 
     def run(*words: str) -> tuple[int, str, str]:
         code = main(["history", *words, "--history", directory])

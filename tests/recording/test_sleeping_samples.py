@@ -259,3 +259,40 @@ def test_end_of_a_sleeping_thread_is_noticed(clock, ended):
     profile = record(process, mode="wall", duration=12 * TICK, should_stop=end)
 
     assert {key.tid: count for key, count in profile.counts.items()} == {PID: 12, 101: 6}
+
+
+class CountedReads(FakeProcess):
+    """One thread, which sleeps; counts how often its counters are read."""
+
+    def __init__(self, clock, pid):
+        super().__init__(clock, (pid, "S"), pid=pid)
+        self.readings, self.fixed_times_run, self.reads = {pid: reading(pid)}, {pid: 7}, 0
+
+    def counters(self, tid):
+        self.reads += 1
+        return super().counters(tid)
+
+
+@pytest.mark.parametrize(("number", "most_reads"), [(10, 110), (40, 50)])
+def test_idle_threads_of_many_processes_take_turns(clock, number, most_reads):
+    processes = [CountedReads(clock, PID + at) for at in range(number)]
+    profile = record(*processes, mode="wall", duration=100 * TICK, jitter=lambda: 0.999)
+
+    assert {*profile.counts.values()} == {100}
+    reads = [process.reads for process in processes]
+    assert most_reads / 2 < max(reads) <= most_reads
+
+
+def test_process_that_begins_to_run_is_sampled_at_every_tick_again(clock):
+    processes = [CountedReads(clock, PID + at) for at in range(40)]
+    busy = processes[20]
+
+    def run_later():
+        if clock.now() > START + 50 * TICK:
+            busy.fixed_times_run.clear()
+            busy.states[busy.pid] = "R"
+            busy.ran_ns[busy.pid] = round((clock.now() - START) * 1e9)
+        return False
+
+    record(*processes, mode="wall", duration=100 * TICK, jitter=lambda: 0.999, should_stop=run_later)
+    assert len([at for at in busy.ticks() if at > 50]) > 40
