@@ -39,7 +39,8 @@ def run(arguments: Namespace) -> int:
     """Do what was asked; return the exit code."""
     directory = history_directory(arguments.history)
     if not os.path.isdir(directory):
-        raise SfsampleError(f"no history: {directory}: there is no such directory",
+        what = "it is no directory" if os.path.lexists(directory) else "there is no such directory"
+        raise SfsampleError(f"no history: {directory}: {what}",
                             "`sfsample watch` keeps one; --history DIR names another")  # fmt: skip
     history = History(directory)
     try:

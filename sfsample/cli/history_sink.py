@@ -15,7 +15,7 @@ from sfsample.cli.sinks import Metrics, Sink
 from sfsample.cli.trouble import say_at
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Slice
-from sfsample.history.files import DAY_S, file_names
+from sfsample.history.paths import DAY_S, file_names
 from sfsample.history.store import History
 from sfsample.history.tiers import size_of
 

@@ -155,6 +155,11 @@ pod = _matching("(?ai)[0-9a-f]{4,32}|[0-9a-f]{8}[-_][0-9a-f_-]{0,27}",
                 lambda uid: uid.lower().replace("_", "-"))  # fmt: skip
 
 
+def name_as_kept(text: str) -> str:
+    """Return a name as it is printed and kept: a byte that is not UTF-8 is U+FFFD there."""
+    return os.fsencode(text).decode(errors="replace")
+
+
 def label(text: str) -> tuple[str, str]:
     """Parse KEY=VALUE."""
     from sfsample.recording.options import check_label

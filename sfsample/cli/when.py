@@ -8,8 +8,10 @@ import argparse
 import os
 import re
 import time
+from calendar import timegm
 from math import inf
 
+from sfsample.cli.terminal import say
 from sfsample.cli.values import refusal, seconds
 
 _CLOCK = re.compile(r"(?:(today|yesterday) ?)?(?:([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?)?", re.ASCII)
@@ -26,10 +28,11 @@ def when(text: str) -> float:
         return now_s - seconds(text[1:])
     clock = _CLOCK.fullmatch(text)
     if clock and text:
-        today = time.localtime(now_s)
+        days = -86400 * (clock[1] == "yesterday")
+        day = timegm(time.localtime(now_s)) + days  # as if it were UTC, where each day is as long
         hour, minute, second = (int(part or 0) for part in clock.groups()[1:])
-        day = today.tm_mday - (clock[1] == "yesterday")
-        return time.mktime((today.tm_year, today.tm_mon, day, hour, minute, second, 0, 0, -1))
+        date = time.strftime("%Y-%m-%d", time.gmtime(day))
+        return _iso(f"{date}T{hour:02}:{minute:02}:{second:02}")
     return _iso(text)
 
 
@@ -37,9 +40,16 @@ def _iso(text: str) -> float:
     from datetime import datetime  # most commands need none
 
     try:
-        return max(0.0, datetime.fromisoformat(text).timestamp())
+        moment = datetime.fromisoformat(text)
+        first_s, second_s = (moment.replace(fold=fold).timestamp() for fold in (0, 1))
     except (ValueError, OverflowError, OSError):
         raise refusal(text, _WHAT) from None
+    if first_s != second_s:  # local clocks are set back or forward there
+        is_twice = first_s < second_s
+        taken = time.strftime("%H:%M:%S UTC", time.gmtime(first_s))
+        say(f"{text} is {'twice' if is_twice else 'left out'} on local clocks: {taken} is taken",
+            *(["an offset says which: 2026-10-25T02:30+01:00"] if is_twice else []))  # fmt: skip
+    return max(0.0, first_s)
 
 
 def since(text: str) -> float:

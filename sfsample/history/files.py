@@ -11,42 +11,39 @@ Invariant: any file is slices or raises BadInput, in bounded time (tests/history
 """
 
 import os
-import re
 import sqlite3
-import stat
-import time
-from calendar import timegm
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from math import inf
 from secrets import randbelow
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from sfsample.errors import BadInput
 from sfsample.history.blobs import Names, in_units, pack_columns, pack_json, unpack_columns, unpack_json
 from sfsample.history.facts import COLUMNS, Gap, Selection, SliceFacts, as_row, read_facts, read_gap
+from sfsample.history.paths import BESIDE, check_owner
 from sfsample.report.budget import Budget
+from sfsample.report.formats.profile_json import JsonValue
 from sfsample.report.merge import common, common_values, sum_known, sum_stats
 from sfsample.report.report import SECONDS, WEIGHTS, Report
 from sfsample.report.time_line import TIME_UNIT_NS, Columns, TimeSlice, add_columns
 
-DAY_S = 86400
 _VERSION = 3  # of the tables
-_NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite", re.ASCII)
-_ASIDE = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite\.damaged-\d{8}T\d{6}Z(?:-wal|-journal)?", re.ASCII)
-_BESIDE = ("-wal", "-shm", "-journal")  # files of SQLite's that belong to a database
 _BUSY_S = 30.0  # another process may write for so long
 _MAX_STEPS = 500  # callbacks during one statement, each after _STEP instructions: 10 to 20 s
 _STEP = 1_000_000
 _MAX_VALUE_BYTES = 100 << 20
 _MAX_SLICES = 2_000_000  # of a file, that are read
+_SLICES = "slices"  # in the statistics of a sum: the numbers of its slices
+_Stacks = tuple[dict[str, Any], Columns]  # the statistics of a slice, and its columns
 _MAX_PROBLEMS = 20  # of the statistics of a slice, that are kept
 _FACTS = ", ".join(name for name, *_ in COLUMNS)
 _TYPED_FACTS = ", ".join(f"{name} {kind}" for name, kind, _ in COLUMNS)
 _SCHEMA = (
     f"CREATE TABLE slice (id INTEGER PRIMARY KEY AUTOINCREMENT, {_TYPED_FACTS})",  # no id is used twice
-    "CREATE TABLE stacks (id INTEGER PRIMARY KEY, stats BLOB, rows BLOB)",  # of the slice with this id
+    # of the slice with this id; with a negative one, the sum of slices that its statistics name: `keep_sum`
+    "CREATE TABLE stacks (id INTEGER PRIMARY KEY, stats BLOB, rows BLOB)",
     "CREATE TABLE names (id INTEGER PRIMARY KEY, service TEXT, batch BLOB)",
     "CREATE TABLE gap (begin_s REAL, end_s REAL, service TEXT, why TEXT)",
 )
@@ -57,71 +54,6 @@ class Damaged(BadInput):
     """A file is none of SQLite's, or not whole: what is added to it may be lost."""
 
 
-class FileName(NamedTuple):
-    """Which file of a history: the day, since the epoch."""
-
-    directory: str
-    day: int
-
-    @property
-    def path(self) -> str:
-        """The path."""
-        day = time.strftime("%Y-%m-%d", time.gmtime(self.day * DAY_S))
-        return os.path.join(self.directory, f"{day}.sqlite")
-
-    @property
-    def end_s(self) -> int:
-        """When its day is over."""
-        return (self.day + 1) * DAY_S
-
-
-def file_names(directory: str) -> list[FileName]:
-    """Return the files of a history, the oldest first.  Raises OSError."""
-    return sorted(name for _, name in _matching(directory, _NAME))
-
-
-def files_set_aside(directory: str) -> list[tuple[FileName, str]]:
-    """Return what was set aside: of which file, and the path; the oldest first.  Raises OSError."""
-    return sorted((name, os.path.join(directory, found)) for found, name in _matching(directory, _ASIDE))
-
-
-def _matching(directory: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, FileName]]:
-    for match in filter(None, map(pattern.fullmatch, os.listdir(directory))):
-        with suppress(ValueError):
-            day = timegm(time.strptime(match[1], "%Y-%m-%d")) // DAY_S
-            yield match[0], FileName(directory, day)
-
-
-def check_owner(path: str, *, directory: bool = False) -> None:
-    """Raise BadInput unless a path is what it should be, and only this user and root may have written it."""
-    status = os.lstat(path)
-    if not (stat.S_ISDIR if directory else stat.S_ISREG)(status.st_mode):
-        is_link = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "something else"
-        raise BadInput(f"{is_link}, not a {'directory' if directory else 'regular file'}")
-    if status.st_uid not in (0, os.geteuid()):
-        raise BadInput(f"it belongs to another user ({status.st_uid})")
-    if status.st_mode & 0o022:
-        raise BadInput(f"other users may write it: chmod go-w {path}")
-
-
-def remove(name: FileName) -> None:
-    """Unlink a file; what SQLite keeps beside it first, as it would be taken for that of a new file."""
-    for suffix in (*_BESIDE, ""):
-        with suppress(FileNotFoundError):
-            os.unlink(name.path + suffix)
-
-
-def set_aside(name: FileName) -> str:
-    """Rename a damaged file, and what SQLite keeps beside it; return the new path."""
-    path = f"{name.path}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    for suffix in (*_BESIDE, ""):
-        with suppress(FileNotFoundError):
-            os.rename(name.path + suffix, path + suffix)
-    with suppress(FileNotFoundError):
-        os.unlink(f"{path}-shm")  # an index of the log, which SQLite makes anew
-    return path
-
-
 class HistoryFile:
     """An open file.  Methods raise BadInput for a damaged one, sqlite3.Error where a write fails."""
 
@@ -129,14 +61,14 @@ class HistoryFile:
         if write:
             with suppress(FileExistsError):
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        for each in (path, *filter(os.path.lexists, (path + suffix for suffix in _BESIDE))):
+        for each in (path, *filter(os.path.lexists, (path + suffix for suffix in BESIDE))):
             check_owner(each)
         self.path = path
         self._inode = os.stat(path).st_ino
         self._names: dict[str, Names] = {}
         self._budget = Budget(8 * os.path.getsize(path))
         # a reader may have to complete what a writer that was killed has begun
-        self._db = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=_BUSY_S,
+        self._db = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=rw", uri=True, timeout=_BUSY_S,
                                    isolation_level=None, check_same_thread=False)  # fmt: skip
         try:
             self._prepare(write=write)
@@ -262,10 +194,13 @@ class HistoryFile:
 
     def report(self, facts: Sequence[SliceFacts]) -> Report:
         """Return one report of slices of one service that have the same weights."""
+        return self._report(facts, *self.sums(facts))
+
+    def _report(self, facts: Sequence[SliceFacts], stats: dict[str, Any], columns: Columns) -> Report:
         weights = facts[0].weights
-        stats, (numbers, samples, *times) = self.sums(facts)
-        columns = [samples, *([time * TIME_UNIT_NS for time in column] for column in times)]
-        kept = [numbers, *(columns[WEIGHTS.index(name)] for name in weights)]
+        numbers, samples, *times = columns
+        sums = [samples, *([time * TIME_UNIT_NS for time in column] for column in times)]
+        kept = [numbers, *(sums[WEIGHTS.index(name)] for name in weights)]
         report = self.names(facts[0].service).report(kept, weights)
         build_id = common(each.build_id for each in facts)
         return report._replace(
@@ -278,36 +213,58 @@ class HistoryFile:
             stats=stats,
         )
 
-    def sums(self, facts: Sequence[SliceFacts]) -> tuple[dict[str, Any], Columns]:
+    def sums(self, facts: Sequence[SliceFacts]) -> _Stacks:
         """Return the statistics and the columns of slices of one service together."""
-        slices = [self.stacks(each) for each in facts]
-        stats = sum_stats([found for found, _ in slices]) or {}
+        return self._sums(facts, [*self._parts(facts)])
+
+    def _sums(self, facts: Sequence[SliceFacts], parts: Sequence[_Stacks]) -> _Stacks:
+        stats = sum_stats([found for found, _ in parts]) or {}
         stats["problems"] = [*dict.fromkeys(map(str, stats["problems"]))][:_MAX_PROBLEMS]
         stacks = len(self.names(facts[0].service).stacks.rows)
-        return stats, add_columns((columns for _, columns in slices), stacks)
+        return stats, add_columns((columns for _, columns in parts), stacks)
 
-    def time_slices(self, facts: Sequence[SliceFacts]) -> list[TimeSlice]:
-        """Return slices with the indexes that their stacks have in `report` of all of them."""
-        found = []
-        for each in facts:
-            stats, columns = self.stacks(each)
-            found.append(
-                TimeSlice(*each[1:3], each.cpu_charged_ns, each.cpu_sampled_ns, columns, _seconds(stats))
+    def _parts(self, facts: Sequence[SliceFacts]) -> Iterator[_Stacks]:
+        """Yield the statistics and columns of slices: sums of some of them that are kept, then all others."""
+        rest = {each.number: each for each in facts}
+        for first in sorted(self.summed() & rest.keys()):
+            with suppress(BadInput):  # its slices are there
+                stats, columns = self._stacks(-first, facts[0].service)
+                slices = {*JsonValue(stats).field(_SLICES).counts()}
+                if slices <= rest.keys() and sum(columns[1]) == sum(rest[at].samples for at in slices):
+                    yield stats, columns
+                    for number in slices:
+                        del rest[number]
+        yield from map(self.stacks, rest.values())
+
+    def summed(self) -> set[int]:
+        """Return the number of the first slice of each sum that is kept."""
+        return {-number for (number,) in self._rows("SELECT id FROM stacks WHERE id < 0")}
+
+    def time_line(self, facts: Sequence[SliceFacts]) -> tuple[Report, list[TimeSlice]]:
+        """Return `report`, and slices with the indexes that their stacks have in it."""
+        parts = [self.stacks(each) for each in facts]
+        stats, columns = self._sums(facts, parts)
+        place, slices = {stack: at for at, stack in enumerate(columns[0])}, []
+        for each, (own, (numbers, *weights)) in zip(facts, parts, strict=True):
+            placed = [[*map(place.__getitem__, numbers)], *weights]
+            slices.append(
+                TimeSlice(*each[1:3], each.cpu_charged_ns, each.cpu_sampled_ns, placed, _seconds(own))
             )
-        numbers = sorted({stack for each in found for stack in each.columns[0]})
-        place = {stack: at for at, stack in enumerate(numbers)}
-        return [each._replace(columns=[[place[stack] for stack in each.columns[0]], *each.columns[1:]])
-                for each in found]  # fmt: skip
+        return self._report(facts, stats, columns), slices
 
-    def stacks(self, facts: SliceFacts) -> tuple[dict[str, Any], Columns]:
+    def stacks(self, facts: SliceFacts) -> _Stacks:
         """Return the statistics and the columns of a slice, whose samples are as many as its facts say."""
-        stacks = len(self.names(facts.service).stacks.rows)
-        for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", facts.number):
+        stats, columns = self._stacks(facts.number, facts.service)
+        if (samples := sum(columns[1])) != facts.samples:
+            raise BadInput(f"slice {facts.id}: it has {samples} samples instead of {facts.samples}")
+        return stats, columns
+
+    def _stacks(self, number: int, service: str) -> _Stacks:
+        stacks = len(self.names(service).stacks.rows)
+        for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", number):
             columns = unpack_columns(blob, stacks, self._budget)
-            if (samples := sum(columns[1])) != facts.samples:
-                raise BadInput(f"slice {facts.id}: it has {samples} samples instead of {facts.samples}")
             return unpack_json(stats, self._budget).plain_object(), columns
-        raise BadInput(f"slice {facts.id}: it has no stacks")
+        raise BadInput(f"slice {number}: it has no stacks")
 
     def is_whole(self, facts: SliceFacts) -> bool:
         """Whether the stacks of a slice can be read."""
@@ -337,6 +294,9 @@ class HistoryFile:
     def _insert(self, facts: SliceFacts, stats: dict[str, Any], columns: Columns) -> None:
         row = as_row(facts)
         number = self._run(f"INSERT INTO slice ({_FACTS}) VALUES ({', '.join('?' * len(row))})", *row)  # noqa: S608
+        self._insert_stacks(number, stats, columns)
+
+    def _insert_stacks(self, number: int, stats: dict[str, Any], columns: Columns) -> None:
         self._run("INSERT INTO stacks VALUES (?, ?, ?)", number, pack_json(stats), pack_columns(columns))
 
     def merge(self, group: Sequence[SliceFacts], merged: SliceFacts) -> None:
@@ -344,6 +304,13 @@ class HistoryFile:
         stats, columns = self.sums(group)
         self.delete(group)
         self._insert(merged, stats, columns)
+
+    def keep_sum(self, group: Sequence[SliceFacts]) -> None:
+        """Keep the sum of slices of one service beside these; not within `writing`: a watch waits."""
+        stats, columns = self.sums(group)
+        stats[_SLICES] = [each.number for each in group]
+        with self.writing():
+            self._insert_stacks(-group[0].number, stats, columns)
 
     def pin(self, facts: SliceFacts) -> None:
         """Let a slice be neither merged nor, for its size, deleted before others."""
@@ -362,8 +329,8 @@ class HistoryFile:
     def delete(self, facts: Iterable[SliceFacts]) -> None:
         """Delete slices."""
         for each in facts:
-            for table in ("slice", "stacks"):
-                self._run(f"DELETE FROM {table} WHERE id = ?", each.number)  # noqa: S608
+            self._run("DELETE FROM slice WHERE id = ?", each.number)
+            self._run("DELETE FROM stacks WHERE id IN (?, ?)", each.number, -each.number)
 
 
 def _seconds(stats: dict[str, Any]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from math import ceil
 from typing import NamedTuple
 
 from sfsample.history.facts import SliceFacts
-from sfsample.history.files import DAY_S
+from sfsample.history.paths import DAY_S
 
 _FAR_S = DAY_S / 2
 _ENOUGH_DAYS = 10  # nearer times are compared with the same hours of so many other days, if there are

@@ -12,17 +12,9 @@ from typing import TypeVar
 
 from sfsample.errors import BadInput, NoSpace, SfsampleError
 from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, read_gap
-from sfsample.history.files import (
-    DAY_S,
-    Damaged,
-    FileName,
-    HistoryFile,
-    check_owner,
-    file_names,
-    files_set_aside,
-    set_aside,
-)
+from sfsample.history.files import Damaged, HistoryFile
 from sfsample.history.lock import lock
+from sfsample.history.paths import DAY_S, FileName, check_owner, file_names, files_set_aside, set_aside
 from sfsample.history.tiers import size_of, tidy
 from sfsample.report.budget import Budget
 from sfsample.report.formats import check_numbers
@@ -65,9 +57,9 @@ class History:
             code = getattr(failure, "sqlite_errorcode", 0) & 0xFF
             if code in _SPACE or getattr(failure, "errno", 0) in (ENOSPC, EDQUOT):
                 raise NoSpace(f"{what}: {path}: {text}") from None
-            remedy = f"sfsample history check --history {self.directory} shows what is wrong"
-            if what == "cannot open":
-                remedy = "choose another directory with --history"
+            remedy = "choose another directory with --history"
+            if isinstance(failure, BadInput) and what != "cannot open":  # else a check finds nothing
+                remedy = f"sfsample history check --history {self.directory} shows what is wrong"
             raise SfsampleError(f"{what}: {path}: {text}", remedy) from None
 
     def close(self) -> None:
@@ -235,8 +227,7 @@ class History:
         """Return one report of slices, and what each of them has of its stacks."""
 
         def ask(file: HistoryFile) -> Iterator[tuple[Report, list[TimeSlice]]]:
-            return self._answers(file, file.facts(chosen=selection), selection,
-                                 lambda group: (file.report(group), file.time_slices(group)))  # fmt: skip
+            return self._answers(file, file.facts(chosen=selection), selection, file.time_line)
 
         parts = self._read([selection], ask)
         gaps = [(gap.begin_s, gap.end_s, gap.why) for gap in self.gaps(selection)]
@@ -268,8 +259,11 @@ class History:
     def findings(self) -> Iterator[str]:
         """Yield what is wrong with a file: its structure, its facts, its stacks, its totals."""
         self.problems.clear()
-        for _, path in files_set_aside(self.directory):
-            yield f"{path}: damaged, and set aside: no answer has its slices; delete it when it is not needed"
+        for name, path in files_set_aside(self.directory):
+            again = os.path.basename(name.path + path.rpartition("Z")[2])  # SQLite may keep a log beside it
+            yield (f"{path}: damaged, and set aside: no answer has its slices; delete it when not needed; "
+                   f"for what is left of it: mkdir -m 700 OTHER; cp {path} OTHER/{again}; "
+                   "sfsample history list --history OTHER")  # fmt: skip
         for name in file_names(self.directory):
             with self.skipping(name.path), closing(HistoryFile(name.path)) as file:
                 yield from (f"{name.path}: {text}" for text in file.integrity())

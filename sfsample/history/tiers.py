@@ -4,21 +4,29 @@ Slices of a minute are kept for two days, then merged to ten minutes; after two 
 are not merged, and are the last to be deleted for their size; nor are those within an hour of a change of the
 build-id on the same day.  Damaged files that were set aside are the first.
 
+Until then the sums of ten minutes are kept beside the minutes, so that a question about a day reads 144 of
+them instead of 1,440 slices.
+
 Each merged slice is one commit, so a process that is killed leaves the rest for the next one.
 
 Invariant: the sums of each stack of each service stay the same (tests/history/test_tiers.py).
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, closing, suppress
-from itertools import pairwise
+from itertools import islice, pairwise
 
-from sfsample.history.facts import SliceFacts, merge_key, merged_facts
-from sfsample.history.files import DAY_S, HistoryFile, file_names, files_set_aside, remove
+from sfsample.errors import BadInput
+from sfsample.history.facts import TIERS, SliceFacts, merge_key, merged_facts
+from sfsample.history.files import HistoryFile
 from sfsample.history.lock import lock
+from sfsample.history.paths import DAY_S, file_names, files_set_aside, remove
 
 _DUE_S = {"1h": 14 * DAY_S, "10m": 2 * DAY_S}  # slices of a tier are so old, from the end of their day on
+_SUMMED = "10m"  # what slices of a minute are to be merged to
+_SUM_S = TIERS[_SUMMED]
+_LATE_S = 120.0  # a slice is added after its end
 _PINNED_S = 3600.0  # before and after a change of the build-id
 
 
@@ -35,9 +43,9 @@ def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipp
             tier = next((tier for tier, due_s in _DUE_S.items() if name.end_s + due_s <= now_s), "")
             if name.end_s + keep_for_s <= now_s:
                 remove(name)
-            elif tier:
+            else:
                 with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
-                    _merge(file, tier)
+                    _merge(file, tier) if tier else _keep_sums(file, now_s)
         for name, path in files_set_aside(directory):  # no answer needs them
             if name.end_s + keep_for_s <= now_s or size_of(directory) > keep_bytes:
                 os.unlink(path)
@@ -48,16 +56,34 @@ def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipp
 
 def _merge(file: HistoryFile, tier: str) -> None:
     """Merge the slices of a file to those of a tier."""
-    groups: dict[object, list[SliceFacts]] = {}
-    for facts in [] if file.tiers() <= {tier} else _facts(file):
-        groups.setdefault(merge_key(facts, tier), []).append(facts)
-    for group in groups.values():
+    for group in _groups([] if file.tiers() <= {tier} else _facts(file), tier):
         with file.writing():
             if group[0].pinned:
                 file.pin(group[0])
             elif {facts.tier for facts in group} != {tier} or len(group) > 1:
                 file.merge(group, merged_facts(group, tier))
     file.compact()
+
+
+def _keep_sums(file: HistoryFile, now_s: float) -> None:
+    """Keep the sums that slices of a minute will be merged to, for questions about many hours."""
+    summed = file.summed()
+    facts = file.facts(max(summed, default=0))  # not all of them each hour
+    last_s = max((each.begin_s for each in islice(facts, bool(summed))), default=-_SUM_S)
+    begin_s = last_s // _SUM_S * _SUM_S + _SUM_S
+    end_s = (now_s - _LATE_S) // _SUM_S * _SUM_S
+    for group in _groups((each for each in facts if begin_s <= each.begin_s < end_s), _SUMMED):
+        if len(group) > 1:
+            with suppress(BadInput):  # an answer says so
+                file.keep_sum(group)
+
+
+def _groups(slices: Iterable[SliceFacts], tier: str) -> Iterable[list[SliceFacts]]:
+    """Return the slices that a tier merges to one."""
+    groups: dict[object, list[SliceFacts]] = {}
+    for facts in slices:
+        groups.setdefault(merge_key(facts, tier), []).append(facts)
+    return groups.values()
 
 
 def _shrink(directory: str, keep_bytes: int, skipping: Skipping) -> None:

@@ -138,5 +138,6 @@ def test_seconds_of_one_slice_are_a_heat_map(timed):
     drag(timed, 2.4, 2.6)
     assert (timed.js(heat), timed.js(hidden)) == ([0, 1, 0.25], False)
     assert timed.js("document.querySelectorAll('#seconds > span')[1].title").startswith("00:02:01: 20 ms")
+    assert timed.text("#timetext").endswith("; a box is the CPU time of a second, at most 20 ms (00:02:01)")
     drag(timed, 2.5, 3.5)
     assert timed.js(hidden)

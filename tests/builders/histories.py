@@ -7,7 +7,8 @@ from collections import Counter
 from contextlib import closing
 
 from sfsample.history.facts import Selection, Slice
-from sfsample.history.files import HistoryFile, file_names
+from sfsample.history.files import HistoryFile
+from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.report.report import OUTERMOST, WEIGHTS, Report, ReportBuilder, ReportFrame, ReportThread
 from sfsample.report.time_line import TIME_UNIT_NS

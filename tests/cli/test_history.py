@@ -11,7 +11,7 @@ import pytest
 
 from sfsample.cli import main
 from sfsample.history.facts import Slice
-from sfsample.history.files import file_names
+from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.report.formats import parse
 from sfsample.report.report import ReportFrame
@@ -54,6 +54,13 @@ def run(directory, capsys):
         return code, out.out, out.err
 
     return run
+
+
+def test_file_is_no_history(tmp_path, capsys):
+    path = tmp_path / "file"
+    path.touch()
+    assert main(["history", "list", "--history", str(path)]) == 1
+    assert f"no history: {path}: it is no directory" in capsys.readouterr().err
 
 
 def test_list_has_the_keys_of_the_contract(run):

@@ -12,7 +12,7 @@ from sfsample.cli.parse import parse
 from sfsample.cli.watch import Watch
 from sfsample.errors import NoSpace, SfsampleError, UsageError
 from sfsample.history.facts import Slice
-from sfsample.history.files import file_names
+from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from tests.builders.reports import from_lines
 

@@ -3,13 +3,15 @@
 import os
 import random
 import sqlite3
+import subprocess
 from contextlib import closing, suppress
+from errno import EROFS
 
 import pytest
 
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.history import files
-from sfsample.history.files import check_owner, file_names
+from sfsample.history.paths import check_owner, file_names
 from sfsample.history.store import History
 from tests.builders.histories import DAY_S, MIDNIGHT_S, minute
 
@@ -205,6 +207,39 @@ def test_damaged_file_is_set_aside_before_it_is_written(history, begin):
     [finding] = reader.findings()
     assert aside in finding
     assert reader.report().total() == 35
+
+
+def test_what_is_left_of_a_file_that_was_set_aside_can_be_read(history, tmp_path):
+    change(
+        history, "UPDATE stacks SET rows = zeroblob(50) WHERE id = 2"
+    )  # no row of another slice is touched
+    os.rename(path(history), f"{path(history)}.damaged-20261124T100000Z")
+    [finding] = history.findings()
+    commands = finding.partition("left of it: ")[2].rpartition(";")[0].replace("OTHER", f"{tmp_path}/other")
+    subprocess.run(commands, shell=True, check=True)  # noqa: S602 - as a user would
+    left = History(f"{tmp_path}/other")
+    assert left.report().total() == sum(range(50)) * 4
+    assert len(left.problems) == 1
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError(EROFS, "Read-only"), sqlite3.OperationalError("database is locked")]
+)
+def test_check_is_not_the_remedy_where_it_would_find_nothing(history, monkeypatch, failure):
+    def fail(*_, **__):
+        raise failure
+
+    monkeypatch.setattr(files.HistoryFile, "insert", fail)
+    with pytest.raises(SfsampleError) as raised:
+        history.add(minute(9))
+    assert raised.value.help == ("choose another directory with --history",)
+
+
+def test_name_of_a_directory_need_not_be_utf8(tmp_path):
+    history = History(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    history.add(minute(0))
+    assert history.report().total() == 5
+    assert history.problems == {}
 
 
 def test_file_that_becomes_damaged_while_it_is_written_is_set_aside(history):

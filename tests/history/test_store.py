@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Selection, Slice, facts_of
-from sfsample.history.files import HistoryFile, file_names
+from sfsample.history.files import HistoryFile
+from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.report.merge import merge
 from sfsample.report.report import WEIGHTS
@@ -191,7 +192,8 @@ def test_file_of_a_day_that_was_removed_is_made_again(tmp_path):
 
 WRITER = """
 import sys
-from sfsample.history.files import HistoryFile, file_names
+from sfsample.history.files import HistoryFile
+from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from tests.builders.histories import minute
 history = History(sys.argv[1])

@@ -19,7 +19,8 @@ from sfsample.cli.push.post import post, without_secrets
 from sfsample.cli.trouble import Trouble, say_at
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.history.facts import SliceFacts
-from sfsample.history.files import HistoryFile, file_names
+from sfsample.history.files import HistoryFile
+from sfsample.history.paths import file_names
 from sfsample.history.store import History
 
 _LATER = (429, 502, 503, 504)

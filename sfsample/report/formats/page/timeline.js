@@ -136,15 +136,20 @@ class TimeLine {
     return [timeText(seconds), "no slices"];
   }
 
-  // Show how much of each second of the slice was on a CPU, where one is selected that knows it.
+  // Return the CPU time in each second of the slice, and when that is, where one is selected that knows it.
+  secondsOf(state) {
+    const [one, ...more] = slicesIn(this.slices, state);
+    const known = (state.from >= 0 && !more.length && this.slices.cpu_ms[one]) || [];
+    return known.map((ms, at) => [ms, timeText(Math.round(this.slices.begin[one]) + at).slice(11)]);
+  }
+
   showSeconds(state) {
-    const chosen = slicesIn(this.slices, state), row = byId("seconds");
-    const known = state.from >= 0 && chosen.length === 1 && this.slices.cpu_ms[chosen[0]];
-    row.hidden = !known;
-    row.replaceChildren(...(known || []).map((ms, at) => {
+    const known = this.secondsOf(state), row = byId("seconds"), most = Math.max(...known.map(([ms]) => ms), 1);
+    row.hidden = !known.length;
+    row.replaceChildren(...known.map(([ms, when]) => {
       const cell = document.createElement("span"), heat = cell.appendChild(document.createElement("span"));
-      heat.style.opacity = ms / Math.max(...known, 1);
-      cell.title = `${timeText(this.slices.begin[chosen[0]] + at).slice(11)}: ${ms} ms of CPU time in this second`;
+      heat.style.opacity = ms / most;
+      cell.title = `${when}: ${ms.toLocaleString("en")} ms of CPU time in this second`;
       return cell;
     }));
   }
@@ -216,7 +221,9 @@ class TimeLine {
     const bars = together > 1 ? `, each of ${together} slices, as more would not fit into the page` : "";
     const gaps = this.gaps.length ? `; ${this.gaps.length} gap${this.gaps.length > 1 ? "s" : ""}` : "";
     const all = `${begin.length.toLocaleString("en")} bar${begin.length > 1 ? "s" : ""}${bars}${gaps}`;
+    const known = this.secondsOf(state), [ms, when] = known.reduce((a, b) => (b[0] > a[0] ? b : a), [0, ""]);
+    const seconds = known.length ? `; a box is the CPU time of a second, at most ${ms.toLocaleString("en")} ms (${when})` : "";
     return state.from < 0 ? `${spanText(this.begin, this.end)}: ${all}; drag to select a time`
-      : `${spanText(state.from, state.to)}: ${chosen.toLocaleString("en")} of ${all}`;
+      : `${spanText(state.from, state.to)}: ${chosen.toLocaleString("en")} of ${all}${seconds}`;
   }
 }

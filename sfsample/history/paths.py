@@ -1,0 +1,85 @@
+"""Which files a history has, one for each UTC day, and which of them are used.
+
+A file or directory is used only if it is none of another user's, and no other user may write it.
+"""
+
+import os
+import re
+import stat
+import time
+from calendar import timegm
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from sfsample.errors import BadInput
+
+DAY_S = 86400
+_NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite", re.ASCII)
+_ASIDE = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite\.damaged-\d{8}T\d{6}Z(?:-wal|-journal)?", re.ASCII)
+BESIDE = ("-wal", "-shm", "-journal")  # files of SQLite's that belong to a database
+
+
+class FileName(NamedTuple):
+    """Which file of a history: the day, since the epoch."""
+
+    directory: str
+    day: int
+
+    @property
+    def path(self) -> str:
+        """The path."""
+        day = time.strftime("%Y-%m-%d", time.gmtime(self.day * DAY_S))
+        return os.path.join(self.directory, f"{day}.sqlite")
+
+    @property
+    def end_s(self) -> int:
+        """When its day is over."""
+        return (self.day + 1) * DAY_S
+
+
+def file_names(directory: str) -> list[FileName]:
+    """Return the files of a history, the oldest first.  Raises OSError."""
+    return sorted(name for _, name in _matching(directory, _NAME))
+
+
+def files_set_aside(directory: str) -> list[tuple[FileName, str]]:
+    """Return what was set aside: of which file, and the path; the oldest first.  Raises OSError."""
+    return sorted((name, os.path.join(directory, found)) for found, name in _matching(directory, _ASIDE))
+
+
+def _matching(directory: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, FileName]]:
+    for match in filter(None, map(pattern.fullmatch, os.listdir(directory))):
+        with suppress(ValueError):
+            day = timegm(time.strptime(match[1], "%Y-%m-%d")) // DAY_S
+            yield match[0], FileName(directory, day)
+
+
+def check_owner(path: str, *, directory: bool = False) -> None:
+    """Raise BadInput unless a path is what it should be, and only this user and root may have written it."""
+    status = os.lstat(path)
+    if not (stat.S_ISDIR if directory else stat.S_ISREG)(status.st_mode):
+        is_link = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "something else"
+        raise BadInput(f"{is_link}, not a {'directory' if directory else 'regular file'}")
+    if status.st_uid not in (0, os.geteuid()):
+        raise BadInput(f"it belongs to another user ({status.st_uid})")
+    if status.st_mode & 0o022:
+        raise BadInput(f"other users may write it: chmod go-w {path}")
+
+
+def remove(name: FileName) -> None:
+    """Unlink a file; what SQLite keeps beside it first, as it would be taken for that of a new file."""
+    for suffix in (*BESIDE, ""):
+        with suppress(FileNotFoundError):
+            os.unlink(name.path + suffix)
+
+
+def set_aside(name: FileName) -> str:
+    """Rename a damaged file, and what SQLite keeps beside it; return the new path."""
+    path = f"{name.path}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    for suffix in (*BESIDE, ""):
+        with suppress(FileNotFoundError):
+            os.rename(name.path + suffix, path + suffix)
+    with suppress(FileNotFoundError):
+        os.unlink(f"{path}-shm")  # an index of the log, which SQLite makes anew
+    return path
