@@ -63,6 +63,14 @@ def started(
             target.kill()
 
 
+def recorded(pid: int, samples: int, *, rate: float = 99, **options: Any) -> sfsample.Profile:
+    """Record until there are so many samples, however slow the machine is."""
+    profile = sfsample.Profile(rate)
+    chosen = sfsample.RecordOptions(rate=rate, perf_events=False, **options)
+    return sfsample.record(pid, None, chosen, profile=profile,
+                           should_stop=lambda: profile.stats.samples >= samples)  # fmt: skip
+
+
 def frames_of(
     memory: Remote, interpreter: Interpreter, codes: CodeObjects, state: int
 ) -> Iterator[list[object]]:
@@ -115,8 +123,7 @@ def test_interpreter_that_cannot_be_read_yet_is_found_later():
 @pytest.mark.parametrize("python", PYTHONS, ids=str)
 def test_recording_has_the_stacks_that_the_program_states(python):
     with started(python) as (target, truth):
-        options = sfsample.RecordOptions(mode="wall", python=PythonView.ONLY)
-        report = named(sfsample.record(target.pid, 0.3, options))
+        report = named(recorded(target.pid, 3 * len(truth), mode="wall", python=PythonView.ONLY))
         found = {str(report.threads[stack.thread].tid): stack for stack in report.stacks}
         for tid, expected in truth.items():
             frames = [report.frames[at] for at in found[tid].frames]
@@ -144,8 +151,7 @@ def test_dump_has_the_stacks_that_the_program_states(python):
 @pytest.mark.parametrize("python", PYTHONS, ids=str)
 def test_running_program_has_only_possible_stacks(python):
     with started(python, "python_busy.py") as (target, calls):
-        options = sfsample.RecordOptions(rate=500, python=PythonView.ONLY, perf_events=False)
-        report = named(sfsample.record(target.pid, 2, options))
+        report = named(recorded(target.pid, 500, rate=500, python=PythonView.ONLY))
         whole = cut = 0
         for stack in report.stacks:
             frames = [report.frames[at] for at in reversed(stack.frames)]
@@ -164,8 +170,7 @@ def test_running_program_has_only_possible_stacks(python):
 @pytest.mark.parametrize("python", PYTHONS, ids=str)
 def test_thread_that_starts_others_keeps_its_frames(python):
     with started(python, "python_threads.py") as (target, _):
-        options = sfsample.RecordOptions(rate=500, python=PythonView.ONLY, perf_events=False)
-        report = named(sfsample.record(target.pid, 2, options))
+        report = named(recorded(target.pid, 500, rate=500, python=PythonView.ONLY))
         native, python_only = 0, 0
         for stack in report.stacks:
             has_python = report.frames[stack.frames[-1]].kind == "p"
@@ -178,8 +183,7 @@ def test_thread_that_starts_others_keeps_its_frames(python):
 @pytest.mark.parametrize("python", PYTHONS, ids=str)
 def test_function_that_was_dropped_is_not_taken_for_the_next_one(python):
     with started(python, "python_dropped.py") as (target, _):
-        options = sfsample.RecordOptions(rate=500, python=PythonView.ONLY, perf_events=False)
-        report = named(sfsample.record(target.pid, 2, options))
+        report = named(recorded(target.pid, 500, rate=500, python=PythonView.ONLY))
         named_callers = named_made = 0
         for stack in report.stacks:
             functions = [report.frames[at].function or "" for at in stack.frames]
@@ -196,8 +200,7 @@ def test_views_show_the_interpreter_or_not():
     with started(PYTHONS[0], "python_busy.py") as (target, _):
         texts = {}
         for view in PythonView:
-            options = sfsample.RecordOptions(rate=300, python=view, perf_events=False)
-            texts[view] = sfsample.folded(sfsample.record(target.pid, 0.5, options))
+            texts[view] = sfsample.folded(recorded(target.pid, 100, rate=300, python=view))
         loop = ";_PyEval_EvalFrameDefault"
         assert "leaf (python_busy.py:" in texts[PythonView.AUTO]
         assert "__libc_start_main" in texts[PythonView.AUTO]
