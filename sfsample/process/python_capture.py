@@ -65,6 +65,7 @@ class PythonCapture:
         runtime, known = self._runtime, thread.beside
         plan = None if runtime is None else runtime.plan(self._native_id(thread))
         before = self._id_before_fork
+        # once found, it is looked for each time: a state that the child has freed may look as before
         if runtime is not None and thread.tid == self._pid and (before or (before is None and plan is None)):
             self._id_before_fork = self._find_id_before_fork()
             if before and before != self._id_before_fork:  # PyOS_AfterFork_Child has set all anew

@@ -2,8 +2,9 @@
 
 A frame holds its code object only while it runs.  The program may drop the function, and another one may come
 to lie at its address before it is read.  So a name is believed only if the header proves that it is that of
-the pause: type, size, version, and the pointers to its texts.  One that was dropped has the texts that were
-copied in the pause, and no line.
+the pause: type, size, version, and the pointers to its texts.  A dropped one keeps that until its place is
+used again, while its texts may be others already.  So texts are those that were copied in the pause, where
+they were, and the reference count proves that the rest is its own, too.  A dropped one has no line.
 
 Every address here is data of the target: what does not look like a code object has no name, and each reading
 is bounded.
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from struct import Struct
 
-from sfsample.core.memory import Memory, Span
+from sfsample.core.memory import BytesMemory, Memory, Span
 from sfsample.python.layout import Layout, word_in
 from sfsample.python.line_table import LineTable
 from sfsample.python.strings import read_string
@@ -68,8 +69,7 @@ def name_of(layout: Layout, header: bytes | None) -> Span | None:
 
 def texts_of(layout: Layout, header: bytes) -> list[Span]:
     """Return where the name and the file of a code object are, by its header."""
-    found = (word_in(header, at - layout.type) for at in (layout.qualname, layout.filename))
-    return [(at, _TEXT_BYTES) for at in found if at]
+    return [(at, _TEXT_BYTES) for at in _texts(layout, header) if at]
 
 
 class CodeObjects:
@@ -98,7 +98,7 @@ class CodeObjects:
                 each.clear()
         now = self._keys(addresses, self._read)
         then = now if paused is None else self._keys(addresses, partial(read_each, paused))
-        found = [self._code(*each) for each in zip(addresses, then, now, strict=True)]
+        found = [self._code(*each, paused) for each in zip(addresses, then, now, strict=True)]
         return [code or (key and paused and self._dropped(key, paused)) or None
                 for code, key in zip(found, then, strict=True)]  # fmt: skip
 
@@ -117,20 +117,20 @@ class CodeObjects:
         return [None if header is None or name is None else _without_counter(header) + _cut(name)
                 for header, name in zip(headers, names, strict=True)]  # fmt: skip
 
-    def _code(self, address: int, then: bytes | None, now: bytes | None) -> Code | None:
+    def _code(
+        self, address: int, then: bytes | None, now: bytes | None, paused: Memory | None
+    ) -> Code | None:
         known = self._known.get(address)
         if known is not None and known.key == (then or now) and (then or address in self.trusted):
             return known
         if known is not None:
             self._several.add(address)
             self.trusted.discard(address)
-        return self._load(address, then) if then is not None and then == now else None
+        return self._load(address, then, paused) if then is not None and then == now else None
 
     def _dropped(self, key: bytes, paused: Memory) -> Code | None:
         """Return a code object by what was copied in the pause; None: it is none, or too little was."""
-        layout = self._layout
-        file, named = (word_in(key, at - layout.type) for at in (layout.filename, layout.qualname))
-        filename, qualname = (read_string(layout, paused.read, at, _MAX_TEXT) for at in (file, named))
+        qualname, filename = (self._copied(paused, at) for at in _texts(self._layout, key))
         if not filename or not qualname or not self._is_code(word_in(key)):
             return None
         return Code(key, qualname, filename, (b"", self._first_line(key), 0))
@@ -138,31 +138,31 @@ class CodeObjects:
     def _first_line(self, key: bytes) -> int:
         return int.from_bytes(key[self._layout.first_line - self._layout.type :][:4], "little", signed=True)
 
-    def _load(self, address: int, key: bytes) -> Code | None:
+    def _load(self, address: int, key: bytes, paused: Memory | None) -> Code | None:
         """Read the texts of a code object; None where it is none, or changes meanwhile."""
-        layout, start = self._layout, self._layout.type
-        units = word_in(key, layout.code_size - start)
-        file, named, lines = (
-            word_in(key, at - start) for at in (layout.filename, layout.qualname, layout.linetable)
-        )
+        layout = self._layout
+        units, lines = (word_in(key, at - layout.type) for at in (layout.code_size, layout.linetable))
+        named, file = _texts(layout, key)
         if not 0 < units <= _MAX_UNITS or not self._is_code(word_in(key)):
             return None
+        name = bytes(layout.string_length) + key[header_of(layout, address)[1] :]  # 3.11 has it in the key
+        copies = BytesMemory(named, name) if paused is None else paused
         texts: tuple[str | None, str | None, bytes | None] = ("", "", b"")
         if named != file:  # of the interpreter's own they are the same text, or none
-            texts = self._text(named), self._text(file), self._bytes(lines)
+            texts = self._text(copies, named), self._text(copies, file), self._bytes(lines)
         qualname, filename, table = texts
-        if (
-            filename is None
-            or qualname is None
-            or table is None
-            or self._keys([address], self._read) != [key]
-        ):
+        if filename is None or qualname is None or table is None or not self._lives(address, key):
             return None
         code = self._known[address] = Code(key, qualname, filename, (table, self._first_line(key), units))
         self._known_bytes += len(table)
         if address not in self._several:
             self.trusted.add(address)
         return code
+
+    def _lives(self, address: int, key: bytes) -> bool:
+        """Whether the code object with this key is at an address, and was not dropped."""
+        [head] = self._read([(address, self._layout.type)])
+        return head is not None and has_references(head) and self._keys([address], self._read) == [key]
 
     def _is_code(self, kind: int) -> bool:
         """Whether the type at this address is that of code objects; its name says so once."""
@@ -172,9 +172,14 @@ class CodeObjects:
             self._type = kind if name == _CODE_TYPE else 0
         return kind == self._type != 0
 
-    def _text(self, address: int) -> str | None:
-        """Return a string object; it is cut where it is very long."""
-        return read_string(self._layout, lambda *span: self._read([span])[0], address, _MAX_TEXT)
+    def _text(self, copies: Memory, address: int) -> str | None:
+        """Return a string object, as it was copied or else is now; it is cut where it is very long."""
+        now = partial(read_string, self._layout, lambda *span: self._read([span])[0])
+        return self._copied(copies, address) or now(address, _MAX_TEXT)
+
+    def _copied(self, copies: Memory, address: int) -> str | None:
+        """Return a string object that was copied; None: it was not, or not all of it."""
+        return read_string(self._layout, copies.read, address, _MAX_TEXT)
 
     def _bytes(self, address: int) -> bytes | None:
         """Return the content of a bytes object."""
@@ -183,6 +188,22 @@ class CodeObjects:
         if not 0 < size <= _MAX_TABLE_BYTES:
             return None
         return self._read([(address + self._layout.bytes_data, size)])[0]
+
+
+def has_references(head: bytes) -> bool:
+    """Whether an object lives, by what lies before its type; what was freed has a pointer to the next one.
+
+    Source: Include/object.h and refcount.h: a count of 32 bits below flags; without a GIL two counts.
+    """
+    if len(head) > _WORD.size:
+        return bool(word_in(head, 8) >> 32 or word_in(head, 16) >> 2)
+    count = word_in(head)
+    return count & 0xFFFFFFFF != 0 and (count >> 32) & 0xFFFF == 0
+
+
+def _texts(layout: Layout, header: bytes) -> tuple[int, int]:
+    """Return the addresses of the qualified name and of the file of a code object, by its header."""
+    return word_in(header, layout.qualname - layout.type), word_in(header, layout.filename - layout.type)
 
 
 def read_each(memory: Memory, spans: Sequence[Span]) -> list[bytes | None]:

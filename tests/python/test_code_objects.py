@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from sfsample.core.memory import BytesMemory
-from sfsample.python.code_objects import CodeObjects
+from sfsample.python.code_objects import CodeObjects, has_references
 from sfsample.python.layout import Layout, layout_of
 from tests.python.test_layout import table
 
@@ -56,3 +56,26 @@ def test_dropped_code_object_has_the_texts_of_the_pause(layout):
     assert codes.look_up([CODE]) == [None]  # it is not kept
     put(paused, CODE + layout.type, struct.pack("<Q", TYPE + 8))
     assert codes.look_up([CODE], BytesMemory(BASE, bytes(paused))) == [None]  # it is none
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["3.11", "3.12", "3.14"])
+def test_header_that_a_freed_code_object_has_kept_does_not_vouch_for_texts_of_now(layout):
+    paused = code_object(layout)
+    put(paused, CODE, struct.pack("<Q", 1))  # its reference count
+    freed = bytearray(paused)
+    put(freed, CODE, struct.pack("<Q", 0x7F0012345670))  # the next free place
+    put(freed, FILENAME, text(layout, b"/lib/json.py"))
+    codes = CodeObjects(layout, lambda spans: [BytesMemory(BASE, bytes(freed)).read(*span) for span in spans])
+    assert codes.look_up([CODE]) == [None]
+    [found] = codes.look_up([CODE], BytesMemory(BASE, bytes(paused)))
+    assert (found.qualname, found.filename) == ("<module>", "/lib/enum.py")
+
+
+@pytest.mark.parametrize(
+    ("words", "lives"),
+    [([1], True), ([0xFFFFFFFF], True), ([4 << 48 | 3 << 30], True), ([0], False), ([0x7F0012345670], False),
+     ([7, 1 << 32, 0], True), ([7, 0, 4], True), ([7, 0, 3], False), ([0x7F0012345670, 0, 0], False)],
+    ids=["once", "immortal", "static", "none", "freed", "own thread", "other threads", "merged", "freed, no GIL"],
+)  # fmt: skip
+def test_count_of_references_tells_whether_an_object_lives(words, lives):
+    assert has_references(struct.pack(f"<{len(words)}Q", *words)) is lives
