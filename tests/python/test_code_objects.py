@@ -75,7 +75,7 @@ def test_header_that_a_freed_code_object_has_kept_does_not_vouch_for_texts_of_no
     ("words", "lives"),
     [([1], True), ([0xFFFFFFFF], True), ([4 << 48 | 3 << 30], True), ([0], False), ([0x7F0012345670], False),
      ([7, 1 << 32, 0], True), ([7, 0, 4], True), ([7, 0, 3], False), ([0x7F0012345670, 0, 0], False)],
-    ids=["once", "immortal", "static", "none", "freed", "own thread", "other threads", "merged", "freed, no GIL"],
+    ids=["once", "immortal", "static", "none", "freed", "own", "others", "merged", "freed, no GIL"],
 )  # fmt: skip
 def test_count_of_references_tells_whether_an_object_lives(words, lives):
     assert has_references(struct.pack(f"<{len(words)}Q", *words)) is lives
