@@ -30,6 +30,7 @@ _LOOK_S = 0.1  # between two looks for a reason, so that a recording of a second
 _MIN_COVERAGE = 0.5  # by stops, of the CPU time
 _NEARLY_ALL_THE_TIME = 0.9
 _MOST_OF_THE_TIME = 0.5  # all CPUs are busy: more often than not
+_REFUSED, _CPUS_REFUSED = "timers are not permitted", "timers of CPUs are not permitted"
 _log = logging.getLogger("sfsample.recording")
 
 
@@ -137,6 +138,7 @@ class TrialSampler:
         self._why, against = self._reason(), self._obstacle()
         if self._why and against:
             stats.engine_why, stats.lacks_timers = f"{self._why}, but {against}", True
+            stats.timers_refused = against in (_REFUSED, _CPUS_REFUSED)
             self._why = ""
         elif not self._why:
             stats.engine_why = "CPUs were free, and threads ran long enough to be stopped"
@@ -161,5 +163,5 @@ class TrialSampler:
             return f"stacks are larger than the {MAX_SAMPLE_STACK_BYTES >> 10} KiB that a timer can copy"
         arch = self._processes.all[0].arch
         if self._too_short:
-            return "" if can_set_cpu_timers(arch) else "timers of CPUs are not permitted"
-        return "" if can_set_timers(self._processes.tids(), arch) else "timers are not permitted"
+            return "" if can_set_cpu_timers(arch) else _CPUS_REFUSED
+        return "" if can_set_timers(self._processes.tids(), arch) else _REFUSED

@@ -72,7 +72,7 @@ class Stats:
         self.lacks_timers = False  # timers would have been better than stops
         self.has_python = False  # Python frames, which timers do not show
         self.timers_of: str | None = None  # "threads" or "cpus"
-        self.lacks_cpu_timers = False  # timers of CPUs would have been better, but were refused
+        self.timers_refused = False  # timers would have been better, but the kernel does not permit them
         self.max_stack_bytes = 0  # from the innermost frame of a stack to the outermost one
         self.pauses = Pauses()  # from the request to stop to the release
         self.held = Pauses()  # the same, without the time that a thread waited for a CPU to stop on

@@ -118,7 +118,7 @@ def _is_low(stats: Stats) -> bool:
 def _low_coverage(stats: Stats) -> Iterator[str]:
     """Yield how little of the CPU time has samples, and what to do where threads end too early for them."""
     yield from _coverage(stats)
-    if stats.lacks_cpu_timers or stats.lacks_timers:
+    if stats.timers_refused:
         yield "          timers of the CPUs would see threads that end before they are sampled: run sfsample"
         yield "          as root, with CAP_PERFMON, or with sysctl kernel.perf_event_paranoid=0"
 

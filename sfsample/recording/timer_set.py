@@ -59,7 +59,7 @@ class TimerSet:
                 self.events = self._started(self._tids())
             except TargetError as failure:
                 _log.debug("timers of CPUs: %s", failure)
-                self._per_cpu, self._stats.lacks_cpu_timers = False, True
+                self._per_cpu, self._stats.timers_refused = False, True
         if not self._per_cpu:
             self.events = self._open_thread_timers()
         self._stats.timers_of = "cpus" if self._per_cpu else "threads"
@@ -119,7 +119,7 @@ class TimerSet:
         `used_ns`: CPU time of the processes (`Processes.cpu_ns`) just before the rings were read last.
         """
         due = (used_ns - self._used_before_ns) / self._period_ns
-        possible = not self._per_cpu and not self._stats.lacks_cpu_timers
+        possible = not self._per_cpu and not self._stats.timers_refused
         self._per_cpu |= possible and are_too_few(self._received, due, _MIN_COVERAGE)
         return possible and self._per_cpu
 

@@ -289,6 +289,14 @@ def test_timers_that_would_have_been_better_are_named_with_what_was_in_the_way()
     assert line(made, "timers") == "timers    none: no CPU was free, but timers are not permitted"
 
 
+def test_permission_is_advised_only_where_it_is_what_lacks():
+    made = stats(outermost=50)
+    made.cpu_charged_ns, made.lacks_timers = 100_000_000_000, True  # the target runs Python
+    assert not any("as root" in text for text in summary_lines(made, "cpu"))
+    made.timers_refused = True
+    assert any("as root" in text for text in summary_lines(made, "cpu"))
+
+
 def test_coverage_is_the_share_of_the_cpu_time_that_samples_stand_for():
     made = stats()
     made.cpu_charged_ns = 0
