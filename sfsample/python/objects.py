@@ -220,6 +220,10 @@ class Objects:
                 yield self.word(slot + SELF)
                 is_exit = False
 
+    def calls(self, frame: PythonFrame, name: str) -> bool:
+        """Whether the value stack of a frame has, or had, a function with a name that ends so."""
+        return any(self._called(self.type_name(slot), slot).endswith(name) for slot in self.slots(frame)[1])
+
     def _called(self, kind: str, address: int) -> str:
         """Return the name of a function or method; "": it is none."""
         called = self.word(address + _CALLED)

@@ -30,8 +30,8 @@ def frames_in(rows: Sequence[Row], file: str, function: str) -> Iterator[PythonF
 def entered(objects: Objects, rows: Sequence[Row], near: int, lock: int) -> frozenset[int]:
     """Return what a stack is inside a `with` of, without the locks that it has released there.
 
-    A Condition releases its lock to wait.  The innermost `near` frames, which acquire `lock`, do not hold it:
-    they have released it before, or only begin the `with`.
+    A Condition releases its lock to wait.  The innermost `near` frames, which call `acquire` of `lock`, have
+    released it before, or only begin an `async with`.
     """
     found = {one for at, (_, frame) in enumerate(rows) for one in objects.entered(frame)
              if at >= near or one != lock}  # fmt: skip

@@ -109,9 +109,10 @@ class ThreadReader:
                 for frame in frames_in(rows, "futures/thread.py", "_WorkItem.run"))  # fmt: skip
         worker = next(frames_in(rows, "futures/thread.py", "_worker"), None)
         loop = next(frames_in(rows, "asyncio/base_events.py", "BaseEventLoop._run_once"), None)
+        by_hand = bool(rows) and objects.calls(rows[0][1], "acquire")  # not by `with`
         return PythonFacts(
             wait, tuple(runs), worker and self._pool(worker),
-            entered(objects, rows[:_MAX_FRAMES], 1, wait.address if wait else 0),
+            entered(objects, rows[:_MAX_FRAMES], int(by_hand), wait.address if wait else 0),
             tasks=self._tasks.tasks(self._states.get(native_id, ()), loop),
         )  # fmt: skip
 

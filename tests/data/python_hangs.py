@@ -117,6 +117,24 @@ def released():
     threading.Event().wait()
 
 
+def again():
+    """A thread takes a Lock again that it has, in one function; the main thread calls `acquire` inside."""
+    own, other = threading.Lock(), threading.Lock()
+
+    def work():
+        here()
+        with own:
+            both.wait()
+            with own:
+                pass
+
+    both = threading.Barrier(2, tell)
+    threading.Thread(target=work).start()
+    with other:
+        both.wait()
+        other.acquire()
+
+
 async def tasks():
     first, second, never = asyncio.Lock(), asyncio.Lock(), asyncio.Queue()
     reached = asyncio.Event()
@@ -205,6 +223,7 @@ ways = {
     "busy_pool": busy_pool,
     "backlog": backlog,
     "queue": queue,
+    "again": again,
     "released": released,
     "tasks": lambda: asyncio.run(tasks()),
     "task_locks": lambda: asyncio.run(task_locks()),

@@ -82,6 +82,16 @@ def test_two_threads_that_wait_for_each_other_are_a_deadlock(python, way, kind, 
         assert (found[first]["tid"], found[second]["tid"]) == (second, first)
 
 
+def test_thread_that_takes_its_own_lock_by_with_is_a_deadlock_but_not_by_a_call(python):
+    with hung(python, "again") as (pid, [taker]):
+        dump = dump_when(pid, lambda dump: len(waits(dump)) == 2 and deadlocks(dump))
+        [deadlock] = deadlocks(dump)
+        assert deadlock["text"].endswith(" waits for a lock that it holds itself")
+        found = waits(dump)
+        assert (found[taker]["kind"], found[taker]["tid"]) == ("lock", taker)
+        assert (found[pid]["kind"], found[pid]["tid"]) == ("lock", None)  # it may be another one's by now
+
+
 def test_result_of_a_call_in_the_queue_of_the_only_worker_is_a_deadlock(python):
     with hung(python, "pool1") as (pid, [worker]):
         dump = dump_when(pid, deadlocks)
