@@ -148,7 +148,7 @@ class CodeObjects:
         name = bytes(layout.string_length) + key[header_of(layout, address)[1] :]  # 3.11 has it in the key
         copies = BytesMemory(named, name) if paused is None else paused
         texts: tuple[str | None, str | None, bytes | None] = ("", "", b"")
-        if named != file:  # of the interpreter's own they are the same text, or none
+        if named != file or self._first_line(key):  # the interpreter's own has one text, or none, and no line
             texts = self._text(copies, named), self._text(copies, file), self._bytes(lines)
         qualname, filename, table = texts
         if filename is None or qualname is None or table is None or not self._lives(address, key):

@@ -71,6 +71,20 @@ def test_header_that_a_freed_code_object_has_kept_does_not_vouch_for_texts_of_no
     assert (found.qualname, found.filename) == ("<module>", "/lib/enum.py")
 
 
+@pytest.mark.parametrize(("first_line", "name"), [(1, "<module>"), (0, "")], ids=["module", "interpreter's"])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["3.11", "3.12", "3.14"])
+def test_only_code_without_a_line_whose_file_is_its_name_is_the_interpreters_own(layout, first_line, name):
+    memory = code_object(layout)  # compile(source, "<module>", "exec"): since 3.13 both are one text
+    put(memory, CODE, struct.pack("<Q", 1))
+    put(memory, CODE + layout.first_line, struct.pack("<I", first_line))
+    put(memory, CODE + layout.filename, struct.pack("<Q", QUALNAME))
+    put(memory, LINES + layout.bytes_size, struct.pack("<Q", 1))
+    read = BytesMemory(BASE, bytes(memory)).read
+    codes = CodeObjects(layout, lambda spans: [read(*span) for span in spans])
+    [found] = codes.look_up([CODE])
+    assert (found.qualname, found.filename, found.first_line) == (name, name, first_line)
+
+
 @pytest.mark.parametrize(
     ("words", "lives"),
     [([1], True), ([0xFFFFFFFF], True), ([4 << 48 | 3 << 30], True), ([0], False), ([0x7F0012345670], False),
