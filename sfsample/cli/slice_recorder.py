@@ -60,7 +60,8 @@ class SliceRecorder:
 
     def close(self) -> None:
         """Close the sinks, as the watch ends."""
-        self._end_gap(time.time())
+        if self._gap and self._gap[1] != _LATE:  # else only the last slice was written
+            self._end_gap(time.time())
         for sink, _ in self._sinks:
             sink.close()
         for trouble in (self._lost, *(lost for _, lost in self._sinks)):
@@ -136,8 +137,9 @@ class SliceRecorder:
             say_at(f"{', '.join(filter(None, places))}: {_outcome(stats)}", *stats.failure, *missing)
 
     def begin_gap(self, now_s: float, why: str) -> None:
-        """Note that there is no slice from now on; the first reason counts."""
-        self._gap = self._gap or (now_s, why)
+        """Note that there is no slice from now on; the first reason counts that says more than `_LATE`."""
+        began_s, first_why = self._gap or (now_s, _LATE)
+        self._gap = (began_s, why if first_why == _LATE else first_why)
 
     def _end_gap(self, now_s: float) -> None:
         """Tell the sinks of the time without a slice, which is over."""

@@ -306,19 +306,6 @@ class Kept(Sink):
         self.gaps.append((service, begin_s, end_s, why))
 
 
-def test_gaps_have_begin_end_and_the_first_reason() -> None:
-    kept = Kept()
-    recorder = watch.Watch(parse(["watch", "-n", "bank"]), watch.Interrupt())._recorder
-    recorder._sinks = [(kept, Trouble(""))]
-    recorder.begin_gap(100, "the target ended")
-    recorder.begin_gap(160, "no such process: bank")
-    recorder._end_gap(220)
-    recorder._end_gap(280)
-    recorder.begin_gap(280, "sfsample was late")
-    recorder._end_gap(280.5)
-    assert kept.gaps == [("bank", 100, 220, "the target ended")]
-
-
 class Recording:
     """What replaces `record_processes`: profiles with a sample, for as long as the test says."""
 
