@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sfsample.api import folded, named, record, render
+    from sfsample.core.python_view import PythonView
     from sfsample.core.rule import CFA, Rule
     from sfsample.core.stack import Found, Frame, Stack, StopReason
     from sfsample.dumping.model import ProcessDump, ThreadDump
@@ -37,13 +38,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CFA", "DEFAULT_STEPPERS", "FormatError", "Found", "Frame", "NoSuchProcess", "NotPermitted",
-    "ProcessDump", "Profile", "RecordOptions", "Rule", "SfsampleError", "Stack", "Stepper",
+    "ProcessDump", "Profile", "PythonView", "RecordOptions", "Rule", "SfsampleError", "Stack", "Stepper",
     "StopReason", "TargetError", "ThreadDump", "UnsupportedTarget", "UnwindRow", "dump", "folded",
     "named", "record", "render", "sframe",
 ]  # fmt: skip
 
 _MODULES = {  # below `sfsample`, and the names that they define
     "api": "folded named record render",
+    "core.python_view": "PythonView",
     "core.rule": "CFA Rule",
     "core.stack": "Found Frame Stack StopReason",
     "dumping.model": "ProcessDump ThreadDump",

@@ -17,7 +17,7 @@ from sfsample.errors import SfsampleError, UsageError
 from sfsample.report.budget import Budget
 from sfsample.report.formats import FORMATS
 from sfsample.report.merge import filter_stacks, focus, merge_by
-from sfsample.report.naming import name_unnamed_frames, with_python_lines
+from sfsample.report.naming import name_unnamed_frames, with_python_lines, with_python_marks
 from sfsample.report.report import Report, ReportFrame
 from sfsample.symbolize.symbolizer import OfflineSymbolizer
 
@@ -31,6 +31,8 @@ def run(arguments: Namespace) -> int:
         report = name_unnamed_frames(report, OfflineSymbolizer(symbol_options(arguments)))
     if arguments.lines:
         report = with_python_lines(report)
+    if arguments.mark_python:
+        report = with_python_marks(report)
     for pattern in arguments.filter:
         report = _select(filter_stacks, report, "--filter", pattern)
     for pattern in arguments.ignore:

@@ -192,6 +192,7 @@ def history_flags(parser: ArgumentParser) -> None:
     add("--open", action="store_true", help="export, show: open the result in a browser (html, svg)")
     add("-t", "--threads", action="store_true", help="export, show: make the thread the first frame")
     add("--lines", action="store_true", help="export: print the line of Python functions that was executed")
+    add("--mark-python", action="store_true", help="export: print Python functions as f_[p]")
     add("--keep-for", type=values.age, default=90 * 86400.0, metavar="TIME",
         help="prune: delete what is older (default: 90d)")  # fmt: skip
     add("--keep-bytes", type=values.large_size, default=10 << 30, metavar="SIZE",
@@ -267,6 +268,7 @@ def _add_profile_output(parser: ArgumentParser) -> None:
     _add_output(parser)
     parser.add_argument("-f", "--format", choices=values.FORMATS,
                         help="format of the result (default: by the suffix of -o, else folded)")  # fmt: skip
+    parser.add_argument("--mark-python", action="store_true", help="print Python functions as f_[p]")
     parser.add_argument("--open", action="store_true", help="open the result in a browser (html, svg)")
 
 
@@ -346,7 +348,7 @@ def _add_walking(parser: ArgumentParser) -> None:
     add("--stack-bytes", type=values.size, default=256 << 10, metavar="N",
         help="copy at most N bytes of stack per thread (default: 256K)")  # fmt: skip
     add("--kernel", action="store_true",
-        help="add kernel frames of sleeping threads (--mode wall; needs root)")  # fmt: skip
+        help="add kernel frames of sleeping threads (needs root; not in --mode cpu)")  # fmt: skip
     _add_python(parser)
     _add_names(parser)
 

@@ -25,7 +25,7 @@ from sfsample.report.caption import amounts, losses
 from sfsample.report.difference import Ordinary, Side, count
 from sfsample.report.formats import FORMATS, html
 from sfsample.report.json_text import json_text
-from sfsample.report.naming import with_python_lines
+from sfsample.report.naming import with_python_lines, with_python_marks
 from sfsample.report.report import CPU, SAMPLES, Report
 
 _MAX_ROWS = 20  # functions in a table, unless verbose
@@ -247,6 +247,8 @@ def _export(history: History, arguments: Namespace) -> int:
     report = _answer(selection, chosen, report)
     if arguments.lines:
         report = with_python_lines(report)
+    if arguments.mark_python:
+        report = with_python_marks(report)
     output.write(write(report, threads=arguments.threads))
     for missing in _said_missing(report):
         say(f"warning: {missing}")

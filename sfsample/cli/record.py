@@ -22,6 +22,7 @@ from sfsample.recording.profile import Profile
 from sfsample.recording.summary import summary_lines
 from sfsample.report.formats import FORMATS
 from sfsample.report.json_text import json_text
+from sfsample.report.naming import with_python_marks
 from sfsample.saved_stacks.store import BadStackStore
 
 
@@ -73,7 +74,8 @@ def _record(
                 emit(statistics)
         finally:  # a failure must not cost the profile
             check_result(profile.stats, pids)
-            output.write(api.render(report, arguments.format, threads=arguments.threads))
+            shown = with_python_marks(report) if arguments.mark_python else report
+            output.write(api.render(shown, arguments.format, threads=arguments.threads))
     return profile, [*map(str, symbolizer.missing_names()), *symbolizer.problems]
 
 

@@ -84,6 +84,8 @@ class RecordOptions:
         check_stack_bytes(self.stack_bytes)
         for label in self.labels:
             check_label(*label)
+        if not isinstance(self.python, PythonView):
+            raise ValueError(f"python must be a PythonView, not {self.python!r}")  # noqa: TRY004 - as others
         if self.mode not in ("cpu", "wall"):
             raise ValueError(f'mode must be "cpu" or "wall", not {self.mode!r}')
         if not self.rate > 0:

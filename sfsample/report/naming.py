@@ -92,6 +92,13 @@ def with_python_lines(report: Report) -> Report:
     return report._replace(frames=tuple(map(_with_python_line, report.frames)))
 
 
+def with_python_marks(report: Report) -> Report:
+    """Return the report whose Python functions end in `_[p]`."""
+    marked = [frame._replace(text=f"{frame.text.removesuffix('_[p]')}_[p]") if frame.kind == "p" else frame
+              for frame in report.frames]  # fmt: skip
+    return report._replace(frames=tuple(marked))
+
+
 def _with_python_line(frame: ReportFrame) -> ReportFrame:
     if frame.kind != "p" or frame.function is None or not frame.file or not frame.line:
         return frame

@@ -328,7 +328,14 @@ def test_copy_never_exceeds_its_buffer():
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("stack_bytes", 256), ("rate", 0), ("duration", -1), ("mode", "Wall"), ("max_frames", 0)],
+    [
+        ("stack_bytes", 256),
+        ("rate", 0),
+        ("duration", -1),
+        ("mode", "Wall"),
+        ("max_frames", 0),
+        ("python", "only"),
+    ],
 )
 def test_invalid_option_is_refused(option, value):
     if option == "duration":

@@ -13,6 +13,7 @@ from sfsample.report.budget import Budget
 from sfsample.report.caption import extent, losses
 from sfsample.report.formats import FORMATS, parse, read_report
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
+from sfsample.report.naming import with_python_marks
 from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportBuilder, ReportFrame, ReportThread
 from tests.builders.reports import APP, from_lines, full
 
@@ -90,6 +91,14 @@ def test_folded_stacks_of_other_tools_are_read():
     report = from_lines("# comment", "", "a;b;c 3", "a;b 2.5", "comm/7;x_[k] 1", "p;[truncated: no_row];f 4")
     assert lines(report) == ["a;b 2", "a;b;c 3", "comm/7;x_[k] 1", "p;[truncated: no_row];f 4"]
     assert [f.kind for f in report.frames if f.text == "x_[k]"] == ["k"]
+
+
+def test_python_functions_are_marked_once_and_the_mark_is_read():
+    report = with_python_marks(from_lines("p;native;f (a.py:1)_[p] 3"))
+    assert lines(report) == ["p;native;f (a.py:1)_[p] 3"]
+    assert [frame.kind for frame in report.frames] == ["p", ""]
+    bare = tuple(frame._replace(text=frame.text.removesuffix("_[p]")) for frame in report.frames)
+    assert lines(with_python_marks(report._replace(frames=bare))) == lines(report)
 
 
 @pytest.mark.parametrize(

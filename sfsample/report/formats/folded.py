@@ -22,7 +22,7 @@ _LINE = re.compile(r"(.*\S)\s+(\d{1,19})(?:\.\d+)?\s*", re.ASCII)
 _THREAD = re.compile(r"(.+)/(\d{1,10})", re.ASCII)
 _TRUNCATED = re.compile(r"\[truncated: (\w+)\]")
 _UNNAMED = re.compile(r"\[(?:(.+)\+)?0x([0-9a-f]{1,16})\]")
-_SUFFIX = re.compile(r"(.+)_\[([kij])\]")
+_SUFFIX = re.compile(r"(.+)_\[([kijp])\]")
 _MAX_LINE_BYTES = 4 << 20
 _LINE_COST, _REFERENCE_COST, _FRAME_COST = 700, 24, 1000  # see report/budget.py
 
@@ -78,7 +78,7 @@ def _thread(root: str) -> ReportThread:
 
 
 def frame_of(text: str) -> ReportFrame:
-    """Return the frame with what its text states: an address, or a function, inlined, kernel or JIT."""
+    """Return the frame with what its text states: an address; or a function, and of what kind it is."""
     unnamed = _UNNAMED.fullmatch(text)
     if unnamed:
         return ReportFrame(text, module=unnamed[1], offset=int(unnamed[2], 16))
