@@ -10,6 +10,7 @@ Every address here is data of the target: what does not look like a code object 
 is bounded.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from struct import Struct
@@ -26,6 +27,7 @@ _MAX_TEXT = 1 << 16  # characters of a name
 _MAX_TABLE_BYTES = 1 << 20  # of a location table
 _MAX_KNOWN_BYTES = 1 << 26  # of all of them
 _MAX_UNITS = 1 << 26  # instructions of a function
+_PROOFS_WITHOUT_VERSION = 16  # two functions in turn at an address look like one for so long once in 2 ** 15
 _CODE_TYPE = b"code\0"
 _TEXT_BYTES = 320  # of a string object, that are copied in the pause
 _WORD = Struct("<Q")
@@ -76,7 +78,8 @@ class CodeObjects:
     """The code objects of one process, by address.
 
     `trusted` are the addresses at which there never was more than one: what is there after a pause, and
-    looks as before, was there in the pause.  For others the header has to be copied in the pause.
+    looks as before, was there in the pause.  For others the header has to be copied in the pause.  In 3.11,
+    where a function that is made again looks as before, an address has to prove that some times.
     """
 
     def __init__(self, layout: Layout, read: ReadMany) -> None:
@@ -84,6 +87,8 @@ class CodeObjects:
         self._known: dict[int, Code] = {}
         self._known_bytes = 0  # of their location tables
         self._several: set[int] = set()  # addresses
+        self._proofs: Counter[int] = Counter()  # that there was the same in a pause, by address
+        self._needed = _PROOFS_WITHOUT_VERSION if layout.code_version is None else 1
         self.trusted: set[int] = set()
         self._type = 0  # the address of the type "code"
 
@@ -94,7 +99,7 @@ class CodeObjects:
         """
         if len(self._known) > _MAX_KNOWN or self._known_bytes > _MAX_KNOWN_BYTES:
             self._known_bytes = 0
-            for each in (self._known, self._several, self.trusted):
+            for each in (self._known, self._several, self._proofs, self.trusted):
                 each.clear()
         now = self._keys(addresses, self._read)
         then = now if paused is None else self._keys(addresses, partial(read_each, paused))
@@ -121,8 +126,10 @@ class CodeObjects:
         self, address: int, then: bytes | None, now: bytes | None, paused: Memory | None
     ) -> Code | None:
         known = self._known.get(address)
-        if known is not None and known.key == (then or now) and (then or address in self.trusted):
-            return known
+        if known is not None and known.key == (then or now):
+            if then:
+                self._prove(address)
+            return known if then or address in self.trusted else None
         if known is not None:
             self._several.add(address)
             self.trusted.discard(address)
@@ -155,9 +162,15 @@ class CodeObjects:
             return None
         code = self._known[address] = Code(key, qualname, filename, (table, self._first_line(key), units))
         self._known_bytes += len(table)
-        if address not in self._several:
-            self.trusted.add(address)
+        self._prove(address)
         return code
+
+    def _prove(self, address: int) -> None:
+        """Note that what is at an address was there in the pause; some proofs make it trusted."""
+        if address not in self._several and address not in self.trusted:
+            self._proofs[address] += 1
+            if self._proofs[address] >= self._needed:
+                self.trusted.add(address)
 
     def _lives(self, address: int, key: bytes) -> bool:
         """Whether the code object with this key is at an address, and was not dropped."""

@@ -85,6 +85,31 @@ def test_only_code_without_a_line_whose_file_is_its_name_is_the_interpreters_own
     assert (found.qualname, found.filename, found.first_line) == (name, name, first_line)
 
 
+@pytest.mark.parametrize(("layout", "needed"), [(LAYOUTS[0], 16), (LAYOUTS[1], 1)], ids=["3.11", "3.12"])
+def test_address_is_trusted_where_it_had_the_same_code_often_enough(layout, needed):
+    memory = code_object(layout)
+    put(memory, CODE, struct.pack("<Q", 1))
+    put(memory, LINES + layout.bytes_size, struct.pack("<Q", 1))
+
+    def look_up(paused: bytes) -> list[str | None]:
+        return [code and code.qualname for code in codes.look_up([CODE], BytesMemory(BASE, paused))]
+
+    codes = CodeObjects(
+        layout, lambda spans: [BytesMemory(BASE, bytes(memory)).read(*span) for span in spans]
+    )
+    for _ in range(needed):
+        assert CODE not in codes.trusted
+        assert look_up(b"") == [None]  # nothing proves that it was there in the pause
+        assert look_up(bytes(memory)) == ["<module>"]
+    assert CODE in codes.trusted
+    assert look_up(b"") == ["<module>"]
+    put(memory, CODE + layout.qualname, struct.pack("<Q", FILENAME))
+    assert look_up(b"") == [None]
+    for _ in range(needed + 1):
+        assert look_up(bytes(memory)) == ["/lib/enum.py"]
+    assert CODE not in codes.trusted  # it has had several
+
+
 @pytest.mark.parametrize(
     ("words", "lives"),
     [([1], True), ([0xFFFFFFFF], True), ([4 << 48 | 3 << 30], True), ([0], False), ([0x7F0012345670], False),
