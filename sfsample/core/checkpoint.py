@@ -7,12 +7,13 @@ ns while no thread is to stop, otherwise once in a millisecond it captures and r
 has stopped.  For the same reason no checkpoint may lie between a copy of a stack and its use.
 
 To suspend sfsample (Ctrl-Z) must not suspend the target: code that suspends it takes `SUSPEND_LOCK`, which is
-held as long as a thread is held, or was asked to stop and will.
+held as long as a thread is traced: one that is held, or was asked to stop and will, or is seized for a trial.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 SUSPEND_LOCK = threading.Lock()
@@ -43,6 +44,19 @@ class PendingStops:
             del self._collectors[collect]
             if not self._collectors:
                 SUSPEND_LOCK.release()
+
+    @contextmanager
+    def unsuspended(self) -> Iterator[None]:
+        """Keep sfsample from being suspended, while a thread is traced that was not asked to stop."""
+
+        def nothing() -> None:
+            pass
+
+        self.add(nothing)
+        try:
+            yield
+        finally:
+            self.remove(nothing)
 
     @property
     def any(self) -> bool:

@@ -7,6 +7,7 @@ import os
 import time
 from functools import partial
 
+from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Address
 from sfsample.core.snapshot import ThreadSnapshot
@@ -98,9 +99,10 @@ class LiveProcess:
         if stat is not None and stat.state == "T":
             return  # attaching would wake the thread for a moment, and its state would seem to be another
         for _ in range(_MAX_ATTEMPTS):  # another sampler may hold the thread for an instant
-            if TracerThread(lambda _: may_attach(tid), lambda: False).run():
-                self._wait_for_own_detach(tid)
-                return
+            with PENDING_STOPS.unsuspended():
+                if TracerThread(lambda _: may_attach(tid), lambda: False).run():
+                    self._wait_for_own_detach(tid)
+                    return
             time.sleep(_CLOSE_POLL_S)
         if traced_by_sfsample(self.proc, tid):
             raise AlreadyTraced(
