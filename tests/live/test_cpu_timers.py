@@ -67,7 +67,7 @@ def test_summary_begins_with_what_to_do_where_timers_of_cpus_are_refused(tmp_pat
     refuse(monkeypatch)
     with started(compile_c(tmp_path, "one", SHORT, "-lpthread")) as process:
         stats = record(
-            process.pid, 10, lambda stats: stats.lacks_timers or stats.timers_refused, **options
+            process.pid, 1, lambda stats: stats.lacks_timers or stats.timers_refused, **options
         ).stats
     assert stats.timers_of == ("threads" if options else None)
     first, *more = summary_lines(stats, "cpu")
