@@ -20,7 +20,7 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.ptrace import RegisterReader
 from sfsample.process.stop_request import Tracer
 from tests.live.chains import Checker, listed_chains
-from tests.live.recording import fewer, record_samples
+from tests.live.recording import record_samples
 from tests.live.targets import (
     HANG_S,
     assert_untraced,
@@ -92,7 +92,7 @@ def test_sigkill_at_any_time_leaves_the_target_running():
     rng = random.Random(20)  # noqa: S311 - no secret
     program, scenario = str(fixture("v3")), "threads"
     with running(program, scenario) as target:
-        for turn in range(fewer(8)):
+        for turn in range(8):
             with sampler(target.pid, "-r", "500", "--mode", "wall") as child:
                 wait_for_tracer(target.pid, child.pid)
                 if turn % 2:
