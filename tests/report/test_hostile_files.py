@@ -195,7 +195,7 @@ def test_negative_ids_and_lines_of_pprof_are_unknown() -> None:
 # -- no profile at all
 
 
-@pytest.mark.parametrize("data", [b"", b"\n\n", b"# only\n\n# comments\n", gzip.compress(b"")])
+@pytest.mark.parametrize("data", [b"", b"\n\n", b"# only\n\n# comments\n", gzip.compress(b"", mtime=0)])
 @pytest.mark.parametrize("command", ["convert", "diff"])
 def test_empty_file_is_refused(tmp_path: Path, capsys: Any, data: bytes, command: str) -> None:
     from sfsample.cli import main

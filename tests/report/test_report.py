@@ -114,7 +114,7 @@ def test_python_functions_are_marked_once_and_the_mark_is_read():
         (FORMATS["svg"].write(full()), "a picture"),
         (b"a;b 1\nc;d\n", "line 2"),
         (b"\x1f\x8bxx", "gzip"),
-        (gzip.compress(b"a;b 1\n")[:-9], "gzip ends too early"),
+        (gzip.compress(b"a;b 1\n", mtime=0)[:-9], "gzip ends too early"),
         (b"\x0a\x05\x08", "pprof"),
         (b"\x00\x01\x02", "pprof"),
         (b"\x0a\x00", "string table"),
