@@ -10,6 +10,7 @@ from functools import partial
 from sfsample import __version__
 from sfsample.errors import NoReturn
 from sfsample.process.descendants import Descendants
+from sfsample.process.idle import why_idle
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.labels import identify
 from sfsample.process.process import LiveProcess
@@ -68,7 +69,7 @@ def record(
         for process in processes.named:
             counts.identify(process.pid, identify(process, images, environ=options.environ))
 
-    def work(stop: Callable[[], bool]) -> Profile:
+    def work(stop: Callable[[], bool]) -> None:
         nonlocal deadline_s
         images = ImageCache(options.debug_dirs)
         open_process = partial(LiveProcess, stack_bytes=options.stack_bytes, image_cache=images)
@@ -82,7 +83,6 @@ def record(
             sampler = choose_sampler(processes, options, duration, counts, clock=clock, tell=tell)
             sampler.run(stop)
             identify_all(processes, images)  # a program that had just started has more by now
-            return counts
         finally:
             processes.close(counts.stats)
 
@@ -91,12 +91,14 @@ def record(
 
     begin_s, thread = time.monotonic(), TracerThread(work, should_end)
     try:
-        return thread.run()
+        thread.run()
     except NoReturn as stuck:
         if not counts.stats.samples:
             raise
         counts.close(time.monotonic() - begin_s, stuck)
-        return counts
+    if not counts.stats.samples and not options.subprocesses:
+        counts.stats.why_idle = why_idle(wanted)
+    return counts
 
 
 def symbolizer(profile: Profile, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS) -> Symbolizer:

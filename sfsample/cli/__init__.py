@@ -14,7 +14,8 @@ from errno import ENOMEM
 from importlib import import_module
 from types import ModuleType
 
-from sfsample.cli.terminal import Messages, printable, say, silence
+from sfsample.cli.terminal import Messages, say, silence
+from sfsample.core.printable import printable
 from sfsample.errors import FILES_HELP, NO_FILE_ERRNOS, NotPermitted, SfsampleError, UsageError
 
 _OUT_OF_MEMORY = ("out of memory", "allow more: ulimit -v; a smaller --stack-bytes needs less")
@@ -75,15 +76,15 @@ def _run(argv: list[str]) -> int:
     from sfsample.cli.parse import parse  # here, so that Ctrl-C during its imports is no traceback
 
     try:
-        arguments = parse(argv)
+        command = parse(argv)
     except SystemExit as end:  # --help, --version
         return int(end.code or 0)
     if level := os.environ.get("SFSAMPLE_LOG"):
         _start_logging(level)
-    command = _import_command(arguments.command)
+    module = _import_command(command.name)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # of `sfsample.__main__`
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    code: int = command.run(arguments)
+    code: int = module.run(command)
     return code
 
 
@@ -112,10 +113,10 @@ def _start_logging(level: str) -> None:
 
 
 def _import_command(command: str) -> ModuleType:
-    """Import a command, and freeze it: imported modules stay, so no garbage collection need visit them."""
+    """Import the module of a command, and freeze it: modules stay, so no garbage collection visits them."""
     gc.disable()
     try:
-        return import_module(f"sfsample.cli.{command}")
+        return import_module(f"sfsample.cli.{command.partition(' ')[0]}")
     finally:
         gc.freeze()
         gc.enable()

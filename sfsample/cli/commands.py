@@ -1,28 +1,46 @@
-"""Declares the commands, grouped by task: the flags of each, a summary, and examples."""
+"""Declares the commands, grouped by task: the value and the flags of each, a summary, and examples."""
 
-from sfsample.cli import flags
+from argparse import ArgumentParser
+from collections.abc import Callable
+from typing import NamedTuple
 
-# A group has a title and commands; a command has a name, flags, a summary, and examples with captions.
+from sfsample.cli import flags, options
+
+
+class Entry(NamedTuple):
+    """A command; of `history`, each action has a value."""
+
+    name: str
+    kind: type[options.Command]
+    add_flags: Callable[[ArgumentParser], None]
+    summary: str
+    examples: tuple[tuple[str, str], ...]  # words, and a caption
+
+
 GROUPS = (
     ("sample processes", (
-        ("record", flags.record_flags, "sample processes for a while and write a profile (the default)", (
+        Entry("record", options.RecordCommand, flags.record_flags,
+              "sample processes for a while and write a profile (the default)", (
             ("1234 -d 10 -o out.html", "CPU use in 10 s, as a flame graph"),
             ("1234 -d 10 > out.folded", "the same as text, one line per stack"),
             ("1234 -d 10 --mode wall -t", "all threads, sleeping ones too"),
             ("-o out.json -- ./program arg", "start a program and record it to its end"),
         )),
-        ("top", flags.top_flags, "show live which functions take the time", (
+        Entry("top", options.TopCommand, flags.top_flags,
+              "show live which functions take the time", (
             ("top 1234", "what the process does now"),
             ("top -n redis-server --mode wall", "sleeping threads too"),
             ("top -s -n gunicorn --all", "with the processes that it starts"),
             ("top --container 4f1d8b7c2a90", "all processes of a container"),
         )),
-        ("dump", flags.dump_flags, "show every thread's stack, and what the process waits for", (
+        Entry("dump", options.DumpCommand, flags.dump_flags,
+              "show every thread's stack, and what the process waits for", (
             ("dump 1234", "why the process hangs"),
             ("dump 1234 -o hang.json", "the same as JSON"),
             ("dump --core core --exe ./program", "the threads of a core file"),
         )),
-        ("watch", flags.watch_flags, "record a slice at regular intervals, for months", (
+        Entry("watch", options.WatchCommand, flags.watch_flags,
+              "record a slice at regular intervals, for months", (
             ("watch -n redis-server", "keep its history; `sfsample history` shows it"),
             ("watch --unit nginx --output-dir DIR --keep-for 7d", "files; all processes of a systemd unit"),
             ("watch --busiest 20", "the same for each service that needs CPU time, of a machine"),
@@ -32,18 +50,21 @@ GROUPS = (
         )),
     )),
     ("convert and compare profiles", (
-        ("convert", flags.convert_flags, "change the format of profiles, merge them, filter their stacks", (
+        Entry("convert", options.ConvertCommand, flags.convert_flags,
+              "change the format of profiles, merge them, filter their stacks", (
             ("convert out.json -o out.pprof", "for another viewer"),
             ("convert a.json b.json -o ab.html", "several profiles merged into one"),
             ("convert out.json --focus dictFind", "only dictFind and what it calls"),
             ("convert out.json --symbolize -o out.html", "with names from files of this machine"),
         )),
-        ("diff", flags.diff_flags, "show what changed between two profiles, and what is noise", (
+        Entry("diff", options.DiffCommand, flags.diff_flags,
+              "show what changed between two profiles, and what is noise", (
             ("diff before.json after.json", "what grew, what shrank, what is noise"),
             ("diff a.json b.json -o diff.html", "the same as a flame graph"),
             ("diff monday/ tuesday/ --relative", "directories, merged; shares, whatever the load"),
         )),
-        ("history", flags.history_flags, "look back at what `watch` has kept: list, show, export, compare", (
+        Entry("history", options.HistoryCommand, flags.history_flags,
+              "look back at what `watch` has kept: list, show, export, compare", (
             ("history list --since 2h", "the slices of the last two hours"),
             ("history export --service redis --at -1h -o hour.html", "an hour as a flame graph"),
             ("history diff --service redis --at 'yesterday 14:00' --for 1h --with now", "what has changed"),
@@ -51,37 +72,63 @@ GROUPS = (
         )),
     )),
     ("check permissions and unwind tables", (
-        ("doctor", flags.doctor_flags, "show whether sfsample may attach, and if not, what to do", (
+        Entry("doctor", options.DoctorCommand, flags.doctor_flags,
+              "show whether sfsample may attach, and if not, what to do", (
             ("doctor 1234", "whether sfsample may attach to it"),
             ("doctor -n nginx --all", "to each of several processes"),
             ("doctor", "what this user may do on this machine"),
         )),
-        ("inspect", flags.inspect_flags, "show unwind tables: what they cover, whether they agree", (
+        Entry("inspect", options.InspectCommand, flags.inspect_flags,
+              "show unwind tables: what they cover, whether they agree", (
             ("inspect --verify ./libfoo.so", "which unwind tables it has, and whether they agree"),
             ("inspect -p 1234", "those of every module of a process"),
             ("inspect --rows ./libfoo.so", "every function and row of SFrame"),
         )),
-        ("replay", flags.replay_flags, "unwind a saved stack again", (
+        Entry("replay", options.ReplayCommand, flags.replay_flags,
+              "unwind a saved stack again", (
             ("replay bad/no_row-0123.json", "a stack that `record --save-bad bad` has saved"),
             ("replay FILE --sysroot DIR", "with the programs and libraries of another machine"),
             ("replay FILE --unwind eh_frame", "by other tables"),
         )),
     )),
     ("set up sfsample", (
-        ("service", flags.service_flags, "show or install a systemd unit that runs `watch`", (
+        Entry("service", options.ServiceCommand, flags.service_flags,
+              "show or install a systemd unit that runs `watch`", (
             ("service show", "the unit, with least privileges"),
             ("service install --config /etc/sfsample/watch.toml", "write it for systemd"),
             ("watch --config /etc/sfsample/watch.toml --check", "check the configuration"),
         )),
-        ("completion", flags.completion_flags, "print the completion script for a shell", (
+        Entry("completion", options.CompletionCommand, flags.completion_flags,
+              "print the completion script for a shell", (
             ("completion bash > ~/.sfsample.bash", "then source the file"),
             ("completion zsh > ~/.sfsample.zsh", "the same"),
             ("completion fish > ~/.config/fish/completions/sfsample.fish", ""),
         )),
     )),
 )  # fmt: skip
-COMMANDS = {
-    name: (add_flags, summary, examples)
-    for _, commands in GROUPS
-    for name, add_flags, summary, examples in commands
-}
+_ACTIONS = (
+    Entry("history list", options.HistoryList, flags.list_flags,
+          "list slices, and times without slices", (
+        ("history list --since 2h", "the slices of the last two hours"),)),
+    Entry("history show", options.HistoryShow, flags.show_flags,
+          "show which functions took the time", (
+        ("history show --service redis --since 1h", "in the last hour"),)),
+    Entry("history export", options.HistoryExport, flags.export_flags,
+          "write slices as one profile", (
+        ("history export --service redis --at -1h -o hour.html", "an hour as a flame graph"),)),
+    Entry("history diff", options.HistoryDiff, flags.history_diff_flags,
+          "show what changed, and what is noise", (
+        ("history diff --at 'yesterday 14:00' --with now", "an hour of yesterday with the last one"),
+        ("history diff --service redis --deploy", "what the last new build has changed"))),
+    Entry("history prune", options.HistoryPrune, flags.prune_flags,
+          "merge old slices, delete the oldest", (
+        ("history prune --keep-for 30d", "what is older than 30 days"),)),
+    Entry("history check", options.HistoryCheck, flags.check_flags,
+          "check that every slice can be read", (
+        ("history check", "the exit code is 1 if one cannot"),)),
+    Entry("history push", options.HistoryPush, flags.push_flags,
+          "send slices to a profile store", (
+        ("history push --push parca=http://127.0.0.1:7070", "those that it has not taken yet"),)),
+)  # fmt: skip
+COMMANDS = {entry.name: entry for _, commands in GROUPS for entry in commands}
+ENTRIES = {**COMMANDS, **{entry.name: entry for entry in _ACTIONS}}  # with the actions of `history`

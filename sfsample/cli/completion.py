@@ -4,21 +4,22 @@ The script is made from the same description of the flags as --help, so it offer
 others.  It does not run sfsample while the user types.
 """
 
-from argparse import Namespace
 from collections.abc import Iterator
 
-from sfsample.cli.commands import COMMANDS
+from sfsample.cli.commands import COMMANDS, ENTRIES
+from sfsample.cli.flags import HISTORY_ACTIONS
+from sfsample.cli.options import CompletionCommand
 from sfsample.cli.output_file import Output
 from sfsample.cli.parse import FlagHelp, describe
-from sfsample.cli.terminal import printable_lines
+from sfsample.core.printable import printable_lines
 
 _PATHS = ("FILE", "DIR")  # placeholders of values that are paths
-_SUMMARIES = {name: summary for name, (_, summary, _) in COMMANDS.items()}
+_SUMMARIES = {name: entry.summary for name, entry in COMMANDS.items()}
 
 
-def run(arguments: Namespace) -> int:
+def run(command: CompletionCommand) -> int:
     """Print the script; return the exit code."""
-    lines = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}[arguments.shell]()
+    lines = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}[command.shell]()
     Output("-").write(printable_lines(lines))
     return 0
 
@@ -32,18 +33,21 @@ def bash_script() -> Iterator[str]:
     yield "_sfsample() {"
     yield "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=record words"
     yield f'    case " {" ".join(COMMANDS)} " in *" ${{COMP_WORDS[1]}} "*) command=${{COMP_WORDS[1]}} ;; esac'
+    yield f'    case "$command" in history) case " {" ".join(HISTORY_ACTIONS)} " in'
+    yield '        *" ${COMP_WORDS[2]} "*) command="history ${COMP_WORDS[2]}" ;; esac ;;'
+    yield "    esac"
     yield '    case "$command $before" in'
-    for command in COMMANDS:
+    for command in ENTRIES:
         for flag in describe(command):
             if flag.names and flag.value:
                 names = "|".join(f'"{command} {name}"' for name in flag.names)
                 yield f"        {names}) {_bash_value(flag)}; return ;;"
     yield "    esac"
     yield '    case "$command" in'
-    for command in COMMANDS:
+    for command in ENTRIES:
         flags = describe(command)
         words = [*(name for flag in flags for name in flag.names), *_positional_choices(flags)]
-        yield f'        {command}) words="{" ".join(words)}" ;;'
+        yield f'        "{command}") words="{" ".join(words)}" ;;'
     yield "    esac"
     yield f'    [ "$COMP_CWORD" != 1 ] || words="{" ".join(COMMANDS)} $words"'
     yield '    COMPREPLY=($(compgen -W "$words" -- "$word"))'
@@ -70,13 +74,16 @@ def zsh_script() -> Iterator[str]:
     yield f"        local -a commands=({' '.join(_quote(f'{name}:{_SUMMARIES[name]}') for name in COMMANDS)})"
     yield "        _describe command commands"
     yield "    fi"
+    yield f"    case $words[3] in ({'|'.join(HISTORY_ACTIONS)})"
+    yield '        [[ $command != history ]] || command="history $words[3]" ;;'
+    yield "    esac"
     yield "    case $command in"
-    for command in COMMANDS:
+    for command in ENTRIES:
         flags = describe(command)
         specs = " ".join(spec for flag in flags for spec in _zsh_specs(flag))
         words = _positional_choices(flags)
         rest = f"({' '.join(words)})" if words else "_files"
-        yield f"        ({command}) _arguments {specs} '*:word:{rest}' ;;"
+        yield f"        ({_quote(command)}) _arguments {specs} '*:word:{rest}' ;;"
     yield "    esac"
     yield "}"
     yield "compdef _sfsample sfsample"
@@ -101,8 +108,8 @@ def fish_script() -> Iterator[str]:
     yield "complete -c sfsample -f"
     for command in COMMANDS:
         yield f"complete -c sfsample -n __fish_use_subcommand -a {command} -d {_quote(_SUMMARIES[command])}"
-    for command in COMMANDS:
-        condition = f"__fish_seen_subcommand_from {command}"
+    for command in ENTRIES:
+        condition = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in command.split())
         if command == "record":  # the default command: its flags are valid without its name
             others = " ".join(name for name in COMMANDS if name != command)
             condition = f"not __fish_seen_subcommand_from {others}"

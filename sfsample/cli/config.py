@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from sfsample.cli.trouble import say_at
+from sfsample.cli.terminal import say_at
 from sfsample.errors import SfsampleError, UsageError
 
 _MAX_BYTES = 1 << 20

@@ -5,11 +5,11 @@ It reads files only.  Stacks are filtered (--filter, --ignore, --focus) before f
 """
 
 import re
-from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 
 from sfsample.cli.inputs import find_files, read_files, size_of
+from sfsample.cli.options import ConvertCommand, OutputOptions
 from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.written import open_result, say_written
@@ -22,36 +22,38 @@ from sfsample.report.report import Report, ReportFrame
 from sfsample.symbolize.symbolizer import OfflineSymbolizer
 
 
-def run(arguments: Namespace) -> int:
+def run(command: ConvertCommand) -> int:
     """Read, convert, write; return the exit code."""
-    output = Output(arguments.output)
-    files = find_files(arguments.inputs, result=output.file, quiet=arguments.quiet)
+    output = Output(command.output.path)
+    files = find_files(command.inputs, result=output.file, quiet=command.quiet)
     report = read_files(files)
-    if arguments.symbolize:
-        report = name_unnamed_frames(report, OfflineSymbolizer(symbol_options(arguments)))
-    if arguments.lines:
+    if command.symbolize:
+        report = name_unnamed_frames(
+            report, OfflineSymbolizer(symbol_options(command.names, command.debug_dirs, quiet=command.quiet))
+        )
+    if command.names.lines:
         report = with_python_lines(report)
-    if arguments.mark_python:
+    if command.output.mark_python:
         report = with_python_marks(report)
-    for pattern in arguments.filter:
+    for pattern in command.filter:
         report = _select(filter_stacks, report, "--filter", pattern)
-    for pattern in arguments.ignore:
+    for pattern in command.ignore:
         report = _select(partial(filter_stacks, keep=False), report, "--ignore", pattern)
-    if arguments.focus:
-        report = _select(focus, report, "--focus", arguments.focus)
-    if arguments.merge_by:
-        report = merge_by(report, arguments.merge_by)
-    _check_size(report, files, arguments)
-    output.write(FORMATS[arguments.format].write(report, threads=arguments.threads))
-    say_written(arguments, output)
-    open_result(arguments, output)
+    if command.focus:
+        report = _select(focus, report, "--focus", command.focus)
+    if command.merge_by:
+        report = merge_by(report, command.merge_by)
+    _check_size(report, files, command.output)
+    output.write(FORMATS[command.output.format].write(report, threads=command.output.threads))
+    say_written(command.output, output, quiet=command.quiet)
+    open_result(command.output, output)
     return 0
 
 
-def _check_size(report: Report, files: list[str], arguments: Namespace) -> None:
+def _check_size(report: Report, files: list[str], output: OutputOptions) -> None:
     """Raise SfsampleError where the output would be far larger than the inputs."""
-    if FORMATS[arguments.format].cost(report) > Budget(size_of(files)).left:
-        raise SfsampleError(f"cannot write: {arguments.output}: too large for -f {arguments.format}",
+    if FORMATS[output.format].cost(report) > Budget(size_of(files)).left:
+        raise SfsampleError(f"cannot write: {output.path}: too large for -f {output.format}",
                             "choose another format (html, svg), or take a part with --filter or --focus",
                             )  # fmt: skip
 

@@ -3,12 +3,13 @@
 It reads files only.  Only the page needs the stacks: otherwise each input is counted and dropped.
 """
 
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 
 from sfsample.cli.inputs import find_files, read_files
+from sfsample.cli.options import DiffCommand, HistoryDiff
 from sfsample.cli.output_file import Output
-from sfsample.cli.terminal import printable_lines, say
+from sfsample.cli.terminal import say
+from sfsample.core.printable import printable_lines
 from sfsample.report.difference import GREW, Difference, Ordinary, Side, compare_sides, count
 from sfsample.report.formats.difference import difference_html, difference_json, difference_text, warnings
 from sfsample.report.report import Report
@@ -17,39 +18,40 @@ _GREW = 6  # exit code of --fail-on
 _MAX_NAMES = 3  # of functions, in the message of --fail-on
 
 
-def run(arguments: Namespace) -> int:
+def run(command: DiffCommand) -> int:
     """Compare, write; return the exit code."""
-    output = Output(arguments.output)
+    output = Output(command.output.path)
     kept: list[Report] = []
     before, after = [
-        _count(path, output.file, kept.append if arguments.format == "html" else None)
-        for path in arguments.inputs
+        _count(path, output.file, kept.append if command.output.format == "html" else None)
+        for path in command.inputs
     ]
-    return write_difference(arguments, output, (before, after), kept)
+    return write_difference(command, output, (before, after), kept)
 
 
 def write_difference(
-    arguments: Namespace, output: Output, sides: Sequence[Side], kept: list[Report],
+    command: DiffCommand | HistoryDiff, output: Output, sides: Sequence[Side], kept: list[Report],
     ordinary: Ordinary | None = None,
 ) -> int:  # fmt: skip
     """Compare two inputs, write; return the exit code.  `kept` has their reports, where a page is written."""
     before, after = sides
-    difference = compare_sides(before, after, relative=arguments.relative, ordinary=ordinary)
+    difference = compare_sides(before, after, relative=command.comparison.relative, ordinary=ordinary)
     for warning in warnings(difference):
         say(f"warning: {warning}")
     if kept:
         output.write(difference_html(kept.pop(0), kept.pop(0), difference))
-    elif arguments.format == "json":
+    elif command.output.format == "json":
         output.write(difference_json(difference))
     else:
-        output.write(printable_lines(difference_text(difference, verbose=arguments.verbose)))
-    if arguments.fail_on is not None and ordinary is not None and not ordinary.enough:
+        output.write(printable_lines(difference_text(difference, verbose=command.verbose)))
+    fail_on = command.comparison.fail_on
+    if fail_on is not None and ordinary is not None and not ordinary.enough:
         say("--fail-on: not known whether a function grew, as there is no verdict; exit code 1")
         return 1
-    grown = [] if arguments.fail_on is None else _grown(difference, 1 + arguments.fail_on)
-    if grown:
+    grown = [] if fail_on is None else _grown(difference, 1 + fail_on)
+    if grown and fail_on:
         more = f" and {len(grown) - _MAX_NAMES} more functions" if len(grown) > _MAX_NAMES else ""
-        say(f"grew by more than {100 * arguments.fail_on:g} %: {', '.join(grown[:_MAX_NAMES])}{more}")
+        say(f"grew by more than {100 * fail_on:g} %: {', '.join(grown[:_MAX_NAMES])}{more}")
     return _GREW if grown else 0
 
 

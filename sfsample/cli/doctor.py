@@ -4,14 +4,14 @@ The exit code is 4 when sfsample may not attach to one of the processes, or when
 attach was not tried, because it would disturb the process; else 0.  No thread is stopped.
 """
 
-from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
+from sfsample.cli.options import DoctorCommand
 from sfsample.cli.output_file import Output
-from sfsample.cli.targets import target_pids
-from sfsample.cli.terminal import printable_lines
+from sfsample.core.printable import printable_lines
 from sfsample.errors import NotPermitted
+from sfsample.process.find_target import target_pids
 from sfsample.process.permission.diagnosis import Diagnosis, diagnose
 from sfsample.report.json_text import json_text
 
@@ -19,12 +19,12 @@ _ATTACH_TEXTS = {True: "sfsample may attach", False: "sfsample may not attach", 
 _STATUS_TEXTS = {"pass": "pass", "fail": "FAIL", "unknown": "?"}
 
 
-def run(arguments: Namespace) -> int:
+def run(command: DoctorCommand) -> int:
     """Judge the gates and write them; return the exit code."""
-    output = Output(arguments.output)
-    pids = target_pids(arguments) if arguments.pid or arguments.name else [None]
+    output = Output(command.output.path)
+    pids = target_pids(command.target) if command.target.pid or command.target.name else [None]
     diagnoses = [diagnose(pid) for pid in pids]
-    if arguments.format == "json":
+    if command.output.format == "json":
         processes = [_diagnosis_json(diagnosis) for diagnosis in diagnoses]
         output.write(json_text({"schema": "sfsample.doctor/1", "processes": processes}, indent=1))
     else:

@@ -6,22 +6,22 @@ A thread that could not be captured is shown with the reason, and the exit code 
 import os
 import sys
 import time
-from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.naming import with_names
+from sfsample.cli.options import DumpCommand
 from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
-from sfsample.cli.targets import target_pids
-from sfsample.cli.terminal import printable, say
-from sfsample.core.python_view import PythonView
+from sfsample.cli.terminal import say
+from sfsample.core.printable import printable
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump
-from sfsample.dumping.run import DumpOptions, Examiner, Meanwhile, dump_all
+from sfsample.dumping.run import Examiner, Meanwhile, dump_all
 from sfsample.errors import TargetError
+from sfsample.process.find_target import target_pids
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
-from sfsample.unwind.unwinder import choose_steppers
+from sfsample.symbolize.options import SymbolOptions
+from sfsample.symbolize.with_names import with_names
 
 if TYPE_CHECKING:
     from sfsample.dumping.diagnose.verdict import Verdict
@@ -29,31 +29,38 @@ if TYPE_CHECKING:
 _EXIT_INCOMPLETE = 5
 
 
-def run(arguments: Namespace) -> int:
+def run(command: DumpCommand) -> int:
     """Dump, write; return the exit code."""
-    render = _render_json if arguments.format == "json" else _render_text
-    output = Output(arguments.output)
-    examine = Examiner(symbol_options(arguments))
+    render = _render_json if command.output.format == "json" else _render_text
+    output = Output(command.output.path)
+    examine = Examiner(symbols(command))
 
     def rehearse(dumps: list[ProcessDump]) -> None:
         """Render the first samples while sfsample waits for the second: this imports what it takes."""
-        render(examine(dumps), arguments)
+        render(examine(dumps), command)
 
-    options = _options(arguments)
-    if arguments.core is not None:
-        dumps, failures = [_core(arguments, options)], list[TargetError]()
+    if command.core is not None:
+        dumps, failures = [_core(command, command.core)], list[TargetError]()
         verdict = examine(dumps)
     else:
         with Interrupt() as interrupt:  # Ctrl-C ends the sampling; Ctrl-Z waits until no thread is held
-            dumps, failures = _dump(arguments, options, rehearse, interrupt)
+            dumps, failures = _dump(command, rehearse, interrupt)
             verdict = with_names(lambda: examine(dumps), examine, interrupt)
-    output.write(render(verdict, arguments))
-    if not arguments.quiet:
-        missing_names = examine.missing_names() if arguments.verbose else []
-        for text in dict.fromkeys([*_problems(dumps, kernel=arguments.kernel), *missing_names]):
+    output.write(render(verdict, command))
+    if not command.quiet:
+        missing_names = examine.missing_names() if command.verbose else []
+        for text in dict.fromkeys([*_problems(dumps, kernel=command.kernel), *missing_names]):
             say(text)
     missing = any(thread.capture is Capture.FAILED for dump in dumps for thread in dump.threads)
     return _EXIT_INCOMPLETE if missing or failures else 0
+
+
+def symbols(command: DumpCommand) -> SymbolOptions:
+    """Return how to find names; a dump must not wait for the network."""
+    options = command.options
+    return symbol_options(
+        command.names, options.debug_dirs, quiet=command.quiet, online=False, python=options.python
+    )
 
 
 def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
@@ -64,27 +71,18 @@ def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
     return problems
 
 
-def _options(arguments: Namespace) -> DumpOptions:
-    return DumpOptions(
-        looks=arguments.looks, interval_s=arguments.interval, max_frames=arguments.max_frames,
-        stack_bytes=arguments.stack_bytes, steppers=choose_steppers(arguments.unwind),
-        stop=not arguments.no_stop, consistent=arguments.consistent, debug_dirs=tuple(arguments.debug_dir),
-        python=arguments.python is not PythonView.OFF, with_locals=arguments.locals,
-    )  # fmt: skip
-
-
-def _core(arguments: Namespace, options: DumpOptions) -> ProcessDump:
+def _core(command: DumpCommand, core: str) -> ProcessDump:
     from sfsample.dumping.core import dump_core
 
-    return dump_core(arguments.core, arguments.exe, options, sysroot=(arguments.sysroot or "").rstrip("/"))
+    return dump_core(core, command.exe, command.options, sysroot=(command.sysroot or "").rstrip("/"))
 
 
 def _dump(
-    arguments: Namespace, options: DumpOptions, meanwhile: Meanwhile, should_stop: Interrupt
+    command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt
 ) -> tuple[list[ProcessDump], list[TargetError]]:
     """Dump every process; print the failures, unless all processes fail."""
-    pids = target_pids(arguments)
-    dumps, failures = dump_all(pids, options, meanwhile, should_stop)
+    pids = target_pids(command.target)
+    dumps, failures = dump_all(pids, command.options, meanwhile, should_stop)
     if failures and not dumps:
         raise failures[0]
     for failure in failures:
@@ -95,7 +93,7 @@ def _dump(
 # The writers are imported when they are called, which is while sfsample waits for the second samples.
 
 
-def _render_json(verdict: "Verdict", arguments: Namespace) -> str:
+def _render_json(verdict: "Verdict", command: DumpCommand) -> str:
     from sfsample.dumping.json import dump_json, finding_json
     from sfsample.report.json_text import json_text
 
@@ -105,17 +103,17 @@ def _render_json(verdict: "Verdict", arguments: Namespace) -> str:
         "host": os.uname().nodename,
         "verdict": [finding_json(finding) for finding in verdict.findings],
         "processes": [
-            dump_json(dump, threads, verdict, arguments.depth) for dump, threads in verdict.processes
+            dump_json(dump, threads, verdict, command.depth) for dump, threads in verdict.processes
         ],
     }
     return json_text(document, indent=1)
 
 
-def _render_text(verdict: "Verdict", arguments: Namespace) -> str:
+def _render_text(verdict: "Verdict", command: DumpCommand) -> str:
     from sfsample.dumping.text import Style, dump_text
 
-    style = Style(printable, whole=arguments.verbose, kernel=arguments.kernel, depth=arguments.depth)
-    if arguments.output == "-" and sys.stdout.isatty():  # colour, and lines that fit, only on a terminal
+    style = Style(printable, whole=command.verbose, kernel=command.kernel, depth=command.depth)
+    if command.output.path == "-" and sys.stdout.isatty():  # colour, and lines that fit, only on a terminal
         width = os.get_terminal_size(sys.stdout.fileno()).columns or None
         style = style._replace(width=width, bold=str if os.environ.get("NO_COLOR") else _bold)
     return "".join(f"{line}\n" for line in dump_text(verdict, style))

@@ -1,13 +1,20 @@
 """Declares the flags of each command (`cli/commands.py`); a flag means the same in each of them.
 
-Help and completion are both made from this description.
+Help and completion are both made from this description.  The default of a flag is that of the field of the
+command's value (`cli/options.py`) that has the name of its `dest`; "{default}" in a help text stands for it.
 """
 
-from argparse import ArgumentParser, BooleanOptionalAction
+from argparse import Action, ArgumentParser, BooleanOptionalAction
+from collections.abc import Callable
 
 from sfsample.cli import values, when
+from sfsample.cli.options import CHOSEN_S
+from sfsample.core import quantities
 from sfsample.core.python_view import PythonView
+from sfsample.report.suffixes import FORMATS
 
+HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check", "push")
+_TEXT_FORMAT = "format of the result (default: by the suffix of -o, else text)"
 _INPUT = 'json of sfsample, folded or pprof; a directory of such files, or a pattern ("2026-11-*.json")'
 
 
@@ -18,7 +25,7 @@ def record_flags(parser: ArgumentParser) -> None:
     _add_groups(parser)
     _add_sampling(parser)
     add = parser.add_argument
-    add("-d", "--duration", type=values.seconds, metavar="TIME",
+    add("-d", "--duration", type=quantities.seconds, metavar="TIME",
         help="record for TIME: 10, 500ms, 2m (default: until Ctrl-C or the end of the target)")  # fmt: skip
     _add_profile_output(parser)
     add("--stats", metavar="FILE", help="write statistics as JSON to FILE; - is stderr")
@@ -34,16 +41,18 @@ def dump_flags(parser: ArgumentParser) -> None:
     _add_target(parser)
     _add_groups(parser)
     add = parser.add_argument
-    add("--looks", type=values.dump_samples, default=2, metavar="N",
-        help="take N samples of each thread, to see which ones run (default: 2)")  # fmt: skip
-    add("--interval", type=values.seconds, default=0.05, metavar="TIME",
-        help="time between these samples (default: 50ms)")  # fmt: skip
+    add("--looks", type=values.dump_samples, metavar="N",
+        help="take N samples of each thread, to see which ones run (default: {default})")  # fmt: skip
+    add("--interval", type=quantities.seconds, metavar="TIME",
+        help="time between these samples (default: {default})")  # fmt: skip
     add("--depth", type=values.positive, metavar="N",
         help="show at most N frames of each stack (default: all)")  # fmt: skip
     add("--locals", action="store_true",
         help="show arguments and locals of Python frames, which may have secrets")  # fmt: skip
     when = parser.add_mutually_exclusive_group()
-    when.add_argument("--no-stop", action="store_true", help="stop no thread; running threads are not shown")
+    when.add_argument(
+        "--no-stop", action="store_false", dest="stop", help="stop no thread; running threads are not shown"
+    )
     when.add_argument("--consistent", action="store_true",
                       help="capture all threads at one instant; running threads stay stopped until the last "
                       "one is captured")  # fmt: skip
@@ -62,22 +71,22 @@ def watch_flags(parser: ArgumentParser) -> None:
     _add_groups(parser)
     add = parser.add_argument
     add("--unit", type=values.unit, metavar="UNIT", help="select all processes of a systemd unit")
-    _add_sampling(parser, rate_hz=19, mode="wall", max_overhead="3")
-    add("--every", type=values.seconds, default=60.0, metavar="TIME",
-        help="start a slice every TIME (default: 60s)")  # fmt: skip
-    add("--for", type=values.seconds, dest="slice", metavar="TIME",
+    _add_sampling(parser, ", for all processes together (default: {default})")
+    add("--every", type=quantities.seconds, metavar="TIME",
+        help="start a slice every TIME (default: {default})")  # fmt: skip
+    add("--for", type=quantities.seconds, dest="slice", metavar="TIME",
         help="length of a slice (default: that of --every, without a gap)")  # fmt: skip
     add("--history", metavar="DIR",
         help="keep slices in the history in DIR, for `sfsample history` (default without --output-dir: "
         "sfsample/history in XDG_STATE_HOME)")  # fmt: skip
     add("--no-history", action="store_true", help="keep no history: only files")
     add("--output-dir", metavar="DIR", help="write one file per slice to DIR")
-    add("-f", "--format", choices=values.FORMATS, default="json",
-        help="format of each file (default: json)")  # fmt: skip
+    add("-f", "--format", choices=FORMATS,
+        help="format of each file (default: {default})")  # fmt: skip
     add("--keep", type=values.positive, metavar="N", help="keep the newest N files, delete older ones")
     add("--keep-for", type=values.age, metavar="TIME",
         help="delete what is older than TIME: 12h, 7d, 4w (default: files never, history 90d)")  # fmt: skip
-    add("--keep-bytes", type=values.large_size, metavar="SIZE",
+    add("--keep-bytes", type=quantities.large_size, metavar="SIZE",
         help="delete the oldest until SIZE is left: 2G (default: files never, history 10G)")  # fmt: skip
     add("--metrics-file", metavar="FILE",
         help="write the metrics to FILE after each slice, for the textfile collector of "
@@ -85,20 +94,20 @@ def watch_flags(parser: ArgumentParser) -> None:
     add("--config", metavar="FILE", help="take flags from a TOML file; those that are typed win")
     add("--check", action="store_true", help="check the flags and the --config file, and record nothing")
     add = parser.add_argument_group("look closer when something happens, or at SIGUSR1").add_argument
-    add("--trigger", type=values.condition, action="append", default=[], metavar="CONDITION",
+    add("--trigger", type=values.condition, action="append", dest="triggers", metavar="CONDITION",
         help="then pin the slices of the last two minutes, dump, and record 30 s at 99 Hz; repeatable: "
         "'cpu>80' (percent of one CPU), 'cpu>p99' (of the last day), 'rss>2G', 'threads>500', "
         "'psi.cpu>20', 'delay>10' (percent), "
         "'stuck>30s'")  # fmt: skip
-    add("--cooldown", type=values.seconds, default=600.0, metavar="TIME",
-        help="after a trigger, wait so long for the next one (default: 10m)")  # fmt: skip
+    add("--cooldown", type=quantities.seconds, metavar="TIME",
+        help="after a trigger, wait so long for the next one (default: {default})")  # fmt: skip
     add = parser.add_argument_group("profiles, metrics and health over HTTP").add_argument
-    add("--listen", type=values.listen, metavar="ADDR:PORT|unix:PATH",
+    add("--listen", type=values.listen, dest="address", metavar="ADDR:PORT|unix:PATH",
         help="serve /debug/pprof/profile?seconds=N, /metrics and /healthz there")  # fmt: skip
-    add("--listen-token-file", metavar="FILE",
+    add("--listen-token-file", dest="token_file", metavar="FILE",
         help="answer only requests with the token in FILE; needed where ADDR is not "
         "loopback")  # fmt: skip
-    add("--listen-host", action="append", default=[], metavar="NAME",
+    add("--listen-host", action="append", dest="hosts", metavar="NAME",
         help="accept requests for host NAME too; repeatable")  # fmt: skip
     _add_push(parser, "send the history, as it grows, to a profile store (docs/push.md)")
     _add_messages(parser)
@@ -129,11 +138,9 @@ def top_flags(parser: ArgumentParser) -> None:
     _add_target(parser)
     _add_groups(parser)
     _add_rate_and_mode(parser)
-    parser.add_argument("--window", type=values.seconds, default=5.0, metavar="TIME",
-                        help="show the samples of the last TIME (default: 5s)")  # fmt: skip
+    parser.add_argument("--window", type=quantities.seconds, metavar="TIME",
+                        help="show the samples of the last TIME (default: {default})")  # fmt: skip
     _add_walking(parser)
-    # messages would disturb the screen, and nothing shows labels
-    parser.set_defaults(quiet=True, environ=False)
 
 
 def convert_flags(parser: ArgumentParser) -> None:
@@ -143,9 +150,9 @@ def convert_flags(parser: ArgumentParser) -> None:
     add("inputs", nargs="+", metavar="INPUT", help=f"{_INPUT}; - is stdin")
     _add_profile_output(parser)
     add("-t", "--threads", action="store_true", help="make name/TID the first frame: one root per thread")
-    add("--filter", action="append", default=[], metavar="REGEX",
+    add("--filter", action="append", metavar="REGEX",
         help="keep stacks with a matching function or module; repeatable, then all must match")  # fmt: skip
-    add("--ignore", action="append", default=[], metavar="REGEX",
+    add("--ignore", action="append", metavar="REGEX",
         help="drop stacks with a matching function or module; repeatable")  # fmt: skip
     add("--focus", metavar="REGEX", help="keep of each stack the outermost matching frame and what it calls")
     add("--merge-by", choices=("function", "module", "address"),
@@ -168,43 +175,75 @@ def diff_flags(parser: ArgumentParser) -> None:
 
 
 def history_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `history`."""
-    parser.usage = "sfsample history (list | show | export | diff | prune | check | push) [options]"
+    """Add the flags of `history`, whose actions have parsers of their own."""
+    parser.usage = f"sfsample history ({' | '.join(HISTORY_ACTIONS)}) [options]"
+    parser.add_argument("action", choices=HISTORY_ACTIONS, help="what to do")
+    _add_history(parser)
+
+
+def list_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `history list`."""
+    _add_slices(parser)
+    _add_json_output(parser)
+
+
+def show_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `history show`."""
+    _add_slices(parser)
+    _add_output(parser)
     add = parser.add_argument
-    add("action", choices=values.HISTORY_ACTIONS, help="what to do")
-    add("--history", metavar="DIR", help="the directory (default: sfsample/history in XDG_STATE_HOME)")
-    choose = parser.add_argument_group("which slices (times: now, -2h, 14:00, 'yesterday 14:00', ISO 8601)")
-    choose.add_argument("--service", type=values.name_as_kept, metavar="NAME", help="of this service")
-    choose.add_argument("--at", type=when.when, metavar="WHEN", help="from this time on")
-    choose.add_argument("--for", type=values.seconds, dest="length", metavar="TIME",
-                        help="with --at: so long (default: 1h)")  # fmt: skip
-    choose.add_argument("--since", type=when.since, metavar="TIME", help="of the last TIME (2h, 7d)")
-    choose.add_argument("--label", type=values.label, action="append", metavar="KEY=VALUE",
-                        help="with this label; repeatable, then all")  # fmt: skip
+    add("-f", "--format", choices=("text", "html"), help=_TEXT_FORMAT)
+    add("--open", action="store_true", help="open the result in a browser (html)")
+    add("-t", "--threads", action="store_true", help="make the thread the first frame (html)")
+    add("-q", "--quiet", action="store_true", help="do not say what was written")
+    add("-v", "--verbose", action="store_true", help="show all functions")
+
+
+def export_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `history export`."""
+    _add_slices(parser)
+    _add_profile_output(parser)
+    add = parser.add_argument
+    add("-t", "--threads", action="store_true", help="make the thread the first frame")
+    add("--lines", action="store_true", help="print the line of Python functions that was executed")
+    add("-q", "--quiet", action="store_true", help="do not say what was written")
+
+
+def history_diff_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `history diff`."""
+    add = _add_slices(parser, has_since=False)
     add("--with", type=when.when_or_build, dest="other", metavar="WHEN",
-        help="diff: compare with this time, or with the first --for of a build-id")  # fmt: skip
+        help="compare with this time, or with the first --for of a build-id")  # fmt: skip
     add("--deploy", nargs="?", const="", type=when.build, metavar="BUILDID",
-        help="diff: compare before and after the last change of the build-id (to BUILDID)")  # fmt: skip
+        help="compare before and after the last change of the build-id (to BUILDID)")  # fmt: skip
     _add_compared(parser)
-    _add_json_output(parser, (*values.FORMATS, "text"),
-                     "export: as in record; show: text, html; list: text, json; diff: text, json, html "
-                     "(default: by the suffix of -o)")  # fmt: skip
-    add("--open", action="store_true", help="export, show: open the result in a browser (html, svg)")
-    add("-t", "--threads", action="store_true", help="export, show: make the thread the first frame")
-    add("--lines", action="store_true", help="export: print the line of Python functions that was executed")
-    add("--mark-python", action="store_true", help="export: print Python functions as f_[p]")
-    add("--keep-for", type=values.age, default=90 * 86400.0, metavar="TIME",
-        help="prune: delete what is older (default: 90d)")  # fmt: skip
-    add("--keep-bytes", type=values.large_size, default=10 << 30, metavar="SIZE",
-        help="prune: delete the oldest slices until SIZE is left (default: 10G)")  # fmt: skip
-    add("-q", "--quiet", action="store_true", help="export: do not say what was written")
-    add("-v", "--verbose", action="store_true", help="show, diff: show all functions")
-    _add_push(parser, "push: send slices of a minute to a profile store, each once")
-    add(
-        "--follow",
-        action="store_true",
-        help="push: go on with new slices, until stdin, a pipe, ends, or Ctrl-C",
-    )
+    _add_json_output(parser, ("text", "html", "json"))
+    parser.add_argument("-v", "--verbose", action="store_true", help="show every function that changed")
+
+
+def prune_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `history prune`."""
+    _add_history(parser)
+    add = parser.add_argument
+    add("--keep-for", type=values.age, metavar="TIME", help="delete what is older (default: {default})")
+    add("--keep-bytes", type=quantities.large_size, metavar="SIZE",
+        help="delete the oldest slices until SIZE is left (default: {default})")  # fmt: skip
+
+
+def check_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `history check`."""
+    _add_history(parser)
+    _add_output(parser)
+
+
+def push_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `history push`."""
+    _add_history(parser)
+    add = parser.add_argument
+    add("--service", type=values.name_as_kept, metavar="NAME", help="of this service")
+    _add_push(parser, "send slices of a minute to a profile store, each once")
+    add("--follow", action="store_true",
+        help="go on with new slices, until stdin, a pipe, ends, or Ctrl-C")  # fmt: skip
 
 
 def replay_flags(parser: ArgumentParser) -> None:
@@ -212,7 +251,7 @@ def replay_flags(parser: ArgumentParser) -> None:
     parser.usage = "sfsample replay FILE [options]"
     add = parser.add_argument
     add("file", metavar="FILE", help="a stack that `sfsample record --save-bad DIR` saved")
-    add("--sysroot", default="", metavar="DIR", help="search programs and libraries under DIR")
+    add("--sysroot", metavar="DIR", help="search programs and libraries under DIR")
     _add_unwinding(parser)
     _add_names(parser)
     _add_json_output(parser)
@@ -224,8 +263,7 @@ def service_flags(parser: ArgumentParser) -> None:
     parser.usage = "sfsample service (show | install) [options]"
     add = parser.add_argument
     add("action", choices=("show", "install"), help="print the systemd unit, or write it")
-    add("--config", default="/etc/sfsample/watch.toml", metavar="FILE",
-        help="flags of `sfsample watch`, as TOML (default: /etc/sfsample/watch.toml)")  # fmt: skip
+    add("--config", metavar="FILE", help="flags of `sfsample watch`, as TOML (default: {default})")
     add("--force", action="store_true", help="replace the unit that is there")
 
 
@@ -237,22 +275,40 @@ def completion_flags(parser: ArgumentParser) -> None:
 # -- flags that several commands have
 
 
+def _add_history(parser: ArgumentParser) -> None:
+    parser.add_argument("--history", metavar="DIR",
+                        help="the directory (default: sfsample/history in XDG_STATE_HOME)")  # fmt: skip
+
+
+def _add_slices(parser: ArgumentParser, *, has_since: bool = True) -> Callable[..., Action]:
+    """Add which slices of a history; return what adds further flags to that group."""
+    _add_history(parser)
+    group = parser.add_argument_group("which slices (times: now, -2h, 14:00, 'yesterday 14:00', ISO 8601)")
+    add = group.add_argument
+    add("--service", type=values.name_as_kept, metavar="NAME", help="of this service")
+    add("--at", type=when.when, metavar="WHEN", help="from this time on")
+    add("--for", type=quantities.seconds, dest="length", metavar="TIME",
+        help=f"with --at: so long (default: {quantities.spelled_seconds(CHOSEN_S)})")  # fmt: skip
+    if has_since:
+        add("--since", type=when.since, metavar="TIME", help="of the last TIME (2h, 7d)")
+    add("--label", type=values.label, action="append", dest="labels", metavar="KEY=VALUE",
+        help="with this label; repeatable, then all")  # fmt: skip
+    return add
+
+
 def _add_output(parser: ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", default="-", metavar="FILE",
+    parser.add_argument("-o", "--output", dest="path", metavar="FILE",
                         help="write the result to FILE; - is stdout (default)")  # fmt: skip
 
 
 def _add_push(parser: ArgumentParser, title: str) -> None:
     """Add where slices are sent."""
     add = parser.add_argument_group(title).add_argument
-    add("--push", type=values.push, action="append", default=[], metavar="KIND=URL",
+    add("--push", type=values.push, action="append", dest="backends", metavar="KIND=URL",
         help="pyroscope=http://HOST:4040, parca=http://HOST:7070, otlp=http://HOST:4318 (experimental); "
         "repeatable")  # fmt: skip
-    add(
-        "--push-auth-file",
-        metavar="FILE",
-        help="add the headers in FILE, such as `Authorization: Bearer TOKEN`",
-    )
+    add("--push-auth-file", dest="auth_file", metavar="FILE",
+        help="add the headers in FILE, such as `Authorization: Bearer TOKEN`")  # fmt: skip
 
 
 def _add_compared(parser: ArgumentParser) -> None:
@@ -266,15 +322,14 @@ def _add_compared(parser: ArgumentParser) -> None:
 
 def _add_profile_output(parser: ArgumentParser) -> None:
     _add_output(parser)
-    parser.add_argument("-f", "--format", choices=values.FORMATS,
+    parser.add_argument("-f", "--format", choices=FORMATS,
                         help="format of the result (default: by the suffix of -o, else folded)")  # fmt: skip
     parser.add_argument("--mark-python", action="store_true", help="print Python functions as f_[p]")
     parser.add_argument("--open", action="store_true", help="open the result in a browser (html, svg)")
 
 
 def _add_json_output(parser: ArgumentParser, formats: tuple[str, ...] = ("text", "json"),
-                     what: str = "format of the result (default: by the suffix of -o, else text)",
-                     ) -> None:  # fmt: skip
+                     what: str = _TEXT_FORMAT) -> None:  # fmt: skip
     add = parser.add_argument
     add("-f", "--format", choices=formats, help=what)
     add("--json", action="store_const", const="json", dest="format", help="short for -f json")
@@ -304,37 +359,34 @@ def _add_groups(parser: ArgumentParser) -> None:
         help="the N with the most CPU time in a second; watch: since the last slice")  # fmt: skip
 
 
-def _add_sampling(
-    parser: ArgumentParser, rate_hz: int = 99, mode: str = "cpu", max_overhead: str | None = None
-) -> None:
-    """Add how to sample, for commands that write profiles; the defaults are those of `record`."""
-    _add_rate_and_mode(parser, rate_hz, mode)
+def _add_sampling(parser: ArgumentParser, usual_overhead: str = "") -> None:
+    """Add how to sample, for commands that write profiles."""
+    _add_rate_and_mode(parser)
     add = parser.add_argument
     add("-t", "--threads", action="store_true", help="make name/TID the first frame: one root per thread")
     add("--no-stop", action="store_false", dest="stop",
         help="stop no thread; running threads count as not captured")  # fmt: skip
-    add("--max-pause", type=values.seconds, default=0.005, metavar="TIME",
-        help="release a thread that was stopped for TIME (default: 5ms)")  # fmt: skip
-    usual = f", for all processes together (default: {max_overhead})" if max_overhead else ""
-    add("--max-overhead", type=values.percent, default=max_overhead, metavar="PERCENT",
-        help=f"skip ticks, so that sampling takes at most PERCENT of the time{usual}")  # fmt: skip
-    add("--label", type=values.label, action="append", default=[], dest="labels", metavar="KEY=VALUE",
+    add("--max-pause", type=quantities.seconds, metavar="TIME",
+        help="release a thread that was stopped for TIME (default: {default})")  # fmt: skip
+    add("--max-overhead", type=values.percent, metavar="PERCENT",
+        help=f"skip ticks, so that sampling takes at most PERCENT of the time{usual_overhead}")  # fmt: skip
+    add("--label", type=values.label, action="append", dest="labels", metavar="KEY=VALUE",
         help="add a label to the profile: team=shop; repeatable, wins over those found")  # fmt: skip
     add("--no-environ", action="store_false", dest="environ",
         help="do not look for labels in the environment of the target")  # fmt: skip
     _add_walking(parser)
 
 
-def _add_rate_and_mode(parser: ArgumentParser, rate_hz: int = 99, mode: str = "cpu") -> None:
+def _add_rate_and_mode(parser: ArgumentParser) -> None:
     """Add how often to sample, and which threads."""
     rate = parser.add_mutually_exclusive_group()
-    rate.add_argument("-r", "--rate", "-F", "--freq", type=values.rate, default=float(rate_hz), metavar="HZ",
-                      help=f"samples per second (default: {rate_hz})")  # fmt: skip
+    rate.add_argument("-r", "--rate", "-F", "--freq", type=values.rate, metavar="HZ",
+                      help="samples per second (default: {default})")  # fmt: skip
     rate.add_argument("--interval", type=values.interval, dest="rate", metavar="TIME",
                       help="time between samples (10ms), instead of --rate")  # fmt: skip
     add = parser.add_argument
-    add("--mode", choices=("cpu", "wall"), default=mode,
-        help=f"cpu: sample running threads; wall: sample all threads (default: {mode})")  # fmt: skip
+    add("--mode", choices=("cpu", "wall"),
+        help="cpu: sample running threads; wall: sample all threads (default: {default})")  # fmt: skip
     add("--perf-events", action=BooleanOptionalAction,
         help="sample by kernel timers, which stop no thread (--mode cpu); default: if permitted, where no "
         "CPU is free or threads run too briefly to stop")  # fmt: skip
@@ -345,8 +397,8 @@ def _add_walking(parser: ArgumentParser) -> None:
     """Add how to capture and walk stacks, and how to name the frames."""
     _add_unwinding(parser)
     add = parser.add_argument
-    add("--stack-bytes", type=values.size, default=256 << 10, metavar="N",
-        help="copy at most N bytes of stack per thread (default: 256K)")  # fmt: skip
+    add("--stack-bytes", type=values.size, metavar="N",
+        help="copy at most N bytes of stack per thread (default: {default})")  # fmt: skip
     add("--kernel", action="store_true",
         help="add kernel frames of sleeping threads (needs root; not in --mode cpu)")  # fmt: skip
     _add_python(parser)
@@ -354,26 +406,24 @@ def _add_walking(parser: ArgumentParser) -> None:
 
 
 def _add_python(parser: ArgumentParser) -> None:
-    usual = PythonView.AUTO
-    parser.add_argument("--python", choices=("auto", "only", "off"), default=usual, type=PythonView,
+    parser.add_argument("--python", choices=("auto", "only", "off"), type=PythonView,
                         help="frames of Python functions: with native ones, alone, or none "
-                        f"(default: {usual})")  # fmt: skip
+                        "(default: {default})")  # fmt: skip
     parser.add_argument("--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
                         help="keep the interpreter's own frames between Python frames")  # fmt: skip
 
 
 def _add_unwinding(parser: ArgumentParser) -> None:
-    usual = ",".join(values.USUAL_STEPPERS)
-    parser.add_argument("--unwind", type=values.steppers, default=values.USUAL_STEPPERS, metavar="LIST",
-                        help=f"unwind with these, in order (default: {usual}; also: scan)")  # fmt: skip
-    parser.add_argument("--max-frames", type=values.positive, default=1024, metavar="N",
-                        help="end a stack after N frames (default: 1024)")  # fmt: skip
+    parser.add_argument("--unwind", type=values.steppers, dest="steppers", metavar="LIST",
+                        help="unwind with these, in order (default: {default}; also: scan)")  # fmt: skip
+    parser.add_argument("--max-frames", type=values.positive, metavar="N",
+                        help="end a stack after N frames (default: {default})")  # fmt: skip
 
 
 def _add_names(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("function names").add_argument
-    add("--raw-names", action="store_true", help="print mangled names, as in symbol tables")
-    add("--simplify-names", action="store_true",
+    add("--raw-names", action="store_true", dest="raw", help="print mangled names, as in symbol tables")
+    add("--simplify-names", action="store_true", dest="simplify",
         help="print C++ names without template arguments and parameter lists")  # fmt: skip
     add("--merge-clones", action="store_true", help="print f.cold, f.part.0 and f.constprop.1 as f")
     add("--lines", action="store_true",
@@ -382,7 +432,7 @@ def _add_names(parser: ArgumentParser) -> None:
         help="print inlined functions, marked _[i] (install sfsample[lines])")  # fmt: skip
     add("--debuginfod", action="store_true",
         help="get debug files from DEBUGINFOD_URLS; dump: only from its cache")  # fmt: skip
-    add("--debug-dir", action="append", default=[], metavar="DIR",
+    add("--debug-dir", action="append", dest="debug_dirs", metavar="DIR",
         help="search debug files in DIR before /usr/lib/debug; repeatable")  # fmt: skip
 
 

@@ -5,20 +5,21 @@ has it; each match of a pattern is an input.  A file that was named is read what
 """
 
 import os
+from collections.abc import Iterable
 from glob import glob, has_magic
 
 from sfsample.cli.terminal import say
-from sfsample.cli.values import READABLE, is_profile
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.report.budget import Budget
 from sfsample.report.formats import check_numbers, read_report
 from sfsample.report.merge import merge
 from sfsample.report.report import Report
+from sfsample.report.suffixes import READABLE, is_profile
 
 _MAX_SKIPPED = 5  # names in the line about skipped files
 
 
-def find_files(inputs: list[str], *, result: str = "", quiet: bool = False) -> list[str]:
+def find_files(inputs: Iterable[str], *, result: str = "", quiet: bool = False) -> list[str]:
     """Return the files of all inputs; `-` is standard input.  Raises SfsampleError.
 
     What is skipped is said, unless `quiet`; `result`, the file that is to be written, is not read.

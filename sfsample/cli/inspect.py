@@ -5,15 +5,15 @@ and the other modules are shown.
 """
 
 import os
-from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing
 from mmap import ACCESS_READ, mmap
 
+from sfsample.cli.options import InspectCommand
 from sfsample.cli.output_file import Output
-from sfsample.cli.targets import target_pids
-from sfsample.cli.terminal import printable_lines, say
+from sfsample.cli.terminal import say
 from sfsample.core.filesystem import open_regular
+from sfsample.core.printable import printable_lines
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.formats.elf.object_file import LinkedObject, lay_out
@@ -24,36 +24,36 @@ from sfsample.inspect.text import Inspection, inspection_json, inspection_text, 
 from sfsample.inspect.verify import verify
 from sfsample.modules.location import Location
 from sfsample.modules.module import Module
+from sfsample.process.find_target import target_pids
 from sfsample.process.process import LiveProcess
 from sfsample.report.json_text import json_text
 from sfsample.symbolize.symbolizer import Symbolizer
 
 
-def run(arguments: Namespace) -> int:
+def run(command: InspectCommand) -> int:
     """Inspect, write; return the exit code."""
-    output = Output(arguments.output)
-    if arguments.elf:
-        output.write(_render_file(arguments))
+    output = Output(command.output.path)
+    if command.elf:
+        output.write(_render_file(command.elf, command))
     else:
-        results = [_render_process(pid, arguments) for pid in target_pids(arguments)]
-        output.write(("" if arguments.format == "json" else "\n").join(results))
+        results = [_render_process(pid, command) for pid in target_pids(command.target)]
+        output.write(("" if command.output.format == "json" else "\n").join(results))
     return 0
 
 
-def _render_file(arguments: Namespace) -> str:
-    path = arguments.elf
+def _render_file(path: str, command: InspectCommand) -> str:
     file = _open(path)
-    inspection = _inspect(Module(file.image, 0, path), arguments)
+    inspection = _inspect(Module(file.image, 0, path), command)
     findings = list(inspection.findings)
     if file.left_out:
         findings.insert(0, f"relocations of the tables that are not understood: {file.left_out} times")
     if file.image.relocatable:
         findings.insert(0, "not linked: its code sections are shown one after another, from 0")
     inspection = inspection._replace(layout=file.layout, findings=tuple(findings))
-    if arguments.format == "json":
-        document = inspection_json(inspection, rows=arguments.rows)
+    if command.output.format == "json":
+        document = inspection_json(inspection, rows=command.rows)
         return json_text({"schema": "sfsample.inspect/1", **document}, indent=1)
-    return printable_lines(_text_lines(inspection, arguments))
+    return printable_lines(_text_lines(inspection, command))
 
 
 def _open(path: str) -> LinkedObject:
@@ -70,10 +70,10 @@ def _open(path: str) -> LinkedObject:
         raise SfsampleError(f"cannot inspect: {path}: {why}", remedy) from None
 
 
-def _inspect(module: Module, arguments: Namespace, base: int | None = None) -> Inspection:
+def _inspect(module: Module, command: InspectCommand, base: int | None = None) -> Inspection:
     check_tables(module)
     coverage = measure_coverage(module)
-    verification = verify(module) if arguments.verify else None
+    verification = verify(module) if command.verify else None
     return Inspection(module, _findings(module), coverage, verification, base)
 
 
@@ -84,35 +84,35 @@ def _findings(module: Module) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*dropped, *invalid]))
 
 
-def _text_lines(inspection: Inspection, arguments: Namespace) -> Iterator[str]:
+def _text_lines(inspection: Inspection, command: InspectCommand) -> Iterator[str]:
     symbolizer, module = Symbolizer(), inspection.module
 
     def name(vaddr: int) -> str:
         return symbolizer.frames(Location(module, vaddr, vaddr))[0].text
 
-    return inspection_text(inspection, name, rows=arguments.rows, verbose=arguments.verbose)
+    return inspection_text(inspection, name, rows=command.rows, verbose=command.verbose)
 
 
-def _render_process(pid: int, arguments: Namespace) -> str:
+def _render_process(pid: int, command: InspectCommand) -> str:
     with closing(LiveProcess(pid, attach=False)) as process:  # no thread is stopped
         modules = process.modules.open_all()
         inspections, refusals = [], []
         for module in modules:
             try:
-                inspections.append(_inspect(module, arguments, _base(module)))
+                inspections.append(_inspect(module, command, _base(module)))
             except SfsampleError as refusal:
                 refusals.append(str(refusal))
         problems = [*process.opener.problems, *process.modules.problems, *refusals]
-    for problem in () if arguments.quiet else problems:
+    for problem in () if command.quiet else problems:
         say(problem)
-    if arguments.format == "json":
-        documents = [inspection_json(inspection, rows=arguments.rows) for inspection in inspections]
+    if command.output.format == "json":
+        documents = [inspection_json(inspection, rows=command.rows) for inspection in inspections]
         return json_text({"schema": "sfsample.inspect-process/1", "pid": pid, "modules": documents,
                           "problems": problems}, indent=1)  # fmt: skip
     lines = list(process_text(pid, inspections))
-    if arguments.rows or arguments.verify or arguments.verbose:
+    if command.rows or command.verify or command.verbose:
         for inspection in inspections:
-            lines += ["", *_text_lines(inspection, arguments)]
+            lines += ["", *_text_lines(inspection, command)]
     return printable_lines(lines)
 
 

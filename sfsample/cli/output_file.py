@@ -7,10 +7,10 @@ import os
 import re
 import stat
 import sys
-from errno import EACCES, EBADF, EISDIR, ENOENT, ENOSPC, EPERM, EROFS
+from errno import EBADF, EISDIR, ENOENT, ENOSPC
 
 from sfsample.cli.terminal import silence
-from sfsample.core.filesystem import whole_file
+from sfsample.core.filesystem import check_replaceable, os_error, whole_file
 from sfsample.errors import SfsampleError
 
 _STREAM_FDS = {"/dev/stdout": "1", "/dev/stderr": "2"}
@@ -44,10 +44,10 @@ class Output:
     def _check(self, path: str) -> None:
         if path == "-":
             if sys.stdout is None:
-                raise _os_error(EBADF)
+                raise os_error(EBADF)
             return
         if not path or path.endswith("/"):
-            raise _os_error(EISDIR)
+            raise os_error(EISDIR)
         if open_fd := _OPEN_FD.fullmatch(path):
             self._fd = os.dup(int(_STREAM_FDS.get(path) or open_fd[1]))
             return
@@ -79,20 +79,6 @@ class Output:
             raise _unwritable(self._path, failure) from None
 
 
-def check_replaceable(path: str, old: os.stat_result | None) -> None:
-    """Raise the OSError that creating a file beside `path` and renaming it to `path` would raise."""
-    directory = os.path.dirname(path)
-    parent = os.stat(directory)
-    if not stat.S_ISDIR(parent.st_mode) or not os.access(directory, os.W_OK | os.X_OK):
-        raise _os_error(EROFS if os.statvfs(directory).f_flag & os.ST_RDONLY else EACCES)
-    if old is None:
-        return
-    if not os.access(path, os.W_OK):
-        raise _os_error(EACCES)
-    if parent.st_mode & stat.S_ISVTX and os.geteuid() not in (0, old.st_uid, parent.st_uid):
-        raise _os_error(EPERM)
-
-
 def _write_stdout(data: bytes) -> None:
     try:
         sys.stdout.flush()
@@ -101,10 +87,6 @@ def _write_stdout(data: bytes) -> None:
     except OSError:
         silence(sys.stdout)
         raise
-
-
-def _os_error(number: int) -> OSError:
-    return OSError(number, os.strerror(number))
 
 
 def _unwritable(path: str, failure: OSError) -> SfsampleError:

@@ -7,14 +7,20 @@ import argparse
 import re
 import shutil
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sfsample import __version__
-from sfsample.cli.commands import COMMANDS, GROUPS
+from sfsample.cli.commands import COMMANDS, ENTRIES, GROUPS
+from sfsample.cli.flags import HISTORY_ACTIONS
 from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_flags
-from sfsample.cli.values import FORMATS, OPENED, format_of, is_loopback, pids
-from sfsample.core.python_view import PythonView
+from sfsample.cli.options import Command, WatchCommand
+from sfsample.cli.values import pids
+from sfsample.cli.words import as_words as spelled
+from sfsample.cli.words import build, set_defaults
+from sfsample.core.quantities import BadValue
 from sfsample.errors import UsageError
+from sfsample.report.suffixes import OPENED, format_of
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite  # exists for type checkers only
@@ -27,9 +33,6 @@ exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dum
 """
 _MAX_HELP_COLUMNS = 110
 _PIDS = re.compile(r"\d[\d,]*", re.ASCII)
-_NAME_FLAGS = ("raw_names", "simplify_names", "merge_clones", "inlines", "debuginfod", "debug_dir")
-_HISTORY_FORMATS = {"list": ("text", "json"), "diff": ("text", "json", "html"), "show": ("text", "html"),
-                    "export": FORMATS, "check": ("text",), "prune": ("text",), "push": ("text",)}  # fmt: skip
 _GROUPS = {f"--{way}": way for way in ("cgroup", "container", "pod", "user", "busiest")}
 _OWN_WAYS = {  # to name the target, beside -p and -n
     "record": {"-- COMMAND": "program", **_GROUPS},
@@ -64,6 +67,15 @@ class _Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             raise argparse.ArgumentError(action, f"not one of {', '.join(action.choices)}: {value}")
 
+    def _get_value(self, action: argparse.Action, text: str) -> object:
+        """Parse a value; argparse would hide why it is refused."""
+        try:
+            return action.type(text) if callable(action.type) else text
+        except BadValue as refusal:
+            raise argparse.ArgumentError(action, str(refusal)) from None
+        except ValueError:
+            return super()._get_value(action, text)
+
     def error(self, message: str) -> NoReturn:
         lines = [" ".join(self.format_usage().split())] if "required" in message else []
         if "not a process id" in message:
@@ -71,8 +83,8 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message.removeprefix("argument "), *lines, try_help(self.prog))
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
-    """Return the arguments; `command` is one of COMMANDS, `program` the words after `--`, or None."""
+def parse(argv: list[str]) -> Command:
+    """Return the command that the words stand for."""
     own, program = argv, None
     if "--" in argv:
         at = argv.index("--")
@@ -80,39 +92,63 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if not own and not program:
         raise UsageError("nothing to do: no process given", "try: sfsample PID, or sfsample --help")
     if own and own[0] == "help":  # `sfsample help record`
-        own = [*own[1:2], "--help"]
+        own = [*own[1:], "--help"]
     if own and own[0] in ("-h", "--help", "--version"):
         _main_parser().parse_args(own[:1])  # prints, and raises SystemExit
     if not own or own[0].startswith("-") or _PIDS.fullmatch(own[0]):
         own = ["record", *own]
     command, *words = own
     if command == "history":
-        words = _join_times(words)
-    if command not in COMMANDS:
+        action, words = _split_history(_join_times(words))
+        command = f"history {action}"
+    if command not in ENTRIES or " " in own[0]:
         raise unknown_command(command, words)
     words = _with_config(command, words)
-    parser = _command_parser(command)
-    arguments, unknown = parser.parse_known_args(words)
+    arguments, unknown = _command_parser(command).parse_known_args(words)
     if unknown:
-        flags = {each: [name for flag in describe(each) for name in flag.names] for each in COMMANDS}
+        flags = {each: [name for flag in describe(each) for name in flag.names] for each in ENTRIES}
         raise unknown_flags(command, unknown, flags)
-    arguments.command, arguments.program = command, program
-    for word in getattr(arguments, "pids", ()):
+    return _command(command, vars(arguments), program)
+
+
+def _command(command: str, given: dict[str, Any], program: list[str] | None) -> Command:
+    """Return a command.  `given`: what argparse has read, by `dest`."""
+    for word in given.pop("pids", ()):
         try:
-            arguments.pid = [*(arguments.pid or ()), *pids(word)]
-        except argparse.ArgumentTypeError as refusal:
+            given["pid"] = [*given["pid"], *pids(word)]
+        except BadValue as refusal:
             raise not_a_pid(command, word, refusal) from None
-    _check(arguments)
-    if hasattr(arguments, "format"):
-        [formats] = [flag.choices for flag in map(FlagHelp, parser._actions) if "--format" in flag.names]  # noqa: SLF001
-        formats = _HISTORY_FORMATS[arguments.action] if command == "history" else formats
-        arguments.format = arguments.format or format_of(arguments.output, formats)
-        if arguments.format not in formats:
-            raise UsageError(f"history {arguments.action} has no format {arguments.format}",
-                             f"it has: {', '.join(formats)}")  # fmt: skip
-    if getattr(arguments, "open", False) and (arguments.output == "-" or arguments.format not in OPENED):
+    if "pid" in given:
+        _check_target(command, given, program)
+    elif program is not None:
+        raise UsageError("-- COMMAND is for record", "try: sfsample -- PROGRAM ARG")
+    if given.get("perf_events") and given["mode"] == "wall":
+        raise UsageError("--perf-events needs --mode cpu: its timers do not run while a thread sleeps")
+    if "backends" in given:
+        given["backends"] = [*dict.fromkeys(given["backends"])]
+    if command == "record":
+        given["program"] = program
+    if given.get("format") == "":
+        [formats] = [flag.choices for flag in describe(command) if "--format" in flag.names]
+        given["format"] = format_of(given["path"], formats)
+    if given.get("open") and (given["path"] == "-" or given["format"] not in OPENED):
         raise UsageError("--open needs a file that a browser shows: -o FILE.html or -o FILE.svg")
-    return arguments
+    built = build(ENTRIES[command].kind, given)
+    if given:
+        raise TypeError(f"no field of {command} has the name of these flags: {', '.join(given)}")
+    return built
+
+
+def parse_watch(words: list[str]) -> WatchCommand:
+    """Return the flags of `watch` that the words stand for."""
+    command = parse(["watch", *words])
+    assert isinstance(command, WatchCommand)  # noqa: S101 - our own invariant
+    return command
+
+
+def as_words(command: Command) -> list[str]:
+    """Return the words that `parse` reads as this command."""
+    return spelled(command, _command_parser(command.name))
 
 
 def _with_config(command: str, words: list[str]) -> list[str]:
@@ -141,91 +177,30 @@ def _join_times(words: list[str]) -> list[str]:
     return joined
 
 
-def _check_history(arguments: argparse.Namespace) -> None:
-    action, has_time = arguments.action, arguments.at is not None or arguments.since is not None
-    if arguments.length is not None and arguments.at is None and arguments.deploy is None:
-        raise UsageError("--for needs --at: from when on", "for the last hour: --since 1h")
-    if arguments.at is not None and arguments.since is not None:
-        raise UsageError("--at and --since both say when: use one of them")
-    if arguments.deploy is not None:
-        if action != "diff" or any(
-            each is not None for each in (arguments.at, arguments.other, arguments.since)
-        ):
-            raise UsageError("--deploy is for history diff, instead of --at and --with")
-    elif (action == "diff") != (arguments.other is not None) or (action == "diff" and arguments.at is None):
-        raise UsageError("history diff needs --at WHEN and --with WHEN; nothing else has --with",
-                         "for example: sfsample history diff --at -2h --for 1h --with now",
-                         "or before and after a new build: sfsample history diff --deploy")  # fmt: skip
-    if action == "push" and (arguments.label or has_time):
-        raise UsageError("history push takes --service only: it sends what was not sent yet")
-    if (action == "push") != bool(arguments.push) or (arguments.follow and action != "push"):
-        raise UsageError("history push needs --push KIND=URL; nothing else has --push or --follow",
-                         "for example: sfsample history push --push parca=http://127.0.0.1:7070")  # fmt: skip
-    if action == "prune" and (arguments.service or arguments.label or has_time):
-        raise UsageError("history prune selects no slices: it deletes what is too old, or too much")
+def _split_history(words: list[str]) -> tuple[str, list[str]]:
+    """Return the action, and the other words; flags may stand before it."""
+    parser = _command_parser("history")
+    takes_value = {name for each in HISTORY_ACTIONS for flag in describe(f"history {each}")
+                   for name in flag.names if flag.value}  # fmt: skip
+    before = ["", *words]
+    for at, word in enumerate(words):
+        if word in HISTORY_ACTIONS and before[at] not in takes_value:
+            return word, [*words[:at], *words[at + 1 :]]
+    parser.parse_args(words)  # --help, or a mistake
+    raise AssertionError(words)
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    command = arguments.command
-    if hasattr(arguments, "push"):
-        arguments.push = [*dict.fromkeys(arguments.push)]
-        if arguments.push_auth_file is not None and not arguments.push:
-            raise UsageError("--push-auth-file needs --push KIND=URL")
-    if command == "convert" and not arguments.symbolize:  # names in a file stay as they are
-        for flag in _NAME_FLAGS:
-            if getattr(arguments, flag):
-                raise UsageError(f"--{flag.replace('_', '-')} needs --symbolize")
-    if command == "history":
-        _check_history(arguments)
-    if not hasattr(arguments, "pid"):  # it has no target
-        return
-    _check_target(arguments)
-    if command == "dump" and arguments.locals and (arguments.core or arguments.python is PythonView.OFF):
-        raise UsageError("--locals needs the Python frames of a live process",
-                         "leave out --core and --python off")  # fmt: skip
-    if command == "dump" and arguments.core is None:
-        if arguments.exe is not None:
-            raise UsageError("--exe needs --core: it is the program of the core file")
-        if arguments.sysroot is not None:
-            raise UsageError("--sysroot needs --core: files of a live process are found where it sees them")
-    if getattr(arguments, "perf_events", False) and arguments.mode == "wall":
-        raise UsageError("--perf-events needs --mode cpu: its timers do not run while a thread sleeps")
-    if command == "watch":
-        if arguments.no_history and (arguments.history or not arguments.output_dir):
-            raise UsageError("--no-history needs --output-dir, and no --history: slices are kept somewhere")
-        if arguments.no_history and arguments.push:
-            raise UsageError("--push needs a history: what a backend does not take waits there",
-                             "leave --no-history out")  # fmt: skip
-        if arguments.every < 1:
-            raise UsageError("--every is shorter than a second",
-                             "the name of a slice is the second in which it begins")  # fmt: skip
-        arguments.slice = arguments.slice or arguments.every
-        if arguments.every < arguments.slice:
-            raise UsageError("--every is shorter than --for", "slices must not overlap")
-        _check_listen(arguments)
-
-
-def _check_listen(arguments: argparse.Namespace) -> None:
-    """Check that a client on another machine needs a token."""
-    where, has_token = arguments.listen, arguments.listen_token_file is not None
-    if where is None and (arguments.listen_host or has_token):
-        raise UsageError("--listen-token-file and --listen-host need --listen")
-    if not has_token and isinstance(where, tuple) and not is_loopback(where[0]):
-        raise UsageError(f"--listen {where[0]} needs --listen-token-file FILE: other machines reach it",
-                         "without a token: 127.0.0.1:PORT, or unix:PATH")  # fmt: skip
-
-
-def _check_target(arguments: argparse.Namespace) -> None:
+def _check_target(command: str, given: Mapping[str, Any], program: list[str] | None) -> None:
     """Check that the target is given in one way."""
-    ways = {"PID": "pid", "-n NAME": "name", **_OWN_WAYS.get(arguments.command, {})}
-    given = sum(getattr(arguments, way) is not None for way in ways.values())
-    if arguments.program is not None and (arguments.command != "record" or not arguments.program):
+    if program is not None and (command != "record" or not program):
         raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
-    if given != 1 and (given or arguments.command != "doctor"):
-        what = "more than one way to name the target" if given else "no process given"
-        first, *_ = COMMANDS[arguments.command][2]
+    ways = {"PID": "pid", "-n NAME": "name", **_OWN_WAYS.get(command, {})}
+    number = sum(bool(program if way == "program" else given[way]) for way in ways.values())
+    if number != 1 and (number or command != "doctor"):
+        what = "more than one way to name the target" if number else "no process given"
+        first, *_ = ENTRIES[command].examples
         raise UsageError(f"{what}: use one of {', '.join(ways)}", f"for example: sfsample {first[0]}")
-    if arguments.all and arguments.name is None:
+    if given["all"] and given["name"] is None:
         raise UsageError("--all needs -n: it selects every process that matches the name")
 
 
@@ -237,11 +212,15 @@ def _main_parser() -> argparse.ArgumentParser:
 
 
 def _command_parser(command: str) -> argparse.ArgumentParser:
-    add_flags, summary, examples = COMMANDS[command]
-    lines = "".join(f"  sfsample {words:<32}  {caption}".rstrip() + "\n" for words, caption in examples)
-    description = f"{summary[0].upper()}{summary[1:]}.\n\nexamples:\n{lines}"
-    parser = _Parser(f"sfsample {command}", description)
-    add_flags(parser)
+    entry = ENTRIES[command]
+    lines = [f"{entry.summary[0].upper()}{entry.summary[1:]}.", "", "examples:"]
+    lines += [f"  sfsample {words:<32}  {caption}".rstrip() for words, caption in entry.examples]
+    if actions := [each for name, each in ENTRIES.items() if name.startswith(f"{command} ")]:
+        lines += ["", f"actions (sfsample {command} ACTION --help explains one):"]
+        lines += [f"  {each.name.partition(' ')[2]:<11} {each.summary}" for each in actions]
+    parser = _Parser(f"sfsample {command}", "\n".join([*lines, ""]))
+    entry.add_flags(parser)
+    set_defaults(parser, entry.kind)
     return parser
 
 
@@ -269,12 +248,12 @@ def _overview() -> str:
     lines = []
     for title, group in GROUPS:
         lines.append(f"{title}:")
-        lines += [f"  {name:<11} {summary}" for name, _, summary, _ in group]
+        lines += [f"  {entry.name:<11} {entry.summary}" for entry in group]
     return "\n".join(lines)
 
 
 def _examples() -> str:
     lines = ["examples:"]
-    for *_, examples in COMMANDS.values():
-        lines += [f"  sfsample {words:<33}  {caption}".rstrip() for words, caption in examples]
+    for entry in COMMANDS.values():
+        lines += [f"  sfsample {words:<33}  {caption}".rstrip() for words, caption in entry.examples]
     return "\n".join(lines)

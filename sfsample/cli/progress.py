@@ -9,7 +9,8 @@ import sys
 import time
 from typing import Self
 
-from sfsample.cli.terminal import emit, printable, shows_progress
+from sfsample.cli.terminal import emit, shows_progress
+from sfsample.core.printable import printable
 from sfsample.recording.stats import Stats
 
 _PERIOD_S = 0.1

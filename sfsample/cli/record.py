@@ -5,40 +5,43 @@ recording that is no result is an error, and leaves the output file alone.
 """
 
 import time
-from argparse import Namespace
+from dataclasses import replace
 
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.naming import with_names
+from sfsample.cli.options import RecordCommand
 from sfsample.cli.output_file import Output
+from sfsample.cli.program import targets
 from sfsample.cli.progress import Progress, progress_text
-from sfsample.cli.sampling import check_result, record_processes
 from sfsample.cli.symbol_flags import symbol_options
-from sfsample.cli.targets import targets
 from sfsample.cli.terminal import emit, progress_printer, say
 from sfsample.cli.written import open_result, written_line
 from sfsample.errors import UsageError
+from sfsample.process.thread_files import open_many
 from sfsample.recording.profile import Profile
+from sfsample.recording.result import check_result
 from sfsample.recording.summary import summary_lines
 from sfsample.report.formats import FORMATS
 from sfsample.report.json_text import json_text
 from sfsample.report.naming import with_python_marks
 from sfsample.saved_stacks.store import BadStackStore
+from sfsample.symbolize.with_names import with_names
 
 
-def run(arguments: Namespace) -> int:
+def run(command: RecordCommand) -> int:
     """Record, write the profile, print the summary; return the exit code."""
-    output = Output(arguments.output)
-    stats_output = Output(arguments.stats) if arguments.stats not in (None, "-") else None
-    bad_stacks = BadStackStore(arguments.save_bad) if arguments.save_bad is not None else None
-    profile, missing_names = _record(arguments, output, stats_output, bad_stacks)
-    if not arguments.quiet:
+    open_many()
+    output = Output(command.output.path)
+    stats_output = Output(command.stats) if command.stats not in (None, "-") else None
+    bad_stacks = BadStackStore(command.save_bad) if command.save_bad is not None else None
+    profile, missing_names = _record(command, output, stats_output, bad_stacks)
+    if not command.quiet:
         first, *more = summary_lines(
-            profile.stats, arguments.mode, missing_names=missing_names, verbose=arguments.verbose
+            profile.stats, command.options.mode, missing_names=missing_names, verbose=command.verbose
         )
         more += () if bad_stacks is None else _saved_lines(bad_stacks)
-        say(first, *more, *written_line(arguments, output))
-    open_result(arguments, output)
+        say(first, *more, *written_line(command.output, output))
+    open_result(command.output, output)
     if not profile.stats.failure:
         return 0
     say(*profile.stats.failure)
@@ -54,44 +57,49 @@ def _saved_lines(bad_stacks: BadStackStore) -> list[str]:
 
 
 def _record(
-    arguments: Namespace, output: Output, stats_output: Output | None, bad_stacks: BadStackStore | None
+    command: RecordCommand, output: Output, stats_output: Output | None, bad_stacks: BadStackStore | None
 ) -> tuple[Profile, list[str]]:
     """Return the profile, and where names are missing; write the profile and the statistics."""
     if stats_output is not None and output.file and stats_output.file == output.file:
-        raise UsageError(f"-o and --stats are the same file: {arguments.stats}")
-    options = symbol_options(arguments)
-    with Interrupt() as interrupt, targets(arguments) as pids:
-        progress_printer(quiet=arguments.quiet)(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
-        profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
-        _sample(arguments, pids, profile, interrupt, bad_stacks)
-        symbolizer = api.symbolizer(profile, options)
+        raise UsageError(f"-o and --stats are the same file: {command.stats}")
+    options = command.options
+    symbols = symbol_options(command.names, options.debug_dirs, quiet=command.quiet, python=options.python)
+    with Interrupt() as interrupt, targets(command) as pids:
+        progress_printer(quiet=command.quiet)(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
+        profile = Profile(options.rate, timeline=FORMATS[command.output.format].timeline)
+        _sample(command, pids, profile, interrupt, bad_stacks)
+        symbolizer = api.symbolizer(profile, symbols)
         report = with_names(lambda: api.named(profile, symbolizer), symbolizer, interrupt)
         statistics = json_text(report.stats or {})
         try:  # before the profile, whose reader may go away
             if stats_output is not None:
                 stats_output.write(statistics)
-            elif arguments.stats == "-":
+            elif command.stats == "-":
                 emit(statistics)
         finally:  # a failure must not cost the profile
             check_result(profile.stats, pids)
-            shown = with_python_marks(report) if arguments.mark_python else report
-            output.write(api.render(shown, arguments.format, threads=arguments.threads))
+            shown = with_python_marks(report) if command.output.mark_python else report
+            output.write(api.render(shown, command.output.format, threads=command.output.threads))
     return profile, [*map(str, symbolizer.missing_names()), *symbolizer.problems]
 
 
 def _sample(
-    arguments: Namespace, pids: list[int], profile: Profile, stop: Interrupt, bad_stacks: BadStackStore | None
-) -> None:
+    command: RecordCommand, pids: list[int], profile: Profile, stop: Interrupt,
+    bad_stacks: BadStackStore | None,
+) -> None:  # fmt: skip
     """Record into the profile; between ticks, show progress."""
     started_s, cpu_at_start_s = time.monotonic(), time.process_time()
-    with Progress(quiet=arguments.quiet or arguments.program is not None) as progress:  # it has the terminal
+    with Progress(quiet=command.quiet or command.program is not None) as progress:  # it has the terminal
 
         def should_stop() -> bool:
             if progress.due():
                 elapsed_s, cpu_s = time.monotonic() - started_s, time.process_time() - cpu_at_start_s
-                progress.show(progress_text(profile.stats, elapsed_s, arguments.duration, cpu_s))
+                progress.show(progress_text(profile.stats, elapsed_s, command.duration, cpu_s))
             return stop()
 
-        record_processes(
-            arguments, pids, arguments.duration, should_stop, profile=profile, bad_stacks=bad_stacks
-        )
+        target = command.target
+        api.record(
+            pids, command.duration, replace(command.options, bad_stacks=bad_stacks),
+            should_stop=should_stop, profile=profile, tell=progress_printer(quiet=command.quiet),
+            all_of=bool(target.pid or target.name),
+        )  # fmt: skip

@@ -3,14 +3,14 @@
 A replay that needs a file which this machine does not have is an error, never a shorter stack.
 """
 
-from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
+from sfsample.cli.options import ReplayCommand
 from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
-from sfsample.cli.terminal import printable_lines
 from sfsample.core.filesystem import open_regular
+from sfsample.core.printable import printable_lines
 from sfsample.core.stack import StopReason
 from sfsample.dumping.json import frame_json, python_json
 from sfsample.errors import FormatError, SfsampleError
@@ -20,24 +20,23 @@ from sfsample.saved_stacks.format import MAX_CHARACTERS, SavedStack, from_json
 from sfsample.saved_stacks.replay import ReplayedStack, replay
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
 from sfsample.symbolize.symbolizer import Symbolizer
-from sfsample.unwind.unwinder import choose_steppers
 
 _HELP = "give a file that `sfsample record --save-bad DIR` wrote"
 
 
-def run(arguments: Namespace) -> int:
+def run(command: ReplayCommand) -> int:
     """Read, unwind, write; return the exit code."""
-    output = Output(arguments.output)
-    saved = _load(arguments.file)
+    output = Output(command.output.path)
+    saved = _load(command.file)
     replayed = replay(
         saved,
-        sysroot=arguments.sysroot.rstrip("/"),
-        debug_dirs=tuple(arguments.debug_dir),
-        steppers=choose_steppers(arguments.unwind),
-        max_frames=arguments.max_frames,
+        sysroot=command.sysroot.rstrip("/"),
+        debug_dirs=command.debug_dirs,
+        steppers=command.steppers,
+        max_frames=command.max_frames,
     )
-    symbolizer = Symbolizer(symbol_options(arguments))
-    if arguments.format == "json":
+    symbolizer = Symbolizer(symbol_options(command.names, command.debug_dirs, quiet=command.quiet))
+    if command.output.format == "json":
         output.write(json_text(_replay_json(saved, replayed, symbolizer), indent=1))
     else:
         output.write(printable_lines(_replay_text(saved, replayed, symbolizer)))

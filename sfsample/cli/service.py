@@ -8,11 +8,11 @@ Source: systemd.exec(5), systemd.service(5), systemd.resource-control(5).
 import os
 import shlex
 import sys
-from argparse import Namespace
 from collections.abc import Iterator
 
+from sfsample.cli.options import ServiceCommand, WatchCommand
 from sfsample.cli.output_file import Output
-from sfsample.cli.parse import parse
+from sfsample.cli.parse import parse_watch
 from sfsample.cli.terminal import say
 from sfsample.errors import SfsampleError
 
@@ -71,16 +71,16 @@ WantedBy=multi-user.target
 """
 
 
-def run(arguments: Namespace) -> int:
+def run(command: ServiceCommand) -> int:
     """Print the unit, or write it and say what to type next."""
-    config, watch = os.path.abspath(arguments.config), None
-    if arguments.action == "install" or os.path.exists(config):
-        watch = parse(["watch", "--config", config])  # a mistake is found now, not by systemd
+    config, watch = os.path.abspath(command.config), WatchCommand()
+    if command.action == "install" or os.path.exists(config):
+        watch = parse_watch(["--config", config])  # a mistake is found now, not by systemd
     text = unit(config, watch)
-    if arguments.action == "show":
+    if command.action == "show":
         Output("-").write(text)
         return 0
-    if os.path.lexists(_UNIT_FILE) and not arguments.force:
+    if os.path.lexists(_UNIT_FILE) and not command.force:
         raise SfsampleError(
             f"exists: {_UNIT_FILE}", "--force replaces it; `sfsample service show` prints the new one"
         )
@@ -91,18 +91,19 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def unit(config: str, watch: Namespace | None) -> str:
-    """Return the unit that runs `sfsample watch --config CONFIG`; `watch`: the flags in it, if any."""
+def unit(config: str, watch: WatchCommand) -> str:
+    """Return the unit that runs `sfsample watch --config CONFIG`; `watch`: what is in it."""
     command = shlex.join([sys.executable, "-m", "sfsample", "watch", "--config", config])
     return _UNIT.format(command=command.replace("%", "%%"), network="\n".join(_network(watch)))
 
 
-def _network(watch: Namespace | None) -> Iterator[str]:
+def _network(watch: WatchCommand) -> Iterator[str]:
     """Yield what lets it reach the backends of --push, or be reached through --listen, where it has these."""
-    if watch is None or not (watch.push or isinstance(watch.listen, tuple)):
+    push = watch.options.push
+    if not (push.backends or isinstance(watch.options.listen.address, tuple)):
         yield "RestrictAddressFamilies=AF_UNIX"
         yield "IPAddressDeny=any"
         return
     yield "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6"
-    if watch.push_auth_file is not None:
-        yield f"LoadCredential=push-auth:{os.path.abspath(watch.push_auth_file)}".replace("%", "%%")
+    if push.auth_file is not None:
+        yield f"LoadCredential=push-auth:{os.path.abspath(push.auth_file)}".replace("%", "%%")

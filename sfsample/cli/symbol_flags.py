@@ -4,8 +4,9 @@ It reads XDG_CACHE_HOME, HOME and the variables of debuginfod(1).
 """
 
 import os
-from argparse import Namespace
+from collections.abc import Sequence
 
+from sfsample.cli.options import NameFlags
 from sfsample.cli.terminal import progress_printer
 from sfsample.core.python_view import PythonView
 from sfsample.errors import UsageError
@@ -16,26 +17,32 @@ from sfsample.symbolize.options import SymbolOptions
 _DEFAULT_TIMEOUT_S = 90.0  # the standard client's, debuginfod(1) DEBUGINFOD_TIMEOUT
 
 
-def symbol_options(arguments: Namespace) -> SymbolOptions:
-    """Return what the flags ask for.  Raises UsageError when that needs what is not installed."""
-    only_python = getattr(arguments, "python", None) is PythonView.ONLY  # needs no DWARF
-    if ((arguments.lines and not only_python) or arguments.inlines) and not available():
+def symbol_options(
+    names: NameFlags, debug_dirs: Sequence[str] = (), *, quiet: bool, online: bool = True,
+    python: PythonView = PythonView.AUTO,
+) -> SymbolOptions:  # fmt: skip
+    """Return what the flags ask for.  Raises UsageError when that needs what is not installed.
+
+    `online` False: debug files come from the cache of debuginfod alone.
+    """
+    needs_dwarf = (names.lines and python is not PythonView.ONLY) or names.inlines
+    if needs_dwarf and not available():
         raise UsageError("--lines and --inlines need an extra that is not installed",
                          "install it: pip install 'sfsample[lines]'")  # fmt: skip
     return SymbolOptions(
-        raw=arguments.raw_names,
-        simplify=arguments.simplify_names,
-        merge_clones=arguments.merge_clones,
-        lines=arguments.lines,
-        inlines=arguments.inlines,
-        fetch=_debuginfod(arguments) if arguments.debuginfod else None,
-        progress=progress_printer(quiet=arguments.quiet),
-        debug_dirs=tuple(arguments.debug_dir),
+        raw=names.raw,
+        simplify=names.simplify,
+        merge_clones=names.merge_clones,
+        lines=names.lines,
+        inlines=names.inlines,
+        fetch=_debuginfod(quiet=quiet, online=online) if names.debuginfod else None,
+        progress=progress_printer(quiet=quiet),
+        debug_dirs=tuple(debug_dirs),
         cache_dir=os.path.join(cache_home(), "sfsample"),
     )
 
 
-def _debuginfod(arguments: Namespace) -> Debuginfod:
+def _debuginfod(*, quiet: bool, online: bool) -> Debuginfod:
     urls = os.environ.get("DEBUGINFOD_URLS", "").split()
     if not urls:
         raise UsageError("--debuginfod: no server is configured",
@@ -45,8 +52,7 @@ def _debuginfod(arguments: Namespace) -> Debuginfod:
     cache = os.environ.get("DEBUGINFOD_CACHE_PATH") or default
     timeout = os.environ.get("DEBUGINFOD_TIMEOUT", "")
     timeout_s = float(timeout) if timeout.isdecimal() else _DEFAULT_TIMEOUT_S
-    online = arguments.command != "dump"  # a dump must not wait for the network
-    return Debuginfod(urls, cache, timeout_s, progress_printer(quiet=arguments.quiet), online=online)
+    return Debuginfod(urls, cache, timeout_s, progress_printer(quiet=quiet), online=online)
 
 
 def cache_home() -> str:

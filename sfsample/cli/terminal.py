@@ -1,14 +1,16 @@
 """Prints on stderr, so that a terminal shows nothing but text.
 
-Names, paths and arguments come from outside: they must not move the cursor, set a colour, or change what
-a line seems to say.  Printing never fails: a stderr that is closed or gone must not cost a result.
+Printing never fails: a stderr that is closed or gone must not cost a result.
 """
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable
 from threading import Lock
 from typing import TextIO
+
+from sfsample.core.printable import printable_lines
 
 _MAX_LINE = 1000  # characters
 _ERASE = "\r\x1b[K"
@@ -21,22 +23,15 @@ class _Progress:
     is_drawn = False
 
 
-def printable(text: str) -> str:
-    """Return `text` with `?` for controls, separators, bidirectional marks and surrogates."""
-    if not text.isprintable():
-        text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return text
-
-
-def printable_lines(lines: Iterable[str]) -> str:
-    """Return lines, made printable, as one text."""
-    return "".join(f"{printable(line)}\n" for line in lines)
-
-
 def say(what: object, *details: str) -> None:
     """Write what happened to stderr, with indented lines below it; each is cut to a maximal length."""
     lines = (f"sfsample: {what}", *(f"  {line}" for line in details))
     emit(printable_lines(line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}..." for line in lines))
+
+
+def say_at(what: object, *details: str) -> None:
+    """Print a line with the time, which is UTC, as in the names of files."""
+    say(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {what}", *details)
 
 
 def emit(text: str, *, draws: bool = False) -> None:

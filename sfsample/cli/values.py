@@ -3,69 +3,23 @@
 A value that makes no sense is refused here, with an example of what is accepted, so that no command sees one.
 """
 
-import argparse
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
-from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
-from sfsample.errors import UsageError
+from sfsample.core.quantities import NUMBER, BadValue, any_size, refusal, seconds, within
+from sfsample.core.walk_limits import STEPPERS
+from sfsample.watching.options import is_loopback
 
 if TYPE_CHECKING:
-    from sfsample.cli.push.backend import Backend
+    from sfsample.watching.push.backend import Backend
+    from sfsample.watching.triggers import Condition
 
 _Number = TypeVar("_Number", int, float)
-_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}  # bytes
 _MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # of the longest time that `seconds` accepts
 _LEAST = 5e-324  # of a percentage: above 0
-FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see report/formats
-HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check", "push")
-OPENED = ("html", "svg")  # formats that a browser shows
-_SUFFIXES = {  # the first suffix of a format is the one that sfsample gives to a file
-    ".folded": "folded", ".collapsed": "folded", ".txt": "folded",
-    ".speedscope.json": "speedscope", ".speedscope": "speedscope", ".firefox.json": "firefox",
-    ".json": "json", ".pb.gz": "pprof", ".pb": "pprof", ".pprof": "pprof",
-    ".html": "html", ".htm": "html", ".svg": "svg",
-}  # fmt: skip
-READABLE = tuple(suffix for suffix, name in _SUFFIXES.items() if name in ("folded", "json", "pprof"))
-_TEXT_SUFFIXES = {".txt": "text", ".json": "json", ".html": "html", ".htm": "html"}
-STEPPERS = ("sframe", "eh_frame", "frame_pointer", "scan")
-USUAL_STEPPERS = STEPPERS[:-1]  # a scan guesses, so the user must ask for it
-_NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)  # what scripts print; no nan, no 1_0
-
-
-def format_of(path: str, formats: Collection[str] = FORMATS) -> str:
-    """Return the format that the suffix of a file name means; without a suffix, the first of `formats`."""
-    name, kinds = os.path.basename(path).lower(), _SUFFIXES if "folded" in formats else _TEXT_SUFFIXES
-    suffixes = {suffix: kind for suffix, kind in kinds.items() if kind in formats}
-    longest = max((suffix for suffix in suffixes if name.endswith(suffix)), key=len, default="")
-    if not longest and os.path.splitext(name)[1]:
-        raise UsageError(f"no such format: {path}", f"a suffix says which: {', '.join(suffixes)}; or -f does")
-    return suffixes[longest] if longest else next(iter(formats))
-
-
-def is_profile(name: str) -> bool:
-    """Return whether the suffix of a file name, without .gz, means a format that sfsample reads."""
-    name = name.lower().removesuffix(".gz")
-    return max((suffix for suffix in _SUFFIXES if name.endswith(suffix)), key=len, default="") in READABLE
-
-
-def suffix_of(format_name: str) -> str:
-    """Return the suffix for files of a format."""
-    return next(suffix for suffix, name in _SUFFIXES.items() if name == format_name)
-
-
-def seconds(text: str) -> float:
-    """Parse a time: "10", "500ms", "2m"."""
-    number = _NUMBER.match(text)
-    scale = _UNITS_S.get(text[number.end() :] or "s") if number else None
-    value = float(number[0]) * scale if number and scale else 0.0
-    if not 0 < value < 1e9:
-        raise refusal(text, "a time above 0 (10, 500ms, 2m, 7d)")
-    return value
 
 
 def age(text: str) -> float:
@@ -83,37 +37,28 @@ def positive(text: str, *, what: str = "a number from 1 to 2147483647") -> int:
     return value
 
 
-def any_size(text: str) -> int:
-    """Parse a size in bytes: "65536", "64K", "10G"."""
-    scale = _SIZES.get(text[-1:].upper(), 1)
-    number = text if scale == 1 else text[:-1]
-    if not (number.isascii() and number.isdecimal() and len(number) < 16 and int(number)):
-        raise refusal(text, "a size (65536, 64K, 10G)")
-    return int(number) * scale
-
-
 def _within(parse: Callable[[str], _Number], low: float, high: float, what: str) -> Callable[[str], _Number]:
     """Return a parser that refuses what is not from `low` to `high`."""
 
     def parse_within(text: str) -> _Number:
         value = parse(text)
-        if not low <= value <= high:
-            raise refusal(text, what)
+        within(value, low, high, text, what)
         return value
 
     return parse_within
 
 
 def _number(text: str) -> float:
-    return float(text) if _NUMBER.fullmatch(text) else 0.0
+    return float(text) if NUMBER.fullmatch(text) else 0.0
 
 
 def _percent(text: str) -> float:
-    return _number(text.removesuffix("%")) / 100
+    """Return the fraction that is nearest to a percentage, so that `cli/words.py` can spell it again."""
+    number = NUMBER.fullmatch(text.removesuffix("%"))
+    is_number = number and len(number[2] or "") < 6
+    return float(f"{number[1]}e{int(number[2] or 0) - 2}") if number and is_number else 0.0
 
 
-# of memory, or of what is kept: a smaller one would be a unit that was forgotten
-large_size = _within(any_size, 1 << 20, inf, "a size of at least 1M (500M, 2G)")
 size = _within(any_size, 1 << 10, 1 << 30, "a size between 1K and 1G")  # of a stack
 dump_samples = _within(positive, 1, 1000, "a number of samples up to 1000")
 rate = _within(_number, _MIN_RATE_HZ, _MAX_RATE_HZ, f"a rate above 0, up to {_MAX_RATE_HZ} per second")
@@ -126,7 +71,7 @@ def interval(text: str) -> float:
     time = seconds(text)
     if time * _MAX_RATE_HZ < 1 - 1e-9:
         raise refusal(text, f"a time of at least {1e6 / _MAX_RATE_HZ:g}us")
-    return 1 / time
+    return min(1 / time, float(_MAX_RATE_HZ))
 
 
 def pids(text: str) -> list[int]:
@@ -170,13 +115,13 @@ def label(text: str) -> tuple[str, str]:
     try:
         check_label(key, value)
     except ValueError as failure:
-        raise argparse.ArgumentTypeError(str(failure)) from None
+        raise BadValue(str(failure)) from None
     return key, value
 
 
-def condition(text: str) -> object:
+def condition(text: str) -> "Condition":
     """Parse a condition of --trigger."""
-    from sfsample.cli.triggers import condition as parse  # most commands watch for none
+    from sfsample.watching.triggers import condition as parse  # most commands watch for none
 
     return parse(text)
 
@@ -195,16 +140,9 @@ def listen(text: str) -> str | tuple[str, int]:
     raise refusal(text, "an address and a port, or a path (127.0.0.1:6060, [::1]:6060, unix:/run/x.sock)")
 
 
-def is_loopback(address: str) -> bool:
-    """Return whether only this machine reaches an address.  Raises ValueError where it is no address."""
-    from ipaddress import ip_address  # most commands listen nowhere
-
-    return ip_address(address).is_loopback
-
-
 def push(text: str) -> "Backend":
     """Parse where to push: KIND=URL."""
-    from sfsample.cli.push.backend import parse_backend
+    from sfsample.watching.push.backend import parse_backend
 
     return parse_backend(text)
 
@@ -215,8 +153,3 @@ def steppers(text: str) -> tuple[str, ...]:
     if not set(chosen) <= set(STEPPERS) or len(set(chosen)) != len(chosen):
         raise refusal(text, f"a list out of {','.join(STEPPERS)}")
     return chosen
-
-
-def refusal(text: str, what: str) -> argparse.ArgumentTypeError:
-    """Return the error for a value that is not what it should be."""
-    return argparse.ArgumentTypeError(f"not {what}: {text[:100] or repr('')}")

@@ -4,7 +4,6 @@ A time without an offset is local time.  Results are seconds since the epoch; `n
 the end of a time and not for its begin.
 """
 
-import argparse
 import os
 import re
 import time
@@ -12,10 +11,11 @@ from calendar import timegm
 from math import inf
 
 from sfsample.cli.terminal import say
-from sfsample.cli.values import refusal, seconds
+from sfsample.core.quantities import BadValue, refusal, seconds
 
 _CLOCK = re.compile(r"(?:(today|yesterday) ?)?(?:([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?)?", re.ASCII)
 _WHAT = "a time (now, -2h, 14:00, 'yesterday 14:00', 2026-11-24T14:00+01:00)"
+_DIGITS = 6  # of a second, as ISO 8601 has them here
 _BUILD_ID = re.compile("[0-9a-f]{6,64}", re.ASCII)
 
 
@@ -25,7 +25,7 @@ def when(text: str) -> float:
         return inf
     now_s = time.time()
     if text.startswith("-"):
-        return now_s - seconds(text[1:])
+        return round(now_s - seconds(text[1:]), _DIGITS)
     clock = _CLOCK.fullmatch(text)
     if clock and text:
         days = -86400 * (clock[1] == "yesterday")
@@ -55,8 +55,8 @@ def _iso(text: str) -> float:
 def since(text: str) -> float:
     """Parse the begin of a time that lasts until now: "2h" is two hours ago; or a time."""
     try:
-        return time.time() - seconds(text)
-    except argparse.ArgumentTypeError:
+        return round(time.time() - seconds(text), _DIGITS)
+    except BadValue:
         return min(when(text), time.time())  # `now` is the begin here
 
 
@@ -64,10 +64,19 @@ def when_or_build(text: str) -> float | str:
     """Parse a time, or the begin of a build-id, which is a text."""
     try:
         return when(text)
-    except argparse.ArgumentTypeError:
+    except BadValue:
         if _BUILD_ID.fullmatch(text):
             return text
         raise refusal(text, f"{_WHAT} or a build-id") from None
+
+
+def spelled_when(moment: float | str) -> str:
+    """Spell a time as `when` parses it; a build-id is spelled as it is."""
+    from datetime import UTC, datetime
+
+    if isinstance(moment, str) or moment == inf:
+        return "now" if moment == inf else str(moment)
+    return datetime.fromtimestamp(moment, UTC).isoformat()
 
 
 def build(text: str) -> str:

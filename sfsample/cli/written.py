@@ -1,9 +1,9 @@
 """Says which file was written and what to do with it, and opens it on request."""
 
 import webbrowser
-from argparse import Namespace
 from pathlib import Path
 
+from sfsample.cli.options import OutputOptions, ProfileOutput
 from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import say
 
@@ -18,24 +18,24 @@ _NEXT = {  # by format
 }
 
 
-def written_line(arguments: Namespace, output: Output) -> list[str]:
+def written_line(options: OutputOptions, output: Output) -> list[str]:
     """Return the line about the result, as the summary has it; none if it is no regular file."""
     if not output.file:
         return []
-    stem = arguments.output.rpartition(".")[0]
-    if not stem or f"{stem}.html" == arguments.output:  # which it would replace
-        stem = arguments.output
-    what = _NEXT[arguments.format].replace("FILE", arguments.output).replace("STEM", stem)
-    return [f"written   {arguments.output}: {what}"]
+    stem = options.path.rpartition(".")[0]
+    if not stem or f"{stem}.html" == options.path:  # which it would replace
+        stem = options.path
+    what = _NEXT[options.format].replace("FILE", options.path).replace("STEM", stem)
+    return [f"written   {options.path}: {what}"]
 
 
-def say_written(arguments: Namespace, output: Output) -> None:
+def say_written(options: OutputOptions, output: Output, *, quiet: bool) -> None:
     """Say it as a message of its own, unless --quiet was given."""
-    for line in () if arguments.quiet else written_line(arguments, output):
+    for line in () if quiet else written_line(options, output):
         say(" ".join(line.split()))
 
 
-def open_result(arguments: Namespace, output: Output) -> None:
+def open_result(options: ProfileOutput, output: Output) -> None:
     """Open the result in a browser, if --open was given."""
-    if arguments.open and not webbrowser.open(Path(output.file).as_uri()):
-        say(f"no browser was found: open {arguments.output} yourself")
+    if options.open and not webbrowser.open(Path(output.file).as_uri()):
+        say(f"no browser was found: open {options.path} yourself")

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from errno import EINVAL, EISDIR, ELOOP, ENAMETOOLONG
+from errno import EACCES, EINVAL, EISDIR, ELOOP, ENAMETOOLONG, EPERM, EROFS
 from mmap import ACCESS_READ, mmap
 from select import epoll
 from typing import BinaryIO, NamedTuple
@@ -156,3 +156,22 @@ class ProcessRoot(NamedTuple):
     pid: int  # in the process's own pid namespace
     uid: int
     mounts: str | None = None  # the mount namespace; None: unknown
+
+
+def check_replaceable(path: str, old: os.stat_result | None) -> None:
+    """Raise the OSError that creating a file beside `path` and renaming it to `path` would raise."""
+    directory = os.path.dirname(path)
+    parent = os.stat(directory)
+    if not stat.S_ISDIR(parent.st_mode) or not os.access(directory, os.W_OK | os.X_OK):
+        raise os_error(EROFS if os.statvfs(directory).f_flag & os.ST_RDONLY else EACCES)
+    if old is None:
+        return
+    if not os.access(path, os.W_OK):
+        raise os_error(EACCES)
+    if parent.st_mode & stat.S_ISVTX and os.geteuid() not in (0, old.st_uid, parent.st_uid):
+        raise os_error(EPERM)
+
+
+def os_error(number: int) -> OSError:
+    """Return the error of a system call that would fail."""
+    return OSError(number, os.strerror(number))

@@ -5,9 +5,10 @@ A thread whose registers are damaged is shown with the reason, never left out.
 
 from collections.abc import Iterator
 
+from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump, ThreadDump
-from sfsample.dumping.run import DEFAULT_OPTIONS, DumpOptions
+from sfsample.dumping.options import DEFAULT_DUMP_OPTIONS, DumpOptions
 from sfsample.errors import CoreError
 from sfsample.formats.elf.core_file import LEAST_SIZE, CoreThread
 from sfsample.process.core_process import CoreProcess, open_core
@@ -20,7 +21,7 @@ _MIN_FRAMES = 8  # what a thread counts for at least
 
 
 def dump_core(
-    path: str, exe: str | None = None, how: DumpOptions = DEFAULT_OPTIONS, *, sysroot: str = ""
+    path: str, exe: str | None = None, how: DumpOptions = DEFAULT_DUMP_OPTIONS, *, sysroot: str = ""
 ) -> ProcessDump:
     """Unwind every thread; `exe` is the program, if that is not where it was.  Raises CoreError.
 
@@ -30,7 +31,7 @@ def dump_core(
     core = open_core(path, exe, sysroot, how.debug_dirs)
     unwinder = Unwinder(core.modules, steppers=how.steppers, max_frames=how.max_frames)
     threads, problems = tuple(_threads(core, unwinder, path)), core.problems
-    if how.python:  # behind the walk: in a program without Python the search for it has no problems to tell
+    if how.python is not PythonView.OFF:  # behind the walk: without Python, the search has no problem to tell
         python = CorePython(core)
         threads = tuple(_with_python(python, thread) for thread in threads)
         problems += python.problems

@@ -6,18 +6,19 @@ where it costs no time.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from sfsample.core.python_view import PythonView
 from sfsample.dumping.collect import Dumper
 from sfsample.dumping.model import ProcessDump
+from sfsample.dumping.options import DEFAULT_DUMP_OPTIONS, DumpOptions
 from sfsample.errors import AlreadyTraced, NoReturn, NoSuchProcess, TargetError
-from sfsample.process.capture_running import DEFAULT_STACK_BYTES, check_stack_bytes
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.unwind.stepper import Stepper
-from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
+from sfsample.unwind.unwinder import Unwinder
 
 if TYPE_CHECKING:
     from sfsample.dumping.diagnose.verdict import Verdict
@@ -25,39 +26,23 @@ if TYPE_CHECKING:
 
 Meanwhile = Callable[[list[ProcessDump]], object]
 
-INTERVAL_S = 0.1
 _MAX_SLEEP_S = 0.05  # between two questions whether to stop
-
-
-class DumpOptions(NamedTuple):
-    """How to dump: `looks` times, `interval_s` apart."""
-
-    looks: int = 1
-    interval_s: float = INTERVAL_S
-    max_frames: int = MAX_FRAMES
-    stack_bytes: int = DEFAULT_STACK_BYTES
-    steppers: Sequence[Stepper] = DEFAULT_STEPPERS
-    stop: bool = True  # threads that run may be stopped
-    consistent: bool = False  # all threads at one instant
-    debug_dirs: Sequence[str] = ()  # searched for debug files before the system's
-    python: bool = True  # Python frames too
-    with_locals: bool = False  # short texts of their arguments and locals
-
-
-DEFAULT_OPTIONS = DumpOptions()
 
 
 def dump(
     pid: int,
     *,
-    looks: int = 1,
-    interval: float = INTERVAL_S,
-    max_frames: int = MAX_FRAMES,
-    stack_bytes: int = DEFAULT_STACK_BYTES,
-    steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
+    looks: int = DEFAULT_DUMP_OPTIONS.looks,
+    interval: float = DEFAULT_DUMP_OPTIONS.interval,
+    max_frames: int = DEFAULT_DUMP_OPTIONS.max_frames,
+    stack_bytes: int = DEFAULT_DUMP_OPTIONS.stack_bytes,
+    steppers: Sequence[str | Stepper] = DEFAULT_DUMP_OPTIONS.steppers,
 ) -> ProcessDump:
     """Capture each thread of a process, `looks` times, `interval` seconds apart.  Raises as `record` does."""
-    dumps, failures = dump_all((pid,), DumpOptions(looks, interval, max_frames, stack_bytes, steppers))
+    options = DumpOptions(
+        looks=looks, interval=interval, max_frames=max_frames, stack_bytes=stack_bytes, steppers=steppers
+    )
+    dumps, failures = dump_all((pid,), options)
     if failures:
         raise failures[0]
     return dumps[0]
@@ -74,7 +59,6 @@ def dump_all(
     `meanwhile` is called with the dumps of the first look while the second is awaited.  Once `should_stop` is
     true, there is no further look, and threads whose turn was still to come are shown without a stack.
     """
-    check_stack_bytes(how.stack_bytes)
     run = _Run(how)
     try:
         return TracerThread(lambda stop: run.run(pids, meanwhile, stop), should_stop).run()
@@ -127,7 +111,7 @@ class _Run:
     def _look(self, meanwhile: Meanwhile, should_stop: Callable[[], bool]) -> None:
         for number in range(self._how.looks):
             if number:
-                rested = time.monotonic() + self._how.interval_s
+                rested = time.monotonic() + self._how.interval
                 if number == 1:
                     meanwhile(self._dumps())
                 while not should_stop() and (left := rested - time.monotonic()) > 0:
@@ -155,8 +139,8 @@ def _open(pid: int, how: DumpOptions, image_cache: ImageCache) -> Dumper:
     unwinder = Unwinder(process.modules, steppers=how.steppers, max_frames=how.max_frames)
     consistent = how.consistent and how.stop
     return Dumper(
-        process, unwinder, stop=how.stop, consistent=consistent, python=how.python,
-        with_locals=how.with_locals,
+        process, unwinder, stop=how.stop, consistent=consistent, python=how.python is not PythonView.OFF,
+        with_locals=how.locals,
     )  # fmt: skip
 
 

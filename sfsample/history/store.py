@@ -15,6 +15,7 @@ from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, 
 from sfsample.history.files import Damaged, HistoryFile
 from sfsample.history.lock import lock
 from sfsample.history.paths import DAY_S, FileName, check_owner, file_names, files_set_aside, set_aside
+from sfsample.history.retention import RETENTION
 from sfsample.history.tiers import size_of, tidy
 from sfsample.report.budget import Budget
 from sfsample.report.formats import check_numbers
@@ -22,7 +23,6 @@ from sfsample.report.merge import merge
 from sfsample.report.report import Report
 from sfsample.report.time_line import TimeLine, TimeSlice, renumber
 
-KEEP_FOR_S, KEEP_BYTES = 90.0 * DAY_S, 10 << 30
 _T = TypeVar("_T")
 _FAILURES = (sqlite3.Error, OSError, BadInput, ValueError, OverflowError)
 _SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
@@ -158,7 +158,8 @@ class History:
                                 "end it, or give this one another --history DIR")  # fmt: skip
         self._locks[service] = fd
 
-    def tidy(self, now_s: float, keep_for_s: float = KEEP_FOR_S, keep_bytes: int = KEEP_BYTES) -> None:
+    def tidy(self, now_s: float, keep_for_s: float = RETENTION.keep_for,
+             keep_bytes: int = RETENTION.keep_bytes) -> None:  # fmt: skip
         """Merge slices whose tier is over, and delete what is too old or too much."""
         with self._errors("cannot tidy", self.directory):
             tidy(self.directory, now_s, keep_for_s, keep_bytes, self.skipping)

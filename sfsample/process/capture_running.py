@@ -19,10 +19,8 @@ from sfsample.process.stop_request import PATIENCE_NS, Tracer
 from sfsample.process.syscall_mending import mend
 from sfsample.process.thread import Thread
 
-DEFAULT_STACK_BYTES = 256 * 1024
 NO_LIMIT_NS = 1 << 62
 _MAX_READINGS = 3  # of the scheduler's figures, which a thread that is given a CPU meanwhile makes disagree
-_MIN_STACK_BYTES, _MAX_STACK_BYTES = 1 << 10, 1 << 30
 _NO_CPU = "it has no CPU"
 
 
@@ -41,12 +39,6 @@ class StopFilter(NamedTuple):
 ANY_THREAD: Final = StopFilter(awake=False)
 AWAKE_THREADS: Final = StopFilter(awake=True)
 _NO_WAKE_UP: Final = WakeUp(0)
-
-
-def check_stack_bytes(stack_bytes: int) -> None:
-    """Raise ValueError for a size that makes no sense."""
-    if not _MIN_STACK_BYTES <= stack_bytes <= _MAX_STACK_BYTES:
-        raise ValueError(f"stack_bytes must be between 1 KiB and 1 GiB, not {stack_bytes}")
 
 
 class CopiedThread(NamedTuple):

@@ -11,10 +11,11 @@ from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Address
 from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.core.walk_limits import DEFAULT_STACK_BYTES
 from sfsample.errors import AlreadyTraced, NotPermitted, UnsupportedTarget
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
-from sfsample.process.capture_running import ANY_THREAD, DEFAULT_STACK_BYTES, RunningCapture, StopFilter
+from sfsample.process.capture_running import ANY_THREAD, RunningCapture, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
 from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
 from sfsample.process.find import check, check_free, not_permitted

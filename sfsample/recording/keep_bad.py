@@ -1,13 +1,27 @@
 """Hands an incomplete stack, with what its Python frames need, to the store of such stacks."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
-from sfsample.core.stack import StopReason
+from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.core.stack import Stack, StopReason
+from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture import CapturedStack
 from sfsample.process.process import LiveProcess
 from sfsample.process.vm import read_memory
 from sfsample.python.saved import SavedPython, save_python
-from sfsample.recording.options import StackStore
+
+
+class StackStore(Protocol):
+    """Keeps stacks that are incomplete (`saved_stacks.store`)."""
+
+    def keep(
+        self, process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMap,
+        python: Callable[[], SavedPython | None] = lambda: None, /,
+    ) -> None:  # fmt: skip
+        """Write a stack, if it is incomplete and new; `python` is called for its Python frames then."""
+        ...
 
 
 def keep_bad(store: StackStore, process: LiveProcess, name: str, captured: CapturedStack) -> None:

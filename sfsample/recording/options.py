@@ -1,18 +1,16 @@
 """What to record, and how: one value for the library and the command line, checked when it is made."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from sfsample.core.python_view import PythonView
-from sfsample.core.snapshot import ThreadSnapshot
-from sfsample.core.stack import Stack
-from sfsample.modules.module_map import ModuleMap
-from sfsample.process.capture_running import DEFAULT_STACK_BYTES, check_stack_bytes
-from sfsample.python.saved import SavedPython
-from sfsample.unwind.stepper import Stepper
-from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES
+from sfsample.core.walk_limits import DEFAULT_ORDER, DEFAULT_STACK_BYTES, MAX_FRAMES, check_stack_bytes
+
+if TYPE_CHECKING:
+    from sfsample.recording.keep_bad import StackStore
+    from sfsample.unwind.stepper import Stepper
 
 Mode = Literal["cpu", "wall"]
 
@@ -31,17 +29,6 @@ def check_label(key: str, value: str) -> None:
         raise ValueError(f"a label has at most {_MAX_LABEL} characters in key and value: {key[:32]}")
     if not value.isprintable() or ";" in value:
         raise ValueError(f"the value of a label has no control characters and no semicolon: {key}")
-
-
-class StackStore(Protocol):
-    """Keeps stacks that are incomplete (`saved_stacks.store`)."""
-
-    def keep(
-        self, process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMap,
-        python: Callable[[], SavedPython | None] = lambda: None, /,
-    ) -> None:  # fmt: skip
-        """Write a stack, if it is incomplete and new; `python` is called for its Python frames then."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,14 +51,14 @@ class RecordOptions:
 
     rate: float = 99.0
     mode: Mode = "cpu"
-    steppers: Sequence[Stepper] = DEFAULT_STEPPERS
+    steppers: "Sequence[str | Stepper]" = DEFAULT_ORDER
     max_frames: int = MAX_FRAMES
     stack_bytes: int = DEFAULT_STACK_BYTES
     stop: bool = True
     kernel: bool = False
     subprocesses: bool = False
     timeline: bool = False
-    bad_stacks: StackStore | None = None
+    bad_stacks: "StackStore | None" = None
     debug_dirs: Sequence[str] = ()
     max_pause: float = MAX_PAUSE_S
     max_overhead: float | None = None

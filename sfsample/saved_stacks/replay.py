@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from sfsample.core.filesystem import Root, map_and_close
 from sfsample.core.stack import Stack, StopReason
+from sfsample.core.walk_limits import DEFAULT_ORDER, MAX_FRAMES
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.debug_files import debug_file_finder
@@ -21,7 +22,7 @@ from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.python.names import PythonStack
 from sfsample.saved_stacks.format import VDSO, Pieces, SavedModule, SavedStack, identify
 from sfsample.unwind.stepper import Stepper
-from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES, Unwinder
+from sfsample.unwind.unwinder import Unwinder
 
 
 class ReplayedStack(NamedTuple):
@@ -38,7 +39,7 @@ def replay(
     *,
     sysroot: str = "",
     debug_dirs: Sequence[str] = (),
-    steppers: Sequence[Stepper] = DEFAULT_STEPPERS,
+    steppers: Sequence[str | Stepper] = DEFAULT_ORDER,
     max_frames: int = MAX_FRAMES,
 ) -> ReplayedStack:
     """Unwind a saved stack with the files inside `sysroot`.

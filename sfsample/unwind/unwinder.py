@@ -7,7 +7,8 @@ nowhere else.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 from sfsample.core.arch import AMD64, Arch
@@ -15,6 +16,7 @@ from sfsample.core.checkpoint import checkpoint
 from sfsample.core.memory import words_at
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Found, Frame, Stack, StopReason
+from sfsample.core.walk_limits import DEFAULT_ORDER, MAX_FRAMES
 from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.frame_search import candidate_walks
 from sfsample.unwind.row import Caller, apply_row
@@ -49,13 +51,18 @@ CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
 }
 
 
-def choose_steppers(names: Iterable[str]) -> tuple[Stepper, ...]:
-    """Return the steppers that are always asked, then those of these choices, in their order."""
-    return (*ALWAYS, *(stepper for name in names for stepper in CHOICES[name]))
+def choose_steppers(order: Iterable[str | Stepper]) -> tuple[Stepper, ...]:
+    """Return the steppers, in their order.
+
+    A name stands for those of `CHOICES`; if there is one, the steppers that are always asked come first.
+    """
+    order = tuple(order)
+    always = ALWAYS if any(isinstance(each, str) for each in order) else ()
+    chosen = (CHOICES[each] if isinstance(each, str) else (each,) for each in order)
+    return (*always, *chain.from_iterable(chosen))
 
 
-DEFAULT_STEPPERS: Final[tuple[Stepper, ...]] = choose_steppers(("sframe", "eh_frame", "frame_pointer"))
-MAX_FRAMES: Final = 1024
+DEFAULT_STEPPERS: Final = choose_steppers(DEFAULT_ORDER)
 _MAX_ASSUMED_REGISTERS = 2  # in one walk of `Unwinder.search`
 _ASKED_LAST: Final[tuple[str, ...]] = (Found.SFRAME, Found.FRAME_POINTER, Found.SCAN)  # in a repeated walk
 
@@ -68,11 +75,12 @@ class Unwinder:
     """
 
     def __init__(
-        self, modules: ModuleMap, steppers: Sequence[Stepper] = DEFAULT_STEPPERS, max_frames: int = MAX_FRAMES
-    ) -> None:
+        self, modules: ModuleMap, steppers: Iterable[str | Stepper] = DEFAULT_ORDER,
+        max_frames: int = MAX_FRAMES,
+    ) -> None:  # fmt: skip
         self._modules = modules
         self._max_frames = max_frames
-        cached = [CachedStepper(for_process(stepper, modules)) for stepper in steppers]
+        cached = [CachedStepper(for_process(stepper, modules)) for stepper in choose_steppers(steppers)]
         self._chain = StepperChain(modules, cached, last=False)
         self._cfi_chain = StepperChain(modules, sorted(cached, key=_rank), last=True)
 

@@ -4,11 +4,12 @@ from sfsample.core.memory import BytesMemory
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Found, Frame
+from sfsample.core.walk_limits import MAX_FRAMES
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import UnwindRow
-from sfsample.unwind.unwinder import MAX_FRAMES, Unwinder
+from sfsample.unwind.unwinder import Unwinder
 from tests.builders.elf_builder import Bytes, Load, elf
 
 BIAS, TEXT, SIZE = 0x40_0000, 0x1000, 0x1000

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from sfsample.cli import main
-from sfsample.cli.commands import COMMANDS
+from sfsample.cli.commands import COMMANDS, ENTRIES
 from sfsample.cli.completion import bash_script, fish_script, zsh_script
 from sfsample.cli.parse import describe
 from tests.live.terminal import Terminal
@@ -40,9 +40,11 @@ def test_bash_completes_commands_flags_and_values():
     assert bash_completions("-p", "1", "--form") == {"--format"}
     assert bash_completions("completion", "z") == {"zsh"}
     assert str(os.getpid()) in bash_completions("top", "-p", str(os.getpid()))
-    for command in COMMANDS:
+    assert bash_completions("history", "di") == {"diff"}
+    assert bash_completions("history", "diff", "--dep") == {"--deploy"}
+    for command in ENTRIES:
         flags = {name for flag in describe(command) for name in flag.names}
-        assert flags <= bash_completions(command, "-") | {""}
+        assert flags <= bash_completions(*command.split(), "-") | {""}
 
 
 @requires("fish")

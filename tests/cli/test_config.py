@@ -27,16 +27,16 @@ def config(tmp_path):
 
 
 def test_file_has_the_flags(config):
-    arguments = parse(["watch", "--config", str(config)])
-    assert (arguments.name, arguments.output_dir) == ("redis-server", "/var/lib/sfsample")
-    assert (arguments.every, arguments.slice, arguments.max_overhead) == (120, 30, 0.015)
-    assert (arguments.subprocesses, arguments.all, arguments.perf_events) == (True, False, False)
-    assert arguments.debug_dir == ["/a", "/b"]
+    given = parse(["watch", "--config", str(config)]).options
+    assert (given.target.name, given.files.output_dir) == ("redis-server", "/var/lib/sfsample")
+    assert (given.every, given.slice_s, given.record.max_overhead) == (120, 30, 0.015)
+    assert (given.record.subprocesses, given.target.all, given.record.perf_events) == (True, False, False)
+    assert given.record.debug_dirs == ("/a", "/b")
 
 
 def test_typed_flags_win(config):
-    arguments = parse(["watch", f"--config={config}", "--every", "3m", "--perf-events", "--mode", "cpu"])
-    assert (arguments.every, arguments.perf_events) == (180, True)
+    given = parse(["watch", f"--config={config}", "--every", "3m", "--perf-events", "--mode", "cpu"]).options
+    assert (given.every, given.record.perf_events) == (180, True)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pytest
 
 from sfsample.cli import main
 from sfsample.cli.parse import parse
-from sfsample.cli.values import FORMATS, format_of
 from sfsample.errors import UsageError
 from sfsample.report import formats
 from sfsample.report.formats import read_report
+from sfsample.report.suffixes import FORMATS, format_of
 from tests.builders.reports import full
 
 
@@ -33,8 +33,8 @@ def test_every_format_of_the_flags_has_a_writer():
 )  # fmt: skip
 def test_suffix_chooses_format(name, format_name):
     assert format_of(name) == format_name
-    assert parse(["convert", "in", "-o", name]).format == format_name
-    assert parse(["-p", "1", "-o", name]).format == format_name
+    assert parse(["convert", "in", "-o", name]).output.format == format_name
+    assert parse(["-p", "1", "-o", name]).output.format == format_name
 
 
 def test_suffix_of_no_format_is_refused():

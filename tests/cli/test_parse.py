@@ -3,14 +3,13 @@
 A mistake is a UsageError (exit code 2) of one line.
 """
 
-import argparse
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sfsample.cli.options import Command
 from sfsample.cli.parse import parse
-from sfsample.cli.values import STEPPERS
+from sfsample.core.walk_limits import STEPPERS
 from sfsample.errors import UsageError
 from sfsample.unwind.unwinder import CHOICES
 
@@ -30,8 +29,8 @@ def test_record_is_the_default_command() -> None:
 
 @pytest.mark.parametrize("command", ["record", "dump", "top", "doctor"])
 def test_bare_number_is_a_pid(command: str) -> None:
-    assert parse([command, "12", "34,56"]).pid == parse([command, "-p", "12,34,56"]).pid
-    assert parse([command, "12", "-p", "34"]).pid == [34, 12]
+    assert parse([command, "12", "34,56"]).target == parse([command, "-p", "12,34,56"]).target
+    assert parse([command, "12", "-p", "34"]).target.pid == (34, 12)
 
 
 def test_bare_number_alone_is_recorded() -> None:
@@ -40,15 +39,17 @@ def test_bare_number_alone_is_recorded() -> None:
 
 
 def test_freq_is_rate() -> None:
-    assert parse(["1", "-F", "49"]).rate == parse(["1", "--freq", "49"]).rate == 49
+    assert parse(["1", "-F", "49"]).options.rate == parse(["1", "--freq", "49"]).options.rate == 49
 
 
 @pytest.mark.parametrize("command", ["dump", "doctor", "inspect"])
 def test_reports_are_text_or_json_by_suffix(command: str) -> None:
     target = [command, "-p", "1"]
-    assert parse(target).format == parse([*target, "-o", "x.txt"]).format == "text"
-    assert parse([*target, "-o", "x.json"]).format == parse([*target, "--json"]).format == "json"
-    assert parse([*target, "-o", "x.json", "-f", "text"]).format == "text"
+    assert parse(target).output.format == parse([*target, "-o", "x.txt"]).output.format == "text"
+    assert (
+        parse([*target, "-o", "x.json"]).output.format == parse([*target, "--json"]).output.format == "json"
+    )
+    assert parse([*target, "-o", "x.json", "-f", "text"]).output.format == "text"
     assert "no such format: x.html" in usage_error(*target, "-o", "x.html")
 
 
@@ -63,7 +64,7 @@ def test_reports_are_text_or_json_by_suffix(command: str) -> None:
     ],
 )
 def test_pids_are_repeatable_and_comma_separated(argv: list[str]) -> None:
-    assert parse(argv).pid == [1, 2, 3]
+    assert parse(argv).target.pid == (1, 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_rate_must_be_in_range(text: str) -> None:
 @pytest.mark.parametrize("text", ["1us", "99us", "0.00001"])
 def test_interval_has_the_bounds_of_rate(text: str) -> None:
     assert "at least 100us" in usage_error("-p", "1", f"--interval={text}")
-    assert parse(["-p", "1", "--interval", "100us"]).rate == pytest.approx(1e4)
+    assert parse(["-p", "1", "--interval", "100us"]).options.rate == pytest.approx(1e4)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "", "x", "1e3", str(1 << 31)])
@@ -119,11 +120,11 @@ def test_count_must_be_positive_integer(flag: str, text: str) -> None:
     ("text", "size"), [("1024", 1024), ("64K", 65536), ("64k", 65536), ("1M", 1 << 20), ("1G", 1 << 30)]
 )
 def test_size_accepts_units(text: str, size: int) -> None:
-    assert parse(["-p", "1", "--stack-bytes", text]).stack_bytes == size
+    assert parse(["-p", "1", "--stack-bytes", text]).options.stack_bytes == size
 
 
 def test_what_is_kept_is_no_mere_number_of_bytes() -> None:
-    assert parse(["watch", "1", "--keep-bytes", "1M"]).keep_bytes == 1 << 20
+    assert parse(["watch", "1", "--keep-bytes", "1M"]).options.keep.keep_bytes == 1 << 20
     for words in (["watch", "1", "--keep-bytes", "2"], ["history", "prune", "--keep-bytes", "1023K"]):
         assert "not a size of at least 1M (500M, 2G)" in usage_error(*words)
 
@@ -141,7 +142,10 @@ def test_unwind_must_be_list_of_known_steppers(text: str) -> None:
 
 
 def test_unwind_keeps_order() -> None:
-    assert parse(["-p", "1", "--unwind", "frame_pointer,sframe"]).unwind == ("frame_pointer", "sframe")
+    assert parse(["-p", "1", "--unwind", "frame_pointer,sframe"]).options.steppers == (
+        "frame_pointer",
+        "sframe",
+    )
 
 
 def test_unwind_names_every_stepper() -> None:
@@ -208,34 +212,35 @@ def test_flags_cannot_be_abbreviated(flag: str) -> None:
 
 
 def test_program_keeps_its_own_flags() -> None:
-    assert parse(["-d", "1", "--", "ls", "-l", "--", "-p", "2"]).program == ["ls", "-l", "--", "-p", "2"]
-    assert parse(["--", "-weird"]).program == ["-weird"]
-    assert parse(["record", "--", ""]).program == [""]
+    assert parse(["-d", "1", "--", "ls", "-l", "--", "-p", "2"]).program == ("ls", "-l", "--", "-p", "2")
+    assert parse(["--", "-weird"]).program == ("-weird",)
+    assert parse(["record", "--", ""]).program == ("",)
     assert parse(["-p", "1"]).program is None
 
 
 def test_defaults_are_those_of_the_contract() -> None:
     given = parse(["-p", "1"])
-    assert (given.rate, given.duration, given.output) == (99, None, "-")
-    assert (given.format, given.mode) == ("folded", "cpu")
-    assert (given.threads, given.max_frames, given.stack_bytes) == (False, 1024, 256 << 10)
-    assert given.unwind == ("sframe", "eh_frame", "frame_pointer")
+    options, output = given.options, given.output
+    assert (options.rate, given.duration, output.path) == (99, None, "-")
+    assert (output.format, options.mode) == ("folded", "cpu")
+    assert (output.threads, options.max_frames, options.stack_bytes) == (False, 1024, 256 << 10)
+    assert options.steppers == ("sframe", "eh_frame", "frame_pointer")
     assert (given.stats, given.quiet, given.verbose) == (None, False, False)
 
 
 def test_watch_samples_all_threads_slowly_without_a_gap() -> None:
-    given = parse(WATCH)
-    assert (given.rate, given.mode, given.max_overhead) == (19, "wall", 0.03)
-    assert (given.every, given.slice) == (60, 60)
-    assert parse([*WATCH, "--every", "5s"]).slice == 5
-    assert parse([*WATCH, "--for", "5s"]).every == 60
-    record = parse(["1"])
+    given = parse(WATCH).options
+    assert (given.record.rate, given.record.mode, given.record.max_overhead) == (19, "wall", 0.03)
+    assert (given.every, given.slice_s) == (60, 60)
+    assert parse([*WATCH, "--every", "5s"]).options.slice_s == 5
+    assert parse([*WATCH, "--for", "5s"]).options.every == 60
+    record = parse(["1"]).options
     assert (record.rate, record.mode, record.max_overhead) == (99, "cpu", None)
 
 
 def test_watch_keeps_json() -> None:
-    given = parse([*WATCH, "--keep", "3", "--keep-for", "7d"])
-    assert (given.format, given.keep, given.keep_for) == ("json", 3, 7 * 86400)
+    given = parse([*WATCH, "--keep", "3", "--keep-for", "7d"]).options
+    assert (given.files.format, given.keep.keep, given.keep.keep_for) == ("json", 3, 7 * 86400)
 
 
 @pytest.mark.parametrize(
@@ -244,14 +249,14 @@ def test_watch_keeps_json() -> None:
      ("[::1]:65535", ("::1", 65535)), ("127.8.9.1:1", ("127.8.9.1", 1))],
 )  # fmt: skip
 def test_listen_without_a_token(text: str, where: object) -> None:
-    assert parse([*WATCH, "--listen", text]).listen == where
+    assert parse([*WATCH, "--listen", text]).options.listen.address == where
 
 
 def test_listen_elsewhere_with_a_token() -> None:
     given = parse(
         [*WATCH, "--listen", "[::]:1", "--listen-token-file", "t", "--listen-host", "a", "--listen-host", "b"]
-    )
-    assert (given.listen, given.listen_token_file, given.listen_host) == (("::", 1), "t", ["a", "b"])
+    ).options.listen
+    assert (given.address, given.token_file, given.hosts) == (("::", 1), "t", ("a", "b"))
 
 
 SHORT = list("pnrdoftqvh")
@@ -293,8 +298,8 @@ def test_any_words_are_parsed_or_a_usage_error(argv: list[str]) -> None:
     elif isinstance(result, UsageError):
         assert str(result)
     else:
-        assert isinstance(result, argparse.Namespace)
-        assert result.command in ("record", "dump", "watch")
+        assert isinstance(result, Command)
+        assert result.name in ("record", "dump", "watch")
 
 
 def test_mistake_points_to_help_of_its_command() -> None:

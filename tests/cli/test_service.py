@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from sfsample.cli import main, service
-from sfsample.cli.sd_notify import notify
+from sfsample.watching.sd_notify import notify
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 MAX_EXPOSURE = 3.0  # of 10

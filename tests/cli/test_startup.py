@@ -13,10 +13,11 @@ import sfsample
 from tests.live.targets import states, wait_until
 
 HEAVY = {"elftools", "ptrace", "demangle", "subprocess", "json", "tempfile", "ctypes", "socket"}
-OWN = {"sfsample", "sfsample.errors", "sfsample.cli", "sfsample.core", "sfsample.core.python_view"} | {
-    f"sfsample.cli.{name}"
-    for name in ("parse", "commands", "flags", "mistakes", "terminal", "values", "when")
-}
+_OWN = """errors cli core core.python_view core.printable core.quantities core.walk_limits
+cli.parse cli.commands cli.flags cli.mistakes cli.options cli.terminal cli.values cli.when cli.words
+dumping dumping.options history history.retention process process.target recording recording.options report
+report.suffixes symbolize symbolize.options watching watching.options"""
+OWN = {"sfsample", *(f"sfsample.{name}" for name in _OWN.split())}
 
 
 def run(*words: str, **options: object) -> "subprocess.CompletedProcess[str]":

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from sfsample.cli import main
-from sfsample.cli.terminal import printable, say
+from sfsample.cli.terminal import say
+from sfsample.core.printable import printable
 
 HOSTILE = "a\x1b[31mb\nc\rd\x07e\x9bf\u202eg\u200fh\u2028i\udcffj;k"
 

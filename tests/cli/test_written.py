@@ -3,8 +3,8 @@
 import pytest
 
 from sfsample.cli import main, written
-from sfsample.cli.values import FORMATS, suffix_of
 from sfsample.report.formats import FORMATS as WRITERS
+from sfsample.report.suffixes import FORMATS, suffix_of
 from tests.builders.reports import full
 
 

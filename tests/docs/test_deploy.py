@@ -21,14 +21,15 @@ def test_arguments_are_those_of_watch(capsys):
 
 
 def test_what_it_writes_and_reads_is_mounted():
-    arguments = parse(CONTAINER["args"])
+    command = parse(CONTAINER["args"])
+    listen = command.options.listen
     mounts = {mount["mountPath"]: mount for mount in CONTAINER["volumeMounts"]}
     assert {volume["name"] for volume in POD["volumes"]} == {mount["name"] for mount in mounts.values()}
-    assert str(Path(arguments.history).parent) in mounts
-    assert str(Path(arguments.listen_token_file).parent) in mounts
+    assert str(Path(command.history).parent) in mounts
+    assert str(Path(listen.token_file).parent) in mounts
     [secret] = [volume["secret"] for volume in POD["volumes"] if "secret" in volume]
     assert secret["defaultMode"] == 0o400, "sfsample refuses a token that others can read"
-    assert CONTAINER["ports"][0]["containerPort"] == arguments.listen[1]
+    assert CONTAINER["ports"][0]["containerPort"] == listen.address[1]
 
 
 def test_rights_are_two_capabilities():

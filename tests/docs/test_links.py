@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import sfsample
-from sfsample.cli.commands import COMMANDS
+from sfsample.cli.commands import ENTRIES
 from sfsample.cli.parse import describe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,7 +150,9 @@ def missing_commands(code: str) -> Iterator[str]:
         command = "record" if words[0].startswith(("-", "[")) or words[0][0].isdigit() else words[0]
         if re.fullmatch(r"[A-Z]+", command):  # a form: sfsample COMMAND
             continue
-        if command not in COMMANDS:
+        if " ".join(words[:2]) in ENTRIES:  # an action of history
+            command = " ".join(words[:2])
+        if command not in ENTRIES:
             yield f"no command sfsample {command}"
             continue
         for flag in FLAG.findall(" ".join(words)):
@@ -166,7 +168,7 @@ def flags(command: str) -> frozenset[str]:
 
 @cache
 def every_flag() -> frozenset[str]:
-    ours = frozenset().union(*map(flags, COMMANDS))
+    ours = frozenset().union(*map(flags, ENTRIES))
     scripts = [path for path in (ROOT / "scripts").rglob("*") if path.is_file() and path.suffix != ".pyc"]
     sources = [path.read_text(encoding="utf-8") for path in scripts]
     theirs = {flag for source in sources for flag in re.findall('"(--[a-z-]+)"', source)}

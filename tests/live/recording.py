@@ -10,7 +10,8 @@ from collections.abc import Callable
 from sfsample.core.arch import AMD64
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.dumping.model import ProcessDump
-from sfsample.dumping.run import DumpOptions, dump_all
+from sfsample.dumping.options import DumpOptions
+from sfsample.dumping.run import dump_all
 from sfsample.process.not_captured import NotCaptured
 from sfsample.process.process import LiveProcess
 from sfsample.process.tracer_thread import TracerThread

@@ -16,9 +16,9 @@ import pytest
 
 from sfsample.report.formats import read_report
 from sfsample.report.report import Report
-from tests.cli.pull.http_client import Reply, connected, get, read, request
 from tests.live.cli_runner import begun, ended, sfsample, wait_until_sampled
 from tests.live.targets import Target, fixture, running, wait_until
+from tests.watching.pull.http_client import Reply, connected, get, read, request
 
 pytestmark = pytest.mark.live
 PROFILE = "/debug/pprof/profile"

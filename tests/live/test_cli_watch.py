@@ -1,7 +1,7 @@
 """`sfsample watch` records slices on schedule; each file is complete, and has samples, when it appears.
 
-No test waits for time to pass.  tests/cli/test_watch.py tests the schedule itself, with a simulated clock,
-and tests/cli/test_slice_files.py which files are deleted.
+No test waits for time to pass.  tests/watching/test_loop.py tests the schedule, with a simulated clock,
+and tests/watching/test_slice_files.py which files are deleted.
 """
 
 import gc
@@ -17,13 +17,12 @@ from pathlib import Path
 import pytest
 
 from sfsample import api
-from sfsample.cli import watch
-from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.parse import parse
-from sfsample.cli.values import FORMATS, format_of
 from sfsample.core.arch import AMD64
 from sfsample.process.find import start_time
 from sfsample.report.formats import read_report
+from sfsample.report.suffixes import FORMATS, format_of
+from sfsample.watching import loop
+from tests.builders.watches import watch_of
 from tests.live.cli_runner import STOPPING, begun, ended, parse_folded, sfsample, wait_until_sampled
 from tests.live.targets import ARCH, HANG_S, Target, fixture, running, wait_until
 from tests.live.test_cli_errors import unused_pid
@@ -272,8 +271,8 @@ def test_missing_process_is_an_error(tmp_path: Path) -> None:
 
 
 def test_recycled_pid_is_another_process(leaf: Target, tmp_path: Path) -> None:
-    assert watch._alive({leaf.pid: start_time(leaf.pid), unused_pid(): 0}) == [leaf.pid]
-    assert watch._alive({leaf.pid: start_time(leaf.pid) - 1}) == []
+    assert loop._alive({leaf.pid: start_time(leaf.pid), unused_pid(): 0}) == [leaf.pid]
+    assert loop._alive({leaf.pid: start_time(leaf.pid) - 1}) == []
 
 
 def test_directory_that_cannot_be_made_is_an_error(leaf: Target, tmp_path: Path) -> None:
@@ -342,8 +341,8 @@ def test_full_disk_never_ends_watch(leaf: Target, tmp_path: Path) -> None:
 
 
 def test_slices_leak_no_memory_and_no_files(leaf: Target, tmp_path: Path) -> None:
-    words = ["watch", "-p", str(leaf.pid), "--output-dir", str(tmp_path), "-q", "--keep", "3", "-r", "1000"]
-    keeping = watch.Watch(parse([*words, "--mode", "wall"]), Interrupt())
+    words = ["-p", str(leaf.pid), "--output-dir", str(tmp_path), "-q", "--keep", "3", "-r", "1000"]
+    keeping = watch_of(*words, "--mode", "wall")
 
     def record_slices(count: int) -> tuple[int, int]:
         """Record slices; return the bytes of memory and the number of open files after them."""

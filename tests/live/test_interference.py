@@ -14,7 +14,8 @@ import pytest
 
 import sfsample
 from sfsample.core.snapshot import Capture
-from sfsample.dumping.run import DumpOptions, dump_all
+from sfsample.dumping.options import DumpOptions
+from sfsample.dumping.run import dump_all
 from sfsample.process import stop_request as tracer
 from sfsample.process.process import LiveProcess
 from sfsample.process.ptrace import RegisterReader

@@ -14,7 +14,7 @@ import pytest
 from sfsample.core.arch import AMD64
 from sfsample.core.stack import Found, StopReason
 from sfsample.dumping.core import dump_core
-from sfsample.dumping.run import DumpOptions
+from sfsample.dumping.options import DumpOptions
 from sfsample.formats.elf.image import ElfImage
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess

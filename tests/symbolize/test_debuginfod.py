@@ -6,6 +6,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from sfsample.cli import dump
+from sfsample.cli.options import NameFlags
 from sfsample.cli.parse import parse
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.errors import SfsampleError, UsageError
@@ -209,11 +211,11 @@ def test_a_build_id_that_is_none_leads_to_no_path(serve, tmp_path):
 def test_debuginfod_flag_needs_a_server_and_dump_asks_none(monkeypatch, tmp_path, serve):
     monkeypatch.delenv("DEBUGINFOD_URLS", raising=False)
     with pytest.raises(UsageError, match="no server is configured"):
-        symbol_options(parse(["-p", "1", "--debuginfod"]))
-    assert symbol_options(parse(["-p", "1"])).fetch is None
+        symbol_options(NameFlags(debuginfod=True), quiet=True)
+    assert symbol_options(NameFlags(), quiet=True).fetch is None
     server = serve()
     monkeypatch.setenv("DEBUGINFOD_URLS", f"{server.url} file:///etc")
     monkeypatch.setenv("DEBUGINFOD_CACHE_PATH", str(tmp_path / "cache"))
-    assert symbol_options(parse(["dump", "-p", "1", "--debuginfod"])).fetch(HEX) is None
+    assert dump.symbols(parse(["dump", "-p", "1", "--debuginfod"])).fetch(HEX) is None
     assert server.requests == []
-    assert bytes(symbol_options(parse(["-p", "1", "--debuginfod"])).fetch(HEX)) == DEBUG
+    assert bytes(symbol_options(NameFlags(debuginfod=True), quiet=True).fetch(HEX)) == DEBUG

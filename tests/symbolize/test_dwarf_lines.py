@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.cli.parse import parse
+from sfsample.cli.options import NameFlags
 from sfsample.cli.symbol_flags import symbol_options
+from sfsample.core.python_view import PythonView
 from sfsample.errors import UsageError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.location import Location
@@ -237,7 +238,7 @@ def test_damaged_dwarf_does_not_lose_names(tmp_path):
 def test_lines_flag_without_the_extra_is_a_usage_error(monkeypatch):
     monkeypatch.setattr("sfsample.cli.symbol_flags.available", lambda: False)
     with pytest.raises(UsageError) as refused:
-        symbol_options(parse(["-p", "1", "--lines"]))
+        symbol_options(NameFlags(lines=True), quiet=True)
     assert refused.value.help == ("install it: pip install 'sfsample[lines]'",)
-    symbol_options(parse(["-p", "1"]))
-    assert symbol_options(parse(["-p", "1", "--lines", "--python", "only"])).lines
+    symbol_options(NameFlags(), quiet=True)
+    assert symbol_options(NameFlags(lines=True), quiet=True, python=PythonView.ONLY).lines

@@ -4,9 +4,10 @@ import pytest
 
 from sfsample.core.rule import Rule
 from sfsample.core.stack import StopReason
+from sfsample.core.walk_limits import MAX_FRAMES
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.steppers.conventions import FramePointerStepper
-from sfsample.unwind.unwinder import MAX_FRAMES, Unwinder
+from sfsample.unwind.unwinder import Unwinder
 from tests.builders.walks import (
     CODE,
     FP,

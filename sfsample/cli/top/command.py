@@ -8,35 +8,37 @@ other cannot release.
 import sys
 import threading
 import time
-from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property
 
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
+from sfsample.cli.options import TopCommand
 from sfsample.cli.output_file import Output
-from sfsample.cli.sampling import check_begun, record_processes
 from sfsample.cli.symbol_flags import symbol_options
-from sfsample.cli.targets import target_pids
 from sfsample.cli.top.screen import Screen, terminal
 from sfsample.cli.top.table import FunctionName
 from sfsample.cli.top.view import TopView
 from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.errors import NoThread, SfsampleError, UsageError
 from sfsample.modules.location import Location
+from sfsample.process.find_target import target_pids
+from sfsample.process.thread_files import open_many
 from sfsample.recording.live_window import LiveWindow
+from sfsample.recording.result import check_begun
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _DRAW_PERIOD_S = 0.5
 
 
-def run(arguments: Namespace) -> int:
+def run(command: TopCommand) -> int:
     """Show the live view until the user leaves or the target ends; return the exit code."""
+    open_many()
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("top needs a terminal", "for a file: sfsample PID -d 10 -o out.html")
     with Interrupt() as interrupt:
-        session = _Session(arguments, target_pids(arguments), interrupt)
+        session = _Session(command, target_pids(command.target), interrupt)
         with session.sampling(), terminal() as screen:
             session.show(screen)
     return 0
@@ -45,13 +47,15 @@ def run(arguments: Namespace) -> int:
 class _Session:
     """One run: the sampling thread, and the view."""
 
-    def __init__(self, arguments: Namespace, pids: list[int], interrupt: Interrupt) -> None:
-        self._arguments = arguments
+    def __init__(self, command: TopCommand, pids: list[int], interrupt: Interrupt) -> None:
+        self._command = command
         self._pids = pids
         self._interrupt = interrupt
-        self._window = LiveWindow(arguments.rate, arguments.window)
+        self._window = LiveWindow(command.options.rate, command.window)
         self._view = TopView(", ".join(map(str, pids)))
-        self._symbol_options = symbol_options(arguments)
+        self._symbol_options = symbol_options(
+            command.names, command.options.debug_dirs, quiet=True, python=command.options.python
+        )
         self._find_names = cache(self._names_at)
         self._stopping = False
         self._failure: BaseException | None = None
@@ -76,13 +80,12 @@ class _Session:
 
     def _sample(self) -> None:
         try:
-            record_processes(
-                self._arguments,
-                self._pids,
-                None,
-                lambda: self._stopping or self._interrupt.requested,
-                profile=self._window.profile,
-            )
+            target = self._command.target
+            api.record(
+                self._pids, options=self._command.options, profile=self._window.profile,
+                should_stop=lambda: self._stopping or self._interrupt.requested,
+                all_of=bool(target.pid or target.name),
+            )  # fmt: skip
         except BaseException as failure:  # noqa: BLE001 - `sampling` raises it again, on the main thread
             self._failure = failure
 

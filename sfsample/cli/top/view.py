@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from unicodedata import combining, east_asian_width
 
-from sfsample.cli.terminal import printable
 from sfsample.cli.top.table import FindNames, Row, Table, TaskKey, function_rows, make_table, task_rows
+from sfsample.core.printable import printable
 from sfsample.modules.location import pid_of
 from sfsample.recording.live_window import WindowRecord
 from sfsample.recording.profile import Profile

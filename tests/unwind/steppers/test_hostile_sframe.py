@@ -11,11 +11,12 @@ from sfsample.core.arch import AARCH64, S390X
 from sfsample.core.memory import BytesMemory, PiecewiseMemory
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Found, StopReason
+from sfsample.core.walk_limits import MAX_FRAMES
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
-from sfsample.unwind.unwinder import MAX_FRAMES, Unwinder
+from sfsample.unwind.unwinder import Unwinder
 from tests.builders.eh_frame_builder import AMD64_START, EhFrameBuilder
 from tests.builders.elf_builder import PT_GNU_SFRAME, Bytes, Load, elf
 from tests.builders.sframe_builder import (

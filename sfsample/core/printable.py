@@ -1,0 +1,19 @@
+"""Makes text from outside harmless on a terminal.
+
+Names, paths and arguments come from outside: they must not move the cursor, set a colour, or change what
+a line seems to say.
+"""
+
+from collections.abc import Iterable
+
+
+def printable(text: str) -> str:
+    """Return `text` with `?` for controls, separators, bidirectional marks and surrogates."""
+    if not text.isprintable():
+        text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return text
+
+
+def printable_lines(lines: Iterable[str]) -> str:
+    """Return lines, made printable, as one text."""
+    return "".join(f"{printable(line)}\n" for line in lines)

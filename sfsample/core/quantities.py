@@ -1,0 +1,67 @@
+"""Parses times and sizes as users write them ("500ms", "7d", "64K"), and spells them again."""
+
+import re
+from math import inf
+
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_SPELLED_UNITS = ("d", "h", "m", "s", "ms", "us")
+_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}  # bytes
+NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(?:e([+-]?\d+))?", re.ASCII)  # what scripts print; no nan, no 1_0
+
+
+class BadValue(ValueError):  # noqa: N818 - reads as what happened
+    """A text is not the value that it should be; the message says what is accepted."""
+
+
+def refusal(text: str, what: str) -> BadValue:
+    """Return the error for a value that is not what it should be."""
+    return BadValue(f"not {what}: {text[:100] or repr('')}")
+
+
+def within(value: float, low: float, high: float, text: str, what: str) -> None:
+    """Refuse a value that is not from `low` to `high`."""
+    if not low <= value <= high:
+        raise refusal(text, what)
+
+
+def seconds(text: str) -> float:
+    """Parse a time: "10", "500ms", "2m"."""
+    number = NUMBER.match(text)
+    scale = _UNITS_S.get(text[number.end() :] or "s") if number else None
+    value = float(number[0]) * scale if number and scale else 0.0
+    if not 0 < value < 1e9:
+        raise refusal(text, "a time above 0 (10, 500ms, 2m, 7d)")
+    return value
+
+
+def any_size(text: str) -> int:
+    """Parse a size in bytes: "65536", "64K", "10G"."""
+    scale = _SIZES.get(text[-1:].upper(), 1)
+    number = text if scale == 1 else text[:-1]
+    if not (number.isascii() and number.isdecimal() and len(number) < 16 and int(number)):
+        raise refusal(text, "a size (65536, 64K, 10G)")
+    return int(number) * scale
+
+
+def large_size(text: str) -> int:
+    """Parse a size of memory, or of what is kept: a smaller one would be a unit that was forgotten."""
+    size = any_size(text)
+    within(size, 1 << 20, inf, text, "a size of at least 1M (500M, 2G)")
+    return size
+
+
+def spelled_seconds(value: float) -> str:
+    """Spell a time, in the largest unit of which it is a whole number."""
+    for unit in _SPELLED_UNITS:
+        number = round(value / _UNITS_S[unit])
+        if number and number * _UNITS_S[unit] == value:
+            return f"{number}{unit}"
+    return f"{value!r}s"
+
+
+def spelled_size(value: int) -> str:
+    """Spell a size in bytes."""
+    for unit, size in reversed(_SIZES.items()):
+        if value % size == 0:
+            return f"{value // size}{unit}"
+    return f"{value}"

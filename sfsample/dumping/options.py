@@ -1,0 +1,35 @@
+"""What to dump, and how: one value for the library and the command line."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sfsample.core.python_view import PythonView
+from sfsample.core.walk_limits import DEFAULT_ORDER, DEFAULT_STACK_BYTES, MAX_FRAMES, check_stack_bytes
+
+if TYPE_CHECKING:
+    from sfsample.unwind.stepper import Stepper
+
+
+@dataclass(frozen=True, kw_only=True)
+class DumpOptions:
+    """How to dump: `looks` times, `interval` seconds apart.  Raises ValueError for what makes no sense."""
+
+    looks: int = 2  # so many that it shows which threads run
+    interval: float = 0.05  # seconds
+    max_frames: int = MAX_FRAMES
+    stack_bytes: int = DEFAULT_STACK_BYTES
+    steppers: "Sequence[str | Stepper]" = DEFAULT_ORDER
+    stop: bool = True  # threads that run may be stopped
+    consistent: bool = False  # all threads at one instant
+    debug_dirs: Sequence[str] = ()  # searched for debug files before the system's
+    python: PythonView = PythonView.AUTO
+    locals: bool = False  # short texts of arguments and locals of Python frames
+
+    def __post_init__(self) -> None:
+        check_stack_bytes(self.stack_bytes)
+        if self.looks < 1 or self.max_frames < 1:
+            raise ValueError("looks and max_frames must be at least 1")
+
+
+DEFAULT_DUMP_OPTIONS = DumpOptions()

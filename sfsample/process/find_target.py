@@ -1,0 +1,155 @@
+"""Finds the processes that a `Target` names: by id, by name, by unit, by container ..."""
+
+import os
+import pwd
+from collections.abc import Iterable
+
+from sfsample.errors import NoSuchProcess, UsageError
+from sfsample.process.procfs import process_name
+from sfsample.process.search import (
+    CpuTimes,
+    find_by_name,
+    find_by_unit,
+    groups_by_cgroup,
+    groups_by_user,
+    programs,
+    similar,
+    similar_names,
+    why_no_unit,
+)
+from sfsample.process.target import Target
+
+_CGROUPS = "/sys/fs/cgroup"
+_SHORT_ID = 12  # digits of a container's id, as docker and podman print it
+_MAX_SHOWN = 10  # groups that exist
+_MAX_SHOWN_COMMAND = 100  # characters
+
+
+class TargetFinder:
+    """Looks for a target.
+
+    `service` is its name: that of a unit, container, user or process; empty for process ids.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._cpu_times = CpuTimes()
+        names = (target.name, target.unit, target.cgroup, target.container, target.pod, target.user)
+        self.service = next(filter(None, names), "busiest" if target.busiest else "")
+
+    def pids(self) -> list[int]:
+        """Look for the processes, each time anew.
+
+        Raises NoSuchProcess; UsageError when more match than a flag may select.
+        """
+        target = self._target
+        if target.pid:
+            return list(dict.fromkeys(target.pid))
+        if target.busiest:
+            return self._by_busiest(target.busiest)
+        for value, find in ((target.unit, self._by_unit), (target.cgroup, self._by_cgroup),
+                            (target.container, self._by_container), (target.pod, self._by_pod),
+                            (target.user, self._by_user)):  # fmt: skip
+            if value:
+                return find(value)
+        return self._by_name(target.name or "")
+
+    def _by_unit(self, unit: str) -> list[int]:
+        if not (pids := find_by_unit(unit)):
+            raise NoSuchProcess(0, f"no such process: no process is in the systemd unit {unit}",
+                                *why_no_unit(unit))  # fmt: skip
+        return pids
+
+    def _by_name(self, name: str) -> list[int]:
+        found = find_by_name(name)
+        if not found:
+            raise NoSuchProcess(0, f"no such process: no process matches {name}", *_names_like(name),
+                                "-n takes the name of a process, or a part of its command line")  # fmt: skip
+        if len(found) > 1 and not self._target.all:
+            lines = [f"{pid}  {' '.join(command.split())[:_MAX_SHOWN_COMMAND]}" for pid, command in found]
+            raise UsageError(f"{len(found)} processes match: {name}",
+                             "choose one with -p, or take all with --all:", *lines)  # fmt: skip
+        return [pid for pid, _ in found]
+
+    def _by_container(self, prefix: str) -> list[int]:
+        groups = groups_by_cgroup("container")
+        found = _the_group(groups, "container", prefix)
+        self.service = found[:_SHORT_ID]
+        return _programs(groups[found], f"container {self.service}")
+
+    def _by_pod(self, prefix: str) -> list[int]:
+        groups = groups_by_cgroup("pod")
+        found = _the_group(groups, "pod", prefix)
+        return _programs(groups[found], f"pod {found}")
+
+    def _by_cgroup(self, path: str) -> list[int]:
+        groups, path = groups_by_cgroup("cgroup"), path.removeprefix(_CGROUPS).rstrip("/") or "/"
+        if path not in groups:
+            alike = similar(path, {name: name for name in groups})
+            is_there = os.path.isdir(f"{_CGROUPS}{path}")
+            raise NoSuchProcess(
+                0, f"no such process: no process is in the control group {path}",
+                *(["the control group is there, but empty"] if is_there else []),
+                f"those with processes and such a path: {', '.join(alike)}" if alike
+                else "systemd-cgls shows them; a path is as in /proc/PID/cgroup")  # fmt: skip
+        return _programs(groups[path], f"control group {path}")
+
+    def _by_user(self, user: str) -> list[int]:
+        groups = groups_by_user()
+        try:
+            uid = int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid
+        except KeyError:
+            alike = similar(user, {entry.pw_name: entry.pw_name for entry in pwd.getpwall()})
+            remedy = f"did you mean: {', '.join(alike)}" if alike else _users(groups)
+            raise UsageError(f"no such user: {user}", remedy) from None
+        if not (pids := programs(groups.get(uid, ()))):
+            raise NoSuchProcess(0, f"no such process: none is run by user {user}", _users(groups))
+        return pids
+
+    def _by_busiest(self, number: int) -> list[int]:
+        return _programs(self._cpu_times.busiest(number), "/proc")
+
+
+def target_pids(target: Target) -> list[int]:
+    """Return the pids of the target.  Raises NoSuchProcess, UsageError."""
+    return TargetFinder(target).pids()
+
+
+def _the_group(groups: dict[str, list[int]], kind: str, prefix: str) -> str:
+    """Return the only container (`kind`) or pod whose id begins so.  Raises NoSuchProcess, UsageError."""
+    found = [name for name in groups if name.startswith(prefix)]
+    if len(found) > 1:
+        raise UsageError(f"{len(found)} {kind}s match: {prefix}", "give more of the id:",
+                         *_shown(groups, kind, found))  # fmt: skip
+    if not found:
+        where = (f"the {kind}s with processes:", *_shown(groups, kind, groups)) if groups else (
+            f"no process that sfsample sees is in a {kind}; inside a container, only its own are seen",
+            "(docker: --pid=host, Kubernetes: hostPID: true)")  # fmt: skip
+        raise NoSuchProcess(0, f"no such process: no process is in a {kind} {prefix}", *where)
+    return found[0]
+
+
+def _shown(groups: dict[str, list[int]], kind: str, names: Iterable[str]) -> list[str]:
+    """Return lines with ids, and the name of a process in each."""
+    length = _SHORT_ID if kind == "container" else None
+    lines = [f"{name[:length]}  {process_name(min(groups[name]))}" for name in sorted(names)]
+    more = [f"and {len(lines) - _MAX_SHOWN} more"] if len(lines) > _MAX_SHOWN else []
+    return lines[:_MAX_SHOWN] + more
+
+
+def _programs(pids: list[int], where: str) -> list[int]:
+    if not (found := programs(pids)):
+        raise NoSuchProcess(0, f"no such process: there is none to sample in {where}",
+                            "kernel threads, zombies and sfsample itself are left out")  # fmt: skip
+    return found
+
+
+def _users(groups: dict[int, list[int]]) -> str:
+    """Return a line with the users that run processes."""
+    with_processes = [uid for uid, pids in sorted(groups.items()) if programs(pids)]
+    names = {entry.pw_uid: entry.pw_name for entry in pwd.getpwall()}
+    return f"users with processes: {', '.join(names.get(uid, str(uid)) for uid in with_processes)}"
+
+
+def _names_like(name: str) -> list[str]:
+    return [f"processes with such a name: {', '.join(found)}"] if (found := similar_names(name)) else []

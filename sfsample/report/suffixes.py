@@ -1,0 +1,41 @@
+"""Defines the formats by name, and which suffix of a file means which.
+
+It imports nothing heavy, because `sfsample --help` shows these names.
+"""
+
+import os
+from collections.abc import Collection
+
+from sfsample.errors import UsageError
+
+FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see report/formats
+OPENED = ("html", "svg")  # formats that a browser shows
+_SUFFIXES = {  # the first suffix of a format is the one that sfsample gives to a file
+    ".folded": "folded", ".collapsed": "folded", ".txt": "folded",
+    ".speedscope.json": "speedscope", ".speedscope": "speedscope", ".firefox.json": "firefox",
+    ".json": "json", ".pb.gz": "pprof", ".pb": "pprof", ".pprof": "pprof",
+    ".html": "html", ".htm": "html", ".svg": "svg",
+}  # fmt: skip
+READABLE = tuple(suffix for suffix, name in _SUFFIXES.items() if name in ("folded", "json", "pprof"))
+_TEXT_SUFFIXES = {".txt": "text", ".json": "json", ".html": "html", ".htm": "html"}
+
+
+def format_of(path: str, formats: Collection[str] = FORMATS) -> str:
+    """Return the format that the suffix of a file name means; without a suffix, the first of `formats`."""
+    name, kinds = os.path.basename(path).lower(), _SUFFIXES if "folded" in formats else _TEXT_SUFFIXES
+    suffixes = {suffix: kind for suffix, kind in kinds.items() if kind in formats}
+    longest = max((suffix for suffix in suffixes if name.endswith(suffix)), key=len, default="")
+    if not longest and os.path.splitext(name)[1]:
+        raise UsageError(f"no such format: {path}", f"a suffix says which: {', '.join(suffixes)}; or -f does")
+    return suffixes[longest] if longest else next(iter(formats))
+
+
+def is_profile(name: str) -> bool:
+    """Return whether the suffix of a file name, without .gz, means a format that sfsample reads."""
+    name = name.lower().removesuffix(".gz")
+    return max((suffix for suffix in _SUFFIXES if name.endswith(suffix)), key=len, default="") in READABLE
+
+
+def suffix_of(format_name: str) -> str:
+    """Return the suffix for files of a format."""
+    return next(suffix for suffix, name in _SUFFIXES.items() if name == format_name)

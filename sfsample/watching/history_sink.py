@@ -1,0 +1,125 @@
+"""Keeps the slices of `watch` in a history, and has a child process merge and delete old ones.
+
+To merge a day of slices takes seconds, in which the watch could take no sample.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from sfsample.errors import SfsampleError
+from sfsample.history.facts import Slice
+from sfsample.history.paths import DAY_S, file_names
+from sfsample.history.store import History
+from sfsample.history.tiers import size_of
+from sfsample.watching.sinks import Metrics, Sink
+from sfsample.watching.trouble import Say
+
+_TIDY_INTERVAL_S = 3600.0
+_NICE = 19
+_MAX_SHOWN = 3  # services
+_MIN_GAP_S = 2.0
+
+
+class HistorySink(Sink):
+    """Adds each slice and each gap to the history in a directory; `tidy` is the command of the child."""
+
+    def __init__(self, directory: str, tidy: Sequence[str], say: Say) -> None:
+        self._directory, self._tidy_command, self._say = directory, tidy, say
+        self._services: list[str] = []  # that the last slice had
+        self._ends_s: dict[str, float] = {}  # of each service the end of what is kept
+        self._lost: set[str] = set()  # services whose last slice could not be written
+        self._said: set[str] = set()
+        self._history: History | None = None
+        self._tidy: subprocess.Popen[bytes] | None = None
+        self._tidy_due_s = time.monotonic()
+
+    def prepare(self) -> None:
+        """Open the history."""
+        self._open()
+
+    def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002 - a sink's
+        """Keep the part of each service; return where.  Raises SfsampleError where none is kept.
+
+        Where some are not, as another watcher keeps that service, it says so once.
+        """
+        self._services = [part.service for part in parts]
+        history, kept, failures = self._open(), dict[str, None](), list[SfsampleError]()
+        for part in parts:
+            try:
+                self._add(history, part)
+                kept[part.service] = None
+            except SfsampleError as failure:
+                self._lost.add(part.service)
+                failures.append(failure)
+        history.let_go(keep=self._services)
+        self._tidy_now_and_then()
+        if not kept and failures:
+            raise failures[0]
+        self._say_once(failures, "the other services are kept; this is said once")
+        check = f"sfsample history check --history {self._directory} shows what is wrong"
+        self._say_once([SfsampleError(problem) for problem in history.problems], check)
+        return f"history of {', '.join(kept) if len(kept) <= _MAX_SHOWN else f'{len(kept)} services'}"
+
+    def _add(self, history: History, part: Slice) -> None:
+        """Keep a slice, and the time before it of which there is none because sfsample failed or was down."""
+        service, now_s = part.service, part.begin_s
+        is_new, was_lost = service not in self._ends_s, service in self._lost
+        end_s = history.last_end_s(service, now_s) if is_new else self._ends_s[service]
+        history.add(part)
+        self._ends_s[service] = part.end_s
+        self._lost.discard(service)
+        if (is_new or was_lost) and end_s is not None and now_s - end_s > _MIN_GAP_S:
+            why = "slices could not be written" if was_lost else "sfsample did not watch it"
+            history.add_gap(service, end_s, now_s, why)
+
+    def _say_once(self, failures: Sequence[SfsampleError], remedy: str) -> None:
+        for failure in failures:
+            if str(failure) not in self._said:
+                self._said.add(str(failure))
+                self._say(str(failure), *failure.help, remedy)
+
+    def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
+        """Keep a gap of each service that the last slice had; of the target before the first."""
+        for service in dict.fromkeys(self._services) or (target,):
+            if service not in self._lost:  # else the gap begins earlier, and is kept with the next slice
+                self._open().add_gap(service, begin_s, end_s, why)
+                self._ends_s[service] = end_s
+
+    def pin(self, last_s: float) -> int:
+        """Pin slices of the services that had one in this time; others may write the same history."""
+        now_s = time.time()
+        self._ends_s = {name: at_s for name, at_s in self._ends_s.items() if at_s > now_s - last_s}
+        return self._open().pin(self._ends_s, now_s - last_s, now_s)
+
+    def metrics(self) -> Metrics:
+        """Return the bytes of the history, and when its oldest day began."""
+        with suppress(OSError):
+            if names := file_names(self._directory):
+                return {"sfsample_history_bytes": {"": size_of(self._directory)},
+                        "sfsample_history_oldest_timestamp_seconds": {"": names[0].day * DAY_S}}  # fmt: skip
+        return {}
+
+    def close(self) -> None:
+        """Let others write; a child that tidies goes on."""
+        if self._history is not None:
+            self._history.close()
+
+    def _open(self) -> History:
+        if self._history is None:
+            self._history = History(self._directory)
+        return self._history
+
+    def _tidy_now_and_then(self) -> None:
+        """Start `sfsample history prune`, unless the last one still runs."""
+        if time.monotonic() < self._tidy_due_s or (self._tidy is not None and self._tidy.poll() is None):
+            return
+        self._tidy_due_s = time.monotonic() + _TIDY_INTERVAL_S
+        self._tidy = subprocess.Popen(
+            self._tidy_command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        with suppress(OSError):  # it has ended
+            os.setpriority(os.PRIO_PROCESS, self._tidy.pid, _NICE)

@@ -1,0 +1,240 @@
+"""The loop of a watch: records slices, and hands each to its sinks, for months.
+
+Slot k begins at start + k * every.  For each slot the target is looked up again, and also within one, where
+it is missing or has ended: a target that is started again is recorded.  After the first slot no failure ends
+the watch, and a full disk never does.  SIGTERM ends the slice, which is kept, and the exit code is 0.
+"""
+
+import gc
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+
+from sfsample.core.filesystem import whole_file
+from sfsample.errors import NoSuchProcess, SfsampleError
+from sfsample.process.find import start_time
+from sfsample.process.find_target import TargetFinder
+from sfsample.process.load import LoadMeter
+from sfsample.recording.options import RecordOptions
+from sfsample.watching.history_sink import HistorySink
+from sfsample.watching.options import WatchOptions
+from sfsample.watching.program import Program
+from sfsample.watching.pull.door import Door
+from sfsample.watching.pull.requested import requested_profile
+from sfsample.watching.sd_notify import Watchdog, notify
+from sfsample.watching.sinks import Sink
+from sfsample.watching.slice_files import FileSink, SliceFiles
+from sfsample.watching.slice_recorder import SliceRecorder
+from sfsample.watching.triggered import Response
+from sfsample.watching.triggers import Triggers
+from sfsample.watching.trouble import Trouble
+
+_MAX_SLEEP_S = 0.2  # then it asks again whether to stop
+_LOOK_S = 2.0  # between two look-ups of a target that is missing, or has ended
+_MIN_SLICE_S = 1.0  # before a requested profile cuts it short; a rest that is shorter is left out
+_MAX_LABEL = 100  # characters
+_MAX_SHOWN_PIDS = 5
+
+
+class Watch:
+    """The loop: finds the target, has a slice of it recorded, and answers triggers and requests."""
+
+    def __init__(self, options: WatchOptions, program: Program) -> None:
+        self._options, self._program, self._say = options, program, program.say
+        self._watchdog = Watchdog()
+        self.is_to_reload = False
+        self._start_times = {pid: start_time(pid) for pid in options.target.pid}
+        self._pids: list[int] = []
+        self._is_absent = False  # the target, at the end of the last slice
+        self._missing = Trouble(self._say, "it is looked for again for every slice")
+        self._targets = TargetFinder(options.target)
+        label = _label(self._targets.service, options.target.pid)
+        sinks = _choose_sinks(options, program, label)
+        self.door = Door(options.every, options.slice_s, [sink.metrics for sink in sinks])
+        meter = LoadMeter([one.metric for one in options.triggers])
+        self.triggers = Triggers(options.triggers, options.cooldown, meter.read, self._say)
+        dumps = SliceFiles(options.files.output_dir or program.history or "", label, ".dump.txt")
+        self._response = Response(options, dumps, sinks, program.dump, self._say)
+        self._unwritten = Trouble(self._say, "the file stays as it is")
+        target = self._targets.service or label
+        self._recorder = SliceRecorder(options, program, self.door, target, sinks)
+
+    def run(self) -> None:
+        """Record slices until a stop is requested, or until the processes given by their ids have ended."""
+        self._recorder.prepare()
+        notify("READY=1")
+        for left_s in slots(self._options.every, self._should_stop, self._serve):
+            self._fill(min(self._options.slice_s, left_s))
+            if path := self._options.metrics_file:
+                # the metrics of a process get a prefix, as node_exporter has the same ones
+                write_metrics(path, self.door.metrics("sfsample_"), self._unwritten)
+            gc.collect()  # a slice has cycles, which would hold its tables for some more slices
+            if self._options.target.pid and not _alive(self._start_times):
+                if not self._options.quiet:
+                    self._say(_ended(self._start_times))
+                break
+        self._recorder.close()
+
+    def reload(self) -> None:
+        """End the watch, for the configuration to be read again."""
+        self.is_to_reload = True
+
+    def _should_stop(self) -> bool:
+        self._watchdog.alive()
+        return self._program.should_stop() or self.is_to_reload
+
+    def _fill(self, slice_s: float) -> None:
+        """Record a slice; another one where a requested profile cut it, or the target is there again."""
+        end_s = time.monotonic() + slice_s
+        self.slot(slice_s)
+        while not self._should_stop():
+            if not self._serve():
+                if not self._is_absent or self._options.target.pid:
+                    return
+                wait_until(min(end_s, time.monotonic() + _LOOK_S), self._should_stop, self._serve)
+            if (rest_s := end_s - time.monotonic()) <= _MIN_SLICE_S:
+                return
+            self.slot(rest_s)
+
+    def slot(self, slice_s: float, options: RecordOptions | None = None) -> float | None:
+        """Record and keep one slice; return how many ticks a second it took, None if it is not kept.
+
+        Nothing cuts a slice short that has `options` of its own.  Raises what ends the watch.
+        """
+        uncut_until_s, now_s = time.monotonic() + _MIN_SLICE_S, time.time()
+
+        def should_stop() -> bool:
+            is_cut = options is None and (self.door.is_due() or self.triggers.is_due())
+            return self._should_stop() or (is_cut and time.monotonic() > uncut_until_s)
+
+        self._is_absent, hz = False, None
+        try:
+            stats = self._recorder.record(self._find(), slice_s, should_stop, options)
+            self._is_absent = stats.ended_by == "target"
+            hz = stats.achieved_hz if self._recorder.has_kept else None
+        except NoSuchProcess as failure:
+            self._lose_target(failure, now_s)
+        except (SfsampleError, OSError, MemoryError) as failure:
+            self._recorder.begin_gap(now_s, str(failure) or "out of memory")
+            self._recorder.failed(failure)
+        self._recorder.may_fail = False
+        return hz
+
+    def _lose_target(self, failure: NoSuchProcess, now_s: float) -> None:
+        """Say that there is no target; raise it where none will come."""
+        self._is_absent = True
+        self._set_pids([])
+        self.door.failed(failure)
+        self._recorder.begin_gap(now_s, str(failure))
+        if not self._options.target.pid:
+            self._missing.met(failure, *failure.help)
+        elif self._recorder.may_fail:
+            raise failure
+
+    def _serve(self) -> bool:
+        """Answer a trigger, or a client that waits for a profile; return whether there was one."""
+        if fired := self.triggers.take():
+            self._response.answer(fired, self._find, self.slot)
+            self.door.count("triggers_total", f'{{condition="{fired.name}"}}')
+            self.triggers.answered()
+            return True
+        return self.door.serve(lambda wanted: requested_profile(
+            self._options.record, self._program.symbols, self._find(), wanted, self._program.should_stop,
+            all_of=bool(self._options.target.pid),
+        ))  # fmt: skip
+
+    def _find(self) -> list[int]:
+        """Return the pids; say so where all of them are new.  Raises NoSuchProcess."""
+        pids, before = self._options.target.pid, self._pids
+        if pids:
+            if not (alive := _alive(self._start_times)):
+                raise NoSuchProcess(pids[0], _ended(self._start_times))
+            return self._set_pids(alive)
+        found = self._set_pids(self._targets.pids())
+        was_missing = self._missing.over()
+        if not set(found) & set(before) and (was_missing or not self._options.quiet):
+            shown = ", ".join(map(str, found[:_MAX_SHOWN_PIDS]))
+            more = f" and {len(found) - _MAX_SHOWN_PIDS} more" if len(found) > _MAX_SHOWN_PIDS else ""
+            self._say(f"found {self._targets.service}: process{'es' * (len(found) != 1)} {shown}{more}")
+        return found
+
+    def _set_pids(self, pids: list[int]) -> list[int]:
+        self._pids = self.triggers.pids = pids
+        self.door.targets = len(pids)
+        return pids
+
+
+def write_metrics(path: str, metrics: str, trouble: Trouble) -> None:
+    """Replace the file, which the textfile collector of node_exporter reads at any time."""
+    try:
+        with whole_file(path, 0o644) as file:
+            file.write(metrics.encode())
+        trouble.over()
+    except OSError as failure:
+        trouble.met(f"cannot write: {path}: {failure.strerror}")
+
+
+def slots(
+    every_s: float, should_stop: Callable[[], bool], between: Callable[[], bool] = lambda: False
+) -> Iterator[float]:
+    """Wait for slot after slot; yield how many seconds are left of it.
+
+    `between` is called while it waits, and returns whether it did something.
+
+    A slot that is less than half over is begun late (one slice follows another without a gap when --for
+    equals --every); one that is more than half over is missed.
+    """
+    start, slot = time.monotonic(), 0
+    while True:
+        if not wait_until(start + slot * every_s, should_stop, between):
+            return
+        if (current := round((time.monotonic() - start) / every_s)) > slot:  # `between` took long
+            slot = current
+            continue
+        yield start + (slot + 1) * every_s - time.monotonic()
+        slot = max(slot + 1, round((time.monotonic() - start) / every_s))
+
+
+def wait_until(
+    at_s: float, should_stop: Callable[[], bool], between: Callable[[], bool] = lambda: False
+) -> bool:
+    """Wait, and call `between` meanwhile; False when a stop was requested."""
+    while not should_stop() and (wait_s := at_s - time.monotonic()) > 0:
+        if not between():
+            time.sleep(min(wait_s, _MAX_SLEEP_S))
+    return not should_stop()
+
+
+def _choose_sinks(options: WatchOptions, program: Program, label: str) -> list[Sink]:
+    """Return the sinks; that of the history comes before that which pushes it."""
+    sinks: list[Sink] = []
+    if (directory := options.files.output_dir) is not None:
+        sinks.append(FileSink(directory, options.files, options.keep, label, program.say))
+    if program.history is not None:
+        sinks.append(HistorySink(program.history, program.tidy, program.say))
+    if program.history is not None and options.push.backends:
+        from sfsample.watching.push.sink import PushSink  # http.client takes long to import
+
+        sinks.append(PushSink(options.push, program.history, program.push))
+    return sinks
+
+
+def _ended(pids: Iterable[int]) -> str:
+    return f"process has ended: {', '.join(map(str, pids))}"
+
+
+def _alive(start_times: dict[int, int]) -> list[int]:
+    """Return the pids that still are the same processes; another one with the pid has another start time."""
+    pids = []
+    for pid, expected in start_times.items():
+        with suppress(NoSuchProcess):
+            if start_time(pid) == expected:
+                pids.append(pid)
+    return pids
+
+
+def _label(service: str, pids: Iterable[int]) -> str:
+    """Return the first part of the file names: the target, in characters that are harmless in a path."""
+    name = service or "-".join(map(str, dict.fromkeys(pids)))
+    return re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".")[:_MAX_LABEL] or "target"

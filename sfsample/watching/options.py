@@ -1,0 +1,102 @@
+"""What to watch, and what becomes of the slices."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sfsample.errors import UsageError
+from sfsample.history.retention import RETENTION, Retention
+from sfsample.process.target import Target
+from sfsample.recording.options import RecordOptions
+
+if TYPE_CHECKING:
+    from sfsample.watching.push.backend import Backend
+    from sfsample.watching.triggers import Condition
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listen:
+    """Where profiles, metrics and health are served: the path of a Unix socket, or an address and a port."""
+
+    address: str | tuple[str, int] | None = None
+    token_file: str | None = None
+    hosts: tuple[str, ...] = ()  # names in `Host` that are accepted, beside the address
+
+    def __post_init__(self) -> None:
+        if self.address is None and (self.hosts or self.token_file is not None):
+            raise UsageError("--listen-token-file and --listen-host need --listen")
+        if self.token_file is None and isinstance(self.address, tuple) and not is_loopback(self.address[0]):
+            what = f"--listen {self.address[0]} needs --listen-token-file FILE: other machines reach it"
+            raise UsageError(what, "without a token: 127.0.0.1:PORT, or unix:PATH")
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine reaches an address.  Raises ValueError where it is no address."""
+    from ipaddress import ip_address  # most commands listen nowhere
+
+    return ip_address(address).is_loopback
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """The backends that slices are sent to, and the file with the headers to add."""
+
+    backends: "tuple[Backend, ...]" = ()
+    auth_file: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.auth_file is not None and not self.backends:
+            raise UsageError("--push-auth-file needs --push KIND=URL")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """What is deleted.  A limit that is None does not count for files; the history has those of RETENTION."""
+
+    keep: int | None = None  # files
+    keep_for: float | None = None  # seconds
+    keep_bytes: int | None = None
+
+    def of_history(self) -> Retention:
+        """Return the limits of the history."""
+        return Retention(keep_for=self.keep_for or RETENTION.keep_for,
+                         keep_bytes=self.keep_bytes or RETENTION.keep_bytes)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """The files of --output-dir: one for each slice."""
+
+    output_dir: str | None = None
+    format: str = "json"
+    threads: bool = False  # the first frame is name/TID
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions:
+    """How to watch."""
+
+    target: Target = Target()
+    record: RecordOptions = RecordOptions(rate=19.0, mode="wall", max_overhead=0.03)
+    every: float = 60.0  # seconds from the begin of a slice to that of the next one
+    slice: float | None = None  # seconds that it lasts; None: until the next one begins
+    files: Files = Files()
+    keep: Keep = Keep()
+    metrics_file: str | None = None
+    triggers: "tuple[Condition, ...]" = ()
+    cooldown: float = 600.0  # seconds from a trigger to the next one
+    listen: Listen = Listen()
+    push: Push = Push()
+    quiet: bool = False
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise UsageError("--every is shorter than a second",
+                             "the name of a slice is the second in which it begins")  # fmt: skip
+        if self.every < self.slice_s:
+            raise UsageError("--every is shorter than --for", "slices must not overlap")
+
+    @property
+    def slice_s(self) -> float:
+        """How long a slice lasts."""
+        return self.slice or self.every

@@ -1,0 +1,170 @@
+"""What the loop of `watch` and the threads of its HTTP server share: one requested profile, and counts.
+
+A thread of the server asks here and waits.  Only the loop records, and it names and encodes the profile when
+the recording is over: no thread of the server ever touches a target, and none is held meanwhile.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import StopReason
+from sfsample.errors import SfsampleError
+from sfsample.recording.options import Mode
+from sfsample.recording.stats import Pauses, Stats
+from sfsample.watching.sinks import Metrics
+
+_GRACE_S = 10.0  # for names, encoding and writing
+_PAUSES_S = (0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
+_COUNTED = ("sfsample_slices_total", "sfsample_samples_total", "sfsample_missed_ticks_total",
+            "sfsample_failures_total", "sfsample_pulled_profiles_total")  # fmt: skip
+_HELP = {  # in the order of `metrics`; what has no label is in _COUNTED, or no counter
+    "sfsample_slices_total": "Slices recorded and kept, those without a sample included.",
+    "sfsample_samples_total": "Samples in these slices.",
+    "sfsample_missed_ticks_total": "Ticks that were not taken, because the sampler was late.",
+    "sfsample_failures_total": "Slices that were lost, and requested profiles that failed.",
+    "sfsample_pulled_profiles_total": "Profiles recorded for a request.",
+    "sfsample_http_responses_total": "Answers to requests, by status.",
+    "sfsample_lost_total": "What is missing in these slices, by reason.",
+    "sfsample_stop_seconds": "For how long threads were stopped, from the request to the release.",
+    "sfsample_triggers_total": "Triggers that were answered, by condition.",
+    "sfsample_history_bytes": "Bytes of the history.",
+    "sfsample_history_oldest_timestamp_seconds": "Begin of the oldest day of the history.",
+    "sfsample_targets": "Processes that were found for the last slice or request.",
+    "sfsample_last_slice_timestamp_seconds": "When the last slice was closed; absent before.",
+    "sfsample_push_lag_seconds": "How far a backend of --push is behind the history.",
+    "sfsample_pushed_slices_total": "Slices that a backend has taken, by this watch or another one.",
+    "sfsample_push_dropped_slices_total": "Slices that a backend has not taken and never will.",
+    "process_cpu_seconds_total": "CPU time of sfsample.",
+    "process_resident_memory_bytes": "Resident memory of sfsample.",
+    "process_open_fds": "Open files of sfsample.",
+}
+
+
+class Wanted:
+    """A requested profile: what is asked for (None: as the watch does), and what became of it."""
+
+    def __init__(self, seconds: int, mode: Mode | None = None, rate: float | None = None) -> None:
+        self.seconds, self.mode, self.rate = seconds, mode, rate
+        self.gone = False  # the client is
+        self.ended = threading.Event()
+        self.data, self.failure = b"", ""
+
+
+class Door:
+    """`ask`, `why_unhealthy` and `metrics` are for the server, `count` for both, the rest for the loop."""
+
+    def __init__(
+        self, every_s: float, slice_s: float, of_sinks: Sequence[Callable[[], Metrics]] = ()
+    ) -> None:
+        self.targets = 0
+        self._of_sinks = of_sinks
+        self._patience_s = 2 * every_s + slice_s + _GRACE_S
+        self._due_s = time.monotonic() + self._patience_s  # for the next slice to be closed
+        self._last_failure = ""
+        self._lock = threading.Lock()  # of `ask`
+        self._wanted: Wanted | None = None
+        self.has_ended = False  # the loop has
+        # by name and the rest of the line; no lock guards them: at worst an answer is not counted
+        self._counts: dict[str, dict[str, float]] = {name: {"": 0} for name in _COUNTED}
+        self._last_slice: dict[str, float] = {}
+
+    def is_due(self) -> bool:
+        """Whether a client waits for a profile."""
+        return self._wanted is not None
+
+    def serve(self, record: Callable[[Wanted], bytes]) -> bool:
+        """Record the profile that a client waits for; return whether there was one."""
+        if (wanted := self._wanted) is None:
+            return False
+        self._due_s += wanted.seconds + _GRACE_S
+        try:
+            if not wanted.gone:
+                wanted.data = record(wanted)
+                self.count("pulled_profiles_total", number=not wanted.gone)
+        except (SfsampleError, OSError, MemoryError, ValueError) as failure:
+            wanted.failure = str(failure) or "out of memory"
+            self.count("failures_total")
+        finally:
+            self._wanted = None
+            wanted.ended.set()
+        return True
+
+    def count(self, name: str, label: str = "", number: float = 1) -> None:
+        """Add to what `metrics` returns."""
+        rows = self._counts.setdefault(f"sfsample_{name}", {})
+        rows[label] = rows.get(label, 0) + number
+
+    def closed(self, stats: Stats) -> None:
+        """Count a slice that was recorded and kept."""
+        self.count("slices_total")
+        self.count("samples_total", number=stats.samples)
+        self.count("missed_ticks_total", number=stats.late_ticks)
+        lost = {"missed tick": stats.late_ticks, "skipped tick": stats.spared_ticks,
+                "failed capture": stats.captures[Capture.FAILED],
+                "truncated stack": stats.samples - stats.stacks[StopReason.OUTERMOST]}  # fmt: skip
+        for reason, number in lost.items():
+            self.count("lost_total", f'{{reason="{reason}"}}', number)
+        for end, value in _pauses(stats.pauses).items():
+            self.count("stop_seconds", end, value)
+        self._last_slice, self._last_failure = {"": time.time()}, ""
+        self._due_s = time.monotonic() + self._patience_s
+
+    def failed(self, what: object) -> None:
+        """Count a slice that was lost."""
+        self.count("failures_total")
+        self._last_failure = str(what) or "out of memory"
+
+    def ask(self, wanted: Wanted) -> int:
+        """Ask for a profile; where another one is being recorded, return for how many seconds that is."""
+        with self._lock:
+            if self._wanted is not None:
+                return self._wanted.seconds
+            self._wanted = wanted
+        return 0
+
+    def why_unhealthy(self) -> str:
+        """Return why no slice was closed in time; "" if one was."""
+        late_s = time.monotonic() - self._due_s
+        if late_s <= 0:
+            return ""
+        why = self._last_failure or "the loop does not go on"
+        return f"no slice was closed for {self._patience_s + late_s:.0f} s: {why}"
+
+    def metrics(self, prefix: str = "") -> str:
+        """Return the counts as Prometheus text; `prefix` is that of the names of this process."""
+        values: dict[str, dict[str, float]] = {
+            **self._counts,
+            "sfsample_targets": {"": self.targets},
+            "sfsample_last_slice_timestamp_seconds": self._last_slice,
+            "process_cpu_seconds_total": {"": time.process_time()},
+            "process_resident_memory_bytes": {"": _resident_bytes()},
+            "process_open_fds": {"": len(os.listdir("/proc/self/fd"))},
+        }
+        for metrics in self._of_sinks:
+            values |= metrics()
+        lines = []
+        for name, text in _HELP.items():
+            shown = f"{prefix}{name}" if name.startswith("process_") else name
+            lines += [f"# HELP {shown} {text}", f"# TYPE {shown} {_kind(name)}"]
+            lines += [f"{shown}{end} {number}" for end, number in dict(values.get(name, {})).items()]
+        return "\n".join([*lines, ""])
+
+
+def _kind(name: str) -> str:
+    if name.endswith("_total"):
+        return "counter"
+    return "histogram" if name == "sfsample_stop_seconds" else "gauge"
+
+
+def _pauses(pauses: Pauses) -> dict[str, float]:
+    """Return the rows of a histogram, by the end of their names."""
+    rows = {f'_bucket{{le="{limit_s}"}}': pauses.up_to(round(limit_s * 1e9)) for limit_s in _PAUSES_S}
+    return {**rows, '_bucket{le="+Inf"}': pauses.count, "_count": pauses.count, "_sum": pauses.total / 1e9}
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

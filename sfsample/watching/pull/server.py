@@ -1,0 +1,238 @@
+"""Answers HTTP requests for `watch --listen`, and refuses whatever a profiler's client does not send.
+
+http.server parses, but sees no more than a head of bounded size that came in bounded time.  A web page must
+not reach this port through the user's browser: a name in `Host` that was not allowed may have been rebound
+(DNS), and `Origin` and `Sec-Fetch-Site` say that another site asks.  Each connection has one answer.
+
+A thread of the server holds the interpreter while it computes, which would lengthen a pause of the target: it
+computes only while no target thread is held (SUSPEND_LOCK), and waits and sends at any time.
+"""
+
+import hmac
+import logging
+import re
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from io import BytesIO
+from socketserver import TCPServer, ThreadingMixIn
+from typing import NamedTuple
+from urllib.parse import parse_qsl
+
+from sfsample.core.checkpoint import SUSPEND_LOCK
+from sfsample.core.printable import printable
+from sfsample.recording.options import Mode
+from sfsample.watching.pull.door import Door, Wanted
+
+_MAX_HEAD = 8192  # bytes of the request line and all headers
+_HEAD_S = 5.0  # for these to arrive
+_SEND_S = 10.0  # for a client to take an answer
+_MAX_CONNECTIONS = 32
+_POLL_S = 0.1  # between two looks whether the client is there
+_MAX_HOLD_S = 1.0  # that an answer waits for target threads to be released
+_MAX_SECONDS, _USUAL_SECONDS, _MAX_RATE_HZ = 120, "30", 1000  # 30 is that of Go's net/http/pprof
+_MODES: dict[str, Mode] = {"cpu": "cpu", "wall": "wall"}
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_ALWAYS = (("Cache-Control", "no-store"), ("Connection", "close"), ("X-Content-Type-Options", "nosniff"))
+_log = logging.getLogger("sfsample.watching")
+
+
+class Answer(NamedTuple):
+    """What is sent."""
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[str, str], ...]
+
+
+class Refusal(Exception):  # noqa: N818 - reads as what happened
+    """The request is refused, with this answer."""
+
+    def __init__(self, status: int, why: str, *headers: tuple[str, str]) -> None:
+        super().__init__(why)
+        self.answer = _line(status, why, *headers)
+
+
+class Server(ThreadingMixIn, TCPServer):
+    """One thread accepts, and each connection has one; `free` counts those that may be served now.
+
+    `server_close` waits for them, which is seconds at most, as they have limits.
+    `token` is what a request needs, if any, and `hosts` are the names in `Host`, beside the address.
+    """
+
+    allow_reuse_address = True
+    request_queue_size = 64
+
+    def __init__(
+        self, where: str | tuple[str, int], door: Door, token: bytes | None, hosts: Iterable[str]
+    ) -> None:
+        if isinstance(where, str):
+            self.address_family = socket.AF_UNIX
+        elif ":" in where[0]:
+            self.address_family = socket.AF_INET6
+        self.door, self.token, self.hosts = door, token, [name.lower() for name in hosts]
+        self.free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        super().__init__(where, _Handler)  # type: ignore[arg-type]  # typeshed knows no AF_UNIX here
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - socketserver's
+        """Log what failed; neither the client nor the terminal gets a traceback."""
+        _log.debug("answering a request failed", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Serves one connection: reads a head, answers."""
+
+    server: Server
+    command = ""  # of a request that was not parsed
+
+    def handle(self) -> None:
+        """Answer; a client that is slow, or does not take the answer, is left."""
+        with suppress(OSError):
+            if not self.server.free.acquire(blocking=False):
+                self._send(_line(503, "too many connections", ("Retry-After", "1")))
+                return
+            try:
+                self._serve()
+            finally:
+                self.server.free.release()
+
+    def _serve(self) -> None:
+        try:
+            found = self._answer_between_stops(self._read_head())
+            answer = self._wait_for(found) if isinstance(found, Wanted) else found
+        except Refusal as refusal:
+            answer = refusal.answer
+        if answer is not None:
+            self._send(answer)
+
+    def _read_head(self) -> bytes:
+        """Return the request line and the headers.  Raises OSError where they do not come in time."""
+        until_s, data = time.monotonic() + _HEAD_S, b""
+        while b"\r\n\r\n" not in data:
+            if len(data) == _MAX_HEAD:
+                raise Refusal(431, "the request is too large")
+            self.connection.settimeout(max(0.0, until_s - time.monotonic()))
+            part = self.connection.recv(_MAX_HEAD - len(data))
+            if not part:
+                raise ConnectionAbortedError
+            data += part
+        return data
+
+    def _answer_between_stops(self, head: bytes) -> Answer | Wanted:
+        """Compute an answer while no target thread is held, and let none be stopped meanwhile."""
+        is_locked = SUSPEND_LOCK.acquire(timeout=_MAX_HOLD_S)
+        try:
+            return self._answer(head)
+        finally:
+            if is_locked:
+                SUSPEND_LOCK.release()
+
+    def _answer(self, head: bytes) -> Answer | Wanted:
+        self.rfile = BytesIO(head)
+        self.raw_requestline = self.rfile.readline()
+        if not self.parse_request() or self.headers.defects:  # a defect can hide the headers behind it
+            raise Refusal(400, "the request is malformed")
+        self._check()
+        path, _, query = self.path.partition("?")
+        match path:
+            case "/debug/pprof/profile":
+                return self._ask(_wanted(query))
+            case "/metrics":
+                kind = ("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                return Answer(200, self.server.door.metrics().encode(), (kind,))
+            case "/healthz":
+                why = self.server.door.why_unhealthy()
+                return _line(503 if why else 200, why or "ok")
+        raise Refusal(404, "there are /debug/pprof/profile?seconds=N, /metrics and /healthz")
+
+    def _ask(self, wanted: Wanted) -> Answer | Wanted:
+        if self.command == "HEAD":
+            return _profile_answer(b"")
+        if busy_s := self.server.door.ask(wanted):
+            raise Refusal(503, "another profile is being recorded", ("Retry-After", str(busy_s)))
+        return wanted
+
+    def _check(self) -> None:
+        """Refuse other methods, browsers that act for another site, and clients without the token."""
+        if self.command not in ("GET", "HEAD"):
+            raise Refusal(405, "only GET and HEAD", ("Allow", "GET, HEAD"))
+        self._check_host()
+        site = self.headers.get("Sec-Fetch-Site", "none")
+        if "Origin" in self.headers or site not in ("none", "same-origin"):
+            raise Refusal(403, "requests of web pages are refused")
+        if (token := self.server.token) is not None:
+            given = self.headers.get("Authorization", "").encode("utf-8", "replace")
+            if not hmac.compare_digest(given, b"Bearer " + token):
+                raise Refusal(401, "this needs Authorization: Bearer TOKEN", ("WWW-Authenticate", "Bearer"))
+
+    def _check_host(self) -> None:
+        if self.server.address_family == socket.AF_UNIX:  # no browser gets here
+            return
+        address = self.connection.getsockname()[0]
+        itself = f"[{address}]" if ":" in address else address
+        names = [re.sub(r":\d+$", "", name.lower()) for name in self.headers.get_all("Host", ())]
+        if len(names) != 1 or names[0] not in (*_LOOPBACK, itself, *self.server.hosts):
+            raise Refusal(403, "this Host is not allowed; sfsample watch --listen-host NAME allows it")
+
+    def _wait_for(self, wanted: Wanted) -> Answer | None:
+        """Return the profile; None where the client has gone, which ends the recording.
+
+        A client that has only ended its own side of the connection counts as gone.
+        """
+        poller = select.poll()
+        poller.register(self.connection, select.POLLRDHUP)
+        while not wanted.ended.wait(_POLL_S):
+            if poller.poll(0):
+                wanted.gone = True
+                return None
+            if self.server.door.has_ended:  # after the profile, if that was recorded
+                break
+        return _profile_answer(wanted.data) if wanted.data else _line(503, wanted.failure or "sfsample ends")
+
+    def _send(self, answer: Answer) -> None:
+        self.server.door.count("http_responses_total", f'{{code="{answer.status}"}}')
+        self.request_version = "HTTP/1.0"  # http.server sends no head to a client of HTTP/0.9
+        self.connection.settimeout(_SEND_S)
+        self.send_response_only(answer.status)
+        for name, value in (*answer.headers, *_ALWAYS, ("Content-Length", str(len(answer.body)))):
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """Refuse what http.server refuses, in a line without its words, which quote the request."""
+        raise Refusal(code, HTTPStatus(code).phrase)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def _line(status: int, text: str, *headers: tuple[str, str]) -> Answer:
+    data = f"{printable(text)}\n".encode()
+    return Answer(status, data, (("Content-Type", "text/plain; charset=utf-8"), *headers))
+
+
+def _profile_answer(data: bytes) -> Answer:
+    return Answer(200, data, (("Content-Type", "application/octet-stream"),))
+
+
+def _wanted(query: str) -> Wanted:
+    """Return what the parameters ask for."""
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    if not given.keys() <= {"seconds", "mode", "rate"}:
+        raise Refusal(400, "parameters are seconds, mode and rate; targets are those of the watch")
+    seconds, mode, rate = given.get("seconds", _USUAL_SECONDS), given.get("mode"), given.get("rate")
+    if not re.fullmatch("[0-9]{1,3}", seconds) or not 1 <= int(seconds) <= _MAX_SECONDS:
+        raise Refusal(400, f"seconds is a whole number from 1 to {_MAX_SECONDS}")
+    if mode is not None and mode not in _MODES:
+        raise Refusal(400, "mode is cpu or wall")
+    if rate is not None and not (_NUMBER.fullmatch(rate) and 0.1 <= float(rate) <= _MAX_RATE_HZ):
+        raise Refusal(400, f"rate is a number from 0.1 to {_MAX_RATE_HZ}, samples per second")
+    return Wanted(int(seconds), _MODES.get(mode or ""), None if rate is None else float(rate))

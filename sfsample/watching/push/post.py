@@ -1,0 +1,63 @@
+"""Sends one request, in bounded time, and reads a bounded answer; redirects are not followed."""
+
+import signal
+import time
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import NamedTuple
+
+from sfsample import __version__
+from sfsample.watching.push.backend import Backend
+
+_MAX_ANSWER = 64 << 10  # bytes
+_TOTAL_S = 30.0  # to connect, send, and read the answer
+_MAX_WAIT_S = 3600.0
+_MAX_SHOWN = 200  # characters of a refusal
+
+
+class Answer(NamedTuple):
+    """The status, the begin of a refusal, and for how long the backend wants to be left alone."""
+
+    status: int
+    refusal: bytes
+    wait_s: float
+
+
+def post(backend: Backend, body: bytes, headers: dict[str, str]) -> Answer:
+    """Send a request; only the main thread can do it.  Raises OSError."""
+    connection = (HTTPSConnection if backend.is_tls else HTTPConnection)(backend.host, backend.port)
+    signal.signal(signal.SIGALRM, _expire)
+    signal.setitimer(signal.ITIMER_REAL, _TOTAL_S)
+    try:
+        connection.request("POST", backend.path, body, {"User-Agent": f"sfsample/{__version__}", **headers})
+        answer = connection.getresponse()
+        refusal = answer.read(_MAX_ANSWER) if answer.status >= 300 else b""
+    except (HTTPException, ValueError) as failure:  # http.client raises ValueError at some garbage
+        raise OSError(str(failure) or type(failure).__name__) from None
+    else:
+        return Answer(answer.status, refusal, _wait_s(answer.headers.get("Retry-After", "")))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        connection.close()
+
+
+def _wait_s(text: str) -> float:
+    """Return the seconds that Retry-After asks for: a number, or until a date (RFC 9110, 10.2.3)."""
+    if text.isascii() and text.isdecimal():
+        return min(float(text[:9]), _MAX_WAIT_S)
+    with suppress(ValueError):
+        return min(max(0.0, parsedate_to_datetime(text).timestamp() - time.time()), _MAX_WAIT_S)
+    return 0.0
+
+
+def without_secrets(refusal: bytes, headers: dict[str, str]) -> str:
+    """Return the begin of a refusal, without what came out of the file of credentials."""
+    text = refusal.decode("utf-8", "replace")
+    for secret in sorted(" ".join(headers.values()).split(), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return " ".join(text.split())[:_MAX_SHOWN]
+
+
+def _expire(*_: object) -> None:
+    raise TimeoutError(f"it took longer than {_TOTAL_S:.0f} s")

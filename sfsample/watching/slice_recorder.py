@@ -1,0 +1,214 @@
+"""Records a slice of `watch`, names it, and hands it to the sinks, which learn of the times without one, too.
+
+A sink that fails loses its slice; the others get theirs.  A failure that lasts is said once.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from sfsample import api
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import StopReason
+from sfsample.errors import NoSpace, NoSuchProcess, SfsampleError
+from sfsample.history.facts import Slice
+from sfsample.recording.options import RecordOptions
+from sfsample.recording.profile import Profile
+from sfsample.recording.result import check_result
+from sfsample.recording.stats import Stats
+from sfsample.recording.summary import missing_name_lines, no_sample_lines
+from sfsample.report.formats import FORMATS
+from sfsample.report.report import SECONDS
+from sfsample.report.services import by_service
+from sfsample.symbolize.symbolizer import Symbolizer
+from sfsample.symbolize.with_names import with_names
+from sfsample.watching.options import WatchOptions
+from sfsample.watching.program import Program
+from sfsample.watching.pull.door import Door
+from sfsample.watching.sd_notify import notify
+from sfsample.watching.sinks import Sink
+from sfsample.watching.trouble import Trouble
+
+_MIN_GAP_S = 1.0  # what it takes to write a slice before the next one begins is no gap
+_LATE = "sfsample was late, or answered a request or a trigger, or the clock was set"
+_MIN_LEFT = 0.25  # of --max-overhead: so much is for samples, whatever the rest costs
+_MIN_PASSED_S = 1.0  # between two slices; the first comes at once, after a start that costs more than a slice
+
+
+class SliceRecorder:
+    """What is kept from one slice to the next: the sinks, the gap that goes on, and what has been said.
+
+    `target` is what the flags name.  While `may_fail` is set, a failure ends the watch, but for a full disk.
+    """
+
+    def __init__(self, options: WatchOptions, program: Program, door: Door, target: str,
+                 sinks: Sequence[Sink]) -> None:  # fmt: skip
+        self._options, self._program, self._door, self._target = options, program, door, target
+        self._say = program.say
+        self.may_fail = True
+        self.has_kept = False  # the last slice: one of the sinks has it
+        self._sinks = [(sink, Trouble(self._say, "slices are lost until then")) for sink in sinks]
+        self._lost = Trouble(self._say, "slices are lost until then")
+        self._reported: set[str] = set()  # missing names, and why there was no sample
+        self._share = Share(options.record.max_overhead or 1.0)
+        self._gap: tuple[float, str] | None = None  # when the gap that goes on has begun, and why
+
+    def prepare(self) -> None:
+        """Find out whether the sinks can keep slices."""
+        for sink, lost in self._sinks:
+            self._attempt(sink.prepare, lost)
+
+    def close(self) -> None:
+        """Close the sinks, as the watch ends."""
+        if self._gap and self._gap[1] != _LATE:  # else only the last slice was written
+            self._end_gap(time.time())
+        for sink, _ in self._sinks:
+            sink.close()
+        for trouble in (self._lost, *(lost for _, lost in self._sinks)):
+            if slices := trouble.over():
+                self._say(f"the last {_count(slices, 'slice')} could not be written")
+
+    def record(self, pids: list[int], slice_s: float, should_stop: Callable[[], bool],
+               options: RecordOptions | None) -> Stats:  # fmt: skip
+        """Record a slice; keep it if it has a sample.  `options` are those that this slice has instead."""
+        share = self._share.left()
+        options = options or replace(self._options.record, max_overhead=share)
+        self.has_kept = False
+        profile = Profile(options.rate, timeline=FORMATS[self._options.files.format].timeline)
+        api.record(
+            pids, slice_s, options, should_stop=should_stop, profile=profile, tell=self._program.tell,
+            all_of=bool(self._options.target.pid),  # others come and go
+        )  # fmt: skip
+        stats, begin_s = profile.stats, profile.started_ns / 1e9
+        self._share.sampled_s = stats.sampler_cpu_s
+        if why_empty := _why_empty(stats, pids):
+            self.begin_gap(begin_s, f"no sample: {why_empty[0]}")
+            self._say_empty(stats, *why_empty)
+        else:
+            self._end_gap(begin_s)
+            self._keep(profile, begin_s)
+        end_s = begin_s + stats.duration_s
+        if stats.ended_by == "target":
+            self.begin_gap(end_s, "the target ended")
+        elif self._options.slice_s == self._options.every:
+            self.begin_gap(end_s, _LATE)
+        self._door.closed(stats)
+        return stats
+
+    def failed(self, failure: Exception, lost: Trouble | None = None) -> None:
+        """Say that a slice is lost.  Raises the failure where it ends the watch."""
+        if self.may_fail and not isinstance(failure, NoSpace):
+            raise failure
+        what = str(failure) or "out of memory"
+        self._door.failed(what)
+        (lost or self._lost).met(what, *getattr(failure, "help", ()))
+
+    def _attempt(self, work: Callable[[], str | None], lost: Trouble) -> str | None:
+        """Return what `work` returns; None where it fails, which is said."""
+        try:
+            return work()
+        except (SfsampleError, OSError, MemoryError) as failure:
+            self.failed(failure, lost)
+            return None
+
+    def _say_empty(self, stats: Stats, why: str, *details: str) -> None:
+        """Say why there is no slice; say what would give one only once."""
+        details = tuple(line for line in details if line not in self._reported)
+        self._reported.update(details)
+        if not self._options.quiet:
+            self._say(f"no file: no sample in {stats.duration_s:.1f} s: {why}", *stats.failure, *details)
+
+    def _keep(self, profile: Profile, begin_s: float) -> None:
+        """Hand a slice to the sinks, and print its outcome."""
+        options, stats = self._options, profile.stats
+        symbolizer = api.symbolizer(profile, self._program.symbols)
+        report = with_names(lambda: api.named(profile, symbolizer), symbolizer, self._program.should_stop)
+        report = report._replace(stats={**(report.stats or {}), SECONDS: profile.cpu_ms_by_second()})
+        whole = Slice(begin_s, begin_s + stats.duration_s, self._target, report)
+        is_one = options.target.name or options.target.unit
+        parts = [whole] if is_one else [whole._replace(service=name, report=part)
+                                        for name, part in by_service(report, profile)]  # fmt: skip
+        places = [self._attempt(partial(sink.add, whole, parts), lost) for sink, lost in self._sinks]
+        self.has_kept = any(places)
+        for place, (_, lost) in zip(places, self._sinks, strict=True):
+            if place is not None:
+                self._say_over(lost)
+        notify(f"STATUS={self._target}: {_outcome(stats)}")
+        self._say_over(self._lost)
+        if not options.quiet and self.has_kept:
+            missing = missing_name_lines(_unreported(symbolizer, self._reported), verbose=options.verbose)
+            self._say(f"{', '.join(filter(None, places))}: {_outcome(stats)}", *stats.failure, *missing)
+
+    def _say_over(self, lost: Trouble) -> None:
+        if slices := lost.over():
+            self._say(f"slices are written again: {_count(slices, 'slice')} lost")
+
+    def begin_gap(self, now_s: float, why: str) -> None:
+        """Note that there is no slice from now on; the first reason counts that says more than `_LATE`."""
+        began_s, first_why = self._gap or (now_s, _LATE)
+        self._gap = (began_s, why if first_why == _LATE else first_why)
+
+    def _end_gap(self, now_s: float) -> None:
+        """Tell the sinks of the time without a slice, which is over."""
+        begin_s, why = self._gap or (now_s, "")
+        self._gap = None
+        for sink, lost in self._sinks if now_s - begin_s > _MIN_GAP_S else ():
+            self._attempt(partial(sink.add_gap, self._target, begin_s, now_s, why), lost)
+
+
+class Share:
+    """The share of the time that is left for samples, of the one that the whole watch may take.
+
+    What the last slice has cost besides (to find and open processes, to name, to write) is taken off.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._began_s, self._cpu_s = time.monotonic(), time.process_time()  # of the last slice
+        self.sampled_s = 0.0  # CPU time that its samples have cost
+
+    def left(self) -> float:
+        """Return what the next slice may take, which begins now."""
+        now_s, cpu_s = time.monotonic(), time.process_time()
+        passed_s, besides_s = now_s - self._began_s, cpu_s - self._cpu_s - self.sampled_s
+        self._began_s, self._cpu_s, self.sampled_s = now_s, cpu_s, 0.0
+        besides = max(0.0, besides_s) / max(passed_s, _MIN_PASSED_S)
+        return max(self._share - besides, self._share * _MIN_LEFT)
+
+
+def _why_empty(stats: Stats, pids: list[int]) -> list[str]:
+    """Return why a slice has no sample, and what would give some; empty if it has one."""
+    if stats.samples:
+        return []
+    try:
+        check_result(stats, pids)
+    except NoSuchProcess:
+        raise
+    except SfsampleError as failure:
+        return [str(failure), *failure.help]
+    return list(no_sample_lines(stats)) if stats.taken_ticks else ["it ended before the first tick"]
+
+
+def _unreported(namer: Symbolizer, reported: set[str]) -> list[str]:
+    """Return missing names and unreadable files that are not in `reported`, and add them to it."""
+    causes = {f"{missing.where}: {missing.why}": str(missing) for missing in namer.missing_names()}
+    causes |= {problem: problem for problem in namer.problems}
+    new = [text for cause, text in causes.items() if cause not in reported]
+    reported.update(causes)
+    return new
+
+
+def _outcome(stats: Stats) -> str:
+    losses = [
+        (stats.late_ticks, "tick", " missed"),
+        (stats.spared_ticks, "tick", " skipped to stay below --max-overhead"),
+        (stats.captures[Capture.FAILED], "capture", " failed"),
+        (stats.samples - stats.stacks[StopReason.OUTERMOST], "stack", " truncated"),
+    ]
+    counts = [f"{_count(number, what)}{lost}" for number, what, lost in losses if number]
+    return ", ".join([_count(stats.samples, "sample"), *counts])
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

@@ -1,0 +1,87 @@
+"""What `watch` does when a trigger fires: it pins the last slices, takes a dump, looks closer for a while.
+
+The dump is made by `sfsample dump`, a child process: it needs memory and time for names, and may fail.  Only
+this user can read the files, as a dump has command lines, addresses and paths.
+"""
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from sfsample.errors import SfsampleError
+from sfsample.recording.options import RecordOptions
+from sfsample.watching.options import Keep, WatchOptions
+from sfsample.watching.sinks import Sink
+from sfsample.watching.slice_files import SliceFiles
+from sfsample.watching.triggers import Fired
+from sfsample.watching.trouble import Say
+
+_BEFORE_S = 120.0  # slices of this time before a trigger are pinned
+_CLOSER_S, _CLOSER_HZ = 30.0, 99.0  # how long, and how often a second, one looks afterwards
+_CLOSER_SHARE = 0.1  # of a CPU that samples may take meanwhile: with the usual 3 % few ticks would be left
+_MAX_DUMPS = 100  # of a target
+_MAX_PROCESSES = 20  # in a dump
+_PATIENCE_S = 60.0  # for the child, which then is killed; its targets go on
+_ENDED_WELL = (0, 5)  # 5: a thread could not be captured, which the dump says
+
+# records a slice of so many seconds; returns how many ticks a second it has taken, None: it is lost
+Record = Callable[[float, RecordOptions], float | None]
+DumpCommand = Callable[[Sequence[int], str], list[str]]  # of the child that dumps processes into a file
+
+
+class Response:
+    """Answers triggers; `files` are those of the dumps."""
+
+    def __init__(self, options: WatchOptions, files: SliceFiles, sinks: Sequence[Sink],
+                 dump_command: DumpCommand, say: Say) -> None:  # fmt: skip
+        self._options, self._files, self._sinks = options, files, sinks
+        self._dump_command, self._say = dump_command, say
+
+    def answer(self, fired: Fired, find: Callable[[], list[int]], record: Record) -> None:
+        """Pin, dump, record; say what came of it.
+
+        `find` returns the process ids, or raises SfsampleError.
+        """
+        usual, pinned = self._options.record, self._pin(fired)
+        try:
+            dump = f"dump in {self._dump(find())}"
+        except (SfsampleError, OSError) as failure:
+            dump = f"no dump: {failure}"
+        begin_s, hz = time.monotonic(), max(_CLOSER_HZ, usual.rate)
+        share = max(_CLOSER_SHARE, usual.max_overhead or 0.0)
+        labels = (*usual.labels, ("trigger", fired.name))
+        taken = record(_CLOSER_S, replace(usual, rate=hz, labels=labels, max_overhead=share))
+        length_s = time.monotonic() - begin_s
+        self._pin(fired)
+        if not self._options.quiet:
+            slices = f"{pinned} slice{'s' * (pinned != 1)}"
+            closer = f"{length_s:.0f} s at {taken or 0:.0f} of {hz:g} Hz"
+            closer = "no slice kept since" if taken is None else closer
+            self._say(f"{fired}: {slices} pinned, {closer}, {dump}")
+
+    def _dump(self, pids: Sequence[int]) -> str:
+        """Dump processes; return the path.  Raises SfsampleError, OSError."""
+        path = self._files.free_path()
+        try:
+            done = subprocess.run(self._dump_command(pids[:_MAX_PROCESSES], path), umask=0o077,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE, timeout=_PATIENCE_S, check=False)  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise SfsampleError(f"it took more than {_PATIENCE_S:.0f} s") from None
+        if done.returncode not in _ENDED_WELL:
+            said = done.stderr.decode("utf-8", "replace").partition("\n")[0]
+            raise SfsampleError(said.removeprefix("sfsample: ") or "it was ended")
+        keep_for = self._options.keep.of_history().keep_for
+        self._files.delete_old(path, Keep(keep=_MAX_DUMPS, keep_for=keep_for))
+        return path
+
+    def _pin(self, fired: Fired) -> int:
+        """Pin the slices of two minutes before a trigger, and those since; return how many."""
+        last_s, counts = _BEFORE_S + max(0.0, time.time() - fired.at_s), [0]
+        for sink in self._sinks:
+            try:
+                counts.append(sink.pin(last_s))
+            except (SfsampleError, OSError) as failure:
+                self._say(f"not pinned: {failure}", *getattr(failure, "help", ()))
+        return max(counts)

@@ -1,0 +1,11 @@
+"""Watches as `sfsample watch` makes them, not started."""
+
+from sfsample.cli.interrupt import Interrupt
+from sfsample.cli.parse import parse
+from sfsample.cli.watch import make_watch
+from sfsample.watching.loop import Watch
+
+
+def watch_of(*words: str) -> Watch:
+    """Return the watch of `sfsample watch WORDS`."""
+    return make_watch(parse(["watch", *words]), Interrupt())

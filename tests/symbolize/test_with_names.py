@@ -1,0 +1,68 @@
+"""No failure of naming costs a result, and a signal ends the look-up of names."""
+
+import signal
+import threading
+
+import pytest
+
+from sfsample.cli.interrupt import Interrupt
+from sfsample.symbolize.with_names import with_names
+
+
+class Namer:
+    why = ""
+
+    def give_up(self, why: str) -> None:
+        self.why = why
+
+
+@pytest.fixture
+def namer() -> Namer:
+    return Namer()
+
+
+def test_names_are_looked_up_once(namer: Namer) -> None:
+    calls: list[str] = []
+    with Interrupt() as interrupt:
+        assert with_names(lambda: calls.append(namer.why), namer, interrupt) is None
+    assert (calls, namer.why) == ([""], "")
+
+
+@pytest.mark.parametrize("failure", [OSError(12, "Cannot allocate memory"), MemoryError(), KeyError("x")])
+def test_failure_costs_names_and_is_reported(namer: Namer, failure: Exception) -> None:
+    def work() -> str:
+        if not namer.why:
+            raise failure
+        return "addresses"
+
+    with Interrupt() as interrupt:
+        assert with_names(work, namer, interrupt) == "addresses"
+    assert namer.why.startswith("the look-up of names failed: ")
+    assert type(failure).__name__ in namer.why
+
+
+def test_signal_ends_a_look_up_that_does_not_end(namer: Namer) -> None:
+    begun, never = threading.Event(), threading.Event()
+
+    def work() -> str:
+        if not namer.why:
+            begun.set()
+            never.wait()
+        return "addresses"
+
+    def interrupt_it() -> None:
+        begun.wait()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=interrupt_it).start()
+    with Interrupt() as interrupt:
+        assert with_names(work, namer, interrupt) == "addresses"
+    assert "ended by a signal" in namer.why
+    never.set()
+
+
+def test_a_recording_that_a_signal_has_ended_is_named(namer: Namer) -> None:
+    with Interrupt() as interrupt:
+        signal.raise_signal(signal.SIGINT)
+        assert with_names(lambda: "names", namer, interrupt) == "names"
+    assert not namer.why
