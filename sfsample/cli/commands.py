@@ -132,3 +132,4 @@ _ACTIONS = (
 )  # fmt: skip
 COMMANDS = {entry.name: entry for _, commands in GROUPS for entry in commands}
 ENTRIES = {**COMMANDS, **{entry.name: entry for entry in _ACTIONS}}  # with the actions of `history`
+NAMES = {entry.kind: name for name, entry in ENTRIES.items()}  # of commands, by their values

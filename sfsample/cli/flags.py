@@ -19,7 +19,6 @@ _INPUT = 'json of sfsample, folded or pprof; a directory of such files, or a pat
 
 
 def record_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `record`."""
     parser.usage = "sfsample [record] (PID... | -n NAME | -- COMMAND [ARG...]) [options]"
     _add_target(parser)
     _add_groups(parser)
@@ -36,7 +35,6 @@ def record_flags(parser: ArgumentParser) -> None:
 
 
 def dump_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `dump`."""
     parser.usage = "sfsample dump (PID... | -n NAME | --core CORE) [options]"
     _add_target(parser)
     _add_groups(parser)
@@ -65,7 +63,6 @@ def dump_flags(parser: ArgumentParser) -> None:
 
 
 def watch_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `watch`."""
     parser.usage = "sfsample watch (PID... | -n NAME | --unit UNIT | ...) [options]"
     _add_target(parser)
     _add_groups(parser)
@@ -114,7 +111,6 @@ def watch_flags(parser: ArgumentParser) -> None:
 
 
 def inspect_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `inspect`."""
     parser.usage = "sfsample inspect (ELF | -p PID | -n NAME) [options]"
     add = parser.add_argument
     add("elf", nargs="?", metavar="ELF", help="a program, library or object file")
@@ -126,14 +122,12 @@ def inspect_flags(parser: ArgumentParser) -> None:
 
 
 def doctor_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `doctor`."""
     parser.usage = "sfsample doctor [PID... | -n NAME] [options]"
     _add_target(parser)
     _add_json_output(parser)
 
 
 def top_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `top`."""
     parser.usage = "sfsample top (PID... | -n NAME) [options]"
     _add_target(parser)
     _add_groups(parser)
@@ -144,7 +138,6 @@ def top_flags(parser: ArgumentParser) -> None:
 
 
 def convert_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `convert`."""
     parser.usage = "sfsample convert INPUT... [-o OUTPUT] [options]"
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help=f"{_INPUT}; - is stdin")
@@ -163,7 +156,6 @@ def convert_flags(parser: ArgumentParser) -> None:
 
 
 def diff_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `diff`."""
     parser.usage = "sfsample diff BEFORE AFTER [options]"
     add = parser.add_argument
     add("inputs", nargs=2, metavar="BEFORE AFTER", help=_INPUT)
@@ -182,13 +174,11 @@ def history_flags(parser: ArgumentParser) -> None:
 
 
 def list_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `history list`."""
     _add_slices(parser)
     _add_json_output(parser)
 
 
 def show_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `history show`."""
     _add_slices(parser)
     _add_output(parser)
     add = parser.add_argument
@@ -200,7 +190,6 @@ def show_flags(parser: ArgumentParser) -> None:
 
 
 def export_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `history export`."""
     _add_slices(parser)
     _add_profile_output(parser)
     add = parser.add_argument
@@ -210,7 +199,6 @@ def export_flags(parser: ArgumentParser) -> None:
 
 
 def history_diff_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `history diff`."""
     add = _add_slices(parser, has_since=False)
     add("--with", type=when.when_or_build, dest="other", metavar="WHEN",
         help="compare with this time, or with the first --for of a build-id")  # fmt: skip
@@ -222,7 +210,6 @@ def history_diff_flags(parser: ArgumentParser) -> None:
 
 
 def prune_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `history prune`."""
     _add_history(parser)
     add = parser.add_argument
     add("--keep-for", type=values.age, metavar="TIME", help="delete what is older (default: {default})")
@@ -231,13 +218,11 @@ def prune_flags(parser: ArgumentParser) -> None:
 
 
 def check_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `history check`."""
     _add_history(parser)
     _add_output(parser)
 
 
 def push_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `history push`."""
     _add_history(parser)
     add = parser.add_argument
     add("--service", type=values.name_as_kept, metavar="NAME", help="of this service")
@@ -247,7 +232,6 @@ def push_flags(parser: ArgumentParser) -> None:
 
 
 def replay_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `replay`."""
     parser.usage = "sfsample replay FILE [options]"
     add = parser.add_argument
     add("file", metavar="FILE", help="a stack that `sfsample record --save-bad DIR` saved")
@@ -259,7 +243,6 @@ def replay_flags(parser: ArgumentParser) -> None:
 
 
 def service_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `service`."""
     parser.usage = "sfsample service (show | install) [options]"
     add = parser.add_argument
     add("action", choices=("show", "install"), help="print the systemd unit, or write it")
@@ -268,7 +251,6 @@ def service_flags(parser: ArgumentParser) -> None:
 
 
 def completion_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `completion`."""
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell to print it for")
 
 

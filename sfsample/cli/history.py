@@ -12,37 +12,17 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from sfsample.cli import options
 from sfsample.cli.diff import write_difference
-from sfsample.cli.options import (
-    CHOSEN_S,
-    HistoryCheck,
-    HistoryCommand,
-    HistoryDiff,
-    HistoryExport,
-    HistoryList,
-    HistoryPrune,
-    HistoryPush,
-    HistoryShow,
-    ProfileOutput,
-    SliceChoice,
-)
 from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import say, say_at
 from sfsample.cli.when import history_directory
 from sfsample.cli.written import open_result, say_written
 from sfsample.core.printable import printable_lines
 from sfsample.errors import SfsampleError
+from sfsample.history import questions
 from sfsample.history.facts import Gap, Selection, SliceFacts
-from sfsample.history.questions import (
-    answer,
-    choose,
-    compare,
-    contents,
-    count_text,
-    deploy,
-    missing_from,
-    time_text,
-)
+from sfsample.history.questions import count_text, time_text
 from sfsample.history.store import History
 from sfsample.report.caption import amounts, losses
 from sfsample.report.difference import count
@@ -58,7 +38,7 @@ _MAX_ROWS = 20  # functions in a table, unless verbose
 _MAX_VALUE = 60  # characters of a label, in a table
 
 
-def run(command: HistoryCommand) -> int:
+def run(command: options.HistoryCommand) -> int:
     """Do what was asked; return the exit code."""
     directory = history_directory(command.history)
     if not os.path.isdir(directory):
@@ -75,11 +55,11 @@ def run(command: HistoryCommand) -> int:
     return code
 
 
-def _selection(choice: SliceChoice) -> Selection:
+def _selection(choice: options.SliceChoice) -> Selection:
     """Return what the flags select."""
     begin_s, end_s = choice.since or 0.0, inf
     if choice.at is not None:
-        length_s = choice.length or CHOSEN_S
+        length_s = choice.length or options.CHOSEN_S
         begin_s = time.time() - length_s if choice.at == inf else choice.at
         end_s = begin_s + length_s
     return Selection(choice.service, begin_s, end_s, dict(choice.labels))
@@ -88,7 +68,7 @@ def _selection(choice: SliceChoice) -> Selection:
 # -- actions
 
 
-def _list(history: History, command: HistoryList) -> int:
+def _list(history: History, command: options.HistoryList) -> int:
     output, selection = Output(command.output.path), _selection(command.choice)
     slices, gaps = history.slices(selection), history.gaps(selection)
     if command.output.format == "json":
@@ -96,7 +76,7 @@ def _list(history: History, command: HistoryList) -> int:
                     "gaps": [_gap_json(gap) for gap in gaps]}  # fmt: skip
         output.write(json_text(document))
     else:
-        choose(history, selection, one_service=False)
+        questions.choose(history, selection, one_service=False)
         output.write(printable_lines(_table(slices, gaps)))
     return 0
 
@@ -137,12 +117,12 @@ def _cut(value: str) -> str:
     return value if len(value) <= _MAX_VALUE else f"{value[:_MAX_VALUE]}..."
 
 
-def _show(history: History, command: HistoryShow) -> int:
+def _show(history: History, command: options.HistoryShow) -> int:
     if command.output.format == "html":
         return _write(history, command.choice, command.output, quiet=command.quiet)
     output, selection = Output(command.output.path), _selection(command.choice)
-    slices, gaps = choose(history, selection), history.gaps(selection)
-    report = answer(selection, slices, history.report(selection))
+    slices, gaps = questions.choose(history, selection), history.gaps(selection)
+    report = questions.answer(selection, slices, history.report(selection))
     lines = _summary(slices, gaps, report, verbose=command.verbose)
     output.write(printable_lines(lines))
     return 0
@@ -174,64 +154,69 @@ def _functions(counts: Counter[str], total: int, *, verbose: bool) -> Iterator[s
         yield f"  and {len(counts) - len(shown)} more (-v shows all)"
 
 
-def _export(history: History, command: HistoryExport) -> int:
+def _export(history: History, command: options.HistoryExport) -> int:
     return _write(history, command.choice, command.output, quiet=command.quiet, lines=command.lines)
 
 
 def _write(
-    history: History, choice: SliceChoice, how: ProfileOutput, *, quiet: bool, lines: bool = False
+    history: History,
+    choice: options.SliceChoice,
+    how: options.ProfileOutput,
+    *,
+    quiet: bool,
+    lines: bool = False,
 ) -> int:
     """Write slices as one profile; return the exit code."""
     output, selection = Output(how.path), _selection(choice)
-    chosen = choose(history, selection)
+    chosen = questions.choose(history, selection)
     write: Callable[..., bytes] = FORMATS[how.format].write
     if how.format == "html":
         report, slices = history.time_line(selection)
         write = partial(html.write, time_line=slices)
     else:
         report = history.report(selection)
-    report = answer(selection, chosen, report)
+    report = questions.answer(selection, chosen, report)
     if lines:
         report = with_python_lines(report)
     if how.mark_python:
         report = with_python_marks(report)
     output.write(write(report, threads=how.threads))
-    for missing in missing_from(report):
+    for missing in questions.missing_from(report):
         say(f"warning: {missing}")
     say_written(how, output, quiet=quiet)
     open_result(how, output)
     return 0
 
 
-def _diff(history: History, command: HistoryDiff) -> int:
+def _diff(history: History, command: options.HistoryDiff) -> int:
     output, is_page = Output(command.output.path), command.output.format == "html"
-    compared = compare(history, _compared(history, command), keep_reports=is_page)
+    compared = questions.compare(history, _compared(history, command), keep_reports=is_page)
     return write_difference(command, output, compared.sides, compared.reports, compared.ordinary)
 
 
-def _compared(history: History, command: HistoryDiff) -> list[Selection]:
+def _compared(history: History, command: options.HistoryDiff) -> list[Selection]:
     """Return which slices are compared."""
-    choice, length_s = command.choice, command.choice.length or CHOSEN_S
+    choice, length_s = command.choice, command.choice.length or options.CHOSEN_S
     if command.deploy is not None:
         selection = Selection(choice.service, labels=dict(choice.labels))
-        before, after = deploy(history, selection, command.deploy, length_s)
+        before, after = questions.deploy(history, selection, command.deploy, length_s)
         say(f"deployed {time_text(after.begin_s)} UTC: build-id {before.build_id} -> {after.build_id}")
         return [before, after]
     before = _selection(choice)
     if isinstance(command.other, str):
         build = before._replace(begin_s=0.0, end_s=inf, build_id=command.other)
-        begin_s = choose(history, build)[0].begin_s
+        begin_s = questions.choose(history, build)[0].begin_s
         return [before, build._replace(begin_s=begin_s, end_s=begin_s + length_s)]
     return [before, _selection(replace(choice, at=command.other))]
 
 
-def _prune(history: History, command: HistoryPrune) -> int:
+def _prune(history: History, command: options.HistoryPrune) -> int:
     history.tidy(time.time(), command.retention.keep_for, command.retention.keep_bytes)
-    say(*contents(history))
+    say(*questions.contents(history))
     return 0
 
 
-def _check(history: History, command: HistoryCheck) -> int:
+def _check(history: History, command: options.HistoryCheck) -> int:
     findings = list(history.findings())
     number, count = len(findings), count_text(len(history.slices()))
     outcome = f"{number} problem{'' if number == 1 else 's'}" if number else "all of it is whole"
@@ -241,7 +226,7 @@ def _check(history: History, command: HistoryCheck) -> int:
     return 1 if findings else 0
 
 
-def _push(history: History, command: HistoryPush) -> int:
+def _push(history: History, command: options.HistoryPush) -> int:
     """Send what backends have not taken yet."""
     from sfsample.watching.push.backend import check_credentials
     from sfsample.watching.push.follow import follow  # http.client takes long to import
@@ -249,7 +234,7 @@ def _push(history: History, command: HistoryPush) -> int:
 
     service, push = command.service, command.push
     if service is not None:
-        choose(history, Selection(service))
+        questions.choose(history, Selection(service))
     pushers = [Pusher(history, backend, service, push.auth_file, say_at) for backend in push.backends]
     if command.follow:
         follow(pushers)
@@ -269,7 +254,8 @@ def _push_all(pusher: "Pusher") -> int:
     return 1 if lost or left else 0
 
 
-_ACTIONS: dict[type[HistoryCommand], Callable[[History, Any], int]] = {
-    HistoryList: _list, HistoryShow: _show, HistoryExport: _export, HistoryDiff: _diff,
-    HistoryPrune: _prune, HistoryCheck: _check, HistoryPush: _push,
+_ACTIONS: dict[type[options.HistoryCommand], Callable[[History, Any], int]] = {
+    options.HistoryList: _list, options.HistoryShow: _show, options.HistoryExport: _export,
+    options.HistoryDiff: _diff, options.HistoryPrune: _prune, options.HistoryCheck: _check,
+    options.HistoryPush: _push,
 }  # fmt: skip

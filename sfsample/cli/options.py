@@ -4,7 +4,7 @@ A field has the name of the flag's `dest`, and the default of the flag.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from sfsample.core.walk_limits import DEFAULT_ORDER, MAX_FRAMES
 from sfsample.dumping.options import DumpOptions
@@ -20,9 +20,7 @@ CHOSEN_S = 3600.0  # the time from --at on, without --for
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """The base of all."""
-
-    name: ClassVar[str]
+    """The base of all; each other command is that of its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +49,6 @@ class NameFlags(NameOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordCommand(Command):
-    """`sfsample record`."""
-
-    name = "record"
     target: Target = Target()
     program: tuple[str, ...] | None = None  # the words behind --
     options: RecordOptions = RecordOptions()
@@ -68,20 +63,14 @@ class RecordCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class TopCommand(Command):
-    """`sfsample top`; nothing shows labels."""
-
-    name = "top"
     target: Target = Target()
-    options: RecordOptions = RecordOptions(environ=False)
+    options: RecordOptions = RecordOptions(environ=False)  # nothing shows labels
     window: float = 5.0  # seconds
     names: NameFlags = NameFlags()
 
 
 @dataclass(frozen=True, kw_only=True)
 class DumpCommand(Command):
-    """`sfsample dump`."""
-
-    name = "dump"
     target: Target = Target()
     options: DumpOptions = DumpOptions()
     depth: int | None = None  # frames of each stack that are shown
@@ -106,9 +95,6 @@ class DumpCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class WatchCommand(Command):
-    """`sfsample watch`."""
-
-    name = "watch"
     options: WatchOptions = WatchOptions()
     names: NameFlags = NameFlags()
     history: str | None = None  # a directory
@@ -126,9 +112,6 @@ class WatchCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class InspectCommand(Command):
-    """`sfsample inspect`."""
-
-    name = "inspect"
     elf: str | None = None
     target: Target = Target()
     rows: bool = False
@@ -140,18 +123,12 @@ class InspectCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorCommand(Command):
-    """`sfsample doctor`."""
-
-    name = "doctor"
     target: Target = Target()
     output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertCommand(Command):
-    """`sfsample convert`."""
-
-    name = "convert"
     inputs: tuple[str, ...] = ()
     output: ProfileOutput = ProfileOutput()
     filter: tuple[str, ...] = ()  # regular expressions
@@ -183,9 +160,6 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class DiffCommand(Command):
-    """`sfsample diff`."""
-
-    name = "diff"
     inputs: tuple[str, ...] = ()  # two
     comparison: Comparison = Comparison()
     output: OutputOptions = OutputOptions()
@@ -194,8 +168,6 @@ class DiffCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryCommand(Command):
-    """An action of `sfsample history`."""
-
     history: str | None = None  # the directory
 
 
@@ -225,17 +197,11 @@ class _HistoryQuestion(HistoryCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryList(_HistoryQuestion):
-    """`sfsample history list`."""
-
-    name = "history list"
     output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryShow(_HistoryQuestion):
-    """`sfsample history show`."""
-
-    name = "history show"
     output: ProfileOutput = ProfileOutput()
     quiet: bool = False
     verbose: bool = False
@@ -243,9 +209,6 @@ class HistoryShow(_HistoryQuestion):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryExport(_HistoryQuestion):
-    """`sfsample history export`."""
-
-    name = "history export"
     output: ProfileOutput = ProfileOutput()
     lines: bool = False
     quiet: bool = False
@@ -253,9 +216,6 @@ class HistoryExport(_HistoryQuestion):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryDiff(_HistoryQuestion):
-    """`sfsample history diff`."""
-
-    name = "history diff"
     other: float | str | None = None  # a time, or a build-id
     deploy: str | None = None  # the begin of a build-id; "" is any
     comparison: Comparison = Comparison()
@@ -276,25 +236,16 @@ class HistoryDiff(_HistoryQuestion):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryPrune(HistoryCommand):
-    """`sfsample history prune`."""
-
-    name = "history prune"
     retention: Retention = Retention()
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryCheck(HistoryCommand):
-    """`sfsample history check`."""
-
-    name = "history check"
     path: str = "-"  # of the result
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryPush(HistoryCommand):
-    """`sfsample history push`."""
-
-    name = "history push"
     service: str | None = None
     push: Push = Push()
     follow: bool = False
@@ -307,9 +258,6 @@ class HistoryPush(HistoryCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayCommand(Command):
-    """`sfsample replay`."""
-
-    name = "replay"
     file: str = ""
     sysroot: str = ""
     steppers: tuple[str, ...] = DEFAULT_ORDER
@@ -322,9 +270,6 @@ class ReplayCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceCommand(Command):
-    """`sfsample service`."""
-
-    name = "service"
     action: str = ""  # show or install
     config: str = "/etc/sfsample/watch.toml"
     force: bool = False
@@ -332,7 +277,4 @@ class ServiceCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionCommand(Command):
-    """`sfsample completion`."""
-
-    name = "completion"
     shell: str = ""

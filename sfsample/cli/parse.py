@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sfsample import __version__
-from sfsample.cli.commands import COMMANDS, ENTRIES, GROUPS
+from sfsample.cli.commands import COMMANDS, ENTRIES, GROUPS, NAMES
 from sfsample.cli.flags import HISTORY_ACTIONS
 from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_flags
-from sfsample.cli.options import Command, WatchCommand
+from sfsample.cli.options import Command
 from sfsample.cli.values import pids
 from sfsample.cli.words import as_words as spelled
 from sfsample.cli.words import build, set_defaults
@@ -139,16 +139,10 @@ def _command(command: str, given: dict[str, Any], program: list[str] | None) -> 
     return built
 
 
-def parse_watch(words: list[str]) -> WatchCommand:
-    """Return the flags of `watch` that the words stand for."""
-    command = parse(["watch", *words])
-    assert isinstance(command, WatchCommand)  # noqa: S101 - our own invariant
-    return command
-
-
 def as_words(command: Command) -> list[str]:
     """Return the words that `parse` reads as this command."""
-    return spelled(command, _command_parser(command.name))
+    name = NAMES[type(command)]
+    return spelled(command, name, _command_parser(name))
 
 
 def _with_config(command: str, words: list[str]) -> list[str]:
@@ -195,7 +189,8 @@ def _check_target(command: str, given: Mapping[str, Any], program: list[str] | N
     if program is not None and (command != "record" or not program):
         raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
     ways = {"PID": "pid", "-n NAME": "name", **_OWN_WAYS.get(command, {})}
-    number = sum(bool(program if way == "program" else given[way]) for way in ways.values())
+    named = {**given, "program": program}
+    number = sum(named[way] not in (None, []) for way in ways.values())
     if number != 1 and (number or command != "doctor"):
         what = "more than one way to name the target" if number else "no process given"
         first, *_ = ENTRIES[command].examples

@@ -10,9 +10,9 @@ import shlex
 import sys
 from collections.abc import Iterator
 
-from sfsample.cli.options import ServiceCommand, WatchCommand
+from sfsample.cli.options import Command, ServiceCommand, WatchCommand
 from sfsample.cli.output_file import Output
-from sfsample.cli.parse import parse_watch
+from sfsample.cli.parse import parse
 from sfsample.cli.terminal import say
 from sfsample.errors import SfsampleError
 
@@ -73,9 +73,9 @@ WantedBy=multi-user.target
 
 def run(command: ServiceCommand) -> int:
     """Print the unit, or write it and say what to type next."""
-    config, watch = os.path.abspath(command.config), WatchCommand()
+    config, watch = os.path.abspath(command.config), Command()
     if command.action == "install" or os.path.exists(config):
-        watch = parse_watch(["--config", config])  # a mistake is found now, not by systemd
+        watch = parse(["watch", "--config", config])  # a mistake is found now, not by systemd
     text = unit(config, watch)
     if command.action == "show":
         Output("-").write(text)
@@ -91,19 +91,19 @@ def run(command: ServiceCommand) -> int:
     return 0
 
 
-def unit(config: str, watch: WatchCommand) -> str:
+def unit(config: str, watch: Command) -> str:
     """Return the unit that runs `sfsample watch --config CONFIG`; `watch`: what is in it."""
     command = shlex.join([sys.executable, "-m", "sfsample", "watch", "--config", config])
     return _UNIT.format(command=command.replace("%", "%%"), network="\n".join(_network(watch)))
 
 
-def _network(watch: WatchCommand) -> Iterator[str]:
+def _network(watch: Command) -> Iterator[str]:
     """Yield what lets it reach the backends of --push, or be reached through --listen, where it has these."""
-    push = watch.options.push
-    if not (push.backends or isinstance(watch.options.listen.address, tuple)):
+    options = watch.options if isinstance(watch, WatchCommand) else WatchCommand().options
+    if not (options.push.backends or isinstance(options.listen.address, tuple)):
         yield "RestrictAddressFamilies=AF_UNIX"
         yield "IPAddressDeny=any"
         return
     yield "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6"
-    if push.auth_file is not None:
-        yield f"LoadCredential=push-auth:{os.path.abspath(push.auth_file)}".replace("%", "%%")
+    if options.push.auth_file is not None:
+        yield f"LoadCredential=push-auth:{os.path.abspath(options.push.auth_file)}".replace("%", "%%")

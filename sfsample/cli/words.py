@@ -58,10 +58,10 @@ def set_defaults(parser: ArgumentParser, kind: type[Command]) -> None:
             action.help = str(action.help).replace("{default}", _spelled(action, usual[action.dest]))
 
 
-def as_words(command: Command, parser: ArgumentParser) -> list[str]:
-    """Return the words that `parse` reads as this command: those that differ from its defaults."""
+def as_words(command: Command, name: str, parser: ArgumentParser) -> list[str]:
+    """Return the words that `parse` reads as this command: its name, and what differs from its defaults."""
     given, usual = flat(command), defaults(type(command))
-    words, positional, program = command.name.split(), list[str](), given.pop("program", None)
+    words, positional, program = name.split(), list[str](), given.pop("program", None)
     for action in parser._actions:  # noqa: SLF001
         if action.dest in given and given[action.dest] != usual[action.dest]:
             spelled = _words(action, given[action.dest])

@@ -54,7 +54,7 @@ def spelled_seconds(value: float) -> str:
     """Spell a time, in the largest unit of which it is a whole number."""
     for unit in _SPELLED_UNITS:
         number = round(value / _UNITS_S[unit])
-        if number and number * _UNITS_S[unit] == value:
+        if number and number * _UNITS_S[unit] == value and f"{number}{unit}" != "1m":
             return f"{number}{unit}"
     return f"{value!r}s"
 
