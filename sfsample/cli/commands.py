@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sfsample.cli import flags, options
+from sfsample.cli import flags, history_flags, options
 
 
 class Entry(NamedTuple):
@@ -63,7 +63,7 @@ GROUPS = (
             ("diff a.json b.json -o diff.html", "the same as a flame graph"),
             ("diff monday/ tuesday/ --relative", "directories, merged; shares, whatever the load"),
         )),
-        Entry("history", options.HistoryCommand, flags.history_flags,
+        Entry("history", options.HistoryCommand, history_flags.history_flags,
               "look back at what `watch` has kept: list, show, export, compare", (
             ("history list --since 2h", "the slices of the last two hours"),
             ("history export --service redis --at -1h -o hour.html", "an hour as a flame graph"),
@@ -107,26 +107,26 @@ GROUPS = (
     )),
 )  # fmt: skip
 _ACTIONS = (
-    Entry("history list", options.HistoryList, flags.list_flags,
+    Entry("history list", options.HistoryList, history_flags.list_flags,
           "list slices, and times without slices", (
         ("history list --since 2h", "the slices of the last two hours"),)),
-    Entry("history show", options.HistoryShow, flags.show_flags,
+    Entry("history show", options.HistoryShow, history_flags.show_flags,
           "show which functions took the time", (
         ("history show --service redis --since 1h", "in the last hour"),)),
-    Entry("history export", options.HistoryExport, flags.export_flags,
+    Entry("history export", options.HistoryExport, history_flags.export_flags,
           "write slices as one profile", (
         ("history export --service redis --at -1h -o hour.html", "an hour as a flame graph"),)),
-    Entry("history diff", options.HistoryDiff, flags.history_diff_flags,
+    Entry("history diff", options.HistoryDiff, history_flags.diff_flags,
           "show what changed, and what is noise", (
         ("history diff --at 'yesterday 14:00' --with now", "an hour of yesterday with the last one"),
         ("history diff --service redis --deploy", "what the last new build has changed"))),
-    Entry("history prune", options.HistoryPrune, flags.prune_flags,
+    Entry("history prune", options.HistoryPrune, history_flags.prune_flags,
           "merge old slices, delete the oldest", (
         ("history prune --keep-for 30d", "what is older than 30 days"),)),
-    Entry("history check", options.HistoryCheck, flags.check_flags,
+    Entry("history check", options.HistoryCheck, history_flags.check_flags,
           "check that every slice can be read", (
         ("history check", "the exit code is 1 if one cannot"),)),
-    Entry("history push", options.HistoryPush, flags.push_flags,
+    Entry("history push", options.HistoryPush, history_flags.push_flags,
           "send slices to a profile store", (
         ("history push --push parca=http://127.0.0.1:7070", "those that it has not taken yet"),)),
 )  # fmt: skip

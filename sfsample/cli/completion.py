@@ -7,7 +7,7 @@ others.  It does not run sfsample while the user types.
 from collections.abc import Iterator
 
 from sfsample.cli.commands import COMMANDS, ENTRIES
-from sfsample.cli.flags import HISTORY_ACTIONS
+from sfsample.cli.history_flags import HISTORY_ACTIONS
 from sfsample.cli.options import CompletionCommand
 from sfsample.cli.output_file import Output
 from sfsample.cli.parse import FlagHelp, describe

@@ -4,17 +4,14 @@ Help and completion are both made from this description.  The default of a flag 
 command's value (`cli/options.py`) that has the name of its `dest`; "{default}" in a help text stands for it.
 """
 
-from argparse import Action, ArgumentParser, BooleanOptionalAction
-from collections.abc import Callable
+from argparse import ArgumentParser, BooleanOptionalAction
 
-from sfsample.cli import values, when
-from sfsample.cli.options import CHOSEN_S
+from sfsample.cli import values
 from sfsample.core import quantities
 from sfsample.core.python_view import PythonView
 from sfsample.report.suffixes import FORMATS
 
-HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check", "push")
-_TEXT_FORMAT = "format of the result (default: by the suffix of -o, else text)"
+TEXT_FORMAT = "format of the result (default: by the suffix of -o, else text)"
 _INPUT = 'json of sfsample, folded or pprof; a directory of such files, or a pattern ("2026-11-*.json")'
 
 
@@ -26,7 +23,7 @@ def record_flags(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("-d", "--duration", type=quantities.seconds, metavar="TIME",
         help="record for TIME: 10, 500ms, 2m (default: until Ctrl-C or the end of the target)")  # fmt: skip
-    _add_profile_output(parser)
+    add_profile_output(parser)
     add("--stats", metavar="FILE", help="write statistics as JSON to FILE; - is stderr")
     add("--save-bad", metavar="DIR",
         help="save incomplete stacks in DIR, for `sfsample replay`; the files contain stack "
@@ -58,7 +55,7 @@ def dump_flags(parser: ArgumentParser) -> None:
     add("--exe", metavar="FILE", help="with --core: the program, if its path has changed")
     add("--sysroot", metavar="DIR", help="with --core: search programs and libraries under DIR")
     _add_walking(parser)
-    _add_json_output(parser)
+    add_json_output(parser)
     _add_messages(parser)
 
 
@@ -78,8 +75,7 @@ def watch_flags(parser: ArgumentParser) -> None:
         "sfsample/history in XDG_STATE_HOME)")  # fmt: skip
     add("--no-history", action="store_true", help="keep no history: only files")
     add("--output-dir", metavar="DIR", help="write one file per slice to DIR")
-    add("-f", "--format", choices=FORMATS,
-        help="format of each file (default: {default})")  # fmt: skip
+    add("-f", "--format", choices=FORMATS, help="format of each file (default: {default})")
     add("--keep", type=values.positive, metavar="N", help="keep the newest N files, delete older ones")
     add("--keep-for", type=values.age, metavar="TIME",
         help="delete what is older than TIME: 12h, 7d, 4w (default: files never, history 90d)")  # fmt: skip
@@ -106,7 +102,7 @@ def watch_flags(parser: ArgumentParser) -> None:
         "loopback")  # fmt: skip
     add("--listen-host", action="append", dest="hosts", metavar="NAME",
         help="accept requests for host NAME too; repeatable")  # fmt: skip
-    _add_push(parser, "send the history, as it grows, to a profile store (docs/push.md)")
+    add_push(parser, "send the history, as it grows, to a profile store (docs/push.md)")
     _add_messages(parser)
 
 
@@ -117,14 +113,14 @@ def inspect_flags(parser: ArgumentParser) -> None:
     _add_target(parser, bare=False)
     add("--rows", action="store_true", help="show every function and row of SFrame")
     add("--verify", action="store_true", help="compare every SFrame row with .eh_frame")
-    _add_json_output(parser)
+    add_json_output(parser)
     _add_messages(parser)
 
 
 def doctor_flags(parser: ArgumentParser) -> None:
     parser.usage = "sfsample doctor [PID... | -n NAME] [options]"
     _add_target(parser)
-    _add_json_output(parser)
+    add_json_output(parser)
 
 
 def top_flags(parser: ArgumentParser) -> None:
@@ -141,7 +137,7 @@ def convert_flags(parser: ArgumentParser) -> None:
     parser.usage = "sfsample convert INPUT... [-o OUTPUT] [options]"
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help=f"{_INPUT}; - is stdin")
-    _add_profile_output(parser)
+    add_profile_output(parser)
     add("-t", "--threads", action="store_true", help="make name/TID the first frame: one root per thread")
     add("--filter", action="append", metavar="REGEX",
         help="keep stacks with a matching function or module; repeatable, then all must match")  # fmt: skip
@@ -159,76 +155,11 @@ def diff_flags(parser: ArgumentParser) -> None:
     parser.usage = "sfsample diff BEFORE AFTER [options]"
     add = parser.add_argument
     add("inputs", nargs=2, metavar="BEFORE AFTER", help=_INPUT)
-    _add_compared(parser)
-    _add_json_output(parser, ("text", "html", "json"),
+    add_compared(parser)
+    add_json_output(parser, ("text", "html", "json"),
                      "format of the result; html is a flame graph (default: by the suffix of -o, else "
                      "text)")  # fmt: skip
     add("-v", "--verbose", action="store_true", help="show every function that changed")
-
-
-def history_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `history`, whose actions have parsers of their own."""
-    parser.usage = f"sfsample history ({' | '.join(HISTORY_ACTIONS)}) [options]"
-    parser.add_argument("action", choices=HISTORY_ACTIONS, help="what to do")
-    _add_history(parser)
-
-
-def list_flags(parser: ArgumentParser) -> None:
-    _add_slices(parser)
-    _add_json_output(parser)
-
-
-def show_flags(parser: ArgumentParser) -> None:
-    _add_slices(parser)
-    _add_output(parser)
-    add = parser.add_argument
-    add("-f", "--format", choices=("text", "html"), help=_TEXT_FORMAT)
-    add("--open", action="store_true", help="open the result in a browser (html)")
-    add("-t", "--threads", action="store_true", help="make the thread the first frame (html)")
-    add("-q", "--quiet", action="store_true", help="do not say what was written")
-    add("-v", "--verbose", action="store_true", help="show all functions")
-
-
-def export_flags(parser: ArgumentParser) -> None:
-    _add_slices(parser)
-    _add_profile_output(parser)
-    add = parser.add_argument
-    add("-t", "--threads", action="store_true", help="make the thread the first frame")
-    add("--lines", action="store_true", help="print the line of Python functions that was executed")
-    add("-q", "--quiet", action="store_true", help="do not say what was written")
-
-
-def history_diff_flags(parser: ArgumentParser) -> None:
-    add = _add_slices(parser, has_since=False)
-    add("--with", type=when.when_or_build, dest="other", metavar="WHEN",
-        help="compare with this time, or with the first --for of a build-id")  # fmt: skip
-    add("--deploy", nargs="?", const="", type=when.build, metavar="BUILDID",
-        help="compare before and after the last change of the build-id (to BUILDID)")  # fmt: skip
-    _add_compared(parser)
-    _add_json_output(parser, ("text", "html", "json"))
-    parser.add_argument("-v", "--verbose", action="store_true", help="show every function that changed")
-
-
-def prune_flags(parser: ArgumentParser) -> None:
-    _add_history(parser)
-    add = parser.add_argument
-    add("--keep-for", type=values.age, metavar="TIME", help="delete what is older (default: {default})")
-    add("--keep-bytes", type=quantities.large_size, metavar="SIZE",
-        help="delete the oldest slices until SIZE is left (default: {default})")  # fmt: skip
-
-
-def check_flags(parser: ArgumentParser) -> None:
-    _add_history(parser)
-    _add_output(parser)
-
-
-def push_flags(parser: ArgumentParser) -> None:
-    _add_history(parser)
-    add = parser.add_argument
-    add("--service", type=values.name_as_kept, metavar="NAME", help="of this service")
-    _add_push(parser, "send slices of a minute to a profile store, each once")
-    add("--follow", action="store_true",
-        help="go on with new slices, until stdin, a pipe, ends, or Ctrl-C")  # fmt: skip
 
 
 def replay_flags(parser: ArgumentParser) -> None:
@@ -238,7 +169,7 @@ def replay_flags(parser: ArgumentParser) -> None:
     add("--sysroot", metavar="DIR", help="search programs and libraries under DIR")
     _add_unwinding(parser)
     _add_names(parser)
-    _add_json_output(parser)
+    add_json_output(parser)
     add("-q", "--quiet", action="store_true", help="print no progress")
 
 
@@ -257,33 +188,12 @@ def completion_flags(parser: ArgumentParser) -> None:
 # -- flags that several commands have
 
 
-def _add_history(parser: ArgumentParser) -> None:
-    parser.add_argument("--history", metavar="DIR",
-                        help="the directory (default: sfsample/history in XDG_STATE_HOME)")  # fmt: skip
-
-
-def _add_slices(parser: ArgumentParser, *, has_since: bool = True) -> Callable[..., Action]:
-    """Add which slices of a history; return what adds further flags to that group."""
-    _add_history(parser)
-    group = parser.add_argument_group("which slices (times: now, -2h, 14:00, 'yesterday 14:00', ISO 8601)")
-    add = group.add_argument
-    add("--service", type=values.name_as_kept, metavar="NAME", help="of this service")
-    add("--at", type=when.when, metavar="WHEN", help="from this time on")
-    add("--for", type=quantities.seconds, dest="length", metavar="TIME",
-        help=f"with --at: so long (default: {quantities.spelled_seconds(CHOSEN_S)})")  # fmt: skip
-    if has_since:
-        add("--since", type=when.since, metavar="TIME", help="of the last TIME (2h, 7d)")
-    add("--label", type=values.label, action="append", dest="labels", metavar="KEY=VALUE",
-        help="with this label; repeatable, then all")  # fmt: skip
-    return add
-
-
-def _add_output(parser: ArgumentParser) -> None:
+def add_output(parser: ArgumentParser) -> None:
     parser.add_argument("-o", "--output", dest="path", metavar="FILE",
                         help="write the result to FILE; - is stdout (default)")  # fmt: skip
 
 
-def _add_push(parser: ArgumentParser, title: str) -> None:
+def add_push(parser: ArgumentParser, title: str) -> None:
     """Add where slices are sent."""
     add = parser.add_argument_group(title).add_argument
     add("--push", type=values.push, action="append", dest="backends", metavar="KIND=URL",
@@ -293,7 +203,7 @@ def _add_push(parser: ArgumentParser, title: str) -> None:
         help="add the headers in FILE, such as `Authorization: Bearer TOKEN`")  # fmt: skip
 
 
-def _add_compared(parser: ArgumentParser) -> None:
+def add_compared(parser: ArgumentParser) -> None:
     """Add how to compare two profiles."""
     add = parser.add_argument
     add("--relative", action="store_true",
@@ -302,20 +212,20 @@ def _add_compared(parser: ArgumentParser) -> None:
         help="exit code 6 if a function grew by more than PERCENT, beyond noise")  # fmt: skip
 
 
-def _add_profile_output(parser: ArgumentParser) -> None:
-    _add_output(parser)
+def add_profile_output(parser: ArgumentParser) -> None:
+    add_output(parser)
     parser.add_argument("-f", "--format", choices=FORMATS,
                         help="format of the result (default: by the suffix of -o, else folded)")  # fmt: skip
     parser.add_argument("--mark-python", action="store_true", help="print Python functions as f_[p]")
     parser.add_argument("--open", action="store_true", help="open the result in a browser (html, svg)")
 
 
-def _add_json_output(parser: ArgumentParser, formats: tuple[str, ...] = ("text", "json"),
-                     what: str = _TEXT_FORMAT) -> None:  # fmt: skip
+def add_json_output(parser: ArgumentParser, formats: tuple[str, ...] = ("text", "json"),
+                     what: str = TEXT_FORMAT) -> None:  # fmt: skip
     add = parser.add_argument
     add("-f", "--format", choices=formats, help=what)
     add("--json", action="store_const", const="json", dest="format", help="short for -f json")
-    _add_output(parser)
+    add_output(parser)
 
 
 def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:

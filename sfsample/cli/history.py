@@ -229,8 +229,7 @@ def _check(history: History, command: options.HistoryCheck) -> int:
 def _push(history: History, command: options.HistoryPush) -> int:
     """Send what backends have not taken yet."""
     from sfsample.watching.push.backend import check_credentials
-    from sfsample.watching.push.follow import follow  # http.client takes long to import
-    from sfsample.watching.push.pusher import Pusher
+    from sfsample.watching.push.pusher import Pusher, follow  # http.client takes long to import
 
     service, push = command.service, command.push
     if service is not None:

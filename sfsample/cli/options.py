@@ -9,7 +9,7 @@ from typing import Literal
 from sfsample.core.walk_limits import DEFAULT_ORDER, MAX_FRAMES
 from sfsample.dumping.options import DumpOptions
 from sfsample.errors import UsageError
-from sfsample.history.retention import Retention
+from sfsample.history import Retention
 from sfsample.process.target import Target
 from sfsample.recording.options import RecordOptions
 from sfsample.symbolize.options import NameOptions

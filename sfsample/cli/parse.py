@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from sfsample import __version__
 from sfsample.cli.commands import COMMANDS, ENTRIES, GROUPS, NAMES
-from sfsample.cli.flags import HISTORY_ACTIONS
+from sfsample.cli.history_flags import HISTORY_ACTIONS
 from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_flags
 from sfsample.cli.options import Command
 from sfsample.cli.values import pids

@@ -11,11 +11,11 @@ from errno import EDQUOT, ENOSPC
 from typing import TypeVar
 
 from sfsample.errors import BadInput, NoSpace, SfsampleError
+from sfsample.history import RETENTION
 from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, read_gap
 from sfsample.history.files import Damaged, HistoryFile
 from sfsample.history.lock import lock
 from sfsample.history.paths import DAY_S, FileName, check_owner, file_names, files_set_aside, set_aside
-from sfsample.history.retention import RETENTION
 from sfsample.history.tiers import size_of, tidy
 from sfsample.report.budget import Budget
 from sfsample.report.formats import check_numbers

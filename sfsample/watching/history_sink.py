@@ -14,8 +14,8 @@ from sfsample.history.facts import Slice
 from sfsample.history.paths import DAY_S, file_names
 from sfsample.history.store import History
 from sfsample.history.tiers import size_of
+from sfsample.watching.program import Say
 from sfsample.watching.sinks import Metrics, Sink
-from sfsample.watching.trouble import Say
 
 _TIDY_INTERVAL_S = 3600.0
 _NICE = 19

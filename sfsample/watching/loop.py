@@ -19,7 +19,7 @@ from sfsample.process.load import LoadMeter
 from sfsample.recording.options import RecordOptions
 from sfsample.watching.history_sink import HistorySink
 from sfsample.watching.options import WatchOptions
-from sfsample.watching.program import Program
+from sfsample.watching.program import Program, Trouble
 from sfsample.watching.pull.door import Door
 from sfsample.watching.pull.requested import requested_profile
 from sfsample.watching.sd_notify import Watchdog, notify
@@ -28,7 +28,6 @@ from sfsample.watching.slice_files import FileSink, SliceFiles
 from sfsample.watching.slice_recorder import SliceRecorder
 from sfsample.watching.triggered import Response
 from sfsample.watching.triggers import Triggers
-from sfsample.watching.trouble import Trouble
 
 _MAX_SLEEP_S = 0.2  # then it asks again whether to stop
 _LOOK_S = 2.0  # between two look-ups of a target that is missing, or has ended

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sfsample.errors import UsageError
-from sfsample.history.retention import RETENTION, Retention
+from sfsample.history import RETENTION, Retention
 from sfsample.process.target import Target
 from sfsample.recording.options import RecordOptions
 

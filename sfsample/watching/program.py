@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sfsample.symbolize.options import SymbolOptions
-from sfsample.watching.triggered import DumpCommand
-from sfsample.watching.trouble import Say
+
+Say = Callable[..., None]  # prints what has happened, and lines with details
+DumpCommand = Callable[[Sequence[int], str], list[str]]  # of the child that dumps processes into a file
 
 
 class Program(NamedTuple):
@@ -19,3 +20,27 @@ class Program(NamedTuple):
     tidy: Sequence[str]  # the command of the child that tidies the history
     push: Sequence[str]  # that of the child that pushes it
     dump: DumpCommand
+
+
+class Trouble:
+    """A failure that may last for many slots: it is said when it begins, and when it changes.
+
+    `until_then` is a help line: what happens as long as it lasts.  With `once` no change is said.
+    """
+
+    def __init__(self, say: Say, until_then: str, *, once: bool = False) -> None:
+        self._say, self._until_then, self._once = say, f"{until_then}; this is said once", once
+        self._what = ""
+        self._slots = 0
+
+    def met(self, what: object, *help_lines: str) -> None:
+        """Note it for one slot."""
+        self._slots += 1
+        if str(what) != self._what and not (self._once and self._what):
+            self._what = str(what)
+            self._say(what, *help_lines, self._until_then)
+
+    def over(self) -> int:
+        """Return for how many slots it has lasted; it is over."""
+        slots, self._what, self._slots = self._slots, "", 0
+        return slots

@@ -24,11 +24,10 @@ from sfsample.report.services import by_service
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.symbolize.with_names import with_names
 from sfsample.watching.options import WatchOptions
-from sfsample.watching.program import Program
+from sfsample.watching.program import Program, Trouble
 from sfsample.watching.pull.door import Door
 from sfsample.watching.sd_notify import notify
 from sfsample.watching.sinks import Sink
-from sfsample.watching.trouble import Trouble
 
 _MIN_GAP_S = 1.0  # what it takes to write a slice before the next one begins is no gap
 _LATE = "sfsample was late, or answered a request or a trigger, or the clock was set"

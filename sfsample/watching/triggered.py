@@ -12,10 +12,10 @@ from dataclasses import replace
 from sfsample.errors import SfsampleError
 from sfsample.recording.options import RecordOptions
 from sfsample.watching.options import Keep, WatchOptions
+from sfsample.watching.program import DumpCommand, Say
 from sfsample.watching.sinks import Sink
 from sfsample.watching.slice_files import SliceFiles
 from sfsample.watching.triggers import Fired
-from sfsample.watching.trouble import Say
 
 _BEFORE_S = 120.0  # slices of this time before a trigger are pinned
 _CLOSER_S, _CLOSER_HZ = 30.0, 99.0  # how long, and how often a second, one looks afterwards
@@ -27,7 +27,6 @@ _ENDED_WELL = (0, 5)  # 5: a thread could not be captured, which the dump says
 
 # records a slice of so many seconds; returns how many ticks a second it has taken, None: it is lost
 Record = Callable[[float, RecordOptions], float | None]
-DumpCommand = Callable[[Sequence[int], str], list[str]]  # of the child that dumps processes into a file
 
 
 class Response:

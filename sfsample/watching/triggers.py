@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.quantities import any_size, large_size, refusal, seconds
-from sfsample.watching.trouble import Say
+from sfsample.watching.program import Say
 
 LOOK_S = 5.0
 _MAX_SHARE = 0.005  # of the time, that looks may cost

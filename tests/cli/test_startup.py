@@ -14,8 +14,8 @@ from tests.live.targets import states, wait_until
 
 HEAVY = {"elftools", "ptrace", "demangle", "subprocess", "json", "tempfile", "ctypes", "socket"}
 _OWN = """errors cli core core.python_view core.printable core.quantities core.walk_limits
-cli.parse cli.commands cli.flags cli.mistakes cli.options cli.terminal cli.values cli.when cli.words
-dumping dumping.options history history.retention process process.target recording recording.options report
+cli.parse cli.commands cli.flags cli.history_flags cli.mistakes cli.options cli.terminal cli.values cli.when
+cli.words dumping dumping.options history process process.target recording recording.options report
 report.suffixes symbolize symbolize.options watching watching.options"""
 OWN = {"sfsample", *(f"sfsample.{name}" for name in _OWN.split())}
 

@@ -10,9 +10,9 @@ from sfsample.cli import main
 from sfsample.cli.parse import parse
 from sfsample.cli.terminal import say_at
 from sfsample.errors import NoSpace, SfsampleError, UsageError
+from sfsample.history import Retention
 from sfsample.history.facts import Slice
 from sfsample.history.paths import file_names
-from sfsample.history.retention import Retention
 from sfsample.history.store import History
 from sfsample.watching import history_sink
 from sfsample.watching.history_sink import HistorySink

@@ -5,8 +5,8 @@ from unittest.mock import Mock
 import pytest
 
 from sfsample.watching import slice_recorder
+from sfsample.watching.program import Trouble
 from sfsample.watching.slice_recorder import SliceRecorder
-from sfsample.watching.trouble import Trouble
 from tests.builders.watches import watch_of
 
 

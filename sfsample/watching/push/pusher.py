@@ -7,22 +7,28 @@ Invariant: each slice that is not merged yet is sent, or counted as dropped, wha
 (tests/watching/push/test_push.py).
 """
 
+import os
 import random
+import signal
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from select import select
 
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.history.facts import SliceFacts
 from sfsample.history.files import HistoryFile
 from sfsample.history.paths import file_names
 from sfsample.history.store import History
+from sfsample.watching.program import Say, Trouble
 from sfsample.watching.push.backend import Backend, headers_for
 from sfsample.watching.push.encode import encode
 from sfsample.watching.push.mark import Mark
 from sfsample.watching.push.post import post, without_secrets
-from sfsample.watching.trouble import Say, Trouble
 
+_LOOK_S = 60.0  # between two looks for new slices, where no byte says that there is one
+_NICE = 19
 _LATER = (429, 502, 503, 504)
 _MAX_PAUSE_S = 300.0
 _MAX_RETRIES = 9  # of a slice at which the backend itself fails (500): the slice may be the reason
@@ -121,3 +127,30 @@ class Pusher:
     def _drop(self, reason: str, *why: str) -> None:
         self.mark.dropped[reason] += 1
         self._refused.met(f"{self.backend.text} does not take a slice: {reason}", *why)
+
+
+def follow(pushers: list[Pusher]) -> None:
+    """Send slices as they come, in the child of a watch, until stdin ends, and then the last ones.
+
+    It is a process of its own, because to encode a slice and to wait for a backend would hold the interpreter
+    while `watch` holds a thread of its target.  Its end is that of the pipe that is its stdin, so it goes
+    on for a moment after `watch`, whatever ends that.  What is no pipe does not end.
+    """
+    os.nice(_NICE)
+    pipe = [0] if stat.S_ISFIFO(os.fstat(0).st_mode) else []
+    if pipe:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd sends it to `watch` and to this at once
+    has_ended = False
+    while not has_ended:
+        for pusher in pushers:
+            if pusher.due_s <= time.monotonic():
+                pusher.push()
+        due_s = [pusher.due_s - time.monotonic() for pusher in pushers if pusher.due_s]
+        has_ended = _wait(pipe, min([_LOOK_S, *due_s]))
+    for pusher in pushers:
+        pusher.push()
+
+
+def _wait(pipe: list[int], seconds: float) -> bool:
+    """Wait for a byte, which says that there is a slice; return whether the pipe has ended."""
+    return bool(select(pipe, [], [], max(0.0, seconds))[0]) and not os.read(0, 1 << 16)

@@ -1,0 +1,95 @@
+"""Declares the flags of each action of `history`."""
+
+from argparse import Action, ArgumentParser
+from collections.abc import Callable
+
+from sfsample.cli import flags, values, when
+from sfsample.cli.options import CHOSEN_S
+from sfsample.core import quantities
+
+HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check", "push")
+
+
+def history_flags(parser: ArgumentParser) -> None:
+    """Add the flags of `history`, whose actions have parsers of their own."""
+    parser.usage = f"sfsample history ({' | '.join(HISTORY_ACTIONS)}) [options]"
+    parser.add_argument("action", choices=HISTORY_ACTIONS, help="what to do")
+    _add_history(parser)
+
+
+def list_flags(parser: ArgumentParser) -> None:
+    _add_slices(parser)
+    flags.add_json_output(parser)
+
+
+def show_flags(parser: ArgumentParser) -> None:
+    _add_slices(parser)
+    flags.add_output(parser)
+    add = parser.add_argument
+    add("-f", "--format", choices=("text", "html"), help=flags.TEXT_FORMAT)
+    add("--open", action="store_true", help="open the result in a browser (html)")
+    add("-t", "--threads", action="store_true", help="make the thread the first frame (html)")
+    add("-q", "--quiet", action="store_true", help="do not say what was written")
+    add("-v", "--verbose", action="store_true", help="show all functions")
+
+
+def export_flags(parser: ArgumentParser) -> None:
+    _add_slices(parser)
+    flags.add_profile_output(parser)
+    add = parser.add_argument
+    add("-t", "--threads", action="store_true", help="make the thread the first frame")
+    add("--lines", action="store_true", help="print the line of Python functions that was executed")
+    add("-q", "--quiet", action="store_true", help="do not say what was written")
+
+
+def diff_flags(parser: ArgumentParser) -> None:
+    add = _add_slices(parser, has_since=False)
+    add("--with", type=when.when_or_build, dest="other", metavar="WHEN",
+        help="compare with this time, or with the first --for of a build-id")  # fmt: skip
+    add("--deploy", nargs="?", const="", type=when.build, metavar="BUILDID",
+        help="compare before and after the last change of the build-id (to BUILDID)")  # fmt: skip
+    flags.add_compared(parser)
+    flags.add_json_output(parser, ("text", "html", "json"))
+    parser.add_argument("-v", "--verbose", action="store_true", help="show every function that changed")
+
+
+def prune_flags(parser: ArgumentParser) -> None:
+    _add_history(parser)
+    add = parser.add_argument
+    add("--keep-for", type=values.age, metavar="TIME", help="delete what is older (default: {default})")
+    add("--keep-bytes", type=quantities.large_size, metavar="SIZE",
+        help="delete the oldest slices until SIZE is left (default: {default})")  # fmt: skip
+
+
+def check_flags(parser: ArgumentParser) -> None:
+    _add_history(parser)
+    flags.add_output(parser)
+
+
+def push_flags(parser: ArgumentParser) -> None:
+    _add_history(parser)
+    add = parser.add_argument
+    add("--service", type=values.name_as_kept, metavar="NAME", help="of this service")
+    flags.add_push(parser, "send slices of a minute to a profile store, each once")
+    add("--follow", action="store_true", help="go on with new slices, until stdin, a pipe, ends, or Ctrl-C")
+
+
+def _add_history(parser: ArgumentParser) -> None:
+    parser.add_argument("--history", metavar="DIR",
+                        help="the directory (default: sfsample/history in XDG_STATE_HOME)")  # fmt: skip
+
+
+def _add_slices(parser: ArgumentParser, *, has_since: bool = True) -> Callable[..., Action]:
+    """Add which slices of a history; return what adds further flags to that group."""
+    _add_history(parser)
+    group = parser.add_argument_group("which slices (times: now, -2h, 14:00, 'yesterday 14:00', ISO 8601)")
+    add = group.add_argument
+    add("--service", type=values.name_as_kept, metavar="NAME", help="of this service")
+    add("--at", type=when.when, metavar="WHEN", help="from this time on")
+    add("--for", type=quantities.seconds, dest="length", metavar="TIME",
+        help=f"with --at: so long (default: {quantities.spelled_seconds(CHOSEN_S)})")  # fmt: skip
+    if has_since:
+        add("--since", type=when.since, metavar="TIME", help="of the last TIME (2h, 7d)")
+    add("--label", type=values.label, action="append", dest="labels", metavar="KEY=VALUE",
+        help="with this label; repeatable, then all")  # fmt: skip
+    return add
