@@ -12,8 +12,6 @@ from sfsample.report.report import ReportBuilder, ReportFrame, ReportThread
 from tests.browser.page import REPORT, ROW, TABLE_ROWS, Page
 from tests.builders.reports import compare, from_lines, full
 
-pytestmark = pytest.mark.extended
-
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 

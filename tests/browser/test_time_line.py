@@ -12,7 +12,6 @@ from tests.browser.chromium import Browser
 from tests.browser.page import Page
 from tests.builders.histories import MIDNIGHT_S, minute
 
-pytestmark = pytest.mark.extended
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 AT = "(({ x, y, width }) => [x, y, width])(document.getElementById('time').getBoundingClientRect())"
 
