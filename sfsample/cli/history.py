@@ -113,11 +113,11 @@ def _answer(selection: Selection, slices: list[SliceFacts], report: Report) -> R
         raise SfsampleError(f"no slice can be read: {_slices(len(slices))} of {slices[0].service}",
                             "sfsample history check shows what is wrong")  # fmt: skip
     missing = _missing(selection, slices, report)
-    return report._replace(stats={**(report.stats or {}), "missing": missing}) if missing else report
+    return report._replace(stats=report.stats.having(missing=missing)) if missing else report
 
 
 def _said_missing(report: Report) -> list[str]:
-    return [*(report.stats or {}).get("missing", ())]
+    return report.stats.texts("missing")
 
 
 def _selected(selection: Selection) -> str:

@@ -17,7 +17,7 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, chain
 from operator import sub
@@ -77,7 +77,7 @@ def unpack_columns(blob: bytes, stacks: int, budget: Budget) -> Columns:
     return [found, *weights]
 
 
-def pack_json(document: dict[str, Any]) -> bytes:
+def pack_json(document: Mapping[str, Any]) -> bytes:
     """Return a compressed document."""
     return zlib.compress(json_text(document).encode())
 

@@ -9,6 +9,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from sfsample.errors import BadInput
+from sfsample.recording.losses import coverage_of
 from sfsample.report.merge import sum_known
 from sfsample.report.report import CPU, WEIGHTS, Report
 
@@ -69,7 +70,7 @@ class SliceFacts(NamedTuple):
     @property
     def coverage(self) -> float | None:
         """The share of the CPU time that samples stand for; None: no CPU time was used."""
-        return min(1.0, self.cpu_sampled_ns / self.cpu_charged_ns) if self.cpu_charged_ns else None
+        return coverage_of(self.cpu_sampled_ns, self.cpu_charged_ns)
 
 
 class Selection(NamedTuple):
@@ -99,14 +100,15 @@ class Selection(NamedTuple):
 
 def facts_of(closed: Slice) -> SliceFacts:
     """Return the facts of a slice.  Raises BadInput where they are none that a history can keep."""
-    report, stats, target = closed.report, closed.report.stats or {}, closed.report.target or {}
-    known = (*report.weights, *((CPU,) if "cpu_charged_ns" in stats else ()))  # of an idle minute it is 0
+    report, stats, target = closed.report, closed.report.stats, closed.report.target or {}
+    known = (*report.weights, *((CPU,) if stats.has_cpu_time else ()))  # of an idle minute it is 0
     weights = tuple(name for name in WEIGHTS if name in known)
-    counts: dict[str, Any] = {name: stats.get(name) or 0 for name in _COUNTS}
+    counts: dict[str, Any] = {name: stats.number(name) for name in _COUNTS}
     facts = SliceFacts(
         "", float(closed.begin_s), float(closed.end_s), closed.service, report.labels or {},
-        target.get("build_id"), report.host, report.rate_hz, stats.get("mode"), weights,
-        report.duration_ns, report.total(), recorder=stats.get("recorder"), tier="1m", pinned=False, **counts,
+        target.get("build_id"), report.host, report.rate_hz, stats.text("mode"), weights,
+        report.duration_ns, report.total(), recorder=stats.text("recorder"), tier="1m", pinned=False,
+        **counts,
     )  # fmt: skip
     return read_facts("", as_row(facts))
 

@@ -25,8 +25,9 @@ from sfsample.history.facts import COLUMNS, Gap, Selection, SliceFacts, as_row, 
 from sfsample.history.paths import BESIDE, check_owner
 from sfsample.report.budget import Budget
 from sfsample.report.formats.profile_json import JsonValue
-from sfsample.report.merge import common, common_values, sum_known, sum_stats
-from sfsample.report.report import SECONDS, WEIGHTS, Report
+from sfsample.report.merge import common, common_values, sum_known
+from sfsample.report.report import WEIGHTS, Report
+from sfsample.report.stats import ReportStats, sum_stats
 from sfsample.report.time_line import TIME_UNIT_NS, Columns, TimeSlice, add_columns
 
 _VERSION = 3  # of the tables
@@ -36,7 +37,7 @@ _STEP = 1_000_000
 _MAX_VALUE_BYTES = 100 << 20
 _MAX_SLICES = 2_000_000  # of a file, that are read
 _SLICES = "slices"  # in the statistics of a sum: the numbers of its slices
-_Stacks = tuple[dict[str, Any], Columns]  # the statistics of a slice, and its columns
+_Stacks = tuple[ReportStats, Columns]  # the statistics of a slice, and its columns
 _MAX_PROBLEMS = 20  # of the statistics of a slice, that are kept
 _FACTS = ", ".join(name for name, *_ in COLUMNS)
 _TYPED_FACTS = ", ".join(f"{name} {kind}" for name, kind, _ in COLUMNS)
@@ -196,7 +197,7 @@ class HistoryFile:
         """Return one report of slices of one service that have the same weights."""
         return self._report(facts, *self.sums(facts))
 
-    def _report(self, facts: Sequence[SliceFacts], stats: dict[str, Any], columns: Columns) -> Report:
+    def _report(self, facts: Sequence[SliceFacts], stats: ReportStats, columns: Columns) -> Report:
         weights = facts[0].weights
         numbers, samples, *times = columns
         sums = [samples, *([time * TIME_UNIT_NS for time in column] for column in times)]
@@ -218,8 +219,8 @@ class HistoryFile:
         return self._sums(facts, [*self._parts(facts)])
 
     def _sums(self, facts: Sequence[SliceFacts], parts: Sequence[_Stacks]) -> _Stacks:
-        stats = sum_stats([found for found, _ in parts]) or {}
-        stats["problems"] = [*dict.fromkeys(map(str, stats["problems"]))][:_MAX_PROBLEMS]
+        stats = sum_stats(found for found, _ in parts)
+        stats = stats.having(problems=[*dict.fromkeys(stats.texts("problems"))][:_MAX_PROBLEMS])
         stacks = len(self.names(facts[0].service).stacks.rows)
         return stats, add_columns((columns for _, columns in parts), stacks)
 
@@ -229,7 +230,7 @@ class HistoryFile:
         for first in sorted(self.summed() & rest.keys()):
             with suppress(BadInput):  # its slices are there
                 stats, columns = self._stacks(-first, facts[0].service)
-                slices = {*JsonValue(stats).field(_SLICES).counts()}
+                slices = {*JsonValue(stats.document).field(_SLICES).counts()}
                 if slices <= rest.keys() and sum(columns[1]) == sum(rest[at].samples for at in slices):
                     yield stats, columns
                     for number in slices:
@@ -248,7 +249,7 @@ class HistoryFile:
         for each, (own, (numbers, *weights)) in zip(facts, parts, strict=True):
             placed = [[*map(place.__getitem__, numbers)], *weights]
             slices.append(
-                TimeSlice(*each[1:3], each.cpu_charged_ns, each.cpu_sampled_ns, placed, _seconds(own))
+                TimeSlice(*each[1:3], each.cpu_charged_ns, each.cpu_sampled_ns, placed, own.cpu_ms_by_second)
             )
         return self._report(facts, stats, columns), slices
 
@@ -263,7 +264,7 @@ class HistoryFile:
         stacks = len(self.names(service).stacks.rows)
         for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", number):
             columns = unpack_columns(blob, stacks, self._budget)
-            return unpack_json(stats, self._budget).plain_object(), columns
+            return ReportStats(unpack_json(stats, self._budget).plain_object()), columns
         raise BadInput(f"slice {number}: it has no stacks")
 
     def is_whole(self, facts: SliceFacts) -> bool:
@@ -286,18 +287,21 @@ class HistoryFile:
             self._run("INSERT INTO names (service, batch) VALUES (?, ?)", facts.service, batch)
         samples, *times = map(report.column, WEIGHTS)
         columns = (numbers, samples, *map(in_units, times))  # threads that differ by their ids alone are one
-        stats = sum_stats([report.stats or {}]) or {}
-        stats["problems"] = [str(text) for text in stats["problems"][:_MAX_PROBLEMS]]
-        stats[SECONDS] = (report.stats or {}).get(SECONDS) or []  # merged slices have none
+        stats = sum_stats([report.stats]).having(
+            problems=report.stats.texts("problems")[:_MAX_PROBLEMS],
+            cpu_ms_by_second=report.stats.cpu_ms_by_second,  # merged slices have none
+        )
         self._insert(facts, stats, add_columns([columns], len(names.stacks.rows)))
 
-    def _insert(self, facts: SliceFacts, stats: dict[str, Any], columns: Columns) -> None:
+    def _insert(self, facts: SliceFacts, stats: ReportStats, columns: Columns) -> None:
         row = as_row(facts)
         number = self._run(f"INSERT INTO slice ({_FACTS}) VALUES ({', '.join('?' * len(row))})", *row)  # noqa: S608
         self._insert_stacks(number, stats, columns)
 
-    def _insert_stacks(self, number: int, stats: dict[str, Any], columns: Columns) -> None:
-        self._run("INSERT INTO stacks VALUES (?, ?, ?)", number, pack_json(stats), pack_columns(columns))
+    def _insert_stacks(self, number: int, stats: ReportStats, columns: Columns) -> None:
+        self._run(
+            "INSERT INTO stacks VALUES (?, ?, ?)", number, pack_json(stats.document), pack_columns(columns)
+        )
 
     def merge(self, group: Sequence[SliceFacts], merged: SliceFacts) -> None:
         """Replace slices of one service by one of these facts."""
@@ -308,7 +312,7 @@ class HistoryFile:
     def keep_sum(self, group: Sequence[SliceFacts]) -> None:
         """Keep the sum of slices of one service beside these; not within `writing`: a watch waits."""
         stats, columns = self.sums(group)
-        stats[_SLICES] = [each.number for each in group]
+        stats = stats.having(**{_SLICES: [each.number for each in group]})
         with self.writing():
             self._insert_stacks(-group[0].number, stats, columns)
 
@@ -331,11 +335,3 @@ class HistoryFile:
         for each in facts:
             self._run("DELETE FROM slice WHERE id = ?", each.number)
             self._run("DELETE FROM stacks WHERE id IN (?, ?)", each.number, -each.number)
-
-
-def _seconds(stats: dict[str, Any]) -> tuple[int, ...]:
-    """Return the CPU time in each second of a slice; empty where it is not known."""
-    found = stats.get(SECONDS)
-    if not isinstance(found, list) or not all(type(ms) is int and 0 <= ms < 1 << 32 for ms in found):
-        return ()
-    return tuple(found)

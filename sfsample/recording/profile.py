@@ -160,10 +160,10 @@ class Profile:
         stats.cpu_sampled_ns += sample.cpu_ns
         if stack.stopped_at is not None and stack.stop_reason is not StopReason.MAX_FRAMES:
             stats.note(f"{stack.stop_reason} at {stack.stopped_at}", times)
-        self._sampled.add(thread.pid)
+        self._sampled.add(thread.process_key)
         if sample.cpu_ns and sample.at_ns < SECONDS_LIMIT * 10**9:
-            self._by_second[thread.pid, sample.at_ns // 10**9] += sample.cpu_ns
-        key = StackKey(thread.pid, thread.tid, sample.places, stack.stop_reason, thread.start_time)
+            self._by_second[thread.process_key, sample.at_ns // 10**9] += sample.cpu_ns
+        key = StackKey(thread.process_key, thread.tid, sample.places, stack.stop_reason, thread.start_time)
         self.keep(key, sample.at_ns, sample.wall_ns, sample.cpu_ns, times)
 
     def cpu_ms_by_second(self, pids: Container[int | None] | None = None) -> list[int]:
@@ -185,7 +185,7 @@ class Profile:
     def name_thread(self, thread: ThreadKey, name: str) -> ThreadKey:
         """Note the name of a thread; return its key, with id 0 when there are too many threads."""
         if thread not in self.threads and len(self.threads) >= THREAD_LIMIT:
-            thread, name = ThreadKey(thread.pid, 0), "other threads"
+            thread, name = ThreadKey(thread.process_key, 0), "other threads"
             self.stats.note(f"more than {THREAD_LIMIT} threads: the later ones are counted together")
         self.threads[thread] = name
         return thread

@@ -21,29 +21,26 @@ class Places(tuple[Location, ...]):
 
 
 class ThreadKey(NamedTuple):
-    """A thread.  `start_time`, in clock ticks, tells apart threads that had the same id in turn.
+    """A thread of a recording."""
 
-    `pid`, here and in other keys, is the process key that `Profile.register_process` has given.
-    """
-
-    pid: int
+    process_key: int  # which `Profile.register_process` has given
     tid: int
-    start_time: int = 0
+    start_time: int = 0  # clock ticks since boot, as two threads may have had the same id in turn
 
 
 class StackKey(NamedTuple):
-    """What makes two samples equal.  `locations` are innermost first; `start_time` is as in `ThreadKey`."""
+    """What makes two samples equal."""
 
-    pid: int
+    process_key: int
     tid: int
-    locations: tuple[Location, ...]
+    locations: tuple[Location, ...]  # innermost first
     stop_reason: StopReason
-    start_time: int = 0
+    start_time: int = 0  # as in `ThreadKey`
 
     @property
     def thread(self) -> ThreadKey:
         """The thread of the stack."""
-        return ThreadKey(self.pid, self.tid, self.start_time)
+        return ThreadKey(self.process_key, self.tid, self.start_time)
 
 
 class TickTime(NamedTuple):

@@ -6,6 +6,7 @@ from typing import Any
 
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack, StopReason, found_of
+from sfsample.recording.losses import Loss, coverage_of, losses
 
 _MAX_PROBLEMS = 1000  # different texts; later ones are counted together
 
@@ -96,7 +97,16 @@ class Stats:
     @property
     def coverage(self) -> float | None:
         """The share of the CPU time that samples stand for, 0 to 1; None: no CPU time was used."""
-        return min(1.0, self.cpu_sampled_ns / self.cpu_charged_ns) if self.cpu_charged_ns else None
+        return coverage_of(self.cpu_sampled_ns, self.cpu_charged_ns)
+
+    @property
+    def losses(self) -> list[Loss]:
+        """What was lost: each kind, also those of which there is nothing."""
+        return losses(
+            ticks=self.ticks, late_ticks=self.late_ticks, spared_ticks=self.spared_ticks,
+            failed_captures=self.captures[Capture.FAILED], samples=self.samples,
+            whole_stacks=self.stacks[StopReason.OUTERMOST],
+        )  # fmt: skip
 
     @property
     def taken_ticks(self) -> int:

@@ -25,7 +25,7 @@ def amounts(report: Report) -> list[str]:
     """Return how much was recorded, and at which rate."""
     parts = [sample_count(report.total())]
     if CPU in report.weights:
-        sampled, used = report.total(CPU), _used_cpu_ns(report)
+        sampled, used = report.total(CPU), report.stats.number("cpu_charged_ns")
         of_used = f" of {duration(used)}" if used > sampled else ""
         parts.append(f"{duration(sampled)}{of_used} of CPU time")
     if report.duration_ns:
@@ -42,18 +42,6 @@ def process_ids(report: Report) -> str:
     return f"pid{'s' * (len(pids) > 1)} {', '.join(map(str, pids[:_MAX_PIDS]))}{more}" if pids else ""
 
 
-def _used_cpu_ns(report: Report) -> int:
-    """Return the CPU time that the threads used, sampled or not; 0: unknown."""
-    used = (report.stats or {}).get("cpu_charged_ns")
-    return max(used, 0) if isinstance(used, int) else 0
-
-
-def coverage(report: Report) -> float | None:
-    """Return the share of the CPU time that samples stand for, 0 to 1; None: unknown, or none was used."""
-    sampled, used = (report.stats or {}).get("cpu_sampled_ns"), _used_cpu_ns(report)
-    return min(1.0, max(0, sampled) / used) if used and isinstance(sampled, int) else None
-
-
 def label_texts(report: Report) -> list[str]:
     """Return the labels, each as "key=value"."""
     return [f"{key}={value}" for key, value in (report.labels or {}).items()]
@@ -61,7 +49,7 @@ def label_texts(report: Report) -> list[str]:
 
 def _coverage_loss(report: Report) -> str:
     """Return a sentence if samples stand for much less than the CPU time that was used, or ''."""
-    share = coverage(report)
+    share = report.stats.coverage
     if share is None or share >= _MIN_COVERAGE:
         return ""
     return f"samples stand for {100 * share:.0f} % of the CPU time"
@@ -80,18 +68,9 @@ def duration(ns: int) -> str:
 
 def losses(report: Report) -> list[str]:
     """Return one sentence for each kind of loss, such as "5 of 495 ticks missed"."""
-    stats = report.stats or {}
-    captures = stats.get("captures")
-    failed = captures.get("failed") if isinstance(captures, dict) else 0
-    total = report.total()
-    truncated = sum(stack.weights[0] for stack in report.stacks if stack.stop_reason != OUTERMOST)
-    counted = (
-        (truncated, f"of {total} samples have a truncated stack"),
-        (stats.get("late_ticks"), f"of {stats.get('ticks')} ticks missed"),
-        (failed, "captures failed"),
-        (report.timeline and report.timeline.dropped, "samples have no place on the timeline: it is full"),
-    )
-    texts = [f"{number} {what}" for number, what in counted if isinstance(number, int) and number]
-    found = stats.get("missing")  # of a history: what the selection has not
-    missing = map(str, found) if isinstance(found, list) else ()
-    return [*missing, *filter(None, [_coverage_loss(report)]), *texts]
+    stats, total = report.stats, report.total()
+    whole = sum(stack.weights[0] for stack in report.stacks if stack.stop_reason == OUTERMOST)
+    counted = [loss.text for loss in stats.losses(total, whole) if loss.number]
+    if report.timeline and report.timeline.dropped:
+        counted.append(f"{report.timeline.dropped} samples have no place on the timeline: it is full")
+    return [*stats.texts("missing"), *filter(None, [_coverage_loss(report)]), *counted]

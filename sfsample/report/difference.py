@@ -119,7 +119,7 @@ def compare_sides(
 
 def count(report: Report, name: str = "", files: int = 1) -> Side:
     """Return what a comparison needs of a report, which was made from so many files."""
-    mode = (report.stats or {}).get("mode")
+    mode = report.stats.text("mode")
     processes = tuple(dict.fromkeys(thread.process for thread in report.threads))
     return Side(
         name, files, report.total(), _ticks(report), report.duration_ns, report.rate_hz, report.host,
@@ -134,12 +134,10 @@ def _ticks(report: Report) -> float:
     of one more or less, and one that ends early has skipped ticks that were to come after its end.  The count
     is too small where some of the reports that were merged have none.
     """
-    stats, due = report.stats or {}, (report.duration_ns or 0) / 1e9 * (report.rate_hz or 0)
-    ticks = stats.get("ticks")
-    if due and isinstance(ticks, int) and ticks > _LEAST_COUNTED * due:
+    number, due = report.stats.number, (report.duration_ns or 0) / 1e9 * (report.rate_hz or 0)
+    if due and (ticks := number("ticks")) > _LEAST_COUNTED * due:
         due = float(ticks)
-    skipped = (stats.get("late_ticks"), stats.get("spared_ticks"))
-    return max(0.0, due - sum(number for number in skipped if isinstance(number, int)))
+    return max(0.0, due - number("late_ticks") - number("spared_ticks"))
 
 
 def comparison_name(frame: ReportFrame) -> str:

@@ -4,13 +4,13 @@ Weights are added and never invented.  Where the merged values differ, the resul
 kept only by operations that keep each stack or drop it; a merge of several reports has none.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, groupby
 from typing import Any, Literal, TypeVar
 
 from sfsample.report.budget import Budget
 from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportFrame, ReportTimeline
+from sfsample.report.stats import sum_stats
 
 MergeBy = Literal["function", "module", "address"]
 _FrameKey = tuple[object, ...]
@@ -72,7 +72,7 @@ def merge(reports: Iterable[Report], budget: Budget | None = None) -> Report:
         host=common(report.host for report in facts),
         labels=common_values([report.labels for report in facts]),
         target=common_values([report.target for report in facts]),
-        stats=sum_stats([report.stats for report in facts if report.stats]),
+        stats=sum_stats(report.stats for report in facts),
     )
 
 
@@ -117,31 +117,6 @@ def _select_weights(report: Report, facts: list[Report]) -> Report:
         return report
     stacks = [stack._replace(weights=tuple(stack.weights[at] for at in kept)) for stack in report.stacks]
     return report._replace(stacks=tuple(stacks), weights=tuple(WEIGHTS[at] for at in kept))
-
-
-_ADDED = ("ticks", "late_ticks", "samples", "eintr_prone_stops", "cpu_charged_ns", "cpu_sampled_ns",
-          "spared_ticks")  # fmt: skip
-
-
-def sum_stats(all_stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the sums of the counts (above all the losses); what cannot be added is left out."""
-    if not all_stats:
-        return None
-    problems = [texts for stats in all_stats if isinstance(texts := stats.get("problems"), list)]
-    merged: dict[str, Any] = {"problems": list(chain.from_iterable(problems))}
-    for key in _ADDED:
-        merged[key] = sum(value for stats in all_stats if isinstance(value := stats.get(key), int))
-    for key in ("captures", "stacks", "frames"):
-        counts: Counter[str] = Counter()
-        for stats in all_stats:
-            found = stats.get(key)
-            if isinstance(found, dict):
-                counts.update({name: n for name, n in found.items() if isinstance(n, int)})
-        merged[key] = dict(counts)
-    for key in ("mode", "recorder"):
-        texts = [text for stats in all_stats if isinstance(text := stats.get(key), str)]
-        merged[key] = texts[0] if len(texts) == len(all_stats) and len({*texts}) == 1 else None
-    return merged
 
 
 # -- frames

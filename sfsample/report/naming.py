@@ -21,6 +21,7 @@ from sfsample.report.report import (
     ReportThread,
     ReportTimeline,
 )
+from sfsample.report.stats import ReportStats
 from sfsample.symbolize.named_frame import NamedFrame, clean_name, python_frame
 from sfsample.symbolize.symbolizer import OfflineSymbolizer, Symbolizer
 
@@ -53,7 +54,7 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
         host=clean_name(profile.host) or None,
         labels=labels_of(profile.identities.values(), profile.labels),
         target=target_of(profile.identities.values()),
-        stats=stats | {"unnamed": [missing._asdict() for missing in symbolizer.missing_names()]},
+        stats=ReportStats(stats | {"unnamed": [each._asdict() for each in symbolizer.missing_names()]}),
     )
 
 
@@ -113,8 +114,8 @@ def _timeline(timeline: Timeline, indexes: dict[StackKey, int]) -> ReportTimelin
 
 
 def _thread(profile: Profile, key: StackKey) -> ReportThread:
-    process, name = profile.processes[key.pid], profile.threads[key.thread]
-    return ReportThread(clean_name(process), clean_name(name), pid_of(key.pid), key.tid)
+    process, name = profile.processes[key.process_key], profile.threads[key.thread]
+    return ReportThread(clean_name(process), clean_name(name), pid_of(key.process_key), key.tid)
 
 
 def _place(location: Location) -> ReportFrame:

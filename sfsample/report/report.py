@@ -7,12 +7,13 @@ The code that makes a report cleans every text in it, so that a writer can print
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from sfsample.report.stats import ReportStats
+
 _T = TypeVar("_T")
 SAMPLES, WALL, CPU = "samples", "wall_ns", "cpu_ns"  # the last two are in nanoseconds
 WEIGHTS = (SAMPLES, WALL, CPU)
 TARGET_FIELDS = ("exe", "build_id", "unit", "container", "started")  # the last in seconds since the epoch
 OUTERMOST = "outermost"  # the stop reason of a stack that is complete
-SECONDS = "cpu_ms_by_second"  # in the statistics of a slice: a list
 
 
 class ReportThread(NamedTuple):
@@ -73,7 +74,7 @@ class ReportTimeline(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Threads, frames, stacks, and what was lost (`stats`: the object that --stats writes).
+    """Threads, frames, stacks, and what was lost (`stats`).
 
     `weights` names the numbers of each stack; the first is always "samples".
     """
@@ -86,7 +87,7 @@ class Report(NamedTuple):
     duration_ns: int | None = None
     rate_hz: float | None = None
     timeline: ReportTimeline | None = None
-    stats: dict[str, Any] | None = None
+    stats: ReportStats = ReportStats()
     host: str | None = None  # the name of the machine that recorded
     labels: dict[str, str] | None = None  # whose profile it is: those that all processes have in common
     target: dict[str, Any] | None = None  # what was recorded (`TARGET_FIELDS`), as far as it was one thing

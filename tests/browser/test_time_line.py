@@ -23,7 +23,7 @@ def timed(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     for at in (0, 1, 2, 3, 4, 5, 9):
         name = "early" if at < 5 else "late"
         closed = minute(at, (f"main;{name}", at + 1, 1000 * (at + 1), 500), ("main", 1, 100, 0))
-        stats = {**closed.report.stats, "cpu_ms_by_second": [0, 10 * at, 5]}
+        stats = closed.report.stats.having(cpu_ms_by_second=[0, 10 * at, 5])
         history.add(closed._replace(report=closed.report._replace(stats=stats)))
     history.add_gap("redis", MIDNIGHT_S + 360, MIDNIGHT_S + 540, HOSTILE)
     report, line = history.time_line(Selection())

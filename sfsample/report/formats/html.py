@@ -52,7 +52,7 @@ def _source(name: str) -> str:
 
 def page_data(report: Report, *, threads: bool, time_line: TimeLine | None = None) -> dict[str, Any]:
     """Return what the page shows, of texts and numbers only."""
-    paths, stats = stack_paths(report, threads=threads), report.stats or {}
+    paths, stats = stack_paths(report, threads=threads), report.stats
     rows = sorted(_weights_by_row(report, paths).items())
     place = {row: at for at, (row, _) in enumerate(rows)}
     row_of = [place[path, stack.thread] for path, stack in zip(paths.paths, report.stacks, strict=True)]
@@ -64,8 +64,8 @@ def page_data(report: Report, *, threads: bool, time_line: TimeLine | None = Non
             "host": report.host,
             "labels": ", ".join(reversed(label_texts(report))),  # those of the user first
             "started_ns": report.started_ns,
-            "by": clean_name(str(stats["recorder"])) if stats.get("recorder") else "",
-            "what": _MODES.get(str(stats.get("mode"))),
+            "by": clean_name(recorder) if (recorder := stats.text("recorder")) else "",
+            "what": _MODES.get(stats.text("mode") or ""),
         },
         "extent": ", ".join(amounts(report)),
         "losses": losses(report),

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from sfsample.errors import BadInput
 from sfsample.report.budget import Budget
-from sfsample.report.caption import coverage
 from sfsample.report.json_text import json_text
 from sfsample.report.report import (
     SAMPLES,
@@ -29,6 +28,7 @@ from sfsample.report.report import (
     ReportThread,
     ReportTimeline,
 )
+from sfsample.report.stats import ReportStats
 from sfsample.symbolize.named_frame import clean_name
 
 _SCHEMA = "sfsample.profile/1"
@@ -65,8 +65,8 @@ def document(report: Report) -> dict[str, Any]:
         "timeline": None if report.timeline is None else _timeline_json(report.timeline),
         "labels": report.labels or {},
         "target": None if report.target is None else dict.fromkeys(TARGET_FIELDS) | report.target,
-        "coverage": None if (share := coverage(report)) is None else round(share, 4),
-        "stats": report.stats,
+        "coverage": None if (share := report.stats.coverage) is None else round(share, 4),
+        "stats": dict(report.stats.document) or None,
     }  # fmt: skip
 
 
@@ -205,7 +205,7 @@ def read(data: bytes, budget: Budget) -> Report:
         host=root.field("host").optional(JsonValue.text),
         labels=root.field("labels").optional(JsonValue.texts) or None,
         target=root.field("target").optional(_target),
-        stats=root.field("stats").optional(JsonValue.plain_object),
+        stats=ReportStats(root.field("stats").optional(JsonValue.plain_object) or {}),
     )
 
 

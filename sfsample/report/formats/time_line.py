@@ -13,6 +13,7 @@ from itertools import chain
 from operator import sub
 from typing import Any
 
+from sfsample.recording.losses import coverage_of
 from sfsample.report.report import WEIGHTS
 from sfsample.report.time_line import TIME_UNIT_NS, TimeLine, TimeSlice, join_slices
 from sfsample.symbolize.named_frame import clean_name
@@ -47,8 +48,7 @@ def time_line_data(line: TimeLine, rows: Sequence[int], weights: Sequence[str]) 
     return {
         "begin": [each.begin_s for each in slices],
         "end": [each.end_s for each in slices],
-        "coverage": [min(1, each.cpu_sampled_ns / each.cpu_charged_ns) if each.cpu_charged_ns else None
-                     for each in slices],
+        "coverage": [coverage_of(each.cpu_sampled_ns, each.cpu_charged_ns) for each in slices],
         "sums": [[sum(each.columns[1 + at]) * scales[at] for each in slices] for at in kept],
         "counts": [len(each.columns[0]) for each in slices],
         "letters": _letters(slices, kept, count),
