@@ -10,6 +10,7 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from sfsample.core.stack import Frame, StopReason
+from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import Group, NamedThread, fold_name, group_threads
 from sfsample.dumping.diagnose.python_tasks import task_text
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
@@ -129,7 +130,9 @@ def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, styl
     """Say what a group waits for, unless the line with its system call says it already."""
     first, wait = group[0], waits.get(group[0].tid)
     call = first.dump.call
-    if wait is None or (wait.idle and not wait.pids and wait.kind != "sleep" and call and call.descriptors):
+    if wait is None or (
+        wait.idle and not wait.pids and wait.kind is not WaitKind.SLEEP and call and call.descriptors
+    ):
         return
     distinct = {other.what for thread in group if (other := waits.get(thread.tid)) is not None}
     text = f"  {wait.verb} {wording.object(Node(first.pid, first.tid), wait)}".rstrip()

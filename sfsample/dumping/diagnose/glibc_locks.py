@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from sfsample.core.memory import Memory
+from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.errors import FormatError
 from sfsample.modules.module import Module
@@ -44,12 +45,9 @@ _ONCE = ("pthread_once", "cxa_guard_acquire")
 
 
 class Lock(NamedTuple):
-    """What a thread waits for; `owner` is a tid in the target's pid namespace, None when it is not known.
+    """What a thread waits for; `owner` is a tid in the target's pid namespace, None when it is not known."""
 
-    `kind`: mutex, read lock, write lock, condition, thread (the end of one), semaphore, barrier, once.
-    """
-
-    kind: str
+    kind: WaitKind
     address: int
     owner: int | None
     note: str = ""
@@ -79,7 +77,7 @@ def lock_of(thread: NamedThread, others: OtherThreads) -> Lock | None:
     if value == _CONTENDED and functions & _MUTEX_FUNCTIONS.get(command, set()):
         return _mutex(word, memory, alive)
     if functions & set(_ONCE):
-        return Lock("once", word, None)
+        return Lock(WaitKind.ONCE, word, None)
     if others.since_2_25 and functions & {*_CONDITION, *_READ_LOCK, *_WRITE_LOCK, *_SEMAPHORE, *_BARRIER}:
         return _since_2_25(functions, word, value, memory, alive)
     if command not in (_WAIT, _WAIT_BITSET):
@@ -110,16 +108,16 @@ def _mutex(address: int, memory: Memory, alive: Container[int]) -> Lock | None:
     if lock != _CONTENDED or owner is None:
         return None  # released since the thread went to sleep
     if owner == 0:
-        return Lock("mutex", address, None, "between two owners")
+        return Lock(WaitKind.MUTEX, address, None, "between two owners")
     if owner not in alive:
-        return Lock("mutex", address, owner, "which has ended without unlocking it")
-    return Lock("mutex", address, owner)
+        return Lock(WaitKind.MUTEX, address, owner, "which has ended without unlocking it")
+    return Lock(WaitKind.MUTEX, address, owner)
 
 
 def _priority_inheriting(address: int, memory: Memory, alive: Container[int]) -> Lock | None:
     """Check the word of a priority-inheriting mutex: by the kernel's protocol it contains the owner's tid."""
     owner = (_u32(memory, address) or 0) & _OWNER_MASK
-    return Lock("mutex", address, owner) if owner in alive else None
+    return Lock(WaitKind.MUTEX, address, owner) if owner in alive else None
 
 
 def _robust(thread: NamedThread, word: int, value: int, alive: Container[int]) -> Lock | None:
@@ -128,7 +126,7 @@ def _robust(thread: NamedThread, word: int, value: int, alive: Container[int]) -
     if _u32(memory, word) != value or _u32(memory, word + 8) != owner or owner not in alive:
         return None
     robust = (_u32(memory, word + 16) or 0) & _ROBUST and thread.in_c_library()
-    return Lock("mutex", word, owner) if robust else None
+    return Lock(WaitKind.MUTEX, word, owner) if robust else None
 
 
 def _unnamed_mutex(word: int, value: int, timeout: int, memory: Memory, alive: Container[int]) -> Lock | None:
@@ -160,7 +158,7 @@ def _condition(word: int, memory: Memory) -> Lock | None:
         address = signals - 32
     else:
         return None
-    return Lock("condition", address, None, f"{waiters} waiter{'s' * (waiters != 1)}")
+    return Lock(WaitKind.CONDITION, address, None, f"{waiters} waiter{'s' * (waiters != 1)}")
 
 
 def _counts_waiters(address: int, memory: Memory) -> bool:
@@ -176,11 +174,11 @@ def _read_lock(word: int, value: int, memory: Memory, alive: Container[int]) -> 
     """
     writer = _writer(word - 8, memory, alive)
     if writer is not None:
-        return Lock("read lock", word - 8, writer, "for writing")
+        return Lock(WaitKind.READ_LOCK, word - 8, writer, "for writing")
     readers = value >> _READERS_SHIFT
     if _u32(memory, word) != value or value & 7 != _WRITER_WAITS or not 0 < readers < _MAX_WAITERS:
         return None
-    return Lock("read lock", word, None, f"{_held_by(readers)}; a writer waits, and goes before it")
+    return Lock(WaitKind.READ_LOCK, word, None, f"{_held_by(readers)}; a writer waits, and goes before it")
 
 
 def _write_lock(word: int, memory: Memory, alive: Container[int]) -> Lock | None:
@@ -188,9 +186,9 @@ def _write_lock(word: int, memory: Memory, alive: Container[int]) -> Lock | None
     address = word - (12 if word % 8 else 8)
     writer = _writer(address, memory, alive)
     if writer is not None:
-        return Lock("write lock", address, writer, "for writing")
+        return Lock(WaitKind.WRITE_LOCK, address, writer, "for writing")
     readers = (_u32(memory, address) or 0) >> _READERS_SHIFT
-    return Lock("write lock", address, None, _held_by(readers)) if 0 < readers < _MAX_WAITERS else None
+    return Lock(WaitKind.WRITE_LOCK, address, None, _held_by(readers)) if 0 < readers < _MAX_WAITERS else None
 
 
 def _writer(address: int, memory: Memory, alive: Container[int]) -> int | None:
@@ -210,7 +208,7 @@ def _semaphore(word: int, memory: Memory) -> Lock | None:
     if value != 0 or waiters is None or not 0 < waiters < _MAX_WAITERS:
         return None
     note = f"value 0, {waiters} waiter{'s' * (waiters != 1)}"
-    return Lock("semaphore", min(word, waiters_at), None, note)
+    return Lock(WaitKind.SEMAPHORE, min(word, waiters_at), None, note)
 
 
 def _semaphore_waiters_at(value_at: int, memory: Memory) -> int:
@@ -232,7 +230,7 @@ def _barrier(address: int, memory: Memory) -> Lock | None:
     arrived, finished, count = (_u32(memory, address + at) for at in (0, 4, 8))
     if arrived is None or finished is None or count is None or not 0 < arrived - finished < count:
         return None
-    return Lock("barrier", address, None, f"{arrived - finished} of {count} have arrived")
+    return Lock(WaitKind.BARRIER, address, None, f"{arrived - finished} of {count} have arrived")
 
 
 def _join(word: int, value: int, memory: Memory, alive: Container[int]) -> Lock | None:
@@ -245,7 +243,7 @@ def _join(word: int, value: int, memory: Memory, alive: Container[int]) -> Lock 
     if _u32(memory, word) != value or value not in alive or futex_offset != _FUTEX_OFFSET:
         return None
     is_list = (first == word + 16) == (last == word + 16)
-    return Lock("thread", word, value) if first and last and is_list else None
+    return Lock(WaitKind.THREAD, word, value) if first and last and is_list else None
 
 
 def _u32(memory: Memory, address: int) -> int | None:

@@ -8,6 +8,7 @@ together only where both slept at one instant: addresses are used again soon.
 
 from collections.abc import Mapping, Sequence
 
+from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.model import ThreadDump, slept_together
 from sfsample.python.waits import PythonWait
 
@@ -19,10 +20,10 @@ def thread_to_act(
 
     `tids`: the thread ids of the target's namespace -> sfsample's.
     """
-    if wait.kind == "lock":
+    if wait.kind is WaitKind.LOCK:
         holders = [other for other in threads if wait.address in other.facts.entered]
         return _one_of(thread, holders, "in a with statement", "a Lock notes no owner")
-    if wait.kind == "future":
+    if wait.kind is WaitKind.FUTURE:
         runners = [other for other in threads if wait.address in other.facts.runs]
         return _one_of(thread, runners, "", "") if runners else _next_worker(thread, wait, threads)
     return tids.get(wait.owner), ""

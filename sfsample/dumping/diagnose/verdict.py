@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
+from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.glibc_locks import OtherThreads, is_since_2_25
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.python_tasks import deadlocks, task_text
@@ -21,11 +22,15 @@ ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
 _MIN_BUSY_SHARE = 0.8  # of the time between the samples: a thread that ran or waited for a CPU so long spins
 _MAX_CALLS_BELOW_LOOP = 2  # frames between the looping function and the innermost one
-_LOCK_KINDS = ("mutex", "read lock", "write lock", "barrier")  # of which every waiting thread is a finding
-_SOCKET_KINDS = ("read", "write", "connect")
-# waits for something outside the process, or for an unknown thread of it; each is a finding
-_OUTSIDE_KINDS = ("kernel", "vfork", "stopped", "file lock", "full pipe", "connect", "name resolution",
-                  "write", "database lock", "once", "lock", "rlock")  # fmt: skip
+# Every thread that waits for one of these is a finding.
+_LOCK_KINDS = (WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, WaitKind.BARRIER)
+_SOCKET_KINDS = (WaitKind.READ, WaitKind.WRITE, WaitKind.CONNECT)
+# These are waits for something outside the process, or for an unknown thread of it; each is a finding.
+_OUTSIDE_KINDS = (
+    WaitKind.KERNEL, WaitKind.VFORK, WaitKind.STOPPED, WaitKind.FILE_LOCK, WaitKind.FULL_PIPE,
+    WaitKind.CONNECT, WaitKind.NAME_RESOLUTION, WaitKind.WRITE, WaitKind.DATABASE_LOCK, WaitKind.ONCE,
+    WaitKind.LOCK, WaitKind.RLOCK,
+)  # fmt: skip
 
 
 class Finding(NamedTuple):
@@ -124,7 +129,7 @@ class _VerdictBuilder:
             text = f"DEADLOCK: {members} wait for each other, {self._outlook(threads)}"
             if len(threads) == 1:
                 subject = self._wording.subject(threads[0])
-                is_result = self._waits[threads[0]].kind == "future"
+                is_result = self._waits[threads[0]].kind is WaitKind.FUTURE
                 what = "result that only it can compute" if is_result else "lock that it holds itself"
                 text = f"DEADLOCK: {subject} waits for a {what}"
             yield Finding("deadlock", text, threads, tuple(map(self._wording.sentence, threads)))
@@ -178,7 +183,8 @@ class _VerdictBuilder:
         Threads "behind them" wait for one of the other waiting threads.
         """
         direct = [self._waits[node] for node in behind if self._edges[node] == end]
-        counts = Counter("its end" if wait.kind == "thread" else wait.what for wait in direct).most_common()
+        whats = ["its end" if wait.kind is WaitKind.THREAD else wait.what for wait in direct]
+        counts = Counter(whats).most_common()
         parts = [what if number == len(behind) else f"{number} for {what}" for what, number in counts]
         if len(direct) < len(behind):
             parts.append(f"{len(behind) - len(direct)} behind them")

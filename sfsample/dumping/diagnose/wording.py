@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
@@ -15,15 +16,15 @@ _MAX_PROCESSES_NAMED = 8  # in one sentence
 _MAX_NAMES = 3  # of threads whose names have nothing in common
 _SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # a longer time is given in minutes, in hours
 _PEER_TEXTS = {  # by the kind of a wait: what the processes that it names have to do with it
-    "full pipe": "to be read by",
-    "empty pipe": "to be written by",
-    "read": "to be sent by",
-    "write": "to be read by",
-    "events": "with the other end open in",
-    "connect": "to be accepted by",
+    WaitKind.FULL_PIPE: "to be read by",
+    WaitKind.EMPTY_PIPE: "to be written by",
+    WaitKind.READ: "to be sent by",
+    WaitKind.WRITE: "to be read by",
+    WaitKind.EVENTS: "with the other end open in",
+    WaitKind.CONNECT: "to be accepted by",
 }
 
-_LINKS = {"thread": " ", "future": ", to be computed by "}  # to the thread that has to act
+_LINKS = {WaitKind.THREAD: " ", WaitKind.FUTURE: ", to be computed by "}  # to the thread that has to act
 
 
 class Wording(NamedTuple):
@@ -61,12 +62,12 @@ class Wording(NamedTuple):
         if thread is None:
             return ""
         functions = thread.call_path()
-        where = f", in {functions}" if functions and not (wait and wait.kind == "stopped") else ""
+        where = f", in {functions}" if functions and not (wait and wait.kind is WaitKind.STOPPED) else ""
         if wait is None:
             return f"{_state(thread)}{where}"
         idle = thread.dump.idle_s
         verb = wait.verb
-        if idle is not None and wait.kind != "sleep":
+        if idle is not None and wait.kind is not WaitKind.SLEEP:
             verb = wait.lasting.format(time=format_seconds(idle))
         return f"{verb} {self.object(node, wait)}".rstrip() + where
 
@@ -77,7 +78,7 @@ class Wording(NamedTuple):
             link = _LINKS.get(wait.kind, ", held by ")
             holder = "itself" if wait.tid == node.tid else self.subject(Node(node.pid, wait.tid))
             return f"{wait.what}{link}{holder}{note}"
-        if wait.pids and wait.kind not in ("child", "vfork"):
+        if wait.pids and wait.kind not in (WaitKind.CHILD, WaitKind.VFORK):
             peers = ", ".join(self.process(pid) for pid in wait.pids[:_MAX_PROCESSES_NAMED])
             peer_note = f", {wait.note}" if wait.note else ""
             return f"{wait.what}, {_PEER_TEXTS.get(wait.kind, 'held by')} {peers}{peer_note}"
