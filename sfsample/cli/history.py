@@ -240,8 +240,8 @@ def _export(history: History, arguments: Namespace) -> int:
     chosen = _chosen(history, selection)
     write: Callable[..., bytes] = FORMATS[arguments.format].write
     if arguments.format == "html":
-        report, slices = history.time_line(selection)
-        write = partial(html.write, time_line=slices)
+        report, slices = history.time_slices(selection)
+        write = partial(html.write, time_slices=slices)
     else:
         report = history.report(selection)
     report = _answer(selection, chosen, report)

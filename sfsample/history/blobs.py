@@ -28,7 +28,7 @@ from sfsample.report.budget import Budget
 from sfsample.report.formats.profile_json import JsonValue, frame_json, read_frame, read_module
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Numbers, Report, ReportBuilder, ReportFrame, ReportThread
-from sfsample.report.time_line import TIME_UNIT_NS, Columns
+from sfsample.report.time_slices import TIME_UNIT_NS, Columns
 
 _T = TypeVar("_T", bound=Hashable)
 _MAX_BLOB_BYTES = 64 << 20  # unpacked

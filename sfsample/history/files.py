@@ -28,7 +28,7 @@ from sfsample.report.formats.profile_json import JsonValue
 from sfsample.report.merge import common, common_values, sum_known
 from sfsample.report.report import WEIGHTS, Report
 from sfsample.report.stats import ReportStats, sum_stats
-from sfsample.report.time_line import TIME_UNIT_NS, Columns, TimeSlice, add_columns
+from sfsample.report.time_slices import TIME_UNIT_NS, Columns, TimeSlice, add_columns
 
 _VERSION = 3  # of the tables
 _BUSY_S = 30.0  # another process may write for so long
@@ -241,7 +241,7 @@ class HistoryFile:
         """Return the number of the first slice of each sum that is kept."""
         return {-number for (number,) in self._rows("SELECT id FROM stacks WHERE id < 0")}
 
-    def time_line(self, facts: Sequence[SliceFacts]) -> tuple[Report, list[TimeSlice]]:
+    def time_slices(self, facts: Sequence[SliceFacts]) -> tuple[Report, list[TimeSlice]]:
         """Return `report`, and slices with the indexes that their stacks have in it."""
         parts = [self.stacks(each) for each in facts]
         stats, columns = self._sums(facts, parts)

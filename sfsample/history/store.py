@@ -20,7 +20,7 @@ from sfsample.report.budget import Budget
 from sfsample.report.formats import check_numbers
 from sfsample.report.merge import merge
 from sfsample.report.report import Report
-from sfsample.report.time_line import TimeLine, TimeSlice, renumber
+from sfsample.report.time_slices import TimeSlice, TimeSlices, renumber
 
 KEEP_FOR_S, KEEP_BYTES = 90.0 * DAY_S, 10 << 30
 _T = TypeVar("_T")
@@ -223,15 +223,15 @@ class History:
         self._read(selections, ask)
         return [*map(self._merge, parts)]
 
-    def time_line(self, selection: Selection) -> tuple[Report, TimeLine]:
+    def time_slices(self, selection: Selection) -> tuple[Report, TimeSlices]:
         """Return one report of slices, and what each of them has of its stacks."""
 
         def ask(file: HistoryFile) -> Iterator[tuple[Report, list[TimeSlice]]]:
-            return self._answers(file, file.facts(chosen=selection), selection, file.time_line)
+            return self._answers(file, file.facts(chosen=selection), selection, file.time_slices)
 
         parts = self._read([selection], ask)
         gaps = [(gap.begin_s, gap.end_s, gap.why) for gap in self.gaps(selection)]
-        return self._merge([report for report, _ in parts]), TimeLine(renumber(parts), gaps)
+        return self._merge([report for report, _ in parts]), TimeSlices(renumber(parts), gaps)
 
     def _answers(self, file: HistoryFile, slices: Iterable[SliceFacts], selection: Selection,
                  ask: Callable[[Sequence[SliceFacts]], _T]) -> Iterator[_T]:  # fmt: skip

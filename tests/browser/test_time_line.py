@@ -26,9 +26,9 @@ def timed(browser: Browser, tmp_path: Path) -> Iterator[Page]:
         stats = closed.report.stats.having(cpu_ms_by_second=[0, 10 * at, 5])
         history.add(closed._replace(report=closed.report._replace(stats=stats)))
     history.add_gap("redis", MIDNIGHT_S + 360, MIDNIGHT_S + 540, HOSTILE)
-    report, line = history.time_line(Selection())
+    report, line = history.time_slices(Selection())
     path = tmp_path / "page.html"
-    path.write_bytes(write(report, threads=False, time_line=line))
+    path.write_bytes(write(report, threads=False, time_slices=line))
     with Page(browser, path, time_zone="UTC") as opened:
         yield opened
         assert opened.exceptions() == []

@@ -12,7 +12,7 @@ from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.report.report import OUTERMOST, WEIGHTS, Report, ReportBuilder, ReportFrame, ReportThread
 from sfsample.report.stats import ReportStats
-from sfsample.report.time_line import TIME_UNIT_NS
+from sfsample.report.time_slices import TIME_UNIT_NS
 
 DAY_S = 86400
 MIDNIGHT_S = 20_000 * DAY_S  # some day, 00:00 UTC

@@ -17,11 +17,11 @@ from operator import add
 from typing import Any
 
 from sfsample.report.caption import amounts, label_texts, losses, process_ids
-from sfsample.report.formats.time_line import time_line_data
+from sfsample.report.formats.time_slices import slices_data
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Report
 from sfsample.report.stack_paths import StackPaths, common_prefix_length, stack_paths
-from sfsample.report.time_line import TimeLine
+from sfsample.report.time_slices import TimeSlices
 from sfsample.symbolize.named_frame import clean_name
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
@@ -31,9 +31,9 @@ _Row = tuple[tuple[int, ...], int]  # path and thread index
 _PLACEHOLDER = re.compile(r"/\*\{\{([a-z.]+)\}\}\*/")  # a file of the page, or "profile"
 
 
-def write(report: Report, *, threads: bool, time_line: TimeLine | None = None) -> bytes:
+def write(report: Report, *, threads: bool, time_slices: TimeSlices | None = None) -> bytes:
     """Return the page.  `threads`: each thread has a root of its own."""
-    return page(page_data(report, threads=threads, time_line=time_line))
+    return page(page_data(report, threads=threads, time_slices=time_slices))
 
 
 def page(data: dict[str, Any]) -> bytes:
@@ -50,7 +50,7 @@ def _source(name: str) -> str:
         return file.read()
 
 
-def page_data(report: Report, *, threads: bool, time_line: TimeLine | None = None) -> dict[str, Any]:
+def page_data(report: Report, *, threads: bool, time_slices: TimeSlices | None = None) -> dict[str, Any]:
     """Return what the page shows, of texts and numbers only."""
     paths, stats = stack_paths(report, threads=threads), report.stats
     rows = sorted(_weights_by_row(report, paths).items())
@@ -83,7 +83,7 @@ def page_data(report: Report, *, threads: bool, time_line: TimeLine | None = Non
             "thread": [thread for (_, thread), _ in rows],
             "weights": [[weights[at] for _, weights in rows] for at in range(len(report.weights))],
         },
-        "slices": time_line_data(time_line, row_of, report.weights) if time_line else None,
+        "slices": slices_data(time_slices, row_of, report.weights) if time_slices else None,
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from sfsample.recording.losses import coverage_of
 from sfsample.report.report import WEIGHTS
-from sfsample.report.time_line import TIME_UNIT_NS, TimeLine, TimeSlice, join_slices
+from sfsample.report.time_slices import TIME_UNIT_NS, TimeSlice, TimeSlices, join_slices
 from sfsample.symbolize.named_frame import clean_name
 
 _MAX_ENTRIES = 1_500_000  # rows of all slices, of some four letters each
@@ -36,7 +36,7 @@ class _Words(dict[int, str]):
         return word
 
 
-def time_line_data(line: TimeLine, rows: Sequence[int], weights: Sequence[str]) -> dict[str, Any]:
+def slices_data(line: TimeSlices, rows: Sequence[int], weights: Sequence[str]) -> dict[str, Any]:
     """Return what the page shows.  `rows`: the row of each stack; `weights`: those that the page has."""
     count = max(rows, default=-1) + 1
     slices, together = [_on_rows(each, rows, count) for each in line.slices], 1

@@ -20,7 +20,7 @@ class TimeSlice(NamedTuple):
     cpu_ms: Sequence[int] = ()  # sampled in each second; empty: not known
 
 
-class TimeLine(NamedTuple):
+class TimeSlices(NamedTuple):
     """The slices of a report, the oldest first, and times without slices: begin, end, why."""
 
     slices: Sequence[TimeSlice]
