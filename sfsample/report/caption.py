@@ -1,20 +1,20 @@
 """The caption of a report in a few words: its extent, and what the recording lost.
 
-Every format that has a place for such text shows it.  It comes from the report alone; what is unknown is left
-out.
+Every format that has a place for such text shows it.  The report alone decides the text; unknown facts are
+left out.
 """
 
 from time import gmtime, strftime
 
 from sfsample.report.report import CPU, OUTERMOST, Report
 
-_MIN_COVERAGE = 0.9  # of the CPU time; less is a loss
-_MAX_PIDS = 8  # of a recording, that are listed
+_MIN_COVERAGE = 0.9  # share of the CPU time; less is a loss
+_MAX_PIDS = 8  # process ids listed
 _TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))  # in nanoseconds
 
 
 def extent(report: Report) -> str:
-    """Return how much was recorded, at which rate, and when."""
+    """Return the amount of samples and time, the rate, and the start of the recording."""
     parts = amounts(report)
     if report.started_ns:
         parts.append(strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(report.started_ns // 10**9)))
@@ -22,7 +22,7 @@ def extent(report: Report) -> str:
 
 
 def amounts(report: Report) -> list[str]:
-    """Return how much was recorded, and at which rate."""
+    """Return the samples, the CPU time, the duration and the rate, each as a text."""
     parts = [sample_count(report.total())]
     if CPU in report.weights:
         sampled, used = report.total(CPU), report.stats.number("cpu_charged_ns")
@@ -36,7 +36,7 @@ def amounts(report: Report) -> list[str]:
 
 
 def process_ids(report: Report) -> str:
-    """Return the ids of the processes, "" where they are unknown: "pid 7", "pids 7, 8 and 2 more"."""
+    """Return the ids of the processes, "" if they are unknown: "pid 7", "pids 7, 8 and 2 more"."""
     pids = sorted({thread.pid for thread in report.threads if thread.pid is not None})
     more = f" and {len(pids) - _MAX_PIDS} more" if len(pids) > _MAX_PIDS else ""
     return f"pid{'s' * (len(pids) > 1)} {', '.join(map(str, pids[:_MAX_PIDS]))}{more}" if pids else ""
@@ -48,7 +48,7 @@ def label_texts(report: Report) -> list[str]:
 
 
 def _coverage_loss(report: Report) -> str:
-    """Return a sentence if samples stand for much less than the CPU time that was used, or ''."""
+    """Return a sentence if samples stand for less than 90 % of the CPU time, else ''."""
     share = report.stats.coverage
     if share is None or share >= _MIN_COVERAGE:
         return ""

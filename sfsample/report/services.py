@@ -20,7 +20,7 @@ _MANAGER = re.compile(r"user@\d+\.service")  # its own control group has program
 def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
     """Return the name and the report of each service that has samples.
 
-    Its statistics are those of its part; what is known of all processes together only is not there.
+    Its statistics are those of its own samples; facts of the whole recording are left out.
     """
     keys = [_key(thread, profile) for thread in report.threads]
     builders = {key: ReportBuilder(report.weights) for key in keys}

@@ -74,7 +74,7 @@ class ReportStats:
         return tuple(value)
 
     def losses(self, samples: int, whole_stacks: int) -> list[Loss]:
-        """Return what was lost; the report knows best how many samples it has, and how many whole stacks."""
+        """Return every kind of loss; the numbers of samples and of whole stacks are those of the report."""
         ticks, late, spared = map(self.number, ("ticks", "late_ticks", "spared_ticks"))
         failed = self.numbers("captures").get("failed", 0)
         return losses(ticks=ticks, late_ticks=late, spared_ticks=spared, failed_captures=failed,
@@ -82,7 +82,7 @@ class ReportStats:
 
 
 def sum_stats(parts: Iterable[ReportStats]) -> ReportStats:
-    """Return the sums of the counts, above all of the losses; what cannot be added is left out."""
+    """Return the sums of the counts, above all of the losses; values that cannot be added are left out."""
     known = [part for part in parts if part.document]
     if not known:
         return ReportStats()

@@ -1,8 +1,8 @@
 """`-f json`: the whole report as `sfsample.profile/1` (docs/profile-json.md).
 
-The document leaves nothing out and derives only `coverage`, from `stats`.  Addresses are hexadecimal strings,
-`_ns` numbers are integers and unknown values are null, as in every JSON of sfsample.  `read` checks types,
-indexes and that columns have one length; it cleans texts again, because a file can hold anything.
+The document has the whole report; only `coverage` is derived, from `stats`.  Addresses are hexadecimal
+strings, `_ns` numbers are integers and unknown values are null, as in every JSON of sfsample.  `read` checks
+types, indexes and the lengths of columns.  It cleans texts again, because a file can hold anything.
 
 Invariant: `read` returns the report that was written, and raises only BadInput, whatever the document holds
 (tests/report/test_report.py).
@@ -33,11 +33,11 @@ from sfsample.symbolize.named_frame import clean_name
 
 _SCHEMA = "sfsample.profile/1"
 _T = TypeVar("_T")
-_MAX_DEPTH = 50  # of --stats, which has 4
+_MAX_DEPTH = 50  # levels of `stats`; those of --stats are 4
 _ADDRESS = re.compile("(0x)?[0-9a-fA-F]{1,16}")
 _MAX_COUNT = (1 << 63) - 1  # pprof cannot hold more
-_COSTS = {b",": 36, b"[": 64, b"{": 360, b'"': 30}  # what follows takes, in bytes
-_WIDE_COST = 8  # of each byte, where one letter can make all of them take four
+_COSTS = {b",": 36, b"[": 64, b"{": 360, b'"': 30}  # bytes of memory of the value behind a sign
+_WIDE_COST = 8  # bytes of memory for each byte of a text, in which one letter may widen all others
 
 
 def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file always has the threads
@@ -122,7 +122,7 @@ class JsonValue:
             yield JsonValue(value, f"{self.place}[{at}]")
 
     def optional(self, read: Callable[["JsonValue"], _T]) -> _T | None:
-        """Return what `read` returns; None where the value is null."""
+        """Return the result of `read`, or None if the value is null."""
         return None if self.value is None else read(self)
 
     def text(self) -> str:

@@ -1,9 +1,9 @@
-"""The time line of the html page: for each slice, what it has of each row of the page.
+"""The time line of the html page: for each slice, its part of each row of the page.
 
-A slice is letters: the numbers of its rows (each as its distance to the one before), then samples, then
-times.  A number is digits of five bits, the lowest first; the sixth bit says that another digit follows.
-Times are in units of 10 ms; what is left of one slice goes to the next, so that the sum of a row over any
-time is wrong by less than a unit.
+A slice is a string of letters: the numbers of its rows (each as the distance to the one before), then
+samples, then times.  A number has digits of five bits, the lowest first; the sixth bit says that another
+digit follows.  Times are in units of 10 ms.  The remainder of a row in one slice is added to the next slice,
+so the sum of a row over any time is wrong by less than a unit.
 
 Slices are joined in pairs until they fit, so a page has less than 10 MB (scripts/bench/page PAGE.html).
 """
@@ -18,7 +18,7 @@ from sfsample.report.report import WEIGHTS
 from sfsample.report.time_slices import TIME_UNIT_NS, TimeSlice, TimeSlices, join_slices
 from sfsample.symbolize.named_frame import clean_name
 
-_MAX_ENTRIES = 1_500_000  # rows of all slices, of some four letters each
+_MAX_ENTRIES = 1_500_000  # rows of all slices, each of about four letters
 _UNIT_NS = 10_000_000
 _PER_UNIT = _UNIT_NS // TIME_UNIT_NS
 _ZERO, _BASE = ord("?"), 32  # the letter for digit 0, and how many digits there are
@@ -37,7 +37,10 @@ class _Words(dict[int, str]):
 
 
 def slices_data(line: TimeSlices, rows: Sequence[int], weights: Sequence[str]) -> dict[str, Any]:
-    """Return what the page shows.  `rows`: the row of each stack; `weights`: those that the page has."""
+    """Return the data of the time line.
+
+    `rows` has the row of each stack; `weights` are the names of the weights on the page.
+    """
     count = max(rows, default=-1) + 1
     slices, together = [_on_rows(each, rows, count) for each in line.slices], 1
     while len(slices) > 1 and sum(len(each.columns[0]) for each in slices) > _MAX_ENTRIES:
@@ -60,14 +63,14 @@ def slices_data(line: TimeSlices, rows: Sequence[int], weights: Sequence[str]) -
 
 
 def _on_rows(each: TimeSlice, rows: Sequence[int], count: int) -> TimeSlice:
-    """Return a slice with the rows of its stacks, of which several may be one."""
+    """Return a slice by rows instead of stacks; several stacks may have the same row."""
     stacks, *weights = each.columns
     return join_slices([each._replace(columns=[[rows[stack] for stack in stacks], *weights])], count)
 
 
 def _letters(slices: Sequence[TimeSlice], kept: Sequence[int], count: int) -> list[str]:
     words, found = _Words(), []
-    rests = [[0] * count for _ in WEIGHTS]  # of each row, what is less than a unit
+    rests = [[0] * count for _ in WEIGHTS]  # remainder of each row, less than a unit
     for each in slices:
         numbers = each.columns[0]
         columns = [map(sub, numbers, [0, *numbers]),
