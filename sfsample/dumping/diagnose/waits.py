@@ -1,9 +1,9 @@
 """Finds what one thread waits for: a lock, a time, a child process, I/O at a descriptor, a stop, the kernel.
 
-Each answer follows from what the kernel reports or from the structure that the thread sleeps on.  Where the
-other side of a wait is not known, none is named; that of a pipe or socket is named when the thread waits for
-one descriptor and sfsample may read the processes that have the other end.  A thread gets one answer, the
-most specific one.  `wording` makes a sentence of it.
+Each answer follows from the kernel's report or from the structure that the thread sleeps on.  An unknown
+other side of a wait is not named.  The other side of a pipe or socket is named if the thread waits for one
+descriptor, and sfsample may read the processes that have the other end.  A thread gets the most specific
+answer; `wording` makes a sentence of it.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from sfsample.dumping.model import ProcessDump
 from sfsample.process.facts.descriptors import Descriptor
 from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, FORK_CALLS, DecodedSyscall
 
-_ENDLESS_S = 365 * 86400.0  # a longer time-out counts as none
+_ENDLESS_S = 365 * 86400.0  # seconds; a longer time-out counts as none
 _SLEEP_CALLS = ("nanosleep", "clock_nanosleep")
 _SIGNAL_CALLS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
-# Where the kernel keeps the threads of a frozen cgroup.  The compiler inlines do_freezer_trap into
-# get_signal, where otherwise only threads in states T and t sleep.
+# Kernel functions in which threads of a frozen cgroup sleep.  The compiler inlines do_freezer_trap into
+# get_signal.  Other threads that sleep in get_signal are in state T or t.
 _FREEZER_FUNCTIONS = ("__refrigerator", "do_freezer_trap", "get_signal")
 _LOCK_TEXTS = {WaitKind.MUTEX: "mutex {}", WaitKind.READ_LOCK: "the read lock of rwlock {}",
                WaitKind.WRITE_LOCK: "the write lock of rwlock {}",
@@ -39,36 +39,32 @@ _RESOLVER_FUNCTIONS = ("res_nsend", "res_context_send", "res_nquery", "res_query
 
 
 class Wait(NamedTuple):
-    """What a thread waits for: `verb` and `what` as text ("waits for" "mutex 0x1").
-
-    `lasting` is the verb with the time since when ("has waited 3.0 s for").
+    """The wait of a thread.
 
     The thread continues when thread `tid` of its own process acts, or one of the processes `pids`.
-    `idle`: servers wait like this for work, so the wait alone means nothing is wrong.
-    `timed`: the wait ends after a time-out.
     """
 
     kind: WaitKind
-    what: str
+    what: str  # object of the sentence: "mutex 0x1"
     tid: int | None = None
     pids: tuple[int, ...] = ()
     note: str = ""
-    idle: bool = False
+    idle: bool = False  # servers wait for work like this: the wait alone is no fault
     verb: str = "waits for"
-    lasting: str = "has waited {time} for"
-    timed: bool = False
+    lasting: str = "has waited {time} for"  # verb with the length of the wait
+    timed: bool = False  # the wait ends after a time-out
 
 
 class WaitContext(NamedTuple):
-    """The process around a thread, as far as it is needed to say what the thread waits for."""
+    """The process around a thread, as far as the finding of its wait needs it."""
 
     dump: ProcessDump
     others: OtherThreads
-    variable_at: Callable[[int], str | None]  # the name of the variable at an address
+    variable_at: Callable[[int], str | None]  # address -> name of the variable there
 
 
 def wait_of(thread: NamedThread, context: WaitContext) -> Wait | None:
-    """Return what a thread waits for; None when it runs, or the answer is not known."""
+    """Return the wait of a thread; None if it runs, or if its wait is unknown."""
     state, call = thread.dump.state, thread.dump.call
     if state in ("T", "t"):
         return _stopped(state, context)
@@ -96,7 +92,7 @@ def _stopped(state: str, context: WaitContext) -> Wait:
 
 
 def _by_title(context: WaitContext) -> Wait | None:
-    """Return what PostgreSQL says in the title of its process."""
+    """Return the wait that PostgreSQL states in the title of its process."""
     title = " ".join(context.dump.cmdline)
     if not (title.startswith("postgres: ") and title.endswith(" waiting")):
         return None
@@ -150,7 +146,7 @@ def _futex(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> W
 
 
 def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:
-    """Find the lock in /proc/locks by the inode of the file."""
+    """Return the wait for a file lock, found in /proc/locks by the inode of the file."""
     inodes = {descriptor.inode for descriptor in call.descriptors}
     lock = next((lock for lock in context.dump.locks if lock.inode in inodes), None)
     if lock is None:
@@ -160,7 +156,7 @@ def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:
 
 
 def _time_left(thread: NamedThread, call: DecodedSyscall) -> str:
-    """Say how long a thread will still sleep: from the end, or from the duration and when it last ran."""
+    """Return the time left of a sleep, by its end, or by its duration and the last run of the thread."""
     asked, left = call.timeout_s, call.left_s
     if left is None and asked is not None and thread.dump.idle_s is not None:
         left = max(0.0, asked - thread.dump.idle_s)
@@ -194,7 +190,10 @@ def _children(context: WaitContext) -> tuple[list[str], tuple[int, ...]]:
 
 
 def _uninterruptible(thread: NamedThread) -> Wait | None:
-    """Name the kernel function; the usual cause is a file system or device that does not answer."""
+    """Return an uninterruptible wait by its kernel function.
+
+    Its usual cause is a file system or a device that does not answer.
+    """
     if thread.dump.state != "D":
         return None
     call, function = thread.dump.call, thread.dump.wchan or "?"
@@ -208,14 +207,14 @@ def _transfer(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -
         return None
     descriptor, name = call.descriptors[0], call.name or ""
     if name == "splice" and descriptor.kind != "pipe":
-        descriptor = call.descriptors[-1]  # from a file or socket into a pipe
+        descriptor = call.descriptors[-1]  # the pipe into which a file or socket is copied
     if name == "connect":
         what = f"an answer to connect: {descriptor.text}"
         return Wait(WaitKind.CONNECT, what, pids=_peers(descriptor, context, "rw"))
     if name in _ACCEPT_CALLS:
         return Wait(WaitKind.ACCEPT, f"a connection on {descriptor.text}", idle=True)
     if descriptor.kind == "pipe":
-        # splice(2) reads from a pipe or writes to one: the end that is open says which
+        # splice(2) reads from a pipe or writes to it; the open end of the pipe tells which.
         is_full = name in _WRITE_CALLS and descriptor.mode != "r"
         pipe = f"pipe {descriptor.inode}, which is {'full' if is_full else 'empty'} (fd {descriptor.fd})"
         wait = (
@@ -235,7 +234,7 @@ def _text(descriptor: Descriptor) -> str:
 
 
 def _with_peers(wait: Wait, descriptor: Descriptor, context: WaitContext) -> Wait:
-    """Add the processes that have the other end of a pipe or socket."""
+    """Return a wait with the processes that have the other end of its pipe or socket."""
     mode = "rw" if descriptor.kind == "socket" else "w" if "r" in descriptor.mode else "r"
     pids = _peers(descriptor, context, mode)
     listens = any(p.near.listens for p in context.dump.peers if p.near.inode == descriptor.inode)
@@ -264,7 +263,7 @@ def _events(call: DecodedSyscall, context: WaitContext) -> Wait:
 
 
 def _name_resolution(thread: NamedThread, call: DecodedSyscall) -> Wait | None:
-    """Recognize the resolver by its functions on the stack, and the DNS server by the socket."""
+    """Return the wait for a DNS server: the resolver is on the stack, and a socket names the server."""
     sockets = (d for d in call.descriptors if d.kind == "socket" and d.text.startswith(("udp", "tcp")))
     server = next(sockets, None)
     if server is None or not any(name in _RESOLVER_FUNCTIONS for name in thread.library_functions()):

@@ -1,6 +1,6 @@
-"""Names threads and processes, and says what they do, in the same words wherever a dump mentions them.
+"""Names threads and processes and describes what they do, in the same words throughout a dump.
 
-Names are as the target set them and may contain control characters; `dumping.text` removes these.
+The target chooses the names, which may contain control characters; `dumping.text` removes these.
 """
 
 import signal
@@ -12,10 +12,10 @@ from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
 
-_MAX_PROCESSES_NAMED = 8  # in one sentence
-_MAX_NAMES = 3  # of threads whose names have nothing in common
-_SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # a longer time is given in minutes, in hours
-_PEER_TEXTS = {  # by the kind of a wait: what the processes that it names have to do with it
+_MAX_PROCESSES_NAMED = 8  # processes named in one sentence
+_MAX_NAMES = 3  # names of threads that have no prefix in common
+_SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # limits above which minutes, and hours, are the unit
+_PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that may end it
     WaitKind.FULL_PIPE: "to be read by",
     WaitKind.EMPTY_PIPE: "to be written by",
     WaitKind.READ: "to be sent by",
@@ -24,7 +24,10 @@ _PEER_TEXTS = {  # by the kind of a wait: what the processes that it names have 
     WaitKind.CONNECT: "to be accepted by",
 }
 
-_LINKS = {WaitKind.THREAD: " ", WaitKind.FUTURE: ", to be computed by "}  # to the thread that has to act
+_LINKS = {
+    WaitKind.THREAD: " ",
+    WaitKind.FUTURE: ", to be computed by ",
+}  # text before the thread that has to act
 
 
 class Wording(NamedTuple):
@@ -53,11 +56,11 @@ class Wording(NamedTuple):
         return f"thread {node.tid} ({thread.dump.name}){process}"
 
     def sentence(self, node: Node) -> str:
-        """Return a sentence about a thread: its name, and what it does."""
+        """Return a sentence about a thread: its name and its predicate."""
         return f"{self.subject(node)} {self.predicate(node)}"
 
     def predicate(self, node: Node) -> str:
-        """Return what a thread does: "has waited 3.0 s for mutex 0x1, held by thread 2 (b), in f <- main"."""
+        """Return the predicate: "has waited 3.0 s for mutex 0x1, held by thread 2 (b), in f <- main"."""
         thread, wait = self.threads.get(node), self.waits.get(node)
         if thread is None:
             return ""
@@ -72,7 +75,7 @@ class Wording(NamedTuple):
         return f"{verb} {self.object(node, wait)}".rstrip() + where
 
     def object(self, node: Node, wait: Wait) -> str:
-        """Return what a thread waits for, and the threads or processes that have to act."""
+        """Return the object of a wait, and the threads or processes that have to act."""
         note = f" ({wait.note})" if wait.note else ""
         if wait.tid is not None:
             link = _LINKS.get(wait.kind, ", held by ")
@@ -86,7 +89,7 @@ class Wording(NamedTuple):
 
 
 def common_name(names: list[str]) -> str:
-    """Return a pattern for names ("worker-*"), or the first names where they have nothing in common."""
+    """Return a pattern for names ("worker-*"), or the first names if they have no prefix in common."""
     distinct = list(dict.fromkeys(names))
     if len(distinct) == 1:
         return distinct[0]
@@ -99,7 +102,7 @@ def common_name(names: list[str]) -> str:
 
 
 def signal_name(number: int) -> str | None:
-    """Return "SIGSEGV" for 11; None for 0, no signal."""
+    """Return the name of a signal ("SIGSEGV" for 11); None for 0, which is no signal."""
     try:
         return signal.Signals(number).name if number else None
     except ValueError:
@@ -110,7 +113,7 @@ def _state(thread: NamedThread) -> str:
     call = thread.dump.call
     if thread.dump.state == "R":
         return "runs"
-    if not thread.dump.state and thread.dump.signal:  # a core file has no state
+    if not thread.dump.state and thread.dump.signal:  # core file, which has no state
         return f"got {signal_name(thread.dump.signal)}"
     if call and call.name:
         return f"is in {call.name}"
