@@ -156,7 +156,7 @@ class _VerdictBuilder:
         return f"and none can go on{', unless a socket has a time-out of its own' * sockets}"
 
     def _blocked(self) -> Iterator[Finding]:
-        """Yield a finding for the end of each chain of waits, the ends with most threads behind them first."""
+        """Yield findings for the ends of chains of waits, those with most threads behind them first."""
         known = {node for cycle in self._cycles for node in cycle}
         matter = {node for node, wait in self._waits.items() if not wait.idle}
         ends = [(end, tuple(node for node in behind if node in matter))
