@@ -12,11 +12,11 @@ from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.modules.location import Located, Location, kernel_locations, locate
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
-from sfsample.process.scheduler import held_ns, ran_ns
+from sfsample.process.run_state import held_ns, ran_ns
+from sfsample.recording.due_threads import FLUSH_NS, SampledThread
 from sfsample.recording.merge_python import as_shown, with_python
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import Places, Sample, ThreadKey, TickTime
-from sfsample.recording.thread_table import FLUSH_NS, SampledThread
 
 _MAX_FLUSH_NS = 8 * FLUSH_NS
 

@@ -15,8 +15,8 @@ from collections.abc import Set as AbstractSet
 from sfsample.process.perf_records import Born, Named
 from sfsample.process.proc_text import Stat
 from sfsample.process.thread import Thread
+from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.sample import BEGINNING
-from sfsample.recording.thread_table import SampledThread
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # clock ticks, in which /proc gives start times
 

@@ -17,7 +17,7 @@ from sfsample.core.stack import Stack
 from sfsample.modules.location import Located
 from sfsample.process.thread import Thread
 from sfsample.recording.sample import Places, TickTime
-from sfsample.recording.schedule import uniform
+from sfsample.recording.ticks import uniform
 
 _FULL_TURN_THREADS = 16
 _MAX_TICKS_BETWEEN_TURNS = 64
@@ -77,7 +77,7 @@ def spread_of(threads: int) -> int:
     return min(2 * (threads // _FULL_TURN_THREADS), _MAX_TICKS_BETWEEN_TURNS)
 
 
-class ThreadTable:
+class DueThreads:
     """The threads of a process by id, and by the tick at which they are due."""
 
     def __init__(self, random: Callable[[], float] = uniform) -> None:

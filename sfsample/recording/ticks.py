@@ -6,7 +6,7 @@ There are as many intervals as fit into the duration, at least one; the last may
 reads no clock.
 
 Invariant: a tick whose interval has passed is counted as missed and never made up for
-(tests/recording/test_schedule.py).
+(tests/recording/test_ticks.py).
 """
 
 from collections.abc import Callable
