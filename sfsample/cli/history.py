@@ -158,21 +158,15 @@ def _export(history: History, command: options.HistoryExport) -> int:
     return _write(history, command.choice, command.output, quiet=command.quiet, lines=command.lines)
 
 
-def _write(
-    history: History,
-    choice: options.SliceChoice,
-    how: options.ProfileOutput,
-    *,
-    quiet: bool,
-    lines: bool = False,
-) -> int:
+def _write(history: History, choice: options.SliceChoice, how: options.ProfileOutput, *, quiet: bool,
+           lines: bool = False) -> int:  # fmt: skip
     """Write slices as one profile; return the exit code."""
     output, selection = Output(how.path), _selection(choice)
     chosen = questions.choose(history, selection)
     write: Callable[..., bytes] = FORMATS[how.format].write
     if how.format == "html":
-        report, slices = history.time_line(selection)
-        write = partial(html.write, time_line=slices)
+        report, slices = history.time_slices(selection)
+        write = partial(html.write, time_slices=slices)
     else:
         report = history.report(selection)
     report = questions.answer(selection, chosen, report)

@@ -44,12 +44,12 @@ def answer(selection: Selection, slices: list[SliceFacts], report: Report) -> Re
         raise SfsampleError(f"no slice can be read: {count_text(len(slices))} of {slices[0].service}",
                             "sfsample history check shows what is wrong")  # fmt: skip
     missing = _missing(selection, slices, report)
-    return report._replace(stats={**(report.stats or {}), "missing": missing}) if missing else report
+    return report._replace(stats=report.stats.having(missing=missing)) if missing else report
 
 
 def missing_from(report: Report) -> list[str]:
     """Return what an answer says that it has not."""
-    return [*(report.stats or {}).get("missing", ())]
+    return report.stats.texts("missing")
 
 
 def _missing(selection: Selection, slices: list[SliceFacts], report: Report) -> list[str]:

@@ -12,8 +12,8 @@ from contextlib import suppress
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.history.paths import DAY_S, file_names
+from sfsample.history.retention import size_of
 from sfsample.history.store import History
-from sfsample.history.tiers import size_of
 from sfsample.watching.program import Say
 from sfsample.watching.sinks import Metrics, Sink
 

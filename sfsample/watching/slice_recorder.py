@@ -9,8 +9,6 @@ from dataclasses import replace
 from functools import partial
 
 from sfsample import api
-from sfsample.core.snapshot import Capture
-from sfsample.core.stack import StopReason
 from sfsample.errors import NoSpace, NoSuchProcess, SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.recording.options import RecordOptions
@@ -19,7 +17,6 @@ from sfsample.recording.result import check_result
 from sfsample.recording.stats import Stats
 from sfsample.recording.summary import missing_name_lines, no_sample_lines
 from sfsample.report.formats import FORMATS
-from sfsample.report.report import SECONDS
 from sfsample.report.services import by_service
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.symbolize.with_names import with_names
@@ -123,7 +120,7 @@ class SliceRecorder:
         options, stats = self._options, profile.stats
         symbolizer = api.symbolizer(profile, self._program.symbols)
         report = with_names(lambda: api.named(profile, symbolizer), symbolizer, self._program.should_stop)
-        report = report._replace(stats={**(report.stats or {}), SECONDS: profile.cpu_ms_by_second()})
+        report = report._replace(stats=report.stats.having(cpu_ms_by_second=profile.cpu_ms_by_second()))
         whole = Slice(begin_s, begin_s + stats.duration_s, self._target, report)
         is_one = options.target.name or options.target.unit
         parts = [whole] if is_one else [whole._replace(service=name, report=part)
@@ -199,14 +196,8 @@ def _unreported(namer: Symbolizer, reported: set[str]) -> list[str]:
 
 
 def _outcome(stats: Stats) -> str:
-    losses = [
-        (stats.late_ticks, "tick", " missed"),
-        (stats.spared_ticks, "tick", " skipped to stay below --max-overhead"),
-        (stats.captures[Capture.FAILED], "capture", " failed"),
-        (stats.samples - stats.stacks[StopReason.OUTERMOST], "stack", " truncated"),
-    ]
-    counts = [f"{_count(number, what)}{lost}" for number, what, lost in losses if number]
-    return ", ".join([_count(stats.samples, "sample"), *counts])
+    losses = [loss.text for loss in stats.losses if loss.number]
+    return ", ".join([_count(stats.samples, "sample"), *losses])
 
 
 def _count(number: int, what: str) -> str:

@@ -16,7 +16,7 @@ from sfsample.cli import main
 from sfsample.cli.terminal import say_at
 from sfsample.history.facts import Selection
 from sfsample.history.store import History
-from sfsample.report.time_line import TIME_UNIT_NS
+from sfsample.report.time_slices import TIME_UNIT_NS
 from sfsample.watching.push import post as posting
 from sfsample.watching.push.backend import parse_backend
 from sfsample.watching.push.pusher import Pusher
