@@ -5,6 +5,7 @@ midst of an import, and could only print a traceback.  `sfsample.cli` installs t
 runs.  Where memory is too short for an import, Python raises many kinds of exceptions.
 """
 
+import os
 import signal
 import sys
 
@@ -24,5 +25,22 @@ def main() -> int:
                  "  allow more memory (ulimit -v), or install sfsample again")  # fmt: skip
 
 
+def _import_from_trusted_directories() -> None:
+    """Let modules come from Python's own directories, and last from that of this package.
+
+    `python -m` puts the current directory first; commands import modules later, when others may have put some
+    there.  A program that is named by its path (cli/own_program.py) imports this package, and no other one.
+    """
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the current directory, or that of this file
+    others = [path for path in sys.path if os.path.isabs(path)]
+    sys.path[:] = [own, *others]
+    import sfsample  # noqa: F401 - its modules are found beside it from now on
+
+    sys.path[:] = others if own in others else [*others, own]
+
+
 if __name__ == "__main__":
+    _import_from_trusted_directories()
     sys.exit(main())

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from sfsample.cli.own_program import own_program
 from sfsample.cli.trouble import say_at
 from sfsample.errors import SfsampleError, UsageError
 
@@ -84,4 +85,5 @@ def execute_anew() -> None:
     say_at("the configuration is read again")
     for number in (signal.SIGHUP, signal.SIGUSR1):  # the program that begins is not ready for them
         signal.signal(number, signal.SIG_IGN)
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell is needed
+    program = own_program(*sys.argv[1:])
+    os.execv(program[0], program)  # noqa: S606 - no shell is needed
