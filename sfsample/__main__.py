@@ -26,19 +26,17 @@ def main() -> int:
 
 
 def _import_from_trusted_directories() -> None:
-    """Let modules come from Python's own directories, and last from that of this package.
+    """Import modules later, too, from Python's directories, then this package's: not from the current one.
 
-    `python -m` puts the current directory first; commands import modules later, when others may have put some
-    there.  A program that is named by its path (cli/own_program.py) imports this package, and no other one.
+    `python -m` would look there first.  Started by its path (cli/own_program.py), this runs its own package.
     """
     own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if not sys.flags.safe_path:
         del sys.path[0]  # the current directory, or that of this file
-    others = [path for path in sys.path if os.path.isabs(path)]
-    sys.path[:] = [own, *others]
+    sys.path[:] = [own, *filter(os.path.isabs, sys.path)]
     import sfsample  # noqa: F401 - its modules are found beside it from now on
 
-    sys.path[:] = others if own in others else [*others, own]
+    sys.path.append(sys.path.pop(0))
 
 
 if __name__ == "__main__":

@@ -52,14 +52,21 @@ def run(arguments: Namespace) -> int:
     return code
 
 
-def _selection(arguments: Namespace) -> Selection:
-    """Return what the flags select."""
+def _selection(history: History, arguments: Namespace) -> Selection:
+    """Return what the flags select; the owner of a service may be left out if there is only one."""
     begin_s, end_s = arguments.since or 0.0, inf
     if arguments.at is not None:
         length_s = arguments.length or _DIFF_S
         begin_s = time.time() - length_s if arguments.at == inf else arguments.at
         end_s = begin_s + length_s
-    return Selection(arguments.service, begin_s, end_s, dict(arguments.label or ()))
+    selection = Selection(arguments.service, begin_s, end_s, dict(arguments.label or ()))
+    if selection.service is None or history.slices(selection):
+        return selection
+    there = {facts.service for facts in history.slices(selection._replace(service=None))}
+    found = sorted(service for service in there if service.partition("/")[2] == selection.service)
+    if len(found) > 1:
+        raise SfsampleError(f"several owners have it: {', '.join(found)}", "use --service OWNER/NAME")
+    return selection._replace(service=found[0]) if found else selection
 
 
 def _chosen(history: History, selection: Selection, *, one_service: bool = True) -> list[SliceFacts]:
@@ -151,7 +158,7 @@ def _contents(history: History, wanted: str | None = None) -> Iterator[str]:
 
 
 def _list(history: History, arguments: Namespace) -> int:
-    output, selection = Output(arguments.output), _selection(arguments)
+    output, selection = Output(arguments.output), _selection(history, arguments)
     slices, gaps = history.slices(selection), history.gaps(selection)
     if arguments.format == "json":
         document = {"schema": "sfsample.history/1", "slices": [*map(_slice_json, slices)],
@@ -202,7 +209,7 @@ def _cut(value: str) -> str:
 def _show(history: History, arguments: Namespace) -> int:
     if arguments.format == "html":
         return _export(history, arguments)
-    output, selection = Output(arguments.output), _selection(arguments)
+    output, selection = Output(arguments.output), _selection(history, arguments)
     slices, gaps = _chosen(history, selection), history.gaps(selection)
     report = _answer(selection, slices, history.report(selection))
     lines = _summary(slices, gaps, report, verbose=arguments.verbose)
@@ -236,7 +243,7 @@ def _functions(counts: Counter[str], total: int, *, verbose: bool) -> Iterator[s
 
 
 def _export(history: History, arguments: Namespace) -> int:
-    output, selection = Output(arguments.output), _selection(arguments)
+    output, selection = Output(arguments.output), _selection(history, arguments)
     chosen = _chosen(history, selection)
     write: Callable[..., bytes] = FORMATS[arguments.format].write
     if arguments.format == "html":
@@ -286,14 +293,14 @@ def _compared(history: History, arguments: Namespace) -> tuple[Selection, Select
     """Return which slices are compared."""
     length_s = arguments.length or _DIFF_S
     if arguments.deploy is not None:
-        slices = _chosen(history, Selection(arguments.service, labels=dict(arguments.label or ())))
+        slices = _chosen(history, _selection(history, arguments))
         return _deploy(slices, arguments, length_s)
-    before = _selection(arguments)
+    before = _selection(history, arguments)
     if isinstance(arguments.other, str):
         build = before._replace(begin_s=0.0, end_s=inf, build_id=arguments.other)
         begin_s = _chosen(history, build)[0].begin_s
         return before, build._replace(begin_s=begin_s, end_s=begin_s + length_s)
-    return before, _selection(Namespace(**{**vars(arguments), "at": arguments.other}))
+    return before, _selection(history, Namespace(**{**vars(arguments), "at": arguments.other}))
 
 
 def _deploy(slices: list[SliceFacts], arguments: Namespace, length_s: float) -> tuple[Selection, Selection]:
@@ -354,7 +361,7 @@ def _push(history: History, arguments: Namespace) -> int:
     from sfsample.cli.push.command import push  # http.client takes long to import
 
     if arguments.service is not None:
-        _chosen(history, Selection(arguments.service))
+        arguments.service = _chosen(history, _selection(history, arguments))[0].service
     return push(history, arguments)
 
 

@@ -27,7 +27,7 @@ from sfsample.recording.stats import Stats
 from sfsample.recording.summary import missing_name_lines, no_sample_lines
 from sfsample.report.formats import FORMATS
 from sfsample.report.report import SECONDS
-from sfsample.report.services import by_service
+from sfsample.report.services import by_service, with_service
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _MIN_GAP_S = 1.0  # what it takes to write a slice before the next one begins is no gap
@@ -123,7 +123,8 @@ class SliceRecorder:
         report = report._replace(stats={**(report.stats or {}), SECONDS: profile.cpu_ms_by_second()})
         whole = Slice(begin_s, begin_s + stats.duration_s, self._target, report)
         is_one = arguments.name or arguments.unit
-        parts = [whole] if is_one else [whole._replace(service=name, report=part)
+        one = whole._replace(report=with_service(report, self._target, profile))
+        parts = [one] if is_one else [whole._replace(service=name, report=part)
                                         for name, part in by_service(report, profile)]  # fmt: skip
         places = [self._attempt(partial(sink.add, whole, parts), lost) for sink, lost in self._sinks]
         self.has_kept = any(places)

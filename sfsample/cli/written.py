@@ -39,10 +39,7 @@ def say_written(arguments: Namespace, output: Output) -> None:
 
 
 def open_result(arguments: Namespace, output: Output) -> None:
-    """Open the result in a browser, if --open was given; not as root.
-
-    PATH, BROWSER and the desktop's files decide which program that is, and a browser is none for root.
-    """
+    """Open the result in a browser, if --open was given; not as root: PATH and BROWSER decide what runs."""
     if arguments.open and not os.geteuid():
         say(f"no browser is started as root: open {arguments.output} yourself")
     elif arguments.open and not webbrowser.open(Path(output.file).as_uri()):
