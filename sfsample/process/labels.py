@@ -97,7 +97,7 @@ def _kernel_facts(proc: ProcFs, images: ImageCache) -> Identity:
 def _owner(cgroup: str, container: str | None, uids: list[str]) -> str | None:
     """Return the owner, which is the same when a service is started again; the id of a container is not.
 
-    The first of the uids is that of the user who started the program, also if it is setuid.
+    The first of the uids, the real one, is not changed by a setuid program.
     """
     group = found[1] if (found := _GROUP.search(cgroup)) else ""
     if manager := MANAGER.fullmatch(group):

@@ -41,8 +41,8 @@ def with_service(report: Report, service: str, profile: Profile) -> Report:
 def _key(thread: ReportThread, profile: Profile) -> tuple[str, str]:
     """Return the service of a thread, and its container, as two may run the same program.
 
-    It is what --label says, else OWNER/NAME, or OWNER if that is the name, too: the owner has chosen who runs
-    there, the process has chosen the name (what it says, its user's unit, its program).
+    It is what --label says, else OWNER/NAME; a unit that states no name is only OWNER.  The process chooses the
+    name (what it states, its program), but not the owner.
     """
     known = profile.identities.get(thread.pid or 0, Identity({}))
     unit, owner = known.unit or "", known.owner or "unknown"
