@@ -113,11 +113,11 @@ def _answer(selection: Selection, slices: list[SliceFacts], report: Report) -> R
         raise SfsampleError(f"no slice can be read: {_slices(len(slices))} of {slices[0].service}",
                             "sfsample history check shows what is wrong")  # fmt: skip
     missing = _missing(selection, slices, report)
-    return report._replace(stats={**(report.stats or {}), "missing": missing}) if missing else report
+    return report._replace(stats=report.stats.having(missing=missing)) if missing else report
 
 
 def _said_missing(report: Report) -> list[str]:
-    return [*(report.stats or {}).get("missing", ())]
+    return report.stats.texts("missing")
 
 
 def _selected(selection: Selection) -> str:
@@ -240,8 +240,8 @@ def _export(history: History, arguments: Namespace) -> int:
     chosen = _chosen(history, selection)
     write: Callable[..., bytes] = FORMATS[arguments.format].write
     if arguments.format == "html":
-        report, slices = history.time_line(selection)
-        write = partial(html.write, time_line=slices)
+        report, slices = history.time_slices(selection)
+        write = partial(html.write, time_slices=slices)
     else:
         report = history.report(selection)
     report = _answer(selection, chosen, report)

@@ -16,8 +16,8 @@ from sfsample.cli.trouble import say_at
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.history.paths import DAY_S, file_names
+from sfsample.history.retention import size_of
 from sfsample.history.store import History
-from sfsample.history.tiers import size_of
 
 _TIDY_INTERVAL_S = 3600.0
 _NICE = 19

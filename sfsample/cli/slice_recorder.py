@@ -18,15 +18,12 @@ from sfsample.cli.sinks import Sink
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import shows_progress
 from sfsample.cli.trouble import Trouble, say_at
-from sfsample.core.snapshot import Capture
-from sfsample.core.stack import StopReason
 from sfsample.errors import NoSpace, NoSuchProcess, SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 from sfsample.recording.summary import missing_name_lines, no_sample_lines
 from sfsample.report.formats import FORMATS
-from sfsample.report.report import SECONDS
 from sfsample.report.services import by_service
 from sfsample.symbolize.symbolizer import Symbolizer
 
@@ -120,7 +117,7 @@ class SliceRecorder:
         arguments, stats = self._arguments, profile.stats
         symbolizer = api.symbolizer(profile, symbol_options(arguments))
         report = with_names(lambda: api.named(profile, symbolizer), symbolizer, self._interrupt)
-        report = report._replace(stats={**(report.stats or {}), SECONDS: profile.cpu_ms_by_second()})
+        report = report._replace(stats=report.stats.having(cpu_ms_by_second=profile.cpu_ms_by_second()))
         whole = Slice(begin_s, begin_s + stats.duration_s, self._target, report)
         is_one = arguments.name or arguments.unit
         parts = [whole] if is_one else [whole._replace(service=name, report=part)
@@ -197,14 +194,8 @@ def _unreported(namer: Symbolizer, reported: set[str]) -> list[str]:
 
 
 def _outcome(stats: Stats) -> str:
-    losses = [
-        (stats.late_ticks, "tick", " missed"),
-        (stats.spared_ticks, "tick", " skipped to stay below --max-overhead"),
-        (stats.captures[Capture.FAILED], "capture", " failed"),
-        (stats.samples - stats.stacks[StopReason.OUTERMOST], "stack", " truncated"),
-    ]
-    counts = [f"{_count(number, what)}{lost}" for number, what, lost in losses if number]
-    return ", ".join([_count(stats.samples, "sample"), *counts])
+    losses = [loss.text for loss in stats.losses if loss.number]
+    return ", ".join([_count(stats.samples, "sample"), *losses])
 
 
 def _count(number: int, what: str) -> str:

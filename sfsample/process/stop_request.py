@@ -39,7 +39,7 @@ from sfsample.process.ptrace import (
     signal_of,
 )
 from sfsample.process.registers import layout_of
-from sfsample.process.scheduler import BeforeStop
+from sfsample.process.run_state import BeforeStop
 from sfsample.process.syscall_mending import mend
 from sfsample.process.vm import read_memory
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from sfsample.core.wait_kind import WaitKind
 from sfsample.python.chain import TAGS, PythonFrame
 from sfsample.python.find import Interpreter, ReadMemory
 from sfsample.python.layout import word_in
@@ -32,15 +33,15 @@ _MAX_FRAMES = 1000  # of a stack, whose objects are read
 _JOIN_BEFORE_3_13 = "Thread._wait_for_tstate_lock"
 # by file and function that waits for a Condition: kind, what for, whether that is how servers wait for work
 _WAITING = {
-    ("queue.py", "Queue.get"): ("queue", "an item in {}, which is empty", True),
-    ("queue.py", "Queue.put"): ("queue", "room in {}, which is full", False),
-    ("queue.py", "Queue.join"): ("queue", "task_done for each item of {}", False),
-    ("threading.py", "Event.wait"): ("event", "{} to be set", True),
-    ("threading.py", "Semaphore.acquire"): ("semaphore", "a release of {}", True),
-    ("threading.py", "Barrier._wait"): ("barrier", "the other threads at {}", False),
-    ("futures/_base.py", "Future.result"): ("future", "the result of {}", False),
-    ("futures/_base.py", "Future.exception"): ("future", "the result of {}", False),
-    ("threading.py", "Condition.wait"): ("condition", "a notify of {}", True),
+    ("queue.py", "Queue.get"): (WaitKind.QUEUE, "an item in {}, which is empty", True),
+    ("queue.py", "Queue.put"): (WaitKind.QUEUE, "room in {}, which is full", False),
+    ("queue.py", "Queue.join"): (WaitKind.QUEUE, "task_done for each item of {}", False),
+    ("threading.py", "Event.wait"): (WaitKind.EVENT, "{} to be set", True),
+    ("threading.py", "Semaphore.acquire"): (WaitKind.SEMAPHORE, "a release of {}", True),
+    ("threading.py", "Barrier._wait"): (WaitKind.BARRIER, "the other threads at {}", False),
+    ("futures/_base.py", "Future.result"): (WaitKind.FUTURE, "the result of {}", False),
+    ("futures/_base.py", "Future.exception"): (WaitKind.FUTURE, "the result of {}", False),
+    ("threading.py", "Condition.wait"): (WaitKind.CONDITION, "a notify of {}", True),
 }
 
 
@@ -50,7 +51,7 @@ class PythonWait(NamedTuple):
     0: it is not known.  `address` is that of the object.
     """
 
-    kind: str
+    kind: WaitKind
     what: str
     address: int
     owner: int = 0
@@ -135,22 +136,22 @@ class ThreadReader:
         kind = objects.type_name(lock)
         if kind == "_thread.RLock":
             owner = self._native_ids.get(objects.word(lock + _OWNER), 0)
-            return PythonWait("rlock", f"threading.RLock {lock:#x}", lock, owner)
+            return PythonWait(WaitKind.RLOCK, f"threading.RLock {lock:#x}", lock, owner)
         if kind == "_queue.SimpleQueue":
             what = f"an item in queue.SimpleQueue {lock:#x}, which is empty"
-            return PythonWait("queue", what, lock, idle=True)
+            return PythonWait(WaitKind.QUEUE, what, lock, idle=True)
         if is_in(place, "threading.py", "_shutdown"):
-            return PythonWait("thread", "the end of all threads that are not daemons", 0)
+            return PythonWait(WaitKind.THREAD, "the end of all threads that are not daemons", 0)
         is_handle = kind == "_thread._ThreadHandle"
         if lock and is_in(place, "threading.py", "Thread.join" if is_handle else _JOIN_BEFORE_3_13):
             joined = objects.local(frame, "self")
             owner = objects.integer(objects.attribute(joined, "_native_id")) or 0
-            return PythonWait("thread", f"the end of Thread {joined:#x}", joined, owner)
+            return PythonWait(WaitKind.THREAD, f"the end of Thread {joined:#x}", joined, owner)
         if not lock or is_handle:
             return None
         if is_in(place, "threading.py", "Condition.wait") and objects.local(frame, "waiter") == lock:
             return self._condition(rows)
-        return PythonWait("lock", f"threading.Lock {lock:#x}", lock)
+        return PythonWait(WaitKind.LOCK, f"threading.Lock {lock:#x}", lock)
 
     def _candidates(self, frame: PythonFrame) -> Iterator[int]:
         """Yield the objects that a frame may have called a method of."""

@@ -1,4 +1,4 @@
-"""Hands an incomplete stack, with what its Python frames need, to the store of such stacks."""
+"""Hands an incomplete stack, with the memory of its Python frames, to the store of such stacks."""
 
 from functools import partial
 

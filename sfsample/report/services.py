@@ -5,13 +5,12 @@ A recording of a machine, a user or a control group has many services, and quest
 
 import re
 from collections import Counter
-from typing import Any
 
 from sfsample.modules.location import pid_of
 from sfsample.process.labels import Identity
 from sfsample.recording.profile import Profile
 from sfsample.report.naming import labels_of, target_of
-from sfsample.report.report import CPU, SECONDS, Report, ReportBuilder, ReportThread
+from sfsample.report.report import CPU, Report, ReportBuilder, ReportThread
 from sfsample.symbolize.named_frame import clean_name
 
 _OF_ALL = ("mode", "recorder", "ticks", "late_ticks", "spared_ticks", "problems")  # statistics
@@ -21,7 +20,7 @@ _MANAGER = re.compile(r"user@\d+\.service")  # its own control group has program
 def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
     """Return the name and the report of each service that has samples.
 
-    Its statistics are those of its part; what is known of all processes together only is not there.
+    Its statistics are those of its own samples; facts of the whole recording are left out.
     """
     keys = [_key(thread, profile) for thread in report.threads]
     builders = {key: ReportBuilder(report.weights) for key in keys}
@@ -48,13 +47,14 @@ def _part(report: Report, part: Report, profile: Profile) -> Report:
     """Return the stacks of a service with what is known of it."""
     pids = {thread.pid for thread in part.threads}
     processes = [known for pid, known in profile.identities.items() if pid in pids]
-    stats: dict[str, Any] = {name: value for name in _OF_ALL if (value := (report.stats or {}).get(name))}
     reasons: Counter[str] = Counter()
     for stack in part.stacks:
         reasons[stack.stop_reason] += stack.weights[0]
     charged_ns = sum(ns for key, ns in profile.charged_ns.items() if pid_of(key) in pids)
-    stats |= {"samples": part.total(), "stacks": dict(reasons), "cpu_charged_ns": charged_ns,
-              "cpu_sampled_ns": part.total(CPU), SECONDS: profile.cpu_ms_by_second(pids)}  # fmt: skip
+    stats = report.stats.only(_OF_ALL).having(
+        samples=part.total(), stacks=dict(reasons), cpu_charged_ns=charged_ns,
+        cpu_sampled_ns=part.total(CPU), cpu_ms_by_second=profile.cpu_ms_by_second(pids),
+    )  # fmt: skip
     return report._replace(
         threads=part.threads, frames=part.frames, stacks=part.stacks, timeline=None, stats=stats,
         labels=labels_of(processes, profile.labels), target=target_of(processes),

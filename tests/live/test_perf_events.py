@@ -16,8 +16,8 @@ from sfsample.process.perf_events import PerfEvents
 from sfsample.process.perf_records import Named
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
+from sfsample.recording.due_threads import Thread
 from sfsample.recording.profile import Profile
-from sfsample.recording.thread_table import Thread
 from tests.live.cli_runner import NOBODY, ended, is_root, sampled
 from tests.live.cli_runner import begun as sfsample_begun
 from tests.live.cli_runner import sfsample as sfsample_command

@@ -8,6 +8,7 @@ from sfsample.process.labels import Identity
 from sfsample.recording.profile import Profile
 from sfsample.report.report import OUTERMOST, WEIGHTS, ReportBuilder, ReportFrame, ReportThread
 from sfsample.report.services import by_service
+from sfsample.report.stats import ReportStats
 
 MAIN = ReportFrame("main")
 
@@ -20,7 +21,7 @@ def split(*processes, charged=()):
         builder.add(ReportThread(name, name, pid, pid), [MAIN], OUTERMOST, (1, 50, 10 * pid))
     profile.charged_ns = Counter(dict(enumerate(charged, 1)))
     stats = {"ticks": 1140, "samples": len(processes), "captures": {"stopped": 2}, "mode": "wall"}
-    return by_service(builder.finish()._replace(stats=stats), profile)
+    return by_service(builder.finish()._replace(stats=ReportStats(stats)), profile)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_processes_of_one_service_are_together_and_others_are_not():
     assert (web[0], redis[0]) == ("web", "redis")
     assert web[1].labels == {"service.name": "web"}  # that all of its processes have
     assert (web[1].total(), web[1].total("cpu_ns"), redis[1].total("cpu_ns")) == (2, 40, 20)
-    assert web[1].stats == {
+    assert web[1].stats.document == {
         "ticks": 1140, "mode": "wall", "samples": 2, "stacks": {"outermost": 2}, "cpu_charged_ns": 51,
         "cpu_sampled_ns": 40, "cpu_ms_by_second": [],
     }  # fmt: skip

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from sfsample.cli.sinks import Metrics
-from sfsample.core.snapshot import Capture
-from sfsample.core.stack import StopReason
 from sfsample.errors import SfsampleError
 from sfsample.recording.stats import Pauses, Stats
 
@@ -101,11 +99,8 @@ class Door:
         self.count("slices_total")
         self.count("samples_total", number=stats.samples)
         self.count("missed_ticks_total", number=stats.late_ticks)
-        lost = {"missed tick": stats.late_ticks, "skipped tick": stats.spared_ticks,
-                "failed capture": stats.captures[Capture.FAILED],
-                "truncated stack": stats.samples - stats.stacks[StopReason.OUTERMOST]}  # fmt: skip
-        for reason, number in lost.items():
-            self.count("lost_total", f'{{reason="{reason}"}}', number)
+        for loss in stats.losses:
+            self.count("lost_total", f'{{reason="{loss.reason}"}}', loss.number)
         for end, value in _pauses(stats.pauses).items():
             self.count("stop_seconds", end, value)
         self._last_slice, self._last_failure = {"": time.time()}, ""
