@@ -49,11 +49,11 @@ def _help_lines(failure: SfsampleError, words: list[str]) -> list[str]:
 
     sudo(8) has a PATH of its own, so the program is named by its whole path.
     """
+    from sfsample.watching.own_program import own_program  # most runs need none
+
     path = os.path.abspath(sys.argv[0])
-    program = [path] if os.path.basename(path) == "sfsample" else [sys.executable, "-m", "sfsample"]
-    lines = [
-        line.replace("sudo sfsample ...", f"sudo {shlex.join([*program, *words])}") for line in failure.help
-    ]
+    command = [path, *words] if os.path.basename(path) == "sfsample" else own_program(*words)
+    lines = [line.replace("sudo sfsample ...", f"sudo {shlex.join(command)}") for line in failure.help]
     if isinstance(failure, NotPermitted) and failure.pid and "doctor" not in words:
         lines.append(f"sfsample doctor {failure.pid} shows everything that may refuse it")
     return lines

@@ -15,6 +15,7 @@ from typing import Any
 
 from sfsample.cli.terminal import say_at
 from sfsample.errors import SfsampleError, UsageError
+from sfsample.watching.own_program import own_program
 
 _MAX_BYTES = 1 << 20
 _HELP = "the keys are the long flags of `sfsample watch --help`, without the dashes"
@@ -84,4 +85,5 @@ def execute_anew() -> None:
     say_at("the configuration is read again")
     for number in (signal.SIGHUP, signal.SIGUSR1):  # the program that begins is not ready for them
         signal.signal(number, signal.SIG_IGN)
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell is needed
+    program = own_program(*sys.argv[1:])
+    os.execv(program[0], program)  # noqa: S606 - no shell is needed

@@ -55,21 +55,22 @@ def run(command: options.HistoryCommand) -> int:
     return code
 
 
-def _selection(choice: options.SliceChoice) -> Selection:
+def _selection(history: History, choice: options.SliceChoice) -> Selection:
     """Return what the flags select."""
     begin_s, end_s = choice.since or 0.0, inf
     if choice.at is not None:
         length_s = choice.length or options.CHOSEN_S
         begin_s = time.time() - length_s if choice.at == inf else choice.at
         end_s = begin_s + length_s
-    return Selection(choice.service, begin_s, end_s, dict(choice.labels))
+    selection = Selection(choice.service, begin_s, end_s, dict(choice.labels))
+    return questions.with_owner(history, selection)
 
 
 # -- actions
 
 
 def _list(history: History, command: options.HistoryList) -> int:
-    output, selection = Output(command.output.path), _selection(command.choice)
+    output, selection = Output(command.output.path), _selection(history, command.choice)
     slices, gaps = history.slices(selection), history.gaps(selection)
     if command.output.format == "json":
         document = {"schema": "sfsample.history/1", "slices": [*map(_slice_json, slices)],
@@ -120,7 +121,7 @@ def _cut(value: str) -> str:
 def _show(history: History, command: options.HistoryShow) -> int:
     if command.output.format == "html":
         return _write(history, command.choice, command.output, quiet=command.quiet)
-    output, selection = Output(command.output.path), _selection(command.choice)
+    output, selection = Output(command.output.path), _selection(history, command.choice)
     slices, gaps = questions.choose(history, selection), history.gaps(selection)
     report = questions.answer(selection, slices, history.report(selection))
     lines = _summary(slices, gaps, report, verbose=command.verbose)
@@ -161,7 +162,7 @@ def _export(history: History, command: options.HistoryExport) -> int:
 def _write(history: History, choice: options.SliceChoice, how: options.ProfileOutput, *, quiet: bool,
            lines: bool = False) -> int:  # fmt: skip
     """Write slices as one profile; return the exit code."""
-    output, selection = Output(how.path), _selection(choice)
+    output, selection = Output(how.path), _selection(history, choice)
     chosen = questions.choose(history, selection)
     write: Callable[..., bytes] = FORMATS[how.format].write
     if how.format == "html":
@@ -192,16 +193,15 @@ def _compared(history: History, command: options.HistoryDiff) -> list[Selection]
     """Return which slices are compared."""
     choice, length_s = command.choice, command.choice.length or options.CHOSEN_S
     if command.deploy is not None:
-        selection = Selection(choice.service, labels=dict(choice.labels))
-        before, after = questions.deploy(history, selection, command.deploy, length_s)
+        before, after = questions.deploy(history, _selection(history, choice), command.deploy, length_s)
         say(f"deployed {time_text(after.begin_s)} UTC: build-id {before.build_id} -> {after.build_id}")
         return [before, after]
-    before = _selection(choice)
+    before = _selection(history, choice)
     if isinstance(command.other, str):
         build = before._replace(begin_s=0.0, end_s=inf, build_id=command.other)
         begin_s = questions.choose(history, build)[0].begin_s
         return [before, build._replace(begin_s=begin_s, end_s=begin_s + length_s)]
-    return [before, _selection(replace(choice, at=command.other))]
+    return [before, _selection(history, replace(choice, at=command.other))]
 
 
 def _prune(history: History, command: options.HistoryPrune) -> int:
@@ -227,7 +227,8 @@ def _push(history: History, command: options.HistoryPush) -> int:
 
     service, push = command.service, command.push
     if service is not None:
-        questions.choose(history, Selection(service))
+        selection = questions.with_owner(history, Selection(service))
+        service = questions.choose(history, selection)[0].service
     pushers = [Pusher(history, backend, service, push.auth_file, say_at) for backend in push.backends]
     if command.follow:
         follow(pushers)

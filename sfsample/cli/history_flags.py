@@ -84,7 +84,7 @@ def _add_slices(parser: ArgumentParser, *, has_since: bool = True) -> Callable[.
     _add_history(parser)
     group = parser.add_argument_group("which slices (times: now, -2h, 14:00, 'yesterday 14:00', ISO 8601)")
     add = group.add_argument
-    add("--service", type=values.name_as_kept, metavar="NAME", help="of this service")
+    add("--service", type=values.name_as_kept, metavar="NAME", help="of this service, OWNER/NAME or NAME")
     add("--at", type=when.when, metavar="WHEN", help="from this time on")
     add("--for", type=quantities.seconds, dest="length", metavar="TIME",
         help=f"with --at: so long (default: {quantities.spelled_seconds(CHOSEN_S)})")  # fmt: skip

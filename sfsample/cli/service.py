@@ -7,7 +7,6 @@ Source: systemd.exec(5), systemd.service(5), systemd.resource-control(5).
 
 import os
 import shlex
-import sys
 from collections.abc import Iterator
 
 from sfsample.cli.options import Command, ServiceCommand, WatchCommand
@@ -15,6 +14,7 @@ from sfsample.cli.output_file import Output
 from sfsample.cli.parse import parse
 from sfsample.cli.terminal import say
 from sfsample.errors import SfsampleError
+from sfsample.watching.own_program import own_program
 
 _UNIT_FILE = "/etc/systemd/system/sfsample.service"
 _UNIT = """\
@@ -93,7 +93,7 @@ def run(command: ServiceCommand) -> int:
 
 def unit(config: str, watch: Command) -> str:
     """Return the unit that runs `sfsample watch --config CONFIG`; `watch`: what is in it."""
-    command = shlex.join([sys.executable, "-m", "sfsample", "watch", "--config", config])
+    command = shlex.join(own_program("watch", "--config", config))
     return _UNIT.format(command=command.replace("%", "%%"), network="\n".join(_network(watch)))
 
 

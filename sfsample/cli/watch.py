@@ -5,7 +5,6 @@ exit code is then 0.
 """
 
 import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,8 +20,6 @@ from sfsample.process.target import Target
 from sfsample.process.thread_files import open_many
 from sfsample.watching.loop import Watch
 from sfsample.watching.program import Program
-
-_PROGRAM = (sys.executable, "-m", "sfsample")
 
 
 def run(command: WatchCommand) -> int:
@@ -71,9 +68,9 @@ def make_watch(command: WatchCommand, interrupt: Interrupt) -> Watch:
     usual = DumpOptions(stop=recording.stop, debug_dirs=recording.debug_dirs, steppers=recording.steppers)
     dump = DumpCommand(options=usual, quiet=True)
 
-    def dump_command(pids: Sequence[int], path: str) -> list[str]:
+    def dump_words(pids: Sequence[int], path: str) -> list[str]:
         target, output = Target(pid=tuple(pids)), OutputOptions(path=path, format="text")
-        return [*_PROGRAM, *as_words(replace(dump, target=target, output=output))]
+        return as_words(replace(dump, target=target, output=output))
 
     prune = HistoryPrune(history=history, retention=options.keep.of_history())
     push = HistoryPush(history=history, push=options.push, follow=True) if options.push.backends else None
@@ -85,7 +82,7 @@ def make_watch(command: WatchCommand, interrupt: Interrupt) -> Watch:
             command.names, recording.debug_dirs, quiet=options.quiet, python=recording.python
         ),
         history=history,
-        tidy=[*_PROGRAM, *as_words(prune)],
-        push=[*_PROGRAM, *as_words(push)] if push else [],
-        dump=dump_command,
+        tidy=as_words(prune),
+        push=as_words(push) if push else [],
+        dump=dump_words,
     ))  # fmt: skip

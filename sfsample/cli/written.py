@@ -1,7 +1,9 @@
 """Says which file was written and what to do with it, and opens it on request."""
 
+import os
 import webbrowser
 from pathlib import Path
+from shlex import quote
 
 from sfsample.cli.options import OutputOptions, ProfileOutput
 from sfsample.cli.output_file import Output
@@ -25,7 +27,8 @@ def written_line(options: OutputOptions, output: Output) -> list[str]:
     stem = options.path.rpartition(".")[0]
     if not stem or f"{stem}.html" == options.path:  # which it would replace
         stem = options.path
-    what = _NEXT[options.format].replace("FILE", options.path).replace("STEM", stem)
+    what = _NEXT[options.format].replace("FILE", quote(options.path))
+    what = what.replace("STEM.html", quote(f"{stem}.html"))
     return [f"written   {options.path}: {what}"]
 
 
@@ -36,6 +39,8 @@ def say_written(options: OutputOptions, output: Output, *, quiet: bool) -> None:
 
 
 def open_result(options: ProfileOutput, output: Output) -> None:
-    """Open the result in a browser, if --open was given."""
-    if options.open and not webbrowser.open(Path(output.file).as_uri()):
+    """Open the result in a browser, if --open was given; not as root: PATH and BROWSER decide what runs."""
+    if options.open and not os.geteuid():
+        say(f"no browser is started as root: open {options.path} yourself")
+    elif options.open and not webbrowser.open(Path(output.file).as_uri()):
         say(f"no browser was found: open {options.path} yourself")

@@ -29,11 +29,12 @@ _STREAMS = ("/dev/std", "/dev/fd/", "/proc/")  # begins the paths of what a proc
 
 
 @contextmanager
-def whole_file(path: str, mode: int) -> Iterator[BinaryIO]:
+def whole_file(path: str, mode: int, *, keep: bool = False) -> Iterator[BinaryIO]:
     """Yield a file to write; it appears at `path`, complete, when the block ends without an exception.
 
     It belongs to the user of this process.  It takes over the mode of a file of that user that it replaces.
-    Raises OSError.
+    Raises OSError.  `keep`: if only the rename fails, the file stays under its temporary name, which is the
+    `filename` of the error; `filename2` is the path.
     """
     temporary = os.path.join(os.path.dirname(path), f".sfsample-{os.getpid()}-{time.monotonic_ns():x}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -45,9 +46,10 @@ def whole_file(path: str, mode: int) -> Iterator[BinaryIO]:
                     os.fchmod(fd, before.st_mode & 0o777)
             yield file
         os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
+    except BaseException as failure:
+        if not (keep and getattr(failure, "filename2", None)):
+            with suppress(OSError):
+                os.unlink(temporary)
         raise
 
 

@@ -6,13 +6,14 @@ where it costs no time.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sfsample.core.python_view import PythonView
 from sfsample.dumping.collect import Dumper
 from sfsample.dumping.model import ProcessDump
 from sfsample.dumping.options import DEFAULT_DUMP_OPTIONS, DumpOptions
-from sfsample.errors import AlreadyTraced, NoReturn, NoSuchProcess, TargetError
+from sfsample.errors import AlreadyTraced, NoReturn, NoSuchProcess, NoThread, TargetError
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess
 from sfsample.process.tracer_thread import TracerThread
@@ -65,7 +66,9 @@ def dump_all(
     except NoReturn:
         if not run.has_begun:
             raise
-        return TracerThread(lambda _: run.results(), lambda: True).run()
+        with suppress(NoThread):
+            return TracerThread(lambda _: run.results(), lambda: True).run()
+        return run.results()
 
 
 class _Run:

@@ -10,6 +10,7 @@ import time
 from calendar import timegm
 from collections.abc import Iterator
 from contextlib import suppress
+from shlex import quote
 from typing import NamedTuple
 
 from sfsample.errors import BadInput
@@ -67,7 +68,7 @@ def check_owner(path: str, *, directory: bool = False) -> None:
     if status.st_uid not in (0, os.geteuid()):
         raise BadInput(f"it belongs to another user ({status.st_uid})")
     if status.st_mode & 0o022:
-        raise BadInput(f"other users may write it: chmod go-w {path}")
+        raise BadInput(f"other users may write it: chmod go-w {quote(path)}")
 
 
 def remove(name: FileName) -> None:

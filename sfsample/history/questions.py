@@ -25,6 +25,17 @@ class Compared(NamedTuple):
     reports: list[Report]
 
 
+def with_owner(history: History, selection: Selection) -> Selection:
+    """Return a selection; the owner of its service may be left out if there is only one."""
+    if selection.service is None or history.slices(selection):
+        return selection
+    there = {facts.service for facts in history.slices(selection._replace(service=None))}
+    found = sorted(service for service in there if service.partition("/")[2] == selection.service)
+    if len(found) > 1:
+        raise SfsampleError(f"several owners have it: {', '.join(found)}", "use --service OWNER/NAME")
+    return selection._replace(service=found[0]) if found else selection
+
+
 def choose(history: History, selection: Selection, *, one_service: bool = True) -> list[SliceFacts]:
     """Return the slices, of which there are some, and of one service.  Raises SfsampleError."""
     slices = history.slices(selection)

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from errno import EDQUOT, ENOSPC
+from shlex import quote
 from typing import TypeVar
 
 from sfsample.errors import BadInput, NoSpace, SfsampleError
@@ -59,7 +60,7 @@ class History:
                 raise NoSpace(f"{what}: {path}: {text}") from None
             remedy = "choose another directory with --history"
             if isinstance(failure, BadInput) and what != "cannot open":  # a check can say more
-                remedy = f"sfsample history check --history {self.directory} shows what is wrong"
+                remedy = f"sfsample history check --history {quote(self.directory)} shows what is wrong"
             raise SfsampleError(f"{what}: {path}: {text}", remedy) from None
 
     def close(self) -> None:
@@ -263,7 +264,7 @@ class History:
         for name, path in files_set_aside(self.directory):
             again = os.path.basename(name.path + path.rpartition("Z")[2])  # SQLite may keep a log beside it
             yield (f"{path}: damaged, and set aside: no answer has its slices; delete it when not needed; "
-                   f"for what is left of it: mkdir -m 700 OTHER; cp {path} OTHER/{again}; "
+                   f"for what is left of it: mkdir -m 700 OTHER; cp {quote(path)} OTHER/{again}; "
                    "sfsample history list --history OTHER")  # fmt: skip
         for name in file_names(self.directory):
             with self.skipping(name.path), closing(HistoryFile(name.path)) as file:

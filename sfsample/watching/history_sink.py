@@ -8,13 +8,15 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from shlex import quote
 
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.history.paths import DAY_S, file_names
 from sfsample.history.retention import size_of
 from sfsample.history.store import History
-from sfsample.watching.program import Say
+from sfsample.watching.own_program import start_child
+from sfsample.watching.program import Say, Trouble
 from sfsample.watching.sinks import Metrics, Sink
 
 _TIDY_INTERVAL_S = 3600.0
@@ -24,10 +26,10 @@ _MIN_GAP_S = 2.0
 
 
 class HistorySink(Sink):
-    """Adds each slice and each gap to the history in a directory; `tidy` is the command of the child."""
+    """Adds each slice and each gap to the history in a directory; `tidy` are the words of the child."""
 
-    def __init__(self, directory: str, tidy: Sequence[str], say: Say) -> None:
-        self._directory, self._tidy_command, self._say = directory, tidy, say
+    def __init__(self, directory: str, tidy: list[str], say: Say) -> None:
+        self._directory, self._tidy_words, self._say = directory, tidy, say
         self._services: list[str] = []  # that the last slice had
         self._ends_s: dict[str, float] = {}  # of each service the end of what is kept
         self._lost: set[str] = set()  # services whose last slice could not be written
@@ -35,6 +37,7 @@ class HistorySink(Sink):
         self._history: History | None = None
         self._tidy: subprocess.Popen[bytes] | None = None
         self._tidy_due_s = time.monotonic()
+        self._unstarted = Trouble(say, "the history is not tidied until then")
 
     def prepare(self) -> None:
         """Open the history."""
@@ -59,7 +62,7 @@ class HistorySink(Sink):
         if not kept and failures:
             raise failures[0]
         self._say_once(failures, "the other services are kept; this is said once")
-        check = f"sfsample history check --history {self._directory} shows what is wrong"
+        check = f"sfsample history check --history {quote(self._directory)} shows what is wrong"
         self._say_once([SfsampleError(problem) for problem in history.problems], check)
         return f"history of {', '.join(kept) if len(kept) <= _MAX_SHOWN else f'{len(kept)} services'}"
 
@@ -116,10 +119,8 @@ class HistorySink(Sink):
         """Start `sfsample history prune`, unless the last one still runs."""
         if time.monotonic() < self._tidy_due_s or (self._tidy is not None and self._tidy.poll() is None):
             return
-        self._tidy_due_s = time.monotonic() + _TIDY_INTERVAL_S
-        self._tidy = subprocess.Popen(
-            self._tidy_command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        with suppress(OSError):  # it has ended
-            os.setpriority(os.PRIO_PROCESS, self._tidy.pid, _NICE)
+        self._tidy = start_child(self._tidy_words, self._unstarted, stderr=subprocess.DEVNULL)
+        if self._tidy is not None:
+            self._tidy_due_s = time.monotonic() + _TIDY_INTERVAL_S
+            with suppress(OSError):  # it has ended
+                os.setpriority(os.PRIO_PROCESS, self._tidy.pid, _NICE)

@@ -215,7 +215,7 @@ def _choose_sinks(options: WatchOptions, program: Program, label: str) -> list[S
     if program.history is not None and options.push.backends:
         from sfsample.watching.push.sink import PushSink  # http.client takes long to import
 
-        sinks.append(PushSink(options.push, program.history, program.push))
+        sinks.append(PushSink(options.push, program.history, program.push, program.say))
     return sinks
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from sfsample.symbolize.options import SymbolOptions
 
 Say = Callable[..., None]  # prints what has happened, and lines with details
-DumpCommand = Callable[[Sequence[int], str], list[str]]  # of the child that dumps processes into a file
+DumpWords = Callable[[Sequence[int], str], list[str]]  # by process ids and the path of the dump
 
 
 class Program(NamedTuple):
@@ -17,9 +17,9 @@ class Program(NamedTuple):
     should_stop: Callable[[], bool]
     symbols: SymbolOptions
     history: str | None  # the directory of the history; None: there are only files
-    tidy: Sequence[str]  # the command of the child that tidies the history
-    push: Sequence[str]  # that of the child that pushes it
-    dump: DumpCommand
+    tidy: list[str]  # the words of the child (`own_program`) that tidies the history
+    push: list[str]  # those of the child that pushes it
+    dump: DumpWords  # those of the child that dumps
 
 
 class Trouble:

@@ -17,7 +17,7 @@ from sfsample.recording.result import check_result
 from sfsample.recording.stats import Stats
 from sfsample.recording.summary import missing_name_lines, no_sample_lines
 from sfsample.report.formats import FORMATS
-from sfsample.report.services import by_service
+from sfsample.report.services import by_service, with_service
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.symbolize.with_names import with_names
 from sfsample.watching.options import WatchOptions
@@ -123,8 +123,9 @@ class SliceRecorder:
         report = report._replace(stats=report.stats.having(cpu_ms_by_second=profile.cpu_ms_by_second()))
         whole = Slice(begin_s, begin_s + stats.duration_s, self._target, report)
         is_one = options.target.name or options.target.unit
-        parts = [whole] if is_one else [whole._replace(service=name, report=part)
-                                        for name, part in by_service(report, profile)]  # fmt: skip
+        one = whole._replace(report=with_service(report, self._target, profile))
+        parts = [one] if is_one else [whole._replace(service=name, report=part)
+                                      for name, part in by_service(report, profile)]  # fmt: skip
         places = [self._attempt(partial(sink.add, whole, parts), lost) for sink, lost in self._sinks]
         self.has_kept = any(places)
         for place, (_, lost) in zip(places, self._sinks, strict=True):

@@ -12,7 +12,8 @@ from dataclasses import replace
 from sfsample.errors import SfsampleError
 from sfsample.recording.options import RecordOptions
 from sfsample.watching.options import Keep, WatchOptions
-from sfsample.watching.program import DumpCommand, Say
+from sfsample.watching.own_program import own_program
+from sfsample.watching.program import DumpWords, Say
 from sfsample.watching.sinks import Sink
 from sfsample.watching.slice_files import SliceFiles
 from sfsample.watching.triggers import Fired
@@ -33,9 +34,9 @@ class Response:
     """Answers triggers; `files` are those of the dumps."""
 
     def __init__(self, options: WatchOptions, files: SliceFiles, sinks: Sequence[Sink],
-                 dump_command: DumpCommand, say: Say) -> None:  # fmt: skip
+                 dump_words: DumpWords, say: Say) -> None:  # fmt: skip
         self._options, self._files, self._sinks = options, files, sinks
-        self._dump_command, self._say = dump_command, say
+        self._dump_words, self._say = dump_words, say
 
     def answer(self, fired: Fired, find: Callable[[], list[int]], record: Record) -> None:
         """Pin, dump, record; say what came of it.
@@ -63,7 +64,7 @@ class Response:
         """Dump processes; return the path.  Raises SfsampleError, OSError."""
         path = self._files.free_path()
         try:
-            done = subprocess.run(self._dump_command(pids[:_MAX_PROCESSES], path), umask=0o077,
+            done = subprocess.run(own_program(*self._dump_words(pids[:_MAX_PROCESSES], path)), umask=0o077,
                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                   stderr=subprocess.PIPE, timeout=_PATIENCE_S, check=False)  # fmt: skip
         except subprocess.TimeoutExpired:

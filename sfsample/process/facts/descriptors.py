@@ -26,6 +26,7 @@ from ipaddress import IPv4Address, IPv6Address
 from struct import Struct
 from typing import NamedTuple
 
+from sfsample.errors import NoThread
 from sfsample.process.proc_text import parse_status
 from sfsample.process.procfs import ProcFs
 from sfsample.process.tracer_thread import TracerThread
@@ -242,7 +243,7 @@ def _unix_peer_inode(proc: ProcFs, inode: int) -> int | None:
         with netlink:
             netlink.send(_request(inode))
             return _peer_in_answer(netlink.recv(_MAX_ANSWER_BYTES))
-    except OSError:
+    except (OSError, NoThread):
         return None
 
 

@@ -8,8 +8,9 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from shlex import quote
 
-from sfsample.errors import SfsampleError
+from sfsample.errors import NoThread, SfsampleError
 from sfsample.watching.options import Listen
 from sfsample.watching.pull.door import Door
 from sfsample.watching.pull.server import Server
@@ -34,6 +35,9 @@ def listening(where: str | tuple[str, int], how: Listen, door: Door) -> Iterator
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         threading.Thread(target=server.serve_forever, args=(_ACCEPT_POLL_S,), daemon=True).start()
+    except RuntimeError:
+        server.socket.close()
+        raise NoThread from None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
@@ -41,7 +45,8 @@ def listening(where: str | tuple[str, int], how: Listen, door: Door) -> Iterator
     finally:
         door.has_ended = True
         server.shutdown()
-        server.server_close()
+        with suppress(RuntimeError):  # from a thread that could not be started
+            server.server_close()
         if isinstance(where, str):
             with suppress(OSError):
                 os.unlink(where)
@@ -76,5 +81,5 @@ def _token(path: str) -> bytes:
     token = read_secret(path).strip()
     if not _TOKEN.fullmatch(token):
         raise SfsampleError(f"no token of at least 16 letters, digits or signs: {path}",
-                            f"make one: (umask 077; openssl rand -hex 32 > {path})")  # fmt: skip
+                            f"make one: (umask 077; openssl rand -hex 32 > {quote(path)})")  # fmt: skip
     return token

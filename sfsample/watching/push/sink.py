@@ -10,6 +10,8 @@ from contextlib import suppress
 
 from sfsample.history.facts import Slice
 from sfsample.watching.options import Push
+from sfsample.watching.own_program import start_child
+from sfsample.watching.program import Say, Trouble
 from sfsample.watching.push.backend import check_credentials
 from sfsample.watching.push.mark import Mark
 from sfsample.watching.sinks import Metrics, Sink
@@ -18,15 +20,16 @@ _END_S = 10.0  # for what is left, when `watch` ends
 
 
 class PushSink(Sink):
-    """Keeps nothing itself: the history before it does.  `command` is that of the child."""
+    """Keeps nothing itself: the history before it does.  `words` are those of the child."""
 
-    def __init__(self, push: Push, directory: str, command: Sequence[str]) -> None:
+    def __init__(self, push: Push, directory: str, words: list[str], say: Say) -> None:
         check_credentials(push)
-        self._command = command
+        self._words = words
         self._marks = [(backend.kind, Mark(directory, backend.text)) for backend in push.backends]
         self._pipe = os.pipe()  # stdin of each child: it ends when this process does
         os.set_blocking(self._pipe[1], False)
         self._child: subprocess.Popen[bytes] | None = None
+        self._unstarted = Trouble(say, "slices wait in the history")
         self._begin_s = self._kept_s = 0.0  # of the first slice, and the end of the latest one
 
     def prepare(self) -> None:
@@ -34,9 +37,7 @@ class PushSink(Sink):
         with suppress(BlockingIOError):  # no child has read 64 KiB of these
             os.write(self._pipe[1], b"\n")
         if self._child is None or self._child.poll() is not None:
-            self._child = subprocess.Popen(
-                self._command, stdin=self._pipe[0], stdout=subprocess.DEVNULL, start_new_session=True
-            )
+            self._child = start_child(self._words, self._unstarted, stdin=self._pipe[0])
 
     def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002
         """Say that there is a slice."""
