@@ -315,3 +315,27 @@ def test_unknown_flag_points_to_help_of_its_command(words, command):
     with pytest.raises(UsageError, match="unrecognized arguments: --dur") as refused:
         parse([*words, "--dur", "3"])
     assert refused.value.help == (f"try: sfsample {command} --help",)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--history", "d", "list", "--service", "s"], ["--history=d", "list", "--service", "s"],
+     ["list", "--history", "d", "--service", "s"], ["list", "--service", "s", "--history=d"],
+     ["--service", "s", "list", "--history", "d"], ["--history", "d", "--service=s", "list"]],
+)  # fmt: skip
+def test_flags_of_history_stand_before_or_after_the_action(words: list[str]) -> None:
+    given = parse(["history", *words])
+    assert (NAMES[type(given)], given.history, given.choice.service) == ("history list", "d", "s")
+
+
+def test_value_of_a_flag_is_no_action() -> None:
+    given = parse(["history", "--history", "list", "--service", "diff", "show"])
+    assert (NAMES[type(given)], given.history, given.choice.service) == ("history show", "list", "diff")
+
+
+@pytest.mark.parametrize("action", ["list", "show", "export", "diff", "prune", "check", "push"])
+def test_each_action_has_a_help_of_its_own(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["history", action, "--help"], ["help", "history", action]):
+        with pytest.raises(SystemExit):
+            parse(words)
+        assert capsys.readouterr().out.startswith(f"usage: sfsample history {action} ")
