@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sfsample.core.budget import DUMP_NS, READ_NS, Budget
 from sfsample.core.memory import BytesMemory
 from sfsample.modules.location import PythonPlace
 from sfsample.python.chain import PythonFrame
@@ -55,12 +56,12 @@ def test_hostile_memory_is_read_within_bounds(layout, seed, share):
     order = chance.sample(FUNCTIONS, len(FUNCTIONS))
     places = [PythonPlace(function, file, 1, 1) for file, function in order]
     stack = PythonStack(((0, tuple(places)),), True, tuple(frames))
-    reader = ThreadReader(Interpreter(None, BASE, layout), read, BASE + 8)  # type: ignore[arg-type]
+    reader = ThreadReader(Interpreter(None, BASE, layout), read, BASE + 8, lambda: False)  # type: ignore[arg-type]
     facts = reader.facts(stack, 1, BASE + 8 * chance.randrange(SIZE // 8))
     shown = reader.locals(stack)
-    assert len(facts.tasks) <= 5000
+    assert len(facts.tasks) <= 20_000
     assert all(len(text) < 500 for frame in shown for _, text in frame)
-    assert reads < 1_000_000
+    assert reads <= (DUMP_NS + DUMP_NS // 2) // READ_NS
 
 
 class World:
@@ -70,8 +71,9 @@ class World:
         self._data = bytearray(0x10000)
         self._end = 0x100
         self.objects = Objects(
-            layout_of(0x030C01F0), lambda at, size: BytesMemory(0, bytes(self._data)).read(at, size)
-        )
+            layout_of(0x030C01F0), lambda at, size: BytesMemory(0, bytes(self._data)).read(at, size),
+            Budget(DUMP_NS),
+        )  # fmt: skip
 
     def put(self, data: bytes) -> int:
         at, self._end = self._end, self._end + (len(data) + 15) // 16 * 16
