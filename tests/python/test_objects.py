@@ -59,7 +59,7 @@ def test_hostile_memory_is_read_within_bounds(layout, seed, share):
     reader = ThreadReader(Interpreter(None, BASE, layout), read, BASE + 8, lambda: False)  # type: ignore[arg-type]
     facts = reader.facts(stack, 1, BASE + 8 * chance.randrange(SIZE // 8))
     shown = reader.locals(stack)
-    assert len(facts.tasks) <= 20_000
+    assert len(facts.tasks) <= 12_000
     assert all(len(text) < 500 for frame in shown for _, text in frame)
     assert reads <= (DUMP_NS + DUMP_NS // 2) // READ_NS
 
