@@ -57,9 +57,7 @@ class CountedMemory:
 
     byteorder: ByteOrder = "little"
 
-    def __init__(
-        self, read: Callable[[int, int], bytes | None], budget: Budget, small_ns: int = COPIED_NS
-    ) -> None:
+    def __init__(self, read: Callable[..., bytes | None], budget: Budget, small_ns: int = COPIED_NS) -> None:
         self._read, self._budget, self._small_ns = read, budget, small_ns
 
     def read(self, address: int, size: int) -> bytes | None:

@@ -165,8 +165,8 @@ class Dumper:
         interpreter = python.interpreter if python is not None else None
         if self._python is None and interpreter is not None and not interpreter.layout.free_threaded:
             read = partial(read_memory, self.process.proc.anchor())
-            table = find_table(self.process.modules)
-            self._python = ThreadReader(interpreter, read, table, self._should_stop)
+            asyncio = find_table(self.process.modules)
+            self._python = ThreadReader(interpreter, read, asyncio, self._should_stop)
         return self._python
 
     def result(self) -> ProcessDump:

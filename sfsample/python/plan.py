@@ -207,12 +207,8 @@ class Plan:
     def _learn_loose(self, memory: Memory, frames: Sequence[PythonFrame], chunks: list[Span]) -> None:
         """Note the frames that are in no chunk, and which follow each other."""
         chunks = [(0, 0), *sorted(chunks)]
-
-        def is_in_chunk(at: int) -> bool:
-            begin, size = chunks[bisect_right(chunks, (at, ADDRESS_SPACE)) - 1]
-            return at < begin + size
-
-        addresses = [frame.address for frame in frames if not is_in_chunk(frame.address)]
+        below = [(at, chunks[bisect_right(chunks, (at, ADDRESS_SPACE)) - 1]) for at, *_ in frames]
+        addresses = [at for at, (begin, size) in below if at >= begin + size]
         loose = set(addresses)
         if len(self._links) > _MAX_LINKS:
             self._links.clear()

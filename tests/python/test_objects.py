@@ -114,3 +114,23 @@ def test_texts_of_a_type_that_only_looks_simple_are_not_read():
     world = World()
     assert world.objects.repr(world.object(b"Secret", 1 << 3, 5)) == "<Secret>"
     assert world.objects.integer(world.object(b"Secret", 1 << 3, 5)) is None
+
+
+def test_nothing_more_is_read_once_sfsample_is_asked_to_end():
+    reads = 0
+
+    def read(_address: int, size: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        return bytes(size)
+
+    frames = tuple(PythonFrame(BASE + 8 * at, BASE, BASE) for at in range(len(FUNCTIONS)))
+    places = tuple(PythonPlace(function, file, 1, 1) for file, function in FUNCTIONS)
+    stack = PythonStack(((0, places),), True, frames)
+    interpreter = Interpreter(None, BASE, LAYOUTS[1])  # type: ignore[arg-type]
+    reader = ThreadReader(interpreter, read, BASE + 8, lambda: reads >= 5)
+    facts = reader.facts(stack, 1, BASE)
+    reader.locals(stack)
+    assert reads == 5
+    assert facts.tasks == ()
+    assert {text.rpartition(": ")[2] for text in reader.problems} == {"sfsample was asked to end"}
