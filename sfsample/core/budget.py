@@ -44,12 +44,12 @@ class Budget:
             self.why = self.why or "there are too many"
         return not self.why
 
-    def permits(self, *sizes: int) -> bool:
-        """Take what reads of a process cost; return whether there was enough."""
+    def permits(self, size: int) -> bool:
+        """Take what a read of a process costs; return whether there was enough."""
         checkpoint()
         if self._should_stop():
             self.why = self.why or "sfsample was asked to end"
-        return all(self.take(size) for size in sizes)
+        return self.take(size)
 
 
 class CountedMemory:

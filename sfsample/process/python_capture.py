@@ -202,7 +202,7 @@ class PythonCapture:
     def _read_many(self, pieces: Sequence[Span]) -> list[bytes | None]:
         """Read pieces in one call; where that fails, one by one."""
         wanted = tuple(pieces)
-        if not wanted or not self._budget.permits(*(size for _, size in wanted)):
+        if not wanted or not all(self._budget.permits(size) for _, size in wanted):
             return [None] * len(wanted)
         if len(self._pieces) >= _MAX_PIECES:
             self._pieces.clear()
