@@ -44,6 +44,7 @@ class SliceRecorder:
         self._arguments, self._interrupt, self._door, self._target = arguments, interrupt, door, target
         self.may_fail = True
         self.has_kept = False  # the last slice: one of the sinks has it
+        self.stats = Stats(arguments.rate)  # of the slice that is recorded, or was last
         self._sinks = [(sink, Trouble("slices are lost until then")) for sink in sinks]
         self._lost = Trouble("slices are lost until then")
         self._reported: set[str] = set()  # missing names, and why there was no sample
@@ -72,8 +73,9 @@ class SliceRecorder:
         self.has_kept = False
         profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
         tell = say_at if shows_progress(quiet=arguments.quiet) else lambda _text: None
+        stats = self.stats = profile.stats
         record_processes(arguments, pids, slice_s, should_stop, profile=profile, tell=tell)
-        stats, begin_s = profile.stats, profile.started_ns / 1e9
+        begin_s = profile.started_ns / 1e9
         self._share.sampled_s = stats.sampler_cpu_s
         if why_empty := _why_empty(stats, pids):
             self.begin_gap(begin_s, f"no sample: {why_empty[0]}")
