@@ -15,7 +15,7 @@ from sfsample.process import stop_request as module
 from sfsample.process.exec_guard import TOO_YOUNG
 from sfsample.process.not_captured import Reason
 from sfsample.process.ptrace import PTRACE_EVENT_STOP, PtraceError
-from sfsample.process.scheduler import BeforeStop
+from sfsample.process.run_state import BeforeStop
 from sfsample.process.stop_request import StopRequest, StopState, Tracer
 
 PID, TID = 100, 101
