@@ -14,6 +14,7 @@ from typing import NamedTuple
 from sfsample.core.snapshot import LastRun
 
 PF_KTHREAD = 0x00200000  # in `Stat.flags`: a kernel thread
+PF_FORKNOEXEC = 0x00000040  # in `Stat.flags`: no execve(2) since it was created
 _LAST_RUN = re.compile(  # lines `name   :   value`, in this order
     rb"^se\.exec_start *: *(\S+)\n"
     rb"(?:(?:(?!nr_sw).*\n)*nr_switches *: *(\d+)\n)?"

@@ -8,10 +8,11 @@ Source: Modules/_threadmodule.c, Modules/_queuemodule.c and Lib/{threading,queue
 CPython 3.11 to 3.15.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from sfsample.core.budget import DUMP_NS, Budget
 from sfsample.core.wait_kind import WaitKind
 from sfsample.python.chain import TAGS, PythonFrame
 from sfsample.python.find import Interpreter, ReadMemory
@@ -84,23 +85,27 @@ class PythonFacts(NamedTuple):
 class ThreadReader:
     """Reads the facts of threads of one process, at one look.  `read` reads its memory now.
 
-    `asyncio` is the address of the table of asyncio; 0: it has none.
+    `asyncio` is the address of the table of asyncio; 0: it has none.  `should_stop` ends the look.
     """
 
-    def __init__(self, interpreter: Interpreter, read: ReadMemory, asyncio: int) -> None:
-        self._objects = Objects(interpreter.layout, read)
-        self._shown = Objects(interpreter.layout, read)  # locals are many: waits of later threads come first
-        self._interpreter, self._read = interpreter, read
+    def __init__(
+        self, interpreter: Interpreter, read: ReadMemory, asyncio: int, should_stop: Callable[[], bool]
+    ) -> None:
+        self._budget = Budget(DUMP_NS, should_stop)
+        self._budget_of_locals = Budget(DUMP_NS // 2, should_stop)  # of their own: they are many
+        self._objects = Objects(interpreter.layout, read, self._budget)
+        self._shown = Objects(interpreter.layout, read, self._budget_of_locals)
+        self._interpreter = interpreter
         self._tasks = TaskReader(self._objects, asyncio)
         self._pending = lru_cache(_MAX_QUEUED)(self._read_pending)
 
     @property
     def problems(self) -> Iterator[str]:
         """Say what was left out."""
-        if self._objects.is_exhausted:
-            yield "locks, futures and tasks in Python were read of some threads only: there are too many"
-        if self._shown.is_exhausted:
-            yield "locals were read of some frames only: there are too many"
+        if why := self._budget.why:
+            yield f"locks, futures and tasks in Python were read of some threads only: {why}"
+        if why := self._budget_of_locals.why:
+            yield f"locals were read of some frames only: {why}"
 
     def facts(self, stack: PythonStack, native_id: int, futex: int) -> PythonFacts:
         """Return the facts of a thread that sleeps on a futex word (0: on none); its locals are not read."""
@@ -208,4 +213,4 @@ class ThreadReader:
 
     @cached_property
     def _states(self) -> dict[int, list[int]]:
-        return thread_states(self._interpreter, self._read)
+        return thread_states(self._interpreter, self._objects.read)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from sfsample.core.budget import CAPTURE_NS, READ_NS, Budget, CountedMemory
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.module_map import ModuleMap
@@ -35,7 +36,10 @@ def keep_bad(store: StackStore, process: LiveProcess, name: str, captured: Captu
 
     def saved() -> SavedPython | None:
         own_id = (process.proc.status(snapshot.tid).get("NSpid") or f"{snapshot.tid}").split()[-1]
-        read = partial(read_memory, process.proc.anchor())
-        return save_python(process.modules, read, int(own_id), python, (snapshot.memory, stack.frames))
+        now = partial(read_memory, process.proc.anchor())
+        counted = CountedMemory(now, Budget(CAPTURE_NS), READ_NS)
+        return save_python(
+            process.modules, counted.read, int(own_id), python, (snapshot.memory, stack.frames)
+        )
 
     store.keep(name, snapshot, stack, process.modules, saved)

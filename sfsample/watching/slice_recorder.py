@@ -44,6 +44,7 @@ class SliceRecorder:
         self._say = program.say
         self.may_fail = True
         self.has_kept = False  # the last slice: one of the sinks has it
+        self.stats = Stats(options.record.rate)  # of the slice that is recorded, or was last
         self._sinks = [(sink, Trouble(self._say, "slices are lost until then")) for sink in sinks]
         self._lost = Trouble(self._say, "slices are lost until then")
         self._reported: set[str] = set()  # missing names, and why there was no sample
@@ -72,11 +73,12 @@ class SliceRecorder:
         options = options or replace(self._options.record, max_overhead=share)
         self.has_kept = False
         profile = Profile(options.rate, timeline=FORMATS[self._options.files.format].timeline)
+        stats = self.stats = profile.stats
         api.record(
             pids, slice_s, options, should_stop=should_stop, profile=profile, tell=self._program.tell,
             all_of=bool(self._options.target.pid),  # others come and go
         )  # fmt: skip
-        stats, begin_s = profile.stats, profile.started_ns / 1e9
+        begin_s = profile.started_ns / 1e9
         self._share.sampled_s = stats.sampler_cpu_s
         if why_empty := _why_empty(stats, pids):
             self.begin_gap(begin_s, f"no sample: {why_empty[0]}")

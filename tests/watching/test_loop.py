@@ -281,6 +281,24 @@ def test_slice_is_not_cut_in_its_first_second(
     assert [round(each, 1) for each in cut_s] == [1.0]
 
 
+def test_watchdog_is_fed_after_a_tick_only(messages: Messages, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed: list[int] = []
+    asked: list[int] = []
+
+    def record(*_: object, profile: Profile, should_stop: Callable[[], bool], **__: object) -> None:
+        for tick in (1, 2, 2, 2, 2, 3):  # the second one takes long: it is asked meanwhile
+            profile.stats.ticks = tick
+            before = len(fed)
+            should_stop()
+            asked.append(len(fed) - before)
+
+    monkeypatch.setattr(slice_recorder.api, "record", record)
+    monkeypatch.setattr(messages.watch._watchdog, "alive", lambda: fed.append(1))
+    monkeypatch.setattr(messages.watch._targets, "pids", lambda: [12])
+    messages.watch.slot(1)
+    assert asked == [1, 1, 0, 0, 0, 1]
+
+
 def test_many_processes_are_not_all_listed(messages: Messages) -> None:
     assert messages.slot(list(range(1, 10)))[0].endswith("found bank: processes 1, 2, 3, 4, 5 and 4 more")
 
