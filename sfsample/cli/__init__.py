@@ -12,9 +12,10 @@ import signal
 import sys
 from errno import ENOMEM
 from importlib import import_module
+from traceback import walk_tb
 from types import ModuleType
 
-from sfsample.cli.terminal import Messages, printable, say, silence
+from sfsample.cli.terminal import Messages, printable, say
 from sfsample.errors import FILES_HELP, NO_FILE_ERRNOS, NotPermitted, SfsampleError, UsageError
 
 _OUT_OF_MEMORY = ("out of memory", "allow more: ulimit -v; a smaller --stack-bytes needs less")
@@ -24,9 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     words = sys.argv[1:] if argv is None else argv
     try:
-        code = _run(words)
-        if sys.stdout is not None:  # None: the caller closed it
-            sys.stdout.flush()
+        return _run(words)
     except SfsampleError as failure:
         say(failure, *_help_lines(failure, words))
         return failure.exit_code
@@ -40,7 +39,6 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as failure:
         _print_os_error(failure)
         return 1
-    return code
 
 
 def _help_lines(failure: SfsampleError, words: list[str]) -> list[str]:
@@ -65,10 +63,16 @@ def _print_os_error(failure: OSError) -> None:
         say("no files left to open", FILES_HELP)
     elif failure.filename is not None:
         say(f"{failure.strerror}: {failure.filename}")
-    else:  # stdout failed in --help or --version; the commands report a failed write themselves
-        silence(sys.stdout)
-        if not isinstance(failure, BrokenPipeError):
-            say(f"cannot write: standard output: {failure.strerror}")
+    elif not isinstance(failure, BrokenPipeError):  # that is the end of who reads stdout
+        say(f"the kernel refuses a system call: {failure.strerror}: in {_place(failure)}",
+            "a seccomp filter or a security module may forbid it; sfsample doctor shows more")  # fmt: skip
+
+
+def _place(failure: OSError) -> str:
+    """Return the function of sfsample in which a call failed."""
+    names = [frame.f_globals.get("__name__", "") + f".{frame.f_code.co_name}"
+             for frame, _ in walk_tb(failure.__traceback__)]  # fmt: skip
+    return next((name for name in reversed(names) if name.startswith("sfsample.")), "sfsample")
 
 
 def _run(argv: list[str]) -> int:

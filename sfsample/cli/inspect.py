@@ -32,7 +32,7 @@ from sfsample.symbolize.symbolizer import Symbolizer
 def run(arguments: Namespace) -> int:
     """Inspect, write; return the exit code."""
     output = Output(arguments.output)
-    if arguments.elf:
+    if arguments.elf is not None:
         output.write(_render_file(arguments))
     else:
         results = [_render_process(pid, arguments) for pid in target_pids(arguments)]

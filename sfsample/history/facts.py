@@ -5,16 +5,18 @@ A file can hold anything, so `read_facts` and `read_gap` check the type and the 
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from typing import Any, NamedTuple
 
 from sfsample.errors import BadInput
+from sfsample.report.formats.profile_json import read_json
 from sfsample.report.merge import sum_known
 from sfsample.report.report import CPU, WEIGHTS, Report
 
 _COUNTS = ("cpu_charged_ns", "cpu_sampled_ns", "ticks", "late_ticks")  # out of the statistics of a report
 TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # the length of a slice of the tier, in seconds
-_MAX_TIME_S = 2.5e11  # the year 9892: what `gmtime` and SQLite both can hold
+_MAX_TIME_S = 9.2e9  # the year 2261: 64 bits hold it in ns, as every format needs
 _MAX_COUNT = (1 << 63) - 1
 _MAX_TEXT = 1 << 16  # characters
 _Check = Callable[[object], bool]
@@ -143,16 +145,19 @@ def read_facts(name: str, row: Sequence[Any]) -> SliceFacts:
         if not is_valid(value):
             raise BadInput(f"slice {name}: {column} is not valid")
     facts = SliceFacts(name, *row)
-    try:
-        labels = json.loads(str(facts.labels))
-    except (ValueError, RecursionError):
-        labels = None
-    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
-        raise BadInput(f"slice {name}: labels are not valid")
+    labels = _labels(name, str(facts.labels))
     if facts.end_s < facts.begin_s:
         raise BadInput(f"slice {name}: it ends before it begins")
     weights = tuple(str(facts.weights).split(","))
     return facts._replace(labels=labels, weights=weights, pinned=bool(facts.pinned))
+
+
+def _labels(name: str, text: str) -> dict[str, str]:
+    with suppress(BadInput):
+        labels = read_json(text).members()
+        if all(isinstance(value, str) for value in labels.values()):
+            return labels
+    raise BadInput(f"slice {name}: labels are not valid")
 
 
 def read_gap(row: Sequence[Any]) -> Gap:

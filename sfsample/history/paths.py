@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from sfsample.core.foreign import utc
 from sfsample.errors import BadInput
 
 DAY_S = 86400
@@ -29,7 +30,7 @@ class FileName(NamedTuple):
     @property
     def path(self) -> str:
         """The path."""
-        day = time.strftime("%Y-%m-%d", time.gmtime(self.day * DAY_S))
+        day = utc(self.day * DAY_S, "%Y-%m-%d")
         return os.path.join(self.directory, f"{day}.sqlite")
 
     @property
@@ -76,7 +77,7 @@ def remove(name: FileName) -> None:
 
 def set_aside(name: FileName) -> str:
     """Rename a damaged file, and what SQLite keeps beside it; return the new path."""
-    path = f"{name.path}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    path = f"{name.path}.damaged-{utc(time.time(), '%Y%m%dT%H%M%SZ')}"
     for suffix in (*BESIDE, ""):
         with suppress(FileNotFoundError):
             os.rename(name.path + suffix, path + suffix)

@@ -64,6 +64,7 @@ class Debuginfod:
 
     def _copy_from(self, url: str, file: BinaryIO) -> bool:
         """Copy what a server sends into `file`; return False when it has no such file."""
+        from http.client import HTTPException
         from urllib.error import HTTPError
         from urllib.request import urlopen
 
@@ -80,6 +81,8 @@ class Debuginfod:
             if refusal.code == _HTTP_NOT_FOUND:
                 return False
             raise
+        except (HTTPException, ValueError, OverflowError) as failure:  # urllib raises these at some garbage
+            raise OSError(f"{url}: {type(failure).__name__}: {failure}") from None
         return size > 0
 
 

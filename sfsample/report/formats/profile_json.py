@@ -135,6 +135,10 @@ class JsonValue:
         """Return an object of strings, fit for a terminal."""
         return {clean_name(key): self.field(key).text() for key in self.members()}
 
+    def counts_by_name(self) -> dict[str, int]:
+        """Return an object of natural numbers."""
+        return {key: self.field(key).count() for key in self.members()}
+
     def flag(self) -> bool:
         """Return a boolean."""
         if not isinstance(self.value, bool):
@@ -167,6 +171,16 @@ class JsonValue:
         return int(self.value, 16)
 
 
+def read_json(data: bytes | str) -> JsonValue:
+    """Return any JSON document.  Raises BadInput."""
+    try:
+        return JsonValue(json.loads(data))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as failure:
+        raise BadInput(f"not JSON, or cut off: {failure}") from None
+    except ValueError:  # of int(), at more than 4,300 digits
+        raise BadInput("a number that is too long") from None
+
+
 def _is_plain(value: object, depth: int = 0) -> bool:
     if isinstance(value, dict | list):
         members = value.values() if isinstance(value, dict) else value
@@ -179,10 +193,7 @@ def read(data: bytes, budget: Budget) -> Report:
     budget.number = len(data)
     budget.charge(sum(data.count(mark) * cost for mark, cost in _COSTS.items()))
     budget.charge(0 if data.isascii() else len(data) * _WIDE_COST)
-    try:
-        root = JsonValue(json.loads(data))
-    except (ValueError, RecursionError) as failure:  # also not UTF-8, or a number of a million digits
-        raise BadInput(f"not JSON, or cut off: {failure}") from None
+    root = read_json(data)
     if root.field("schema").value != _SCHEMA:
         raise BadInput(f"schema: not {_SCHEMA}")
     weights = _weights(root.field("weights"))
