@@ -102,7 +102,7 @@ class Targets:
         try:
             uid = natural(user, 1 << 32)
             uid = pwd.getpwnam(user).pw_uid if uid is None else uid
-        except KeyError:
+        except (KeyError, ValueError):  # ValueError: no name, as it has a NUL
             alike = similar(user, {entry.pw_name: entry.pw_name for entry in pwd.getpwall()})
             remedy = f"did you mean: {', '.join(alike)}" if alike else _users(groups)
             raise UsageError(f"no such user: {user}", remedy) from None

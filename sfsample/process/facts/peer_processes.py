@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from sfsample.core.foreign import total
 from sfsample.process.facts.descriptors import access_mode
 from sfsample.process.procfs import read_link, read_text
 
@@ -73,7 +74,11 @@ def parse_locks(text: str) -> tuple[FileLock, ...]:
         if fields[:1] == ["->"]:
             if number in locks:
                 waited_for[number] = locks[number]
-        elif len(fields) > _LOCK_INODE and number.isdecimal():
-            inode = int(fields[_LOCK_INODE].rpartition(":")[2])
-            locks[number] = FileLock(inode, int(fields[_LOCK_PID]))
+        elif (found := _file_lock(fields)) is not None:
+            locks[number] = found
     return tuple(waited_for.values())
+
+
+@total
+def _file_lock(fields: list[str]) -> FileLock:
+    return FileLock(int(fields[_LOCK_INODE].rpartition(":")[2]), int(fields[_LOCK_PID]))
