@@ -1,6 +1,7 @@
 """Each door takes absurd words, and gives a value or a refusal of one line: no exception, no endless wait."""
 
 import argparse
+import errno
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import time
 from contextlib import closing, suppress
 from math import isfinite
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,6 +35,7 @@ from sfsample.history.facts import COLUMNS, Selection
 from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.process import proc_text
+from sfsample.process.facts.descriptors import SocketTable
 from sfsample.process.facts.peer_processes import parse_locks
 from sfsample.report.formats import parse as parse_profile
 from sfsample.report.formats import profile_json
@@ -43,6 +46,7 @@ from tests.builders.histories import DAY_S, MIDNIGHT_S, minute
 from tests.builders.reports import full
 from tests.cli.pull.http_client import get, serving
 from tests.cli.push.fake_backend import backend
+from tests.properties.fuzz_targets import seeds
 
 texts = pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 words = pytest.mark.parametrize("word", BYTES.values(), ids=BYTES)
@@ -153,7 +157,7 @@ def test_mistake_of_a_config_names_file_and_key(tmp_path: Path, capsys: pytest.C
     path = tmp_path / "watch.toml"
     for line, what in (
         ('every = "5x"', "--every: not a time"), ("every =", "not TOML: Invalid value (at "),
-        ("every = " + TEXTS["5,000 digits"], "a number that is too long"),
+        ("every = " + TEXTS["5,000 digits"], "not TOML: a number that is too long"),
         ("every = " + TEXTS["5,000 hexadecimal digits"], "every: not a text or a number"),
         ('output-dir = "a\\u0000b"', "output-dir: not a text or a number"),
         (TEXTS["20,000 dots"] + " = 1", "more than 1000 dots"),
@@ -307,17 +311,17 @@ def test_request_of_a_client(text: str) -> None:
 
 def test_answers_are_no_cost_of_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
     door = Door(60, 10)
-    share = slice_recorder.Share(0.01, door.served_s)
+    share = slice_recorder.Share(0.01, lambda: door.served_s)
     with serving(door) as where:
         for _ in range(30):
             assert get(where, "/metrics").status == 200
-    assert door.served_s() > 0
+    assert door.served_s > 0
     # as if all CPU time of this process had gone to the server since
-    own_s, began_s = time.process_time() - door.served_s(), share._began_s
-    monkeypatch.setattr(time, "process_time", lambda: own_s + door.served_s())
+    own_s, began_s = time.process_time() - door.served_s, share._began_s
+    monkeypatch.setattr(time, "process_time", lambda: own_s + door.served_s)
     monkeypatch.setattr(share, "_cpu_s", own_s)
     monkeypatch.setattr(time, "monotonic", lambda: began_s + 60)
-    door.spend(50.0)
+    door.served_s += 50
     assert share.left() == pytest.approx(0.01)
 
 
@@ -333,13 +337,24 @@ def test_flood_has_a_tenth_of_a_cpu() -> None:
         threads = [threading.Thread(target=ask) for _ in range(4)]
         for thread in threads:
             thread.start()
-        while door.served_s() < 0.2:
+        while door.served_s < 0.2:
             time.sleep(0.01)
-        passed_s, served_s = time.monotonic() - begun_s, door.served_s()
+        passed_s, served_s = time.monotonic() - begun_s, door.served_s
         ends.set()
         for thread in threads:
             thread.join()
     assert served_s <= 0.1 * (passed_s + 0.25) + 0.05  # what is saved, and what is served at once
+
+
+def test_answer_that_fails_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> str:
+        raise OverflowError("a bug")
+
+    monkeypatch.setattr(Door, "metrics", fail)
+    with serving(Door(60, 10)) as where:
+        reply = get(where, "/metrics")
+        assert (reply.status, reply.body) == (500, b"the answer failed\n")
+        assert get(where, "/healthz").status == 200
 
 
 # -- a history
@@ -453,7 +468,36 @@ def test_numbers_of_pprof(number: int) -> None:
                 parse_profile(message(1, integer(1, 1), integer(2, 2)) + inner + strings)
 
 
-# -- /proc, and perf maps
+def test_path_in_a_saved_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = list(seeds("saved_stack"))[2].decode()
+    for path in (r"\ud800", r"a\u0000b", r"\udcff", "x" * 300):
+        (tmp_path / "a.json").write_text(saved.replace("/bin/invented", f"/{path}"), encoding="ascii")
+        assert main(["replay", str(tmp_path / "a.json")]) == 1
+        assert "cannot be opened" in capsys.readouterr().err.splitlines()[0]
+
+
+# -- a kernel, /proc, and perf maps
+
+
+def test_refused_call_is_not_blamed_on_stdout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wake_promptly() -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr("sfsample.process.tracer_thread.wake_promptly", wake_promptly)
+    assert main(["record", "-p", str(os.getpid()), "-d", "1"]) in (1, 4)
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "sfsample: the kernel refuses a system call: Operation not permitted: in wake_promptly"
+    )
+
+
+def test_name_of_a_socket_with_lines_of_its_own() -> None:
+    lines = "Num RefCount\nA B C zz E F 5 x\n0: 00000002 00000000 00010000 0002 01 5 real\n"
+    proc = SimpleNamespace(read=lambda name: lines.encode() if name == "net/unix" else b"")
+    assert SocketTable(proc).text(5) == "socket 5"  # type: ignore[arg-type]
+
 
 PROC = {
     "parse_stat": b"7 (a) S 1 " + b" ".join(b"%d" % at for at in range(5, 53)),

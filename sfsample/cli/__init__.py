@@ -12,7 +12,6 @@ import signal
 import sys
 from errno import ENOMEM
 from importlib import import_module
-from traceback import walk_tb
 from types import ModuleType
 
 from sfsample.cli.terminal import Messages, printable, say
@@ -64,15 +63,11 @@ def _print_os_error(failure: OSError) -> None:
     elif failure.filename is not None:
         say(f"{failure.strerror}: {failure.filename}")
     elif not isinstance(failure, BrokenPipeError):  # that is the end of who reads stdout
-        say(f"the kernel refuses a system call: {failure.strerror}: in {_place(failure)}",
+        from traceback import extract_tb  # few runs fail so
+
+        where = extract_tb(failure.__traceback__)[-1].name
+        say(f"the kernel refuses a system call: {failure.strerror}: in {where}",
             "a seccomp filter or a security module may forbid it; sfsample doctor shows more")  # fmt: skip
-
-
-def _place(failure: OSError) -> str:
-    """Return the function of sfsample in which a call failed."""
-    names = [frame.f_globals.get("__name__", "") + f".{frame.f_code.co_name}"
-             for frame, _ in walk_tb(failure.__traceback__)]  # fmt: skip
-    return next((name for name in reversed(names) if name.startswith("sfsample.")), "sfsample")
 
 
 def _run(argv: list[str]) -> int:

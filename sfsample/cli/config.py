@@ -20,7 +20,6 @@ from sfsample.errors import SfsampleError, UsageError
 
 _MAX_BYTES = 1 << 16
 _MAX_DOTS = 1000  # in the file: tomllib takes time and memory for the square of the dots in a key
-_MAX_SHOWN = 100  # characters of a wrong value
 _HELP = "the keys are the long flags of `sfsample watch --help`, without the dashes"
 
 
@@ -43,27 +42,27 @@ def words_of(path: str, takes_value: Mapping[str, bool]) -> list[str]:
 
 def _words(path: str, flag: str, value: object, takes_value: Mapping[str, bool]) -> Iterator[str]:
     """Yield the words of one key: a list repeats the flag, a table does so with KEY=VALUE."""
-    values = value if isinstance(value, list) else [value]
-    members = value.items() if isinstance(value, dict) else [("", each) for each in values]
-    for name, each in members:
+    pairs = ((key, _text(each)) for key, each in value.items()) if isinstance(value, dict) else ()
+    values = [text and f"{key}={text}" for key, text in pairs] if isinstance(value, dict) else value
+    for each in values if isinstance(values, list) else [values]:
         if isinstance(each, bool) and not takes_value[flag]:
             if each:
                 yield flag
             elif f"--no-{flag[2:]}" in takes_value:
                 yield f"--no-{flag[2:]}"
         elif takes_value[flag] and (text := _text(each)) is not None:
-            yield f"{flag}={name}={text}" if isinstance(value, dict) else f"{flag}={text}"
+            yield f"{flag}={text}"
         else:
             wanted = "a text or a number" if takes_value[flag] else "true or false"
-            shown = (total(str)(each) or "a number that is too long")[:_MAX_SHOWN]
-            raise UsageError(f"{path}: {flag[2:]}: not {wanted}: {shown}", _HELP)
+            raise UsageError(f"{path}: {flag[2:]}: not {wanted}: {total(str)(each)}", _HELP)
 
 
-def _text(value: object) -> str | None:
+@total
+def _text(value: object) -> str:
     """Return a text or a number as a word of the command line; None: it cannot be one."""
-    is_word = isinstance(value, str | int | float) and not isinstance(value, bool)
-    text = total(str)(value) if is_word else None
-    return None if text is None or "\0" in text else text
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or "\0" in str(value):
+        raise TypeError
+    return str(value)
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -80,10 +79,9 @@ def _read(path: str) -> dict[str, Any]:
         raise UsageError(f"{path}: more than {_MAX_DOTS} dots", _HELP)
     try:
         return tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as failure:
-        raise UsageError(f"{path}: not TOML: {failure}", _HELP) from None
-    except ValueError:  # of int(), at more than 4,300 digits
-        raise UsageError(f"{path}: a number that is too long", _HELP) from None
+    except (ValueError, RecursionError) as failure:  # a mere ValueError is that of int()
+        why = "a number that is too long" if type(failure) is ValueError else failure
+        raise UsageError(f"{path}: not TOML: {why}", _HELP) from None
 
 
 def execute_anew() -> None:

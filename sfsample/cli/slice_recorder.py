@@ -50,7 +50,7 @@ class SliceRecorder:
         self._sinks = [(sink, Trouble("slices are lost until then")) for sink in sinks]
         self._lost = Trouble("slices are lost until then")
         self._reported: set[str] = set()  # missing names, and why there was no sample
-        self._share = Share(arguments.max_overhead, door.served_s)
+        self._share = Share(arguments.max_overhead, lambda: door.served_s)
         self._gap: tuple[float, str] | None = None  # when the gap that goes on has begun, and why
 
     def prepare(self) -> None:

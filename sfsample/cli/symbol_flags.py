@@ -14,7 +14,6 @@ from sfsample.symbolize.debuginfod import Debuginfod
 from sfsample.symbolize.dwarf_lines import available
 from sfsample.symbolize.options import SymbolOptions
 
-_DAY_S = 86400
 _DEFAULT_TIMEOUT_S = 90.0  # the standard client's, debuginfod(1) DEBUGINFOD_TIMEOUT
 
 
@@ -45,7 +44,7 @@ def _debuginfod(arguments: Namespace) -> Debuginfod:
     old = os.path.expanduser("~/.debuginfod_client_cache")  # where it exists, the client still uses it
     default = old if os.path.isdir(old) else os.path.join(cache_home(), "debuginfod_client")
     cache = os.environ.get("DEBUGINFOD_CACHE_PATH") or default
-    timeout_s = float(natural(os.environ.get("DEBUGINFOD_TIMEOUT", ""), _DAY_S) or _DEFAULT_TIMEOUT_S)
+    timeout_s = float(natural(os.environ.get("DEBUGINFOD_TIMEOUT", ""), 1 << 16) or _DEFAULT_TIMEOUT_S)
     online = arguments.command != "dump"  # a dump must not wait for the network
     return Debuginfod(urls, cache, timeout_s, progress_printer(quiet=arguments.quiet), online=online)
 

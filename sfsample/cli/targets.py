@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from errno import EACCES
 
 from sfsample.cli.terminal import say
-from sfsample.core.foreign import natural
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
 from sfsample.process.procfs import process_name
 from sfsample.process.search import (
@@ -100,9 +99,8 @@ class Targets:
     def _by_user(self, user: str) -> list[int]:
         groups = groups_by_user()
         try:
-            uid = natural(user, 1 << 32)
-            uid = pwd.getpwnam(user).pw_uid if uid is None else uid
-        except (KeyError, ValueError):  # ValueError: no name, as it has a NUL
+            uid = int(user) if user.isascii() and user.isdecimal() else pwd.getpwnam(user).pw_uid
+        except (KeyError, ValueError):  # ValueError: more than 4,300 digits
             alike = similar(user, {entry.pw_name: entry.pw_name for entry in pwd.getpwall()})
             remedy = f"did you mean: {', '.join(alike)}" if alike else _users(groups)
             raise UsageError(f"no such user: {user}", remedy) from None

@@ -7,11 +7,10 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
-from sfsample.core.foreign import natural
+from sfsample.core.foreign import natural, total
 from sfsample.errors import UsageError
 
 if TYPE_CHECKING:
@@ -187,10 +186,8 @@ def listen(text: str) -> str | tuple[str, int]:
         return path
     where = re.fullmatch(r"(?:\[(.+)\]|([^:]+)):(\d{1,5})", text, re.ASCII)
     host = "127.0.0.1" if where and where[2] == "localhost" else where and (where[1] or where[2])
-    if where and host and int(where[3]) < 1 << 16:
-        with suppress(ValueError):
-            is_loopback(host)
-            return host, int(where[3])
+    if where and host and int(where[3]) < 1 << 16 and total(is_loopback)(host) is not None:
+        return host, int(where[3])
     raise refusal(text, "an address and a port, or a path (127.0.0.1:6060, [::1]:6060, unix:/run/x.sock)")
 
 

@@ -13,7 +13,7 @@ from math import inf
 
 from sfsample.cli.terminal import say
 from sfsample.cli.values import refusal, seconds
-from sfsample.core.foreign import utc
+from sfsample.core.foreign import total, utc
 
 _CLOCK = re.compile(r"(?:(today|yesterday) ?)?(?:([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?)?", re.ASCII)
 _WHAT = "a time (now, -2h, 14:00, 'yesterday 14:00', 2026-11-24T14:00+01:00)"
@@ -24,25 +24,25 @@ def when(text: str) -> float:
     """Parse a time."""
     if text == "now":
         return inf
-    now_s = time.time()
     if text.startswith("-"):
-        return now_s - seconds(text[1:])
+        return time.time() - seconds(text[1:])
+    if (found := _moment(text)) is None:
+        raise refusal(text, _WHAT)
+    return found
+
+
+@total
+def _moment(text: str) -> float:
     clock = _CLOCK.fullmatch(text)
-    try:
-        return _iso(_of_day(clock, now_s) if clock and text else text)
-    except (ValueError, OverflowError, OSError):  # no calendar has it, or the clock's own year
-        raise refusal(text, _WHAT) from None
-
-
-def _of_day(clock: re.Match[str], now_s: float) -> str:
-    days = -86400 * (clock[1] == "yesterday")
-    day = timegm(time.localtime(now_s)) + days  # as if it were UTC, where each day is as long
-    hour, minute, second = (int(part or 0) for part in clock.groups()[1:])
-    return f"{utc(day, '%Y-%m-%d')}T{hour:02}:{minute:02}:{second:02}"
+    if clock and text:
+        days = -86400 * (clock[1] == "yesterday")
+        day = timegm(time.localtime(time.time())) + days  # as if it were UTC, where each day is as long
+        hour, minute, second = (int(part or 0) for part in clock.groups()[1:])
+        return _iso(f"{utc(day, '%Y-%m-%d')}T{hour:02}:{minute:02}:{second:02}")
+    return _iso(text)
 
 
 def _iso(text: str) -> float:
-    """Return the time of a text of ISO 8601.  Raises ValueError, OverflowError, OSError."""
     from datetime import datetime  # most commands need none
 
     moment = datetime.fromisoformat(text)

@@ -21,6 +21,8 @@ from mmap import ACCESS_READ, mmap
 from select import epoll
 from typing import BinaryIO, NamedTuple
 
+from sfsample.core.foreign import total
+
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PATH_FLAGS = os.O_PATH | os.O_CLOEXEC
 _MAX_LINKS = 40  # as the kernel
@@ -57,7 +59,6 @@ def open_regular(path: str, *, streams: bool = False) -> int:
     Magic links of /proc (`map_files`, `exe`) are followed.  `streams`: what sfsample has open may be anything
     that can be read: `/dev/stdin`, a shell's `<(...)`.  Raises OSError.
     """
-    _check_path(path)
     if streams and path.startswith(_STREAMS):
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     return _reopened(os.open(path, _PATH_FLAGS))
@@ -70,16 +71,6 @@ def read_regular(path: str, max_bytes: int, *, streams: bool = False) -> bytes:
     if len(data) > max_bytes:
         raise OSError(EFBIG, f"larger than {max_bytes >> 10} KiB")
     return data
-
-
-def _check_path(path: str) -> None:
-    """Raise OSError for a path that no file can have, at which os.open raises ValueError."""
-    try:
-        is_path = b"\0" not in os.fsencode(path)
-    except UnicodeEncodeError:
-        is_path = False
-    if not is_path:
-        raise OSError(EINVAL, "no file can have this path")
 
 
 def _reopened(path_fd: int) -> int:
@@ -128,7 +119,8 @@ class Root:
 
         With `follow` False, a symbolic link as the last component is refused.
         """
-        _check_path(path)
+        if "\0" in path or total(os.fsencode)(path) is None:  # at which os.open raises ValueError
+            raise OSError(EINVAL, "no file can have this path")
         return _reopened(self._walk(path, follow=follow))
 
     def _walk(self, path: str, *, follow: bool) -> int:

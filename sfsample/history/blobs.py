@@ -24,13 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from sfsample.errors import BadInput
 from sfsample.report.budget import Budget
-from sfsample.report.formats.profile_json import (
-    JsonValue,
-    frame_json,
-    read_frame,
-    read_json,
-    read_module,
-)
+from sfsample.report.formats.profile_json import JsonValue, frame_json, read_frame, read_json, read_module
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Numbers, Report, ReportBuilder, ReportFrame, ReportThread
 from sfsample.report.time_line import TIME_UNIT_NS, Columns

@@ -5,12 +5,11 @@ A file can hold anything, so `read_facts` and `read_gap` check the type and the 
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from math import inf
 from typing import Any, NamedTuple
 
+from sfsample.core.foreign import total
 from sfsample.errors import BadInput
-from sfsample.report.formats.profile_json import read_json
 from sfsample.report.merge import sum_known
 from sfsample.report.report import CPU, WEIGHTS, Report
 
@@ -145,19 +144,13 @@ def read_facts(name: str, row: Sequence[Any]) -> SliceFacts:
         if not is_valid(value):
             raise BadInput(f"slice {name}: {column} is not valid")
     facts = SliceFacts(name, *row)
-    labels = _labels(name, str(facts.labels))
+    labels = total(json.loads)(str(facts.labels))
+    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
+        raise BadInput(f"slice {name}: labels are not valid")
     if facts.end_s < facts.begin_s:
         raise BadInput(f"slice {name}: it ends before it begins")
     weights = tuple(str(facts.weights).split(","))
     return facts._replace(labels=labels, weights=weights, pinned=bool(facts.pinned))
-
-
-def _labels(name: str, text: str) -> dict[str, str]:
-    with suppress(BadInput):
-        labels = read_json(text).members()
-        if all(isinstance(value, str) for value in labels.values()):
-            return labels
-    raise BadInput(f"slice {name}: labels are not valid")
 
 
 def read_gap(row: Sequence[Any]) -> Gap:

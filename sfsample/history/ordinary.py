@@ -20,6 +20,7 @@ _ENOUGH_DAYS = 10  # nearer times are compared with the same hours of so many ot
 _MAX_PAIRS = 28
 _MAX_SLICES = 4000  # that are read: 2 s
 _MAX_TRIED = 10_000  # pairs, where most are not covered
+_LEAST_S = 1.0  # the length of a time that is compared
 _LEAST_COVERED = 0.8  # of a time, by slices
 
 
@@ -44,7 +45,7 @@ def ordinary_pairs(
     first, second = sorted((_span(one), _span(other)))
     longest_s = 1.01 * length_s
     usable = [each for each in slices if each.mode == one[0].mode and each.end_s - each.begin_s <= longest_s]
-    if not usable or not length_s:
+    if not usable or length_s < _LEAST_S:
         return [], ""
     covered = _Covered(usable)
     apart_s = (sum(second) - sum(first)) / 2  # of their middles: one may be longer

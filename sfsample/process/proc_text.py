@@ -125,9 +125,8 @@ def parse_kernel_stack(text: bytes) -> tuple[str, ...]:
 
 def parse_status(text: str) -> dict[str, str]:
     """Parse the lines "key: value" of a status file."""
-    return {
-        key: value.strip() for key, _, value in (line.partition(":") for line in text.split("\n") if line)
-    }
+    rows = (line.partition(":") for line in text.split("\n") if line)
+    return {key: value.strip() for key, _, value in rows}
 
 
 def parse_last_id(loadavg: bytes) -> bytes | None:

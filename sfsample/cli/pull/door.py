@@ -53,7 +53,7 @@ class Wanted:
 
 
 class Door:
-    """`ask`, `spend`, `why_unhealthy` and `metrics` are for the server, `count` for both."""
+    """`ask`, `why_unhealthy` and `metrics` are for the server, `count` for both, the rest for the loop."""
 
     def __init__(
         self, every_s: float, slice_s: float, of_sinks: Sequence[Callable[[], Metrics]] = ()
@@ -63,9 +63,8 @@ class Door:
         self._patience_s = 2 * every_s + slice_s + _GRACE_S
         self._due_s = time.monotonic() + self._patience_s  # for the next slice to be closed
         self._last_failure = ""
-        self._lock = threading.Lock()
-        self._answers_s = 0.0  # CPU time of the threads that have answered
-        self.accepting_s = 0.0  # CPU time of the thread that accepts connections
+        self._lock = threading.Lock()  # of `ask`
+        self.answering_s = self.served_s = 0.0  # CPU time of the threads that answer; of all of the server
         self._wanted: Wanted | None = None
         self.has_ended = False  # the loop has
         # by name and the rest of the line; no lock guards them: at worst an answer is not counted
@@ -125,15 +124,6 @@ class Door:
                 return self._wanted.seconds
             self._wanted = wanted
         return 0
-
-    def spend(self, cpu_s: float) -> None:
-        """Add the CPU time of a thread that has answered."""
-        with self._lock:
-            self._answers_s += cpu_s
-
-    def served_s(self) -> float:
-        """Return the CPU time of the server, which is no cost of sampling."""
-        return self._answers_s + self.accepting_s
 
     def why_unhealthy(self) -> str:
         """Return why no slice was closed in time; "" if one was."""

@@ -23,7 +23,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from socketserver import TCPServer, ThreadingMixIn
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 from sfsample.cli.pull.door import Door, Wanted
@@ -83,17 +83,10 @@ class Server(ThreadingMixIn, TCPServer):
         self._limit = OverheadLimit(_MAX_SHARE, time.monotonic(), 0.0)
         super().__init__(where, _Handler)  # type: ignore[arg-type]  # typeshed knows no AF_UNIX here
 
-    def process_request_thread(self, *connection: Any) -> None:  # noqa: ANN401 - socketserver's
-        """Serve a connection, and count its CPU time."""
-        try:
-            super().process_request_thread(*connection)
-        finally:
-            self.door.spend(time.thread_time())
-
     def service_actions(self) -> None:
         """Accept the next connection when answers have taken less than their share of the time."""
-        self.door.accepting_s = time.thread_time()
-        until_s = self._limit.resume_at(time.monotonic(), self.door.served_s())
+        self.door.served_s = self.door.answering_s + time.thread_time()
+        until_s = self._limit.resume_at(time.monotonic(), self.door.served_s)
         while (wait_s := until_s - time.monotonic()) > 0 and not self.door.has_ended:
             time.sleep(min(wait_s, _POLL_S))
 
@@ -118,6 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._serve()
             finally:
                 self.server.free.release()
+        self.server.door.answering_s += time.thread_time()
 
     def _serve(self) -> None:
         try:
@@ -146,6 +140,9 @@ class _Handler(BaseHTTPRequestHandler):
         is_locked = SUSPEND_LOCK.acquire(timeout=_MAX_HOLD_S)
         try:
             return self._answer(head)
+        except Exception as failure:
+            _log.debug("answering a request failed", exc_info=True)
+            raise failure if isinstance(failure, Refusal) else Refusal(500, "the answer failed") from None
         finally:
             if is_locked:
                 SUSPEND_LOCK.release()

@@ -45,7 +45,8 @@ class Mark:
         with suppress(OSError, BadInput):
             found = read_json(read_regular(self.path, _MAX_BYTES))
             sent, until_s = found.field("sent").count(), found.field("until").number()
-            dropped, done = (found.field(name).counts_by_name() for name in ("dropped", "done"))
+            dropped, done = ({key: part.field(key).count() for key in part.members()}
+                             for part in map(found.field, ("dropped", "done")))  # fmt: skip
             self.sent, self.until_s, self.dropped, self.done = sent, until_s, Counter(dropped), done
 
     def save(self) -> None:

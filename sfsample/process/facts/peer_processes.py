@@ -64,6 +64,7 @@ class FileLock(NamedTuple):
     holder: int
 
 
+@total
 def parse_locks(text: str) -> tuple[FileLock, ...]:
     """Parse /proc/locks: a line with an arrow waits for the line before it with the same number."""
     locks: dict[str, FileLock] = {}
@@ -74,11 +75,7 @@ def parse_locks(text: str) -> tuple[FileLock, ...]:
         if fields[:1] == ["->"]:
             if number in locks:
                 waited_for[number] = locks[number]
-        elif (found := _file_lock(fields)) is not None:
-            locks[number] = found
+        elif len(fields) > _LOCK_INODE and number.isdecimal():
+            inode = int(fields[_LOCK_INODE].rpartition(":")[2])
+            locks[number] = FileLock(inode, int(fields[_LOCK_PID]))
     return tuple(waited_for.values())
-
-
-@total
-def _file_lock(fields: list[str]) -> FileLock:
-    return FileLock(int(fields[_LOCK_INODE].rpartition(":")[2]), int(fields[_LOCK_PID]))

@@ -135,10 +135,6 @@ class JsonValue:
         """Return an object of strings, fit for a terminal."""
         return {clean_name(key): self.field(key).text() for key in self.members()}
 
-    def counts_by_name(self) -> dict[str, int]:
-        """Return an object of natural numbers."""
-        return {key: self.field(key).count() for key in self.members()}
-
     def flag(self) -> bool:
         """Return a boolean."""
         if not isinstance(self.value, bool):
@@ -175,10 +171,9 @@ def read_json(data: bytes | str) -> JsonValue:
     """Return any JSON document.  Raises BadInput."""
     try:
         return JsonValue(json.loads(data))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as failure:
-        raise BadInput(f"not JSON, or cut off: {failure}") from None
-    except ValueError:  # of int(), at more than 4,300 digits
-        raise BadInput("a number that is too long") from None
+    except (ValueError, RecursionError) as failure:  # a mere ValueError is that of int()
+        why = "a number that is too long" if type(failure) is ValueError else failure
+        raise BadInput(f"not JSON, or cut off: {why}") from None
 
 
 def _is_plain(value: object, depth: int = 0) -> bool:
