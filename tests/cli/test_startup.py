@@ -125,8 +125,10 @@ def test_full_or_closed_stdout_makes_no_traceback() -> None:
         done = run("--help", stdout=full)
     assert (done.returncode, done.stderr) == (
         1,
-        "sfsample: cannot write: standard output: No space left on device\n"
-        "  free some space, or choose another file\n",
+        (
+            "sfsample: cannot write: standard output: No space left on device\n"
+            "  free some space, or choose another file\n"
+        ),
     )
     closed = subprocess.run(
         ["/bin/sh", "-c", '"$0" -m sfsample -p 999999999 >&- 2>&-', sys.executable], check=False

@@ -25,7 +25,6 @@ from sfsample.formats.sframe import HEADER_SIZE, SFrameTable, read_tables
 from sfsample.inspect.coverage import measure_coverage
 from sfsample.modules.module import Module
 from sfsample.process.core_process import CoreProcess
-from sfsample.process.facts.peer_processes import parse_locks
 from sfsample.process.proc_text import (
     cgroup_paths,
     container_ids,
@@ -289,7 +288,6 @@ def proc_text(data: bytes) -> None:
         parser(data)
     for reader in (parse_status, control_group_paths, container_ids, cgroup_paths, parse_cpu_idle):
         reader(text)
-    parse_locks(text)
 
 
 _ALL = (profile, proc_text, sframe, eh_frame, debug_frame, dwarf_expr, elf, symtab, core, saved_stack, *NAMES)
@@ -327,8 +325,7 @@ def seeds(target: str) -> Iterator[bytes]:
     if target == "proc_text":
         yield b"7 (a) S 1 " + b" ".join(b"%d" % at for at in range(5, 53))
         yield from (b"232 0x5 0x6 0x7", b"1 2 3", b"se.exec_start : 1.5\nnr_switches : 7\n",
-                    b"0::/docker/" + b"a" * 64 + b"\n", b"cpu0 1 2 3 4 5 6 7\n",
-                    b"1: -> POSIX\n")  # fmt: skip
+                    b"0::/docker/" + b"a" * 64 + b"\n", b"cpu0 1 2 3 4 5 6 7\n")  # fmt: skip
         return
     if target in NAME_SEEDS:
         yield from NAME_SEEDS[target](files)

@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
         is_locked = SUSPEND_LOCK.acquire(timeout=_MAX_HOLD_S)
         try:
             return self._answer(head)
-        except Exception as failure:
+        except Exception as failure:  # noqa: BLE001 - of a sink too: the client gets a line
             _log.debug("answering a request failed", exc_info=True)
             raise failure if isinstance(failure, Refusal) else Refusal(500, "the answer failed") from None
         finally:
