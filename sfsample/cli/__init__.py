@@ -62,10 +62,11 @@ def _print_os_error(failure: OSError) -> None:
         say("no files left to open", FILES_HELP)
     elif failure.filename is not None:
         say(f"{failure.strerror}: {failure.filename}")
-    elif not isinstance(failure, BrokenPipeError):  # that is the end of who reads stdout
+    elif not isinstance(failure, BrokenPipeError):  # the reader of stdout has ended
         from traceback import extract_tb  # few runs fail so
 
-        where = extract_tb(failure.__traceback__)[-1].name
+        at = extract_tb(failure.__traceback__)[-1]
+        where = f"{at.name} ({os.path.basename(at.filename)})"
         say(f"the kernel refuses a system call: {failure.strerror}: in {where}",
             "a seccomp filter or a security module may forbid it; sfsample doctor shows more")  # fmt: skip
 
