@@ -101,10 +101,9 @@ class SchedStat(NamedTuple):
 
 @lru_cache(maxsize=_PARSED)
 @total
-def parse_schedstat(counters: bytes | None) -> SchedStat | None:
+def parse_schedstat(counters: bytes | None) -> SchedStat:
     """Parse a schedstat file; None where the counters are others (`ThreadFiles.counters`)."""
-    fields = (counters or b"").split()
-    return SchedStat(*map(int, fields)) if len(fields) == len(SchedStat._fields) else None
+    return SchedStat(*map(int, (counters or b"").split()))
 
 
 @total
