@@ -59,9 +59,15 @@ def open_regular(path: str, *, streams: bool = False) -> int:
     Magic links of /proc (`map_files`, `exe`) are followed.  `streams`: what sfsample has open may be anything
     that can be read: `/dev/stdin`, a shell's `<(...)`.  Raises OSError.
     """
+    _check_path(path)
     if streams and path.startswith(_STREAMS):
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     return _reopened(os.open(path, _PATH_FLAGS))
+
+
+def _check_path(path: str) -> None:
+    if "\0" in path or total(os.fsencode)(path) is None:  # at which os.open raises ValueError
+        raise OSError(EINVAL, "no file can have this path")
 
 
 def read_regular(path: str, max_bytes: int, *, streams: bool = False) -> bytes:
@@ -119,8 +125,7 @@ class Root:
 
         With `follow` False, a symbolic link as the last component is refused.
         """
-        if "\0" in path or total(os.fsencode)(path) is None:  # at which os.open raises ValueError
-            raise OSError(EINVAL, "no file can have this path")
+        _check_path(path)
         return _reopened(self._walk(path, follow=follow))
 
     def _walk(self, path: str, *, follow: bool) -> int:
