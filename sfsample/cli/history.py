@@ -17,6 +17,7 @@ from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import printable_lines, say
 from sfsample.cli.when import history_directory
 from sfsample.cli.written import open_result, say_written
+from sfsample.core.foreign import utc
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Gap, Selection, SliceFacts
 from sfsample.history.ordinary import ordinary_pairs
@@ -128,10 +129,10 @@ def _said_missing(report: Report) -> list[str]:
 
 
 def _selected(selection: Selection) -> str:
-    end = "now" if selection.end_s == inf else _time(selection.end_s)
+    end = "now" if selection.end_s == inf else utc(selection.end_s)
     parts = [
         selection.service and f"--service {selection.service}",
-        f"{_time(selection.begin_s)} to {end} UTC" if selection.begin_s else "",
+        f"{utc(selection.begin_s)} to {end} UTC" if selection.begin_s else "",
         *(f"--label {key}={value}" for key, value in selection.labels.items()),
         selection.build_id and f"build-id {selection.build_id}",
     ]
@@ -149,7 +150,7 @@ def _contents(history: History, wanted: str | None = None) -> Iterator[str]:
     for service in filter(None, shown):
         found = slices[service]
         last = max(facts.end_s for facts in found)
-        yield f"there is {service}: {_slices(len(found))}, {_time(found[0].begin_s)} to {_time(last)} UTC"
+        yield f"there is {service}: {_slices(len(found))}, {utc(found[0].begin_s)} to {utc(last)} UTC"
     if wanted not in slices and len(slices) > len(shown):
         yield f"and {len(slices) - len(shown)} more services: sfsample history list shows them"
 
@@ -190,7 +191,7 @@ def _table(slices: list[SliceFacts], gaps: list[Gap]) -> Iterator[str]:
     width = max(len(each.service) for each in rows)
     yield f"{'begin (UTC)':19}  {'seconds':>7}  {'service':{width}}  samples   cpu s  covered  tier"
     for row in rows:
-        begin = f"{_time(row.begin_s)}  {row.end_s - row.begin_s:7.0f}  {row.service:{width}}"
+        begin = f"{utc(row.begin_s)}  {row.end_s - row.begin_s:7.0f}  {row.service:{width}}"
         yield f"{begin}  gap: {row.why}" if isinstance(row, Gap) else f"{begin}  {_columns(row)}"
 
 
@@ -219,12 +220,12 @@ def _show(history: History, arguments: Namespace) -> int:
 
 def _summary(slices: list[SliceFacts], gaps: list[Gap], report: Report, *, verbose: bool) -> Iterator[str]:
     last = max(facts.end_s for facts in slices)
-    yield f"{slices[0].service}: {_slices(len(slices))}, {_time(slices[0].begin_s)} to {_time(last)} UTC"
+    yield f"{slices[0].service}: {_slices(len(slices))}, {utc(slices[0].begin_s)} to {utc(last)} UTC"
     yield ", ".join(amounts(report))
     builds = [*dict.fromkeys(facts.build_id for facts in slices if facts.build_id)]
     yield from (f"build-id {build}" for build in builds)
     yield from (f"lost: {loss}" for loss in losses(report))
-    yield from (f"gap: {_time(gap.begin_s)} to {_time(gap.end_s)} UTC: {gap.why}" for gap in gaps)
+    yield from (f"gap: {utc(gap.begin_s)} to {utc(gap.end_s)} UTC: {gap.why}" for gap in gaps)
     weight, what = (CPU, "CPU time") if report.total(CPU) else (SAMPLES, "samples")
     rows = zip(report.stacks, report.column(weight), strict=True)
     stacks = tuple(stack._replace(weights=(number,)) for stack, number in rows)
@@ -283,7 +284,7 @@ def _diff(history: History, arguments: Namespace) -> int:
         kept += [report] if at < len(chosen) and arguments.format == "html" else []
     of = dict(zip(spans, sides[2:], strict=True))
     gaps = [gap for selection in compared for gap in history.gaps(selection)]
-    missing += [f"no slices {_time(gap.begin_s)} to {_time(gap.end_s)} UTC: {gap.why}" for gap in gaps]
+    missing += [f"no slices {utc(gap.begin_s)} to {utc(gap.end_s)} UTC: {gap.why}" for gap in gaps]
     warnings = (*missing, *_differing([*before, *after]))
     ordinary = Ordinary(tuple((of[one], of[two]) for one, two in pairs), what, warnings)
     return write_difference(arguments, output, sides[:2], kept, ordinary)
@@ -317,7 +318,7 @@ def _deploy(slices: list[SliceFacts], arguments: Namespace, length_s: float) -> 
         raise SfsampleError(f"no change of the build-id{what}: {slices[0].service}",
                             f"its builds: {builds}; or compare two times, with --at and --with")  # fmt: skip
     old, new = changes[-1]
-    say(f"deployed {_time(new.begin_s)} UTC: build-id {old.build_id} -> {new.build_id}")
+    say(f"deployed {utc(new.begin_s)} UTC: build-id {old.build_id} -> {new.build_id}")
     labels = dict(arguments.label or ())
     return (
         Selection(old.service, old.end_s - length_s, old.end_s, labels, old.build_id or ""),
@@ -373,7 +374,3 @@ _ACTIONS: dict[str, Callable[[History, Namespace], int]] = {
 
 def _slices(number: int) -> str:
     return f"{number:,} slice{'' if number == 1 else 's'}"
-
-
-def _time(time_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(min(time_s, 1e11)))
