@@ -14,7 +14,7 @@ from errno import ENOMEM
 from importlib import import_module
 from types import ModuleType
 
-from sfsample.cli.terminal import Messages, say, silence
+from sfsample.cli.terminal import Messages, say
 from sfsample.core.printable import printable
 from sfsample.errors import FILES_HELP, NO_FILE_ERRNOS, NotPermitted, SfsampleError, UsageError
 
@@ -25,9 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     words = sys.argv[1:] if argv is None else argv
     try:
-        code = _run(words)
-        if sys.stdout is not None:  # None: the caller closed it
-            sys.stdout.flush()
+        return _run(words)
     except SfsampleError as failure:
         say(failure, *_help_lines(failure, words))
         return failure.exit_code
@@ -41,7 +39,6 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as failure:
         _print_os_error(failure)
         return 1
-    return code
 
 
 def _help_lines(failure: SfsampleError, words: list[str]) -> list[str]:
@@ -66,10 +63,13 @@ def _print_os_error(failure: OSError) -> None:
         say("no files left to open", FILES_HELP)
     elif failure.filename is not None:
         say(f"{failure.strerror}: {failure.filename}")
-    else:  # stdout failed in --help or --version; the commands report a failed write themselves
-        silence(sys.stdout)
-        if not isinstance(failure, BrokenPipeError):
-            say(f"cannot write: standard output: {failure.strerror}")
+    elif not isinstance(failure, BrokenPipeError):  # the reader of stdout has ended
+        from traceback import extract_tb  # few runs fail so
+
+        at = extract_tb(failure.__traceback__)[-1]
+        where = f"{at.name} ({os.path.basename(at.filename)})"
+        say(f"the kernel refuses a system call: {failure.strerror}: in {where}",
+            "a seccomp filter or a security module may forbid it; sfsample doctor shows more")  # fmt: skip
 
 
 def _run(argv: list[str]) -> int:

@@ -18,11 +18,12 @@ from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import say, say_at
 from sfsample.cli.when import history_directory
 from sfsample.cli.written import open_result, say_written
+from sfsample.core.foreign import utc
 from sfsample.core.printable import printable_lines
 from sfsample.errors import SfsampleError
 from sfsample.history import questions
 from sfsample.history.facts import Gap, Selection, SliceFacts
-from sfsample.history.questions import count_text, time_text
+from sfsample.history.questions import count_text
 from sfsample.history.store import History
 from sfsample.report.caption import amounts, losses
 from sfsample.report.difference import count
@@ -102,7 +103,7 @@ def _table(slices: list[SliceFacts], gaps: list[Gap]) -> Iterator[str]:
     width = max(len(each.service) for each in rows)
     yield f"{'begin (UTC)':19}  {'seconds':>7}  {'service':{width}}  samples   cpu s  covered  tier"
     for row in rows:
-        begin = f"{time_text(row.begin_s)}  {row.end_s - row.begin_s:7.0f}  {row.service:{width}}"
+        begin = f"{utc(row.begin_s)}  {row.end_s - row.begin_s:7.0f}  {row.service:{width}}"
         yield f"{begin}  gap: {row.why}" if isinstance(row, Gap) else f"{begin}  {_columns(row)}"
 
 
@@ -131,13 +132,13 @@ def _show(history: History, command: options.HistoryShow) -> int:
 
 def _summary(slices: list[SliceFacts], gaps: list[Gap], report: Report, *, verbose: bool) -> Iterator[str]:
     last = max(facts.end_s for facts in slices)
-    times = f"{time_text(slices[0].begin_s)} to {time_text(last)} UTC"
+    times = f"{utc(slices[0].begin_s)} to {utc(last)} UTC"
     yield f"{slices[0].service}: {count_text(len(slices))}, {times}"
     yield ", ".join(amounts(report))
     builds = [*dict.fromkeys(facts.build_id for facts in slices if facts.build_id)]
     yield from (f"build-id {build}" for build in builds)
     yield from (f"lost: {loss}" for loss in losses(report))
-    yield from (f"gap: {time_text(gap.begin_s)} to {time_text(gap.end_s)} UTC: {gap.why}" for gap in gaps)
+    yield from (f"gap: {utc(gap.begin_s)} to {utc(gap.end_s)} UTC: {gap.why}" for gap in gaps)
     weight, what = (CPU, "CPU time") if report.total(CPU) else (SAMPLES, "samples")
     rows = zip(report.stacks, report.column(weight), strict=True)
     stacks = tuple(stack._replace(weights=(number,)) for stack, number in rows)
@@ -194,7 +195,7 @@ def _compared(history: History, command: options.HistoryDiff) -> list[Selection]
     choice, length_s = command.choice, command.choice.length or options.CHOSEN_S
     if command.deploy is not None:
         before, after = questions.deploy(history, _selection(history, choice), command.deploy, length_s)
-        say(f"deployed {time_text(after.begin_s)} UTC: build-id {before.build_id} -> {after.build_id}")
+        say(f"deployed {utc(after.begin_s)} UTC: build-id {before.build_id} -> {after.build_id}")
         return [before, after]
     before = _selection(history, choice)
     if isinstance(command.other, str):

@@ -9,7 +9,7 @@ from typing import Any
 from sfsample.cli.options import ReplayCommand
 from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
-from sfsample.core.filesystem import open_regular
+from sfsample.core.filesystem import read_regular
 from sfsample.core.printable import printable_lines
 from sfsample.core.stack import StopReason
 from sfsample.dumping.json import frame_json, python_json
@@ -45,8 +45,7 @@ def run(command: ReplayCommand) -> int:
 
 def _load(path: str) -> SavedStack:
     try:
-        with open(open_regular(path, streams=True), "rb") as file:
-            return from_json(file.read(MAX_CHARACTERS).decode("utf-8", "replace"))
+        return from_json(read_regular(path, MAX_CHARACTERS, streams=True).decode("utf-8", "replace"))
     except OSError as failure:
         raise SfsampleError(f"cannot read: {path}: {failure.strerror}", _HELP) from None
     except FormatError as damage:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TextIO
 
+from sfsample.core.foreign import utc
 from sfsample.core.printable import printable_lines
 
 _MAX_LINE = 1000  # characters
@@ -31,7 +32,7 @@ def say(what: object, *details: str) -> None:
 
 def say_at(what: object, *details: str) -> None:
     """Print a line with the time, which is UTC, as in the names of files."""
-    say(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {what}", *details)
+    say(f"{utc(time.time(), '%Y-%m-%dT%H:%M:%SZ')} {what}", *details)
 
 
 def emit(text: str, *, draws: bool = False) -> None:

@@ -6,9 +6,9 @@ A value that makes no sense is refused here, with an example of what is accepted
 import os
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from sfsample.core.foreign import natural, total
 from sfsample.core.quantities import NUMBER, BadValue, any_size, refusal, seconds, within
 from sfsample.core.walk_limits import STEPPERS
 from sfsample.watching.options import is_loopback
@@ -31,8 +31,7 @@ def age(text: str) -> float:
 
 def positive(text: str, *, what: str = "a number from 1 to 2147483647") -> int:
     """Parse a positive integer below 2**31."""
-    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
-    if not 0 < value < 1 << 31:
+    if not (value := natural(text, 1 << 31)):
         raise refusal(text, what)
     return value
 
@@ -133,10 +132,8 @@ def listen(text: str) -> str | tuple[str, int]:
         return path
     where = re.fullmatch(r"(?:\[(.+)\]|([^:]+)):(\d{1,5})", text, re.ASCII)
     host = "127.0.0.1" if where and where[2] == "localhost" else where and (where[1] or where[2])
-    if where and host and int(where[3]) < 1 << 16:
-        with suppress(ValueError):
-            is_loopback(host)
-            return host, int(where[3])
+    if where and host and int(where[3]) < 1 << 16 and total(is_loopback)(host) is not None:
+        return host, int(where[3])
     raise refusal(text, "an address and a port, or a path (127.0.0.1:6060, [::1]:6060, unix:/run/x.sock)")
 
 

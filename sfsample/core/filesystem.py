@@ -16,10 +16,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from errno import EACCES, EINVAL, EISDIR, ELOOP, ENAMETOOLONG, EPERM, EROFS
+from errno import EACCES, EFBIG, EINVAL, EISDIR, ELOOP, ENAMETOOLONG, EPERM, EROFS
 from mmap import ACCESS_READ, mmap
 from select import epoll
 from typing import BinaryIO, NamedTuple
+
+from sfsample.core.foreign import total
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PATH_FLAGS = os.O_PATH | os.O_CLOEXEC
@@ -59,9 +61,24 @@ def open_regular(path: str, *, streams: bool = False) -> int:
     Magic links of /proc (`map_files`, `exe`) are followed.  `streams`: what sfsample has open may be anything
     that can be read: `/dev/stdin`, a shell's `<(...)`.  Raises OSError.
     """
+    _check_path(path)
     if streams and path.startswith(_STREAMS):
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     return _reopened(os.open(path, _PATH_FLAGS))
+
+
+def _check_path(path: str) -> None:
+    if "\0" in path or total(os.fsencode)(path) is None:  # at which os.open raises ValueError
+        raise OSError(EINVAL, "no file can have this path")
+
+
+def read_regular(path: str, max_bytes: int, *, streams: bool = False) -> bytes:
+    """Return a whole file, as `open_regular` opens it.  Raises OSError, also for one that is larger."""
+    with open(open_regular(path, streams=streams), "rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(EFBIG, f"larger than {max_bytes >> 10} KiB")
+    return data
 
 
 def _reopened(path_fd: int) -> int:
@@ -110,8 +127,7 @@ class Root:
 
         With `follow` False, a symbolic link as the last component is refused.
         """
-        if "\0" in path:
-            raise OSError(EINVAL, "a NUL in the path")
+        _check_path(path)
         return _reopened(self._walk(path, follow=follow))
 
     def _walk(self, path: str, *, follow: bool) -> int:

@@ -3,6 +3,8 @@
 import re
 from math import inf
 
+from sfsample.core.foreign import natural
+
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SPELLED_UNITS = ("d", "h", "m", "s", "ms", "us")
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}  # bytes
@@ -37,10 +39,9 @@ def seconds(text: str) -> float:
 def any_size(text: str) -> int:
     """Parse a size in bytes: "65536", "64K", "10G"."""
     scale = _SIZES.get(text[-1:].upper(), 1)
-    number = text if scale == 1 else text[:-1]
-    if not (number.isascii() and number.isdecimal() and len(number) < 16 and int(number)):
+    if not (number := natural(text if scale == 1 else text[:-1], 1 << 50)):
         raise refusal(text, "a size (65536, 64K, 10G)")
-    return int(number) * scale
+    return number * scale
 
 
 def large_size(text: str) -> int:

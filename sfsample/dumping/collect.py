@@ -181,7 +181,7 @@ class Dumper:
         )
         calls = [thread.call for thread in threads if thread.call]
         takes_locks = any(call.name in FILE_LOCK_CALLS for call in calls)
-        locks = parse_locks(read_text("/proc/locks")) if takes_locks else ()
+        locks = (takes_locks and parse_locks(read_text("/proc/locks"))) or ()
         others = self._find_peers(calls)
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
         waits_for_children = any(call.name in (*CHILD_CALLS, *FORK_CALLS) for call in calls)

@@ -12,7 +12,6 @@ Invariant: any bytes give values or raise BadInput, at a cost in proportion to t
 (tests/history/test_blobs.py).
 """
 
-import json
 import struct
 import sys
 import zlib
@@ -25,7 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from sfsample.errors import BadInput
 from sfsample.report.budget import Budget
-from sfsample.report.formats.profile_json import JsonValue, frame_json, read_frame, read_module
+from sfsample.report.formats.profile_json import JsonValue, frame_json, read_frame, read_json, read_module
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Numbers, Report, ReportBuilder, ReportFrame, ReportThread
 from sfsample.report.time_slices import TIME_UNIT_NS, Columns
@@ -86,10 +85,7 @@ def unpack_json(blob: bytes, budget: Budget) -> JsonValue:
     """Return the document in a result of `pack_json`.  Raises BadInput."""
     data = _decompress(blob)
     budget.charge(_BATCH_COST * len(data))
-    try:
-        return JsonValue(json.loads(data))
-    except (ValueError, RecursionError) as failure:
-        raise BadInput(f"damaged: not JSON: {failure}") from None
+    return read_json(data)
 
 
 def _decompress(blob: object) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
+from sfsample.core.foreign import total
 from sfsample.errors import BadInput
 from sfsample.recording.losses import coverage_of
 from sfsample.report.merge import sum_known
@@ -15,7 +16,7 @@ from sfsample.report.report import CPU, WEIGHTS, Report
 
 _COUNTS = ("cpu_charged_ns", "cpu_sampled_ns", "ticks", "late_ticks")  # numbers of a report's statistics
 TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # the length of a slice of the tier, in seconds
-_MAX_TIME_S = 2.5e11  # seconds since the epoch, in the year 9892: `gmtime` and SQLite can hold it
+_MAX_TIME_S = 9.2e9  # seconds since the epoch, in the year 2261: every format can hold it as ns in 64 bits
 _MAX_COUNT = (1 << 63) - 1
 _MAX_TEXT = 1 << 16  # characters
 _Check = Callable[[object], bool]
@@ -145,10 +146,7 @@ def read_facts(name: str, row: Sequence[Any]) -> SliceFacts:
         if not is_valid(value):
             raise BadInput(f"slice {name}: {column} is not valid")
     facts = SliceFacts(name, *row)
-    try:
-        labels = json.loads(str(facts.labels))
-    except (ValueError, RecursionError):
-        labels = None
+    labels = total(json.loads)(str(facts.labels))
     if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
         raise BadInput(f"slice {name}: labels are not valid")
     if facts.end_s < facts.begin_s:

@@ -114,6 +114,8 @@ class HistoryFile:
     def _run(self, statement: str, *values: object) -> int:
         try:
             return self._db.execute(statement, values).lastrowid or 0
+        except OverflowError:  # of SQLite's integers
+            raise BadInput("a number of more than 64 bits") from None
         except sqlite3.DatabaseError as failure:
             if type(failure) is sqlite3.DatabaseError:  # its subclasses are other failures, as of a full disk
                 raise Damaged(f"damaged: {failure}") from None

@@ -22,6 +22,7 @@ _ENOUGH_DAYS = 10  # other days; if there are as many, nearer times are compared
 _MAX_PAIRS = 28
 _MAX_SLICES = 4000  # slices that are read, in about 2 s
 _MAX_TRIED = 10_000  # pairs that are tried, as slices may cover few of them
+_LEAST_S = 1.0  # shortest time that is compared
 _LEAST_COVERED = 0.8  # share of a time that slices cover
 
 
@@ -46,7 +47,7 @@ def ordinary_pairs(
     first, second = sorted((_span(one), _span(other)))
     longest_s = 1.01 * length_s
     usable = [each for each in slices if each.mode == one[0].mode and each.end_s - each.begin_s <= longest_s]
-    if not usable or not length_s:
+    if not usable or length_s < _LEAST_S:
         return [], ""
     covered = _Covered(usable)
     apart_s = (sum(second) - sum(first)) / 2  # distance of the middles, as one may be longer

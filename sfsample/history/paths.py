@@ -13,6 +13,7 @@ from contextlib import suppress
 from shlex import quote
 from typing import NamedTuple
 
+from sfsample.core.foreign import utc
 from sfsample.errors import BadInput
 
 DAY_S = 86400
@@ -30,7 +31,7 @@ class FileName(NamedTuple):
     @property
     def path(self) -> str:
         """The path of the file."""
-        day = time.strftime("%Y-%m-%d", time.gmtime(self.day * DAY_S))
+        day = utc(self.day * DAY_S, "%Y-%m-%d")
         return os.path.join(self.directory, f"{day}.sqlite")
 
     @property
@@ -83,7 +84,7 @@ def remove(name: FileName) -> None:
 
 def set_aside(name: FileName) -> str:
     """Rename a damaged file and SQLite's files beside it; return the new path."""
-    path = f"{name.path}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    path = f"{name.path}.damaged-{utc(time.time(), '%Y%m%dT%H%M%SZ')}"
     for suffix in (*BESIDE, ""):
         with suppress(FileNotFoundError):
             os.rename(name.path + suffix, path + suffix)

@@ -6,6 +6,7 @@ from itertools import chain, pairwise
 from math import inf
 from typing import NamedTuple
 
+from sfsample.core.foreign import utc
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Selection, SliceFacts
 from sfsample.history.ordinary import ordinary_pairs
@@ -86,10 +87,10 @@ def _missing(selection: Selection, slices: list[SliceFacts], report: Report) -> 
 
 
 def _selected(selection: Selection) -> str:
-    end = "now" if selection.end_s == inf else time_text(selection.end_s)
+    end = "now" if selection.end_s == inf else utc(selection.end_s)
     parts = [
         selection.service and f"--service {selection.service}",
-        f"{time_text(selection.begin_s)} to {end} UTC" if selection.begin_s else "",
+        f"{utc(selection.begin_s)} to {end} UTC" if selection.begin_s else "",
         *(f"--label {key}={value}" for key, value in selection.labels.items()),
         selection.build_id and f"build-id {selection.build_id}",
     ]
@@ -107,7 +108,7 @@ def contents(history: History, wanted: str | None = None) -> Iterator[str]:
     for service in filter(None, shown):
         found = slices[service]
         last = max(facts.end_s for facts in found)
-        times = f"{time_text(found[0].begin_s)} to {time_text(last)} UTC"
+        times = f"{utc(found[0].begin_s)} to {utc(last)} UTC"
         yield f"there is {service}: {count_text(len(found))}, {times}"
     if wanted not in slices and len(slices) > len(shown):
         yield f"and {len(slices) - len(shown)} more services: sfsample history list shows them"
@@ -132,9 +133,7 @@ def compare(history: History, compared: Sequence[Selection], *, keep_reports: bo
         kept += [report] if at < len(chosen) and keep_reports else []
     of = dict(zip(spans, sides[2:], strict=True))
     gaps = [gap for selection in compared for gap in history.gaps(selection)]
-    missing += [
-        f"no slices {time_text(gap.begin_s)} to {time_text(gap.end_s)} UTC: {gap.why}" for gap in gaps
-    ]
+    missing += [f"no slices {utc(gap.begin_s)} to {utc(gap.end_s)} UTC: {gap.why}" for gap in gaps]
     warnings = (*missing, *_differing([*before, *after]))
     ordinary = Ordinary(tuple((of[one], of[two]) for one, two in pairs), what, warnings)
     return Compared(sides[:2], ordinary, kept)
@@ -191,8 +190,3 @@ def _long(time_s: float) -> str:
 def count_text(number: int) -> str:
     """Return a number of slices, in words."""
     return f"{number:,} slice{'' if number == 1 else 's'}"
-
-
-def time_text(time_s: float) -> str:
-    """Return a time, in UTC."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(min(time_s, 1e11)))

@@ -102,7 +102,7 @@ class PerfEvents:
         self._poll = poll()
         offsets = read_text("/proc/self/timens_offsets")  # "": a kernel without time namespaces
         # by how much CLOCK_MONOTONIC of sfsample's time namespace is ahead of the clock in records
-        self._ahead_ns = parse_monotonic_offset_ns(offsets) if offsets else 0
+        self._ahead_ns = parse_monotonic_offset_ns(offsets) or 0
         cpus = _online_cpus()
         share = min(_ALL_RINGS_BYTES // len(cpus), _MAX_RING_BYTES)
         self._ring_bytes = max(_MIN_RING_BYTES, 1 << (share.bit_length() - 1))

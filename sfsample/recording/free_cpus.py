@@ -46,6 +46,6 @@ class FreeCpus:
         return prod(min(max(share, 0.0), 1.0) for share in busy)
 
     def _read(self) -> _Reading:
-        ticks = parse_cpu_idle(read_text("/proc/stat"))  # empty if the kernel does not say
+        ticks = parse_cpu_idle(read_text("/proc/stat")) or {}  # empty if the kernel does not say
         idle = {cpu: ticks[cpu] / self._hertz for cpu in ticks.keys() & self._cpus}
         return _Reading(time.monotonic(), idle, time.thread_time())

@@ -4,8 +4,7 @@ Every format that has a place for such text shows it.  The report alone decides 
 left out.
 """
 
-from time import gmtime, strftime
-
+from sfsample.core.foreign import utc
 from sfsample.report.report import CPU, OUTERMOST, Report
 
 _MIN_COVERAGE = 0.9  # share of the CPU time; less is a loss
@@ -17,7 +16,7 @@ def extent(report: Report) -> str:
     """Return the amount of samples and time, the rate, and the start of the recording."""
     parts = amounts(report)
     if report.started_ns:
-        parts.append(strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(report.started_ns // 10**9)))
+        parts.append(utc(report.started_ns // 10**9, "%Y-%m-%d %H:%M:%S UTC"))
     return ", ".join(parts)
 
 

@@ -16,6 +16,7 @@ from errno import EDQUOT, ENOSPC, ENOTDIR
 
 from sfsample import api
 from sfsample.core.filesystem import check_replaceable, whole_file
+from sfsample.core.foreign import utc
 from sfsample.errors import NoSpace, SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.report.suffixes import suffix_of
@@ -84,7 +85,7 @@ class SliceFiles:
         """Name a slice after its begin (now); when the clock was set back, after the next free second."""
         second = int(time.time() if begin_s is None else begin_s)
         while True:
-            begin = time.strftime(_TIME_FORMAT, time.gmtime(second))
+            begin = utc(second, _TIME_FORMAT)
             path = os.path.join(self.directory, f"{self._label}-{begin}{self._suffix}")
             if not os.path.lexists(path):
                 return path

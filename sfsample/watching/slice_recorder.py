@@ -48,7 +48,7 @@ class SliceRecorder:
         self._sinks = [(sink, Trouble(self._say, "slices are lost until then")) for sink in sinks]
         self._lost = Trouble(self._say, "slices are lost until then")
         self._reported: set[str] = set()  # missing names, and why there was no sample
-        self._share = Share(options.record.max_overhead or 1.0)
+        self._share = Share(options.record.max_overhead or 1.0, lambda: time.process_time() - door.served_s)
         self._gap: tuple[float, str] | None = None  # when the gap that goes on has begun, and why
 
     def prepare(self) -> None:
@@ -160,16 +160,17 @@ class Share:
     """The share of the time that is left for samples, of the one that the whole watch may take.
 
     What the last slice has cost besides (to find and open processes, to name, to write) is taken off.
+    `own_cpu_s`: what all of this has cost; what clients are answered is no part of it.
     """
 
-    def __init__(self, share: float) -> None:
-        self._share = share
-        self._began_s, self._cpu_s = time.monotonic(), time.process_time()  # of the last slice
+    def __init__(self, share: float, own_cpu_s: Callable[[], float]) -> None:
+        self._share, self._own_cpu_s = share, own_cpu_s
+        self._began_s, self._cpu_s = time.monotonic(), self._own_cpu_s()  # of the last slice
         self.sampled_s = 0.0  # CPU time that its samples have cost
 
     def left(self) -> float:
         """Return what the next slice may take, which begins now."""
-        now_s, cpu_s = time.monotonic(), time.process_time()
+        now_s, cpu_s = time.monotonic(), self._own_cpu_s()
         passed_s, besides_s = now_s - self._began_s, cpu_s - self._cpu_s - self.sampled_s
         self._began_s, self._cpu_s, self.sampled_s = now_s, cpu_s, 0.0
         besides = max(0.0, besides_s) / max(passed_s, _MIN_PASSED_S)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sfsample.core.checkpoint import PENDING_STOPS
+from sfsample.core.foreign import utc
 from sfsample.core.quantities import any_size, large_size, refusal, seconds
 from sfsample.watching.program import Say
 
@@ -42,7 +43,7 @@ class Fired(NamedTuple):
 
     def __str__(self) -> str:
         value = f" ({self.value})" if self.value else ""
-        return f"trigger {self.name}{value} at {time.strftime('%H:%M:%S', time.gmtime(self.at_s))}"
+        return f"trigger {self.name}{value} at {utc(self.at_s, '%H:%M:%S')}"
 
 
 def condition(text: str) -> Condition:

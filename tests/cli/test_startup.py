@@ -13,7 +13,8 @@ import sfsample
 from tests.live.targets import states, wait_until
 
 HEAVY = {"elftools", "ptrace", "demangle", "subprocess", "json", "tempfile", "ctypes", "socket"}
-_OWN = """errors cli core core.python_view core.printable core.quantities core.walk_limits
+_OWN = """errors cli core core.filesystem core.foreign core.python_view core.printable core.quantities
+core.walk_limits cli.output_file
 cli.parse cli.commands cli.flags cli.history_flags cli.mistakes cli.options cli.terminal cli.values cli.when
 cli.words dumping dumping.options history process process.target recording recording.options report
 report.suffixes symbolize symbolize.options watching watching.options"""
@@ -125,7 +126,10 @@ def test_full_or_closed_stdout_makes_no_traceback() -> None:
         done = run("--help", stdout=full)
     assert (done.returncode, done.stderr) == (
         1,
-        "sfsample: cannot write: standard output: No space left on device\n",
+        (
+            "sfsample: cannot write: standard output: No space left on device\n"
+            "  free some space, or choose another file\n"
+        ),
     )
     closed = subprocess.run(
         ["/bin/sh", "-c", '"$0" -m sfsample -p 999999999 >&- 2>&-', sys.executable], check=False

@@ -375,7 +375,7 @@ def test_share_is_that_of_the_whole_watch(
 ) -> None:
     clock = SimpleNamespace(monotonic=lambda: 1000.0, process_time=lambda: 7.0)
     monkeypatch.setattr(slice_recorder, "time", clock)
-    made = Share(0.01)
+    made = Share(0.01, lambda: clock.process_time())  # noqa: PLW0108 - it changes
     made.sampled_s = sampled_s
     clock.monotonic, clock.process_time = (lambda: 1060.0), (lambda: 7.0 + cpu_s)
     assert made.left() == pytest.approx(share)

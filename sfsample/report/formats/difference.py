@@ -6,9 +6,9 @@ noise.  The page is the one of the flame graph, with two weights, and with colou
 
 from collections.abc import Iterator, Sequence
 from math import isfinite
-from time import gmtime, strftime
 from typing import Any
 
+from sfsample.core.foreign import utc
 from sfsample.report.caption import losses, sample_count
 from sfsample.report.difference import (
     NOISE,
@@ -44,7 +44,7 @@ def _input_text(side: Side) -> str:
     """Return the facts of an input as a text, also which of them are unknown."""
     seconds = "" if side.duration_ns is None else f"{side.duration_ns / 1e9:.1f} s"
     rate = "" if side.rate_hz is None else f"{side.rate_hz:g} Hz"
-    started = strftime("%Y-%m-%d %H:%M UTC", gmtime(side.started_ns // 10**9)) if side.started_ns else ""
+    started = utc(side.started_ns // 10**9, "%Y-%m-%d %H:%M UTC") if side.started_ns else ""
     name = side.name if side.files == 1 else f"{side.name} ({side.files} files)"
     parts = [name, " at ".join(filter(None, (seconds, rate))), sample_count(side.samples),
              side.host and f"host {side.host}", started]  # fmt: skip

@@ -167,6 +167,15 @@ class JsonValue:
         return int(self.value, 16)
 
 
+def read_json(data: bytes | str) -> JsonValue:
+    """Return any JSON document.  Raises BadInput."""
+    try:
+        return JsonValue(json.loads(data))
+    except (ValueError, RecursionError) as failure:  # a mere ValueError is that of int()
+        why = "a number that is too long" if type(failure) is ValueError else failure
+        raise BadInput(f"not JSON, or cut off: {why}") from None
+
+
 def _is_plain(value: object, depth: int = 0) -> bool:
     if isinstance(value, dict | list):
         members = value.values() if isinstance(value, dict) else value
@@ -179,10 +188,7 @@ def read(data: bytes, budget: Budget) -> Report:
     budget.number = len(data)
     budget.charge(sum(data.count(mark) * cost for mark, cost in _COSTS.items()))
     budget.charge(0 if data.isascii() else len(data) * _WIDE_COST)
-    try:
-        root = JsonValue(json.loads(data))
-    except (ValueError, RecursionError) as failure:  # also not UTF-8, or a number of a million digits
-        raise BadInput(f"not JSON, or cut off: {failure}") from None
+    root = read_json(data)
     if root.field("schema").value != _SCHEMA:
         raise BadInput(f"schema: not {_SCHEMA}")
     weights = _weights(root.field("weights"))

@@ -63,6 +63,7 @@ class Door:
         self._due_s = time.monotonic() + self._patience_s  # for the next slice to be closed
         self._last_failure = ""
         self._lock = threading.Lock()  # of `ask`
+        self.answering_s = self.served_s = 0.0  # CPU time of the threads that answer; of all of the server
         self._wanted: Wanted | None = None
         self.has_ended = False  # the loop has
         # by name and the rest of the line; no lock guards them: at worst an answer is not counted

@@ -8,6 +8,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from sfsample.core.foreign import total
 from sfsample.core.quantities import BadValue
 from sfsample.errors import SfsampleError
 from sfsample.watching.options import Push, is_loopback
@@ -33,10 +34,7 @@ class Backend(NamedTuple):
     @property
     def is_private(self) -> bool:
         """Whether what is sent to it cannot be read on the way."""
-        try:
-            return self.is_tls or self.host == "localhost" or is_loopback(self.host)
-        except ValueError:  # another name
-            return False
+        return self.is_tls or self.host == "localhost" or bool(total(is_loopback)(self.host))
 
 
 def parse_backend(text: str) -> Backend:

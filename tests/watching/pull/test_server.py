@@ -268,7 +268,7 @@ def test_bug_is_no_traceback(
     where: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Door, "metrics", lambda _: 1 / 0)
-    assert get(where, "/metrics").status == 0
+    assert get(where, "/metrics").status == 500
     assert get(where, "/healthz").status == 200
     assert capfd.readouterr() == ("", "")
 
