@@ -34,7 +34,7 @@ CHOSEN = {
         "sleeping_thread_has_the_stated_stack[epoll-v3-target]",
     ],
     "changing_modules": ["code_that_was_copied_to_anonymous_memory[flags0]"],
-    "cli_doctor": ["doctor_without_a_target_judges_four_gates"],
+    "cli_doctor": ["doctor_without_a_target_judges_five_gates"],
     "cli_dump": ["sleeping_thread_has_its_system_call"],
     "cli_errors": ["missing_process_is_an_error[dump]"],
     "cli_record": ["quiet_prints_no_summary"],
