@@ -7,8 +7,8 @@ from sfsample.core.stack import StopReason
 from sfsample.process.capture import CapturedStack
 from sfsample.process.process import LiveProcess
 from sfsample.process.vm import read_memory
-from sfsample.python.saved import SavedPython, save_python
 from sfsample.recording.options import StackStore
+from sfsample.runtimes.cpython.saved import SavedPython, save_python
 
 
 def keep_bad(store: StackStore, process: LiveProcess, name: str, captured: CapturedStack) -> None:

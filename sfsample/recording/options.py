@@ -10,7 +10,7 @@ from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_running import DEFAULT_STACK_BYTES, check_stack_bytes
-from sfsample.python.saved import SavedPython
+from sfsample.runtimes.cpython.saved import SavedPython
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, MAX_FRAMES
 
