@@ -23,9 +23,9 @@ from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import process_name, read_text
 from sfsample.process.vm import read_memory
-from sfsample.python.names import PythonStack
-from sfsample.python.tasks import find_table
-from sfsample.python.waits import PythonFacts, ThreadReader
+from sfsample.runtimes.cpython.python_stack import PythonStack
+from sfsample.runtimes.cpython.tasks import find_table
+from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
 from sfsample.unwind.unwinder import Unwinder
 
 _GONE = "has ended"

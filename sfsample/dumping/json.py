@@ -16,7 +16,7 @@ from sfsample.dumping.diagnose.wording import signal_name
 from sfsample.dumping.model import ProcessDump
 from sfsample.modules.module import Module
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
-from sfsample.python.tasks import Task
+from sfsample.runtimes.cpython.tasks import Task
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
 
 

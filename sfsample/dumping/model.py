@@ -12,9 +12,9 @@ from sfsample.process.facts.peer_processes import FileLock, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SchedStat, SyscallInfo
-from sfsample.python.gil import Gil
-from sfsample.python.names import PythonStack
-from sfsample.python.waits import PythonFacts
+from sfsample.runtimes.cpython.gil import Gil
+from sfsample.runtimes.cpython.python_stack import PythonStack
+from sfsample.runtimes.cpython.waits import PythonFacts
 
 _CLOCK_ERROR_S = 0.1  # seconds; the clocks of two CPUs never differ by as much
 _MAX_SYSCALL_BYTES = 4  # length of the instruction that makes a system call

@@ -20,7 +20,7 @@ from sfsample.dumping.diagnose.wording import Wording, common_name, format_secon
 from sfsample.dumping.model import ProcessDump
 from sfsample.modules.module import Module
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
-from sfsample.python.tasks import Task
+from sfsample.runtimes.cpython.tasks import Task
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
 
 _STATES = {"R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stopped", "t": "traced",

@@ -28,8 +28,8 @@ from sfsample.process.python_capture import PythonCapture
 from sfsample.process.stop_request import PATIENCE_NS
 from sfsample.process.thread import LastStop, Thread
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
-from sfsample.python.gil import Gil
-from sfsample.python.names import PythonStack
+from sfsample.runtimes.cpython.gil import Gil
+from sfsample.runtimes.cpython.python_stack import PythonStack
 
 _MAX_ATTEMPTS = 8
 _MAX_DOUBTS = 3  # attempts in which a stack that ends too early is not believed while libraries come and go

@@ -10,12 +10,12 @@ from sfsample.core.budget import DUMP_NS, Budget, CountedMemory
 from sfsample.core.stack import Frame
 from sfsample.errors import BadInput
 from sfsample.process.core_process import CoreProcess
-from sfsample.python.code_objects import read_each
-from sfsample.python.find import Interpreter, find_interpreter
-from sfsample.python.gil import Gil, read_gil
-from sfsample.python.names import Names, PythonStack
-from sfsample.python.place import Placer
-from sfsample.python.threads import thread_states
+from sfsample.runtimes.cpython.code_objects import read_each
+from sfsample.runtimes.cpython.find import Interpreter, find_interpreter
+from sfsample.runtimes.cpython.gil import Gil, read_gil
+from sfsample.runtimes.cpython.place import Placer
+from sfsample.runtimes.cpython.python_stack import Names, PythonStack
+from sfsample.runtimes.cpython.threads import thread_states
 
 _UNLISTED = "no Python frames: the core file has no list of Python's threads"
 _SPENT = "Python frames are missing: the core file leads to more of them than sfsample reads"

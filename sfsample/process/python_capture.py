@@ -19,11 +19,11 @@ from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
-from sfsample.python.find import Interpreter, find_interpreter
-from sfsample.python.gil import Gil
-from sfsample.python.names import PythonStack
-from sfsample.python.runtime import PythonRuntime
-from sfsample.python.threads import thread_states
+from sfsample.runtimes.cpython.find import Interpreter, find_interpreter
+from sfsample.runtimes.cpython.gil import Gil
+from sfsample.runtimes.cpython.python_stack import PythonStack
+from sfsample.runtimes.cpython.runtime import PythonRuntime
+from sfsample.runtimes.cpython.threads import thread_states
 
 Resume = Callable[[ThreadSnapshot, Stack, int], Stack]  # see `Unwinder.resume`
 

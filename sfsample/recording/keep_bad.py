@@ -11,7 +11,7 @@ from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture import CapturedStack
 from sfsample.process.process import LiveProcess
 from sfsample.process.vm import read_memory
-from sfsample.python.saved import SavedPython, save_python
+from sfsample.runtimes.cpython.saved import SavedPython, save_python
 
 
 class StackStore(Protocol):

@@ -8,7 +8,7 @@ has called, stay.
 from sfsample.core.python_view import PythonView
 from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location, python_location
-from sfsample.python.names import PythonStack
+from sfsample.runtimes.cpython.python_stack import PythonStack
 
 
 def with_python(

@@ -25,7 +25,7 @@ from sfsample.modules.location import PythonPlace
 from sfsample.modules.mapping import Mapping, maps_line, parse_maps
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
-from sfsample.python.saved import SavedPython
+from sfsample.runtimes.cpython.saved import SavedPython
 
 SCHEMA = "sfsample.stack/1"
 VDSO = "[vdso]"

@@ -19,7 +19,7 @@ from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap, ReadMemory
 from sfsample.modules.unwind_tables import UnwindTables
-from sfsample.python.names import PythonStack
+from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.saved_stacks.format import VDSO, Pieces, SavedModule, SavedStack, identify
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import Unwinder

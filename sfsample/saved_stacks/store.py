@@ -14,7 +14,7 @@ from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
 from sfsample.errors import SfsampleError
 from sfsample.modules.module_map import ModuleMap
-from sfsample.python.saved import SavedPython
+from sfsample.runtimes.cpython.saved import SavedPython
 from sfsample.saved_stacks.format import save, to_json
 
 MAX_FILES = 100

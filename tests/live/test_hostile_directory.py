@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.cli import own_program as programs
 from sfsample.history.store import History
+from sfsample.watching import own_program as programs
 from sfsample.watching.own_program import own_program
 from tests.builders.histories import minute
 from tests.live.cli_runner import catches_sigterm, ended

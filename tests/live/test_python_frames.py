@@ -20,10 +20,10 @@ from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
 from sfsample.process.vm import read_memory
-from sfsample.python.chain import PythonFrame, runs
-from sfsample.python.code_objects import CodeObjects
-from sfsample.python.find import Interpreter, find_interpreter
-from sfsample.python.threads import thread_states
+from sfsample.runtimes.cpython.chain import PythonFrame, runs
+from sfsample.runtimes.cpython.code_objects import CodeObjects
+from sfsample.runtimes.cpython.find import Interpreter, find_interpreter
+from sfsample.runtimes.cpython.threads import thread_states
 from sfsample.unwind.unwinder import Unwinder
 from tests.live.cli_runner import sfsample as run_cli
 from tests.live.pythons import PYTHONS

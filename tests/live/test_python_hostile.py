@@ -20,7 +20,7 @@ from sfsample.dumping.run import DumpOptions, dump_all
 from sfsample.process import python_capture
 from sfsample.process.process import LiveProcess
 from sfsample.process.vm import read_memory
-from sfsample.python.find import find_interpreter
+from sfsample.runtimes.cpython.find import find_interpreter
 from tests.live.cli_runner import sfsample as run_cli
 from tests.live.pythons import PYTHONS
 from tests.live.recording import fewer

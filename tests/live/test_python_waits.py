@@ -13,9 +13,9 @@ import pytest
 import sfsample
 from sfsample.process.process import LiveProcess
 from sfsample.process.vm import read_memory
-from sfsample.python.find import find_interpreter
-from sfsample.python.tasks import find_table
-from sfsample.python.waits import ThreadReader
+from sfsample.runtimes.cpython.find import find_interpreter
+from sfsample.runtimes.cpython.tasks import find_table
+from sfsample.runtimes.cpython.waits import ThreadReader
 from tests.live.cli_runner import sfsample as run_cli
 from tests.live.pythons import PYTHONS
 from tests.live.targets import assert_untraced, wait_until

@@ -10,8 +10,8 @@ from sfsample.formats.elf.image import ElfImage
 from sfsample.process import core_python
 from sfsample.process.core_process import CoreProcess
 from sfsample.process.core_python import CorePython
-from sfsample.python.find import Interpreter
-from sfsample.python.layout import layout_of
+from sfsample.runtimes.cpython.find import Interpreter
+from sfsample.runtimes.cpython.layout import layout_of
 from tests.builders.core_builder import Load, core, prstatus
 
 LAYOUT = layout_of(0x030C01F0)

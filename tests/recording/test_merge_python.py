@@ -5,8 +5,8 @@ import pytest
 from sfsample.core.python_view import PythonView
 from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location, PythonPlace
-from sfsample.python.names import PythonStack
 from sfsample.recording.merge_python import as_shown, with_python
+from sfsample.runtimes.cpython.python_stack import PythonStack
 
 PYTHON, LIBC = object(), object()
 # innermost first: native code, the loop, a call inside the interpreter, the loop, the start of the program

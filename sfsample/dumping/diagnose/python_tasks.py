@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from sfsample.dumping.diagnose.wait_graph import Node, cycles
-from sfsample.python.tasks import Task
+from sfsample.runtimes.cpython.tasks import Task
 
 
 def task_text(task: Task) -> str:

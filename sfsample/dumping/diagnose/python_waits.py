@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.model import ThreadDump, slept_together
-from sfsample.python.waits import PythonWait
+from sfsample.runtimes.cpython.waits import PythonWait
 
 
 def thread_to_act(

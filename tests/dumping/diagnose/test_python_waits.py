@@ -3,7 +3,7 @@
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.python_waits import thread_to_act
 from sfsample.dumping.model import ThreadDump
-from sfsample.python.waits import Pool, PythonFacts, PythonWait
+from sfsample.runtimes.cpython.waits import Pool, PythonFacts, PythonWait
 from tests.builders.hang_builder import seen, thread
 
 FUTURE, OTHER = 0x1000, 0x2000

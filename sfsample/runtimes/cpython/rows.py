@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from sfsample.modules.location import PythonPlace
-from sfsample.python.chain import PythonFrame
-from sfsample.python.names import PythonStack
-from sfsample.python.objects import Objects
+from sfsample.runtimes.cpython.chain import PythonFrame
+from sfsample.runtimes.cpython.objects import Objects
+from sfsample.runtimes.cpython.python_stack import PythonStack
 
 Row = tuple[PythonPlace, PythonFrame]
 _CONDITIONS = ("threading.py", "asyncio/locks.py")

@@ -15,10 +15,10 @@ from struct import Struct, unpack
 
 from sfsample.core.budget import Budget
 from sfsample.core.memory import USER_SPACE
-from sfsample.python.chain import TAGS, PythonFrame
-from sfsample.python.find import ReadMemory
-from sfsample.python.layout import Layout, word_in
-from sfsample.python.strings import read_string
+from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
+from sfsample.runtimes.cpython.find import ReadMemory
+from sfsample.runtimes.cpython.layout import Layout, word_in
+from sfsample.runtimes.cpython.strings import read_string
 
 _TYPE_FLAGS, _TYPE_BASICSIZE, _TYPE_DICTOFFSET = 168, 32, 288
 _CACHED_KEYS = {11: 872, 15: 888}  # ht_cached_keys, where it is not at 880

@@ -14,11 +14,11 @@ from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.core.stack import Frame
 from sfsample.process.beside import Beside, Room
 from sfsample.process.vm import CopyBuffer
-from sfsample.python.find import Interpreter
-from sfsample.python.layout import Layout, layout_of
-from sfsample.python.plan import Plan
-from sfsample.python.runtime import PythonRuntime
-from tests.python.test_layout import table
+from sfsample.runtimes.cpython.find import Interpreter
+from sfsample.runtimes.cpython.layout import Layout, layout_of
+from sfsample.runtimes.cpython.plan import Plan
+from sfsample.runtimes.cpython.runtime import PythonRuntime
+from tests.runtimes.cpython.test_layout import table
 
 SIZE = 0x4000
 AREA = (ctypes.c_char * SIZE)()

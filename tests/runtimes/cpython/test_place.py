@@ -4,8 +4,8 @@ import struct
 
 from sfsample.core.memory import BytesMemory
 from sfsample.core.stack import Frame
-from sfsample.python.place import Placer
-from tests.python.test_chain import NEW, SENTINEL, SLOT, STATE, THREAD, at, frame, memory
+from sfsample.runtimes.cpython.place import Placer
+from tests.runtimes.cpython.test_chain import NEW, SENTINEL, SLOT, STATE, THREAD, at, frame, memory
 
 # native frames of 64 bytes over the sentinels in slots 3 and 5, with 16 bytes from sentinel to CFA
 LOOPS = [Frame(pc, at(slot) - 32, at(slot) + 16, "eh_frame", False) for pc, slot in ((1, 3), (2, 5))]

@@ -13,9 +13,9 @@ from itertools import chain, pairwise
 from typing import Protocol
 
 from sfsample.core.memory import ADDRESS_SPACE, BytesMemory, Memory, Span
-from sfsample.python.chain import TAGS, PythonFrame
-from sfsample.python.code_objects import header_of, texts_of
-from sfsample.python.layout import Layout, word_in
+from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
+from sfsample.runtimes.cpython.code_objects import header_of, texts_of
+from sfsample.runtimes.cpython.layout import Layout, word_in
 
 _MAX_STATES = 8  # of a thread: with all chunks the pieces are fewer than one call takes
 _MAX_CHUNKS = 64  # of a data stack

@@ -16,7 +16,7 @@ from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
-from sfsample.python.layout import COOKIE, MAX_TABLE_BYTES, Layout, layout_of
+from sfsample.runtimes.cpython.layout import COOKIE, MAX_TABLE_BYTES, Layout, layout_of
 
 ReadMemory = Callable[[int, int], bytes | None]  # (address, size): exactly `size` bytes, or None
 

@@ -15,9 +15,9 @@ from functools import cached_property, partial
 from struct import Struct
 
 from sfsample.core.memory import BytesMemory, Memory, Span
-from sfsample.python.layout import Layout, word_in
-from sfsample.python.line_table import LineTable
-from sfsample.python.strings import read_string
+from sfsample.runtimes.cpython.layout import Layout, word_in
+from sfsample.runtimes.cpython.line_table import LineTable
+from sfsample.runtimes.cpython.strings import read_string
 
 ReadMany = Callable[[Sequence[Span]], list[bytes | None]]  # of (address, size), in few calls
 

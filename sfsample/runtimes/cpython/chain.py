@@ -17,7 +17,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from sfsample.core.memory import Memory
-from sfsample.python.layout import Layout
+from sfsample.runtimes.cpython.layout import Layout
 
 TAGS = 0b11  # of the pointer to the code object, from 3.14 on
 

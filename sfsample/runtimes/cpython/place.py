@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from sfsample.core.memory import Memory
 from sfsample.core.stack import Frame
-from sfsample.python.chain import PythonFrame, base, resumed, runs
-from sfsample.python.layout import Layout
+from sfsample.runtimes.cpython.chain import PythonFrame, base, resumed, runs
+from sfsample.runtimes.cpython.layout import Layout
 
 _MAX_TRIED = 8  # native frames behind a break that seem to have a sentinel; marks that are in no native frame
 

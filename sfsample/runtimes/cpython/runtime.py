@@ -4,7 +4,7 @@ Before a pause, `plan` says what the chain of frames will need.  After it, `stac
 frames, and the plan learns from them.
 
 Invariant: whatever the target's memory holds, a capture reads no more than its budget, and what does not fit
-has no Python frames (tests/python/test_runtime.py).
+has no Python frames (tests/runtimes/cpython/test_runtime.py).
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from sfsample.core.budget import READ_NS, Budget, CountedMemory
 from sfsample.core.memory import Memory, Span
 from sfsample.core.stack import Frame
-from sfsample.python.chain import runs
-from sfsample.python.code_objects import ReadMany
-from sfsample.python.find import Interpreter, ReadMemory
-from sfsample.python.gil import Gil, read_gil
-from sfsample.python.layout import word_in
-from sfsample.python.names import Names, PythonStack
-from sfsample.python.place import Placer
-from sfsample.python.plan import Plan
-from sfsample.python.threads import TORN, UNBORN, counters, thread_states
+from sfsample.runtimes.cpython.chain import runs
+from sfsample.runtimes.cpython.code_objects import ReadMany
+from sfsample.runtimes.cpython.find import Interpreter, ReadMemory
+from sfsample.runtimes.cpython.gil import Gil, read_gil
+from sfsample.runtimes.cpython.layout import word_in
+from sfsample.runtimes.cpython.place import Placer
+from sfsample.runtimes.cpython.plan import Plan
+from sfsample.runtimes.cpython.python_stack import Names, PythonStack
+from sfsample.runtimes.cpython.threads import TORN, UNBORN, counters, thread_states
 
 _MAX_LISTS = 3  # of threads, where they come and go meanwhile
 _REHEARSED_NS = 1000 * READ_NS  # for the frames; what is missed is followed in the pause

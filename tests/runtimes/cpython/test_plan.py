@@ -12,10 +12,10 @@ import pytest
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.process.beside import Beside, Room
 from sfsample.process.vm import CopyBuffer
-from sfsample.python.chain import PythonFrame, Run, runs
-from sfsample.python.code_objects import header_of
-from sfsample.python.plan import Plan
-from tests.python.test_chain import NEW as LAYOUT
+from sfsample.runtimes.cpython.chain import PythonFrame, Run, runs
+from sfsample.runtimes.cpython.code_objects import header_of
+from sfsample.runtimes.cpython.plan import Plan
+from tests.runtimes.cpython.test_chain import NEW as LAYOUT
 
 PID = os.getpid()
 CHUNK_BYTES = 1 << 14

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from sfsample.core.budget import DUMP_NS, Budget
 from sfsample.core.wait_kind import WaitKind
-from sfsample.python.chain import TAGS, PythonFrame
-from sfsample.python.find import Interpreter, ReadMemory
-from sfsample.python.layout import word_in
-from sfsample.python.names import PythonStack
-from sfsample.python.objects import SELF, SET_USED, Objects
-from sfsample.python.rows import Row, entered, frames_in, is_in, rows_of
-from sfsample.python.tasks import Task, TaskReader
-from sfsample.python.threads import thread_states
+from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
+from sfsample.runtimes.cpython.find import Interpreter, ReadMemory
+from sfsample.runtimes.cpython.layout import word_in
+from sfsample.runtimes.cpython.objects import SELF, SET_USED, Objects
+from sfsample.runtimes.cpython.python_stack import PythonStack
+from sfsample.runtimes.cpython.rows import Row, entered, frames_in, is_in, rows_of
+from sfsample.runtimes.cpython.tasks import Task, TaskReader
+from sfsample.runtimes.cpython.threads import thread_states
 
 _SYNC, _OWNER = 16, 24  # in a lock or queue: its semaphore or mutex; in an RLock: the thread that holds it
 _REFERRED = 16  # in a weak reference

@@ -5,8 +5,8 @@ import struct
 import pytest
 
 from sfsample.errors import BadInput
-from sfsample.python import layout as layouts
-from sfsample.python.layout import COOKIE, layout_of
+from sfsample.runtimes.cpython import layout as layouts
+from sfsample.runtimes.cpython.layout import COOKIE, layout_of
 
 
 def table(minor: int, version: int, *, free_threaded: bool = False, **changes: int) -> bytes:

@@ -3,8 +3,8 @@
 Source: Include/cpython/unicodeobject.h of CPython 3.11 to 3.15.
 """
 
-from sfsample.python.find import ReadMemory
-from sfsample.python.layout import Layout, word_in
+from sfsample.runtimes.cpython.find import ReadMemory
+from sfsample.runtimes.cpython.layout import Layout, word_in
 
 _COMPACT, _ASCII = 1 << 3, 1 << 4  # behind the three bits of the kind
 _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by bytes of a character

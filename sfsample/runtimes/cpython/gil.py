@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from sfsample.python.find import Interpreter, ReadMemory
-from sfsample.python.layout import GIL_BYTES, GIL_HOLDER, GIL_LOCKED, word_in
+from sfsample.runtimes.cpython.find import Interpreter, ReadMemory
+from sfsample.runtimes.cpython.layout import GIL_BYTES, GIL_HOLDER, GIL_LOCKED, word_in
 
 
 class Gil(NamedTuple):

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import islice
 
 from sfsample.core.memory import USER_SPACE, Span
-from sfsample.python.find import Interpreter, ReadMemory
-from sfsample.python.layout import Layout, word_in
+from sfsample.runtimes.cpython.find import Interpreter, ReadMemory
+from sfsample.runtimes.cpython.layout import Layout, word_in
 
 _MAX_COUNTERS = 64
 TORN = -1  # the thread id of a state that shows that the list has changed while it was read

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from sfsample.core.memory import Memory
 from sfsample.modules.location import PythonPlace
-from sfsample.python.chain import PythonFrame
-from sfsample.python.code_objects import Code, CodeObjects, ReadMany
-from sfsample.python.layout import Layout
-from sfsample.python.place import Placed
+from sfsample.runtimes.cpython.chain import PythonFrame
+from sfsample.runtimes.cpython.code_objects import Code, CodeObjects, ReadMany
+from sfsample.runtimes.cpython.layout import Layout
+from sfsample.runtimes.cpython.place import Placed
 
 _MAX_PLACES = 100_000
 _GONE = PythonPlace("[python]", "", None, None)  # its code object was freed before it had been read

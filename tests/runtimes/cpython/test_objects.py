@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from sfsample.core.budget import DUMP_NS, READ_NS, Budget
 from sfsample.core.memory import BytesMemory
 from sfsample.modules.location import PythonPlace
-from sfsample.python.chain import PythonFrame
-from sfsample.python.find import Interpreter
-from sfsample.python.layout import layout_of
-from sfsample.python.names import PythonStack
-from sfsample.python.objects import Objects
-from sfsample.python.waits import ThreadReader
-from tests.python.test_runtime import BASE, LAYOUTS, SIZE
+from sfsample.runtimes.cpython.chain import PythonFrame
+from sfsample.runtimes.cpython.find import Interpreter
+from sfsample.runtimes.cpython.layout import layout_of
+from sfsample.runtimes.cpython.objects import Objects
+from sfsample.runtimes.cpython.python_stack import PythonStack
+from sfsample.runtimes.cpython.waits import ThreadReader
+from tests.runtimes.cpython.test_runtime import BASE, LAYOUTS, SIZE
 
 FUNCTIONS = [
     ("/lib/threading.py", "Condition.wait"), ("/lib/threading.py", "Thread.join"),

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfsample.core.memory import BytesMemory
-from sfsample.python.chain import PythonFrame, Run, resumed, runs
-from sfsample.python.layout import layout_of
-from tests.python.test_layout import table
+from sfsample.runtimes.cpython.chain import PythonFrame, Run, resumed, runs
+from sfsample.runtimes.cpython.layout import layout_of
+from tests.runtimes.cpython.test_layout import table
 
 BASE, STATE, SLOT = 0x10000, 0x10000, 0x100  # frames lie in slots of 256 bytes; slot 0 is the thread state
 OFFSETS = {"frame__previous": 8, "frame__executable": 0, "frame__instr_ptr": 56, "frame__owner": 70,

@@ -12,12 +12,12 @@ from sfsample.core.stack import Frame
 from sfsample.errors import BadInput
 from sfsample.modules.location import PythonPlace
 from sfsample.modules.module_map import ModuleMap
-from sfsample.python.chain import PythonFrame
-from sfsample.python.find import ReadMemory, find_interpreter
-from sfsample.python.layout import MAX_TABLE_BYTES, Layout, layout_of
-from sfsample.python.names import PythonStack
-from sfsample.python.place import Placer
-from sfsample.python.threads import thread_states
+from sfsample.runtimes.cpython.chain import PythonFrame
+from sfsample.runtimes.cpython.find import ReadMemory, find_interpreter
+from sfsample.runtimes.cpython.layout import MAX_TABLE_BYTES, Layout, layout_of
+from sfsample.runtimes.cpython.place import Placer
+from sfsample.runtimes.cpython.python_stack import PythonStack
+from sfsample.runtimes.cpython.threads import thread_states
 
 _NEW = PythonPlace("[python]", "", None, None)  # was not placed then
 _OWN = PythonPlace("", "", None, None)  # the interpreter's own, which is not shown

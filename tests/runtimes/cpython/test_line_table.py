@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.python.line_table import LineTable
+from sfsample.runtimes.cpython.line_table import LineTable
 
 MODULES = ("dataclasses", "enum", "inspect", "json/decoder", "asyncio/tasks", "_pydecimal", "typing")
 

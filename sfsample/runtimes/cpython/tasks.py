@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from sfsample.modules.location import PythonPlace
 from sfsample.modules.module_map import ModuleMap
-from sfsample.python.chain import TAGS, PythonFrame
-from sfsample.python.names import Names
-from sfsample.python.objects import Objects
-from sfsample.python.place import Placed
-from sfsample.python.rows import Row, entered, frames_in, is_in, rows_of
+from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
+from sfsample.runtimes.cpython.objects import Objects
+from sfsample.runtimes.cpython.place import Placed
+from sfsample.runtimes.cpython.python_stack import Names
+from sfsample.runtimes.cpython.rows import Row, entered, frames_in, is_in, rows_of
 
 _SECTION = ".AsyncioDebug"
 _TABLE_WORDS = 13  # of _Py_AsyncioModuleDebugOffsets

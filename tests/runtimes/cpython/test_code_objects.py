@@ -5,9 +5,9 @@ import struct
 import pytest
 
 from sfsample.core.memory import BytesMemory
-from sfsample.python.code_objects import CodeObjects, has_references
-from sfsample.python.layout import Layout, layout_of
-from tests.python.test_layout import table
+from sfsample.runtimes.cpython.code_objects import CodeObjects, has_references
+from sfsample.runtimes.cpython.layout import Layout, layout_of
+from tests.runtimes.cpython.test_layout import table
 
 LAYOUTS = [layout_of(0x030B02F0), layout_of(0x030C01F0),
            layout_of(0x030E00F0, table(14, 0x030E00F0, code__firstlineno=68))]  # fmt: skip
