@@ -30,7 +30,6 @@ from sfsample.symbolize.with_names import with_names
 
 def run(command: RecordCommand) -> int:
     """Record, write the profile, print the summary; return the exit code."""
-    open_many()
     output = Output(command.output.path)
     stats_output = Output(command.stats) if command.stats not in (None, "-") else None
     bad_stacks = BadStackStore(command.save_bad) if command.save_bad is not None else None
@@ -98,6 +97,7 @@ def _sample(
             return stop()
 
         target = command.target
+        open_many()  # not before: the program of `-- COMMAND` keeps the limit
         api.record(
             pids, command.duration, replace(command.options, bad_stacks=bad_stacks),
             should_stop=should_stop, profile=profile, tell=progress_printer(quiet=command.quiet),

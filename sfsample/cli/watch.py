@@ -17,7 +17,6 @@ from sfsample.cli.terminal import say, say_at, shows_progress
 from sfsample.cli.when import history_directory
 from sfsample.dumping.options import DumpOptions
 from sfsample.process.target import Target
-from sfsample.process.thread_files import open_many
 from sfsample.watching.loop import Watch
 from sfsample.watching.program import Program
 
@@ -31,7 +30,6 @@ def run(command: WatchCommand) -> int:
             check_credentials(command.options.push)
         say(f"{command.config or 'flags'}: no mistake found")  # by now it would have been
         return 0
-    open_many()
     with Interrupt() as interrupt:
         while _watch(command, interrupt):
             execute_anew()

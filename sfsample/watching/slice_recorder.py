@@ -11,6 +11,7 @@ from functools import partial
 from sfsample import api
 from sfsample.errors import NoSpace, NoSuchProcess, SfsampleError
 from sfsample.history.facts import Slice
+from sfsample.process.thread_files import open_many
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile
 from sfsample.recording.result import check_result
@@ -74,6 +75,7 @@ class SliceRecorder:
         self.has_kept = False
         profile = Profile(options.rate, timeline=FORMATS[self._options.files.format].timeline)
         stats = self.stats = profile.stats
+        open_many()
         api.record(
             pids, slice_s, options, should_stop=should_stop, profile=profile, tell=self._program.tell,
             all_of=bool(self._options.target.pid),  # others come and go

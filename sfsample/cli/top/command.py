@@ -35,7 +35,6 @@ _DRAW_PERIOD_S = 0.5
 
 def run(command: TopCommand) -> int:
     """Show the live view until the user leaves or the target ends; return the exit code."""
-    open_many()
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("top needs a terminal", "for a file: sfsample PID -d 10 -o out.html")
     with Interrupt() as interrupt:
@@ -82,6 +81,7 @@ class _Session:
     def _sample(self) -> None:
         try:
             target = self._command.target
+            open_many()
             api.record(
                 self._pids, options=self._command.options, profile=self._window.profile,
                 should_stop=lambda: self._stopping or self._interrupt.requested,

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from sfsample import api
 from sfsample.errors import SfsampleError
+from sfsample.process.thread_files import open_many
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile
 from sfsample.recording.result import check_result
@@ -26,6 +27,7 @@ def requested_profile(
     mode, rate = wanted.mode or usual.mode, wanted.rate or usual.rate
     options = replace(usual, mode=mode, rate=rate, perf_events=usual.perf_events if mode == "cpu" else None)
     profile = Profile(rate)
+    open_many()
     api.record(
         pids, wanted.seconds, options, profile=profile, all_of=all_of,
         should_stop=lambda: should_stop() or wanted.gone,
