@@ -15,16 +15,19 @@ from sfsample.core.arch import AMD64, Arch, ByteOrder, arch_of
 from sfsample.core.rule import Rule
 from sfsample.core.snapshot import Registers
 from sfsample.core.stack import StopReason
-from sfsample.errors import FormatError
+from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.dwarf.eh_frame import EhFrame, Fde
 from sfsample.formats.sframe import SFrameFde, SFrameTable
-from sfsample.inspect.bounds import Intervals
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow, apply_row
 from sfsample.unwind.steppers.cfi import to_row as row_of_cfi
 from sfsample.unwind.steppers.sframe import to_row as row_of_sframe
 
 _PROGRAM_BYTES = 512  # of call frame instructions; a longer program is executed again for each place
+_LEAST_SIZE = 50_000_000  # bytes: a smaller file may cost as much as one of this size
+_BYTES_PER_ROW = 25  # of the file; a row of SFrame has at least 3 in its section
+_BYTES_PER_INTERVAL = 100
+_MAX_TABLE_SHARE = 4  # unwind tables take at most a quarter of the file
 _MIX = 0x9E3779B97F4A7C15  # an odd multiplier (2**64 / golden ratio) spreads addresses over all 64-bit words
 
 
@@ -56,6 +59,18 @@ class Verification(NamedTuple):
     compared: int
     sframe_only: int
     disagreements: tuple[Disagreement, ...]
+
+
+def check_tables(module: Module) -> None:
+    """Raise SfsampleError where a table is too large to be read, or has too many rows."""
+    size = max(len(module.image.data), _LEAST_SIZE)
+    eh_frame = module.eh_frame
+    table_bytes = max(sum(table.used for table in module.sframe), eh_frame.size if eh_frame else 0)
+    if table_bytes > size // _MAX_TABLE_SHARE:
+        raise _error(module, f"an unwind table of {table_bytes} bytes")
+    rows = sum(fde.num_fres for table in module.sframe for fde in table.fdes())
+    if rows > size // _BYTES_PER_ROW:
+        raise _error(module, f"SFrame functions with {rows} rows")
 
 
 def verify(module: Module) -> Verification:
@@ -121,6 +136,24 @@ def rows_disagree(sframe: UnwindRow, cfi: UnwindRow, pc: int, arch: Arch = AMD64
     if not any(rule is not None and rule.expression for rule in (*first[:3], *second[:3])):
         return True
     return _execute(sframe, pc, arch) != _execute(cfi, pc, arch)
+
+
+class Intervals:
+    """Counts the intervals that `verify` compares."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self._left = max(len(module.image.data), _LEAST_SIZE) // _BYTES_PER_INTERVAL
+
+    def take(self, count: int) -> None:
+        """Raise SfsampleError where they have become too many."""
+        self._left -= count
+        if self._left < 0:
+            raise _error(self.module, "too many places to compare with --verify")
+
+
+def _error(module: Module, what: str) -> SfsampleError:
+    return SfsampleError(f"cannot inspect: {module.path}: {what}", "give a file whose tables are not damaged")
 
 
 class _SyntheticMemory:

@@ -18,8 +18,8 @@ from typing import BinaryIO
 
 from sfsample.core.filesystem import whole_file
 from sfsample.errors import SfsampleError
+from sfsample.symbolize.disk_cache import make_private
 from sfsample.symbolize.options import Progress
-from sfsample.symbolize.private_directory import make_private
 
 _MAX_FILE_BYTES = 4 << 30
 _CHUNK_BYTES = 1 << 18

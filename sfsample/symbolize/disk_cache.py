@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from struct import Struct
 from zlib import crc32
 
 from sfsample.core.filesystem import whole_file
-from sfsample.symbolize.private_directory import make_private
 
 _HEADER = Struct("<8sIIQ")  # magic, version, CRC of the payload, its size
 _MAGIC, _VERSION = b"sfsnames", 1
@@ -84,6 +84,31 @@ class DiskCache:
                 with suppress(OSError):  # another process has deleted it
                     found = entry.stat(follow_symlinks=False)
                     yield found.st_mtime, found.st_size, entry.path
+
+
+def make_private(directory: str) -> bool:
+    """Make a directory and those above it, for the user only; return whether no other user can write there.
+
+    Raises OSError.
+    """
+    path = Path(directory).absolute()
+    for each in (*reversed(path.parents), path):
+        if not each.exists():
+            each.mkdir(mode=0o700, exist_ok=True)
+    return is_private(directory)
+
+
+def is_private(directory: str) -> bool:
+    """Whether no other user can write to a directory, or replace it.  Raises OSError where there is none."""
+    named = Path(os.path.abspath(directory))
+    resolved = named.resolve()
+    return all(_is_protected(each) for path in (named, resolved) for each in (path, *path.parents))
+
+
+def _is_protected(path: Path) -> bool:
+    found = path.lstat()
+    may_write = not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o022
+    return found.st_uid in (0, os.geteuid()) and (not may_write or bool(found.st_mode & stat.S_ISVTX))
 
 
 def _prepare(directory: str) -> bool:

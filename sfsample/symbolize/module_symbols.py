@@ -24,8 +24,7 @@ from sfsample.modules.debug_files import DebugFile, DebugFiles
 from sfsample.modules.module import Module
 from sfsample.symbolize.dwarf_lines import has_dwarf
 from sfsample.symbolize.plt_names import PltStubs, is_stub, stub_sections
-from sfsample.symbolize.shared_tables import SymbolTables
-from sfsample.symbolize.symbol_table import Symbol, SymbolTable
+from sfsample.symbolize.symbol_table import Symbol, SymbolTable, SymbolTables
 
 _DEBUGDATA = ".gnu_debugdata"
 _MAX_UNPACKED_BYTES = 96 << 20
@@ -104,7 +103,7 @@ class ModuleSymbols:
 
     @cached_property
     def _function_starts(self) -> list[int]:
-        from sfsample.formats.machine_code.function_starts import find_function_starts  # rarely needed
+        from sfsample.formats.machine_code.functions import find_function_starts  # rarely needed
 
         return find_function_starts(self._image)
 

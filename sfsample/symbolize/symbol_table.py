@@ -26,6 +26,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
+from sfsample.formats.elf.image import ElfImage
 
 _SYM = {"little": Struct("<IBBHQQ"), "big": Struct(">IBBHQQ")}  # name, info, other, shndx, value, size
 _SYM_SIZE = 24
@@ -43,6 +44,9 @@ _MAX_RECORDS = 1 << 22  # of a table, which take 3 s and 0.7 GB; librustc_driver
 _MAX_TRIED = 512
 _MAX_NAME_BYTES = 10_000  # a longer name counts as none; the longest of half a million symbols has 1,230
 _NAME_READ_BYTES = (256, _MAX_NAME_BYTES + 1)  # tried in turn
+_MAX_COPIES = 64  # tables whose bytes are kept; further ones are not shared
+
+_Kind = tuple[object, ...]
 
 
 class Symbol(NamedTuple):
@@ -169,6 +173,31 @@ class SymbolTable:
         if len(name) > _MAX_NAME_BYTES:
             self.limit = f"a name has more than {_MAX_NAME_BYTES} bytes"
         return ""
+
+
+class SymbolTables:
+    """The tables of one result.  The first one of a kind is not copied: mostly there is no other."""
+
+    def __init__(self) -> None:
+        self._seen: set[_Kind] = set()
+        self._shared: list[tuple[_Kind, bytes, bytes, SymbolTable]] = []
+
+    def table(self, image: ElfImage, symtab: memoryview, strtab: memoryview) -> SymbolTable:
+        """Return the table with these contents, of an image."""
+        sections = tuple(image.code_sections)
+        kind = len(symtab), len(strtab), image.byteorder, sections
+        if kind not in self._seen:
+            self._seen.add(kind)
+            return SymbolTable(symtab, strtab, image.byteorder, sections)
+        records, names = bytes(symtab), bytes(strtab)
+        image.release_pages()
+        for shared in self._shared:
+            if shared[:3] == (kind, records, names):
+                return shared[3]
+        table = SymbolTable(records, names, image.byteorder, sections)
+        if len(self._shared) < _MAX_COPIES:
+            self._shared.append((kind, records, names, table))
+        return table
 
 
 def _edges_of(ranges: Iterable[tuple[int, int]]) -> list[int]:

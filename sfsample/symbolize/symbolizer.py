@@ -26,9 +26,8 @@ from sfsample.symbolize.module_symbols import ModuleSymbols
 from sfsample.symbolize.named_frame import Kind, NamedFrame, address_text, clean_name, python_frame
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.perf_map import PerfMaps
-from sfsample.symbolize.shared_tables import SymbolTables
 from sfsample.symbolize.spelling import simplify, spell
-from sfsample.symbolize.symbol_table import Symbol
+from sfsample.symbolize.symbol_table import Symbol, SymbolTables
 
 # CPU time for names of modules: what a hostile program can make long, although each step has a limit.  All
 # names of a program take less than a second, 1 GB of DWARF 10 s.

@@ -11,22 +11,25 @@ a register, that is the reason: the other order of steppers, or another capture,
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from sfsample.core.arch import Arch
+from sfsample.core.memory import Memory
 from sfsample.core.rule import CFA
 from sfsample.core.snapshot import Registers, ThreadSnapshot
 from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import Caller, UnwindRow, apply_row, first_missing, with_popped_words
 from sfsample.unwind.rule_cache import RuleCache
-from sfsample.unwind.stack_end import is_stack_end
 from sfsample.unwind.stepper import PcRange, Stepper, reach_of
 
 _WORD = 8  # bytes
 _MAX_REJECTED_ROWS = 1000  # different ones that are counted
-_BLOCK_BYTES = 1024  # of code, for each of which the last range of a stepper is kept
+_BLOCK_BYTES = 1024  # bytes of code in a block; of each block, a stepper's last range is cached
+_SEARCH_BYTES = 4096  # stack searched above a zero; what lies farther may belong to another stack
+_LOWEST_CODE = 4096  # no code lies in the first page
 _REJECTED = (StopReason.NO_PROGRESS, StopReason.BAD_PC)
 _EMPTY_RANGE: tuple[PcRange, None] = (0, 0), None
 
@@ -339,3 +342,18 @@ def _why_interrupted_code_rejected(caller: Caller, walk: Walk) -> StopReason | N
     place = caller.registers[walk.arch.pc], caller.registers.get(walk.arch.sp)
     again = any((frame.pc, frame.sp) == place for frame in (walk.frame, *walk.passed))
     return StopReason.NO_PROGRESS if again else None
+
+
+def is_stack_end(above: int, memory: Memory, modules: ModuleMap, arch: Arch) -> bool:
+    """Return whether a stack may end at the word below address `above`."""
+    return not any(_may_be_returned_to(word & arch.ra_mask, modules) for word in _words_from(above, memory))
+
+
+def _words_from(start: int, memory: Memory) -> Iterator[int]:
+    words = (memory.word(address) for address in range(start, start + _SEARCH_BYTES, _WORD))
+    return (word for word in takewhile(lambda word: word is not None, words) if word)
+
+
+def _may_be_returned_to(pc: int, modules: ModuleMap) -> bool:
+    mapping = modules.any_mapping(pc - 1) if pc > _LOWEST_CODE else None
+    return mapping is not None and mapping.executable and modules.may_be_returned_to(pc)

@@ -14,12 +14,11 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.machine_code.calls import call_target
 from sfsample.formats.machine_code.decode_x86 import LONGEST
-from sfsample.formats.machine_code.function_starts import find_function_starts
-from sfsample.formats.machine_code.noreturn import stubs_without_return
+from sfsample.formats.machine_code.functions import find_function_starts, stubs_without_return
 from sfsample.modules.module_map import ReadCode
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.steppers.code_analysis.flow import Flow, ReadBytes, State, Value, Visit
-from sfsample.unwind.steppers.code_analysis.known_rows import KnownRows
+from sfsample.unwind.steppers.code_analysis.passed_rows import PassedRows
 
 _WORD = 8  # bytes
 _DIRECT_CALL = 5  # bytes of the longest call whose bytes say where it leads
@@ -36,7 +35,7 @@ class CodeOfFile:
     def __init__(self, image: ElfImage) -> None:
         self._flow = Flow(lambda vaddr: _read(image, vaddr), stubs_without_return(image), self._is_start)
         self._image = image
-        self._known = KnownRows()
+        self._known = PassedRows()
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -67,7 +66,7 @@ class GeneratedCode:
 
     def __init__(self, code: ReadCode) -> None:
         self._read = lambda address: code(address, LONGEST)
-        self._known = KnownRows()
+        self._known = PassedRows()
 
     def row_at(self, pc: int) -> UnwindRow | None:
         """Return the row at an instruction."""
@@ -75,7 +74,7 @@ class GeneratedCode:
         return row_to_return(flow, pc, self._known, self._read)
 
 
-def row_to_return(flow: Flow, pc: int, known: KnownRows, code: ReadBytes | None = None) -> UnwindRow | None:
+def row_to_return(flow: Flow, pc: int, known: PassedRows, code: ReadBytes | None = None) -> UnwindRow | None:
     """Return the row at an instruction whose returns agree about the CFA.
 
     `code`, for generated code, gives the bytes by which `known` sees that it has changed.

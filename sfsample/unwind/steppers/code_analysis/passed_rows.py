@@ -18,7 +18,7 @@ _MAX_KEPT_OF_SEARCH = 300  # instructions; those passed first
 _UNSURE = 100  # instructions: a search that began at one of the last may have come to a return
 
 
-class KnownRows:
+class PassedRows:
     """Rows by the address and the bytes of an instruction; the bytes are b"" where code does not change."""
 
     def __init__(self) -> None:
