@@ -17,6 +17,7 @@ from sfsample.modules.unwind_tables import UnwindTables
 
 _MAX_LEAF_BYTES = 4096  # of a leaf function
 _STUB_BYTES = 16  # of a PLT stub, at most
+_MAX_CACHED_FUNCTIONS = 1000  # functions whose calls are known
 
 
 class Module:
@@ -89,6 +90,8 @@ class Module:
         Empty if the dynamic symbols export the function, because other modules can call it then.
         """
         if start not in self._calls:
+            if len(self._calls) >= _MAX_CACHED_FUNCTIONS:
+                self._calls.clear()
             exported = Dynamic(self.image).defines(self.vaddr(start))
             self._calls[start] = () if exported else tuple(self._calls_in_code(start))
         return self._calls[start]

@@ -8,6 +8,7 @@ the caller, never stale (tests/unwind/test_row.py).
 Source: DWARF 5 section 6.4.1 for the rules; SFrame, frame pointers and signal frames are special cases.
 """
 
+from enum import IntEnum
 from typing import NamedTuple
 
 from sfsample.core.arch import Arch, ByteOrder
@@ -20,30 +21,31 @@ from sfsample.formats.dwarf.expression import evaluate
 _MASK64 = (1 << 64) - 1
 
 
-class UnwindRow(NamedTuple):
-    """How to get from a frame to its caller.
+class Guess(IntEnum):
+    """The evidence that a row needs before the unwinder accepts its caller."""
 
-    `ra` None: the ABI or the table says that there is no caller.
-    `registers`: pairs (DWARF number, rule).
-    `kept`: registers whose value the function has not changed; any other register is unknown in the caller.
-    `signal`: the caller was interrupted by a signal, so its pc is exact.
-    `guess`: the row follows a convention, no table describes this code.
-    `mangled`: the return address carries an authentication code (AArch64 PAC), which `apply_row` removes.
-    `sp_known` False: the CFA is a lower bound, so the caller's sp is unknown.
-    `called`: a guess that is accepted only if the call before the return address leads to this function.
-    `slides`: how many words the CFA may be moved up until the row is accepted.
+    NO = 0  # same as False: a table or known bytes describe the code
+    BEHIND_CALL = 1  # same as True: the return address must follow a call
+    CALLS_HERE = 2  # the call before the return address must lead to this function
+
+
+class UnwindRow(NamedTuple):
+    """The rules that lead from a frame to its caller.  Registers are DWARF numbers; `Rule` defines a value.
+
+    A register of the caller is known only if `registers` or `kept` has it, or if it is pc or sp.
     """
 
-    cfa: Rule
-    ra: Rule | None
-    registers: tuple[tuple[int, Rule], ...] = ()
-    kept: tuple[int, ...] = ()
-    signal: bool = False
-    guess: bool = False
-    mangled: bool = False
-    sp_known: bool = True
-    called: bool = False
-    slides: int = 0
+    cfa: Rule  # cfa = register + offset, the word stored there, or an expression over registers
+    ra: Rule | None  # caller's pc = value; None: the ABI or the table says that there is no caller
+    registers: tuple[tuple[int, Rule], ...] = ()  # caller's register = value of its rule
+    kept: tuple[
+        int, ...
+    ] = ()  # caller's register = this frame's register, which the function has not changed
+    signal: bool = False  # a signal interrupted the caller: its pc is exact, not a return address
+    guess: Guess | bool = Guess.NO
+    mangled: bool = False  # caller's pc = value & arch.ra_mask: the value has an authentication code (PAC)
+    sp_known: bool = True  # caller's sp = cfa + arch.sp_adjust; False: unknown, as the CFA is a lower bound
+    slides: int = 0  # words: cfa + 8 * n is tried for n = 0 to `slides`, until a caller is accepted
 
 
 def entry_row(arch: Arch) -> UnwindRow:

@@ -33,13 +33,16 @@ from sfsample.unwind.walk_cache import (
 )
 
 _WORD = 8  # bytes
+_MAX_ENTRIES = 1 << 16  # rows by pc; each takes about 1 KiB, in this cache and those of the steppers
 _UNKNOWN_FP = -1  # no aligned CFA follows from it
 
 
 class RuleCache:
-    """The plain rows of one chain of steppers, by pc."""
+    """The plain rows of one chain of steppers, by pc, for one generation of the module map."""
 
-    def __init__(self) -> None:
+    def __init__(self, generation: int = 0) -> None:
+        self.generation = generation
+        self.left = _MAX_ENTRIES  # entries that may still be added; at 0 `StepperChain` begins a new cache
         self._by_return_address: dict[int, PlainRow] = {}
         self._by_exact_pc: dict[int, PlainRow] = {}
         self._range_starts: list[int] = []  # of the ranges of exact pcs, in ascending order
@@ -48,18 +51,9 @@ class RuleCache:
         self._reached_by_guess: set[int] = set()  # return addresses that accepted guesses have led to
         self._walks = WalkCache(self._by_return_address)
 
-    def clear(self) -> None:
-        """Drop all entries: the mappings have changed."""
-        self._by_return_address.clear()
-        self._by_exact_pc.clear()
-        self._range_starts.clear()
-        self._ranges.clear()
-        self._outermost.clear()
-        self._reached_by_guess.clear()
-        self._walks.clear()
-
     def add(self, frame: Frame, row: UnwindRow, found: str, arch: Arch, caller_pc: int | None) -> None:
         """Keep a row that was accepted at `frame.pc` and led to `caller_pc`, if it is plain."""
+        self.left -= 1
         if row.ra is None:
             if not frame.exact:
                 self._outermost.add(frame.pc)
@@ -86,6 +80,7 @@ class RuleCache:
         row = self._by_exact_pc.get(pc)
         if row is None and (at := bisect_right(self._range_starts, pc)) and pc < self._ranges[at - 1][0]:
             row = self._by_exact_pc[pc] = self._ranges[at - 1][1]
+            self.left -= 1
         return row
 
     def is_outermost(self, frame: Frame) -> bool:

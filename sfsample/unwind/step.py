@@ -20,13 +20,15 @@ from sfsample.core.memory import Memory
 from sfsample.core.rule import CFA
 from sfsample.core.snapshot import Registers, ThreadSnapshot
 from sfsample.core.stack import Found, Frame, StopReason
+from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
-from sfsample.unwind.row import Caller, UnwindRow, apply_row, first_missing, with_popped_words
+from sfsample.unwind.row import Caller, Guess, UnwindRow, apply_row, first_missing, with_popped_words
 from sfsample.unwind.rule_cache import RuleCache
 from sfsample.unwind.stepper import PcRange, Stepper, reach_of
 
 _WORD = 8  # bytes
 _MAX_REJECTED_ROWS = 1000  # different ones that are counted
+_MAX_ANSWERS = 1 << 16  # cached answers of one stepper
 _BLOCK_BYTES = 1024  # bytes of code in a block; of each block, a stepper's last range is cached
 _SEARCH_BYTES = 4096  # stack searched above a zero; what lies farther may belong to another stack
 _LOWEST_CODE = 4096  # no code lies in the first page
@@ -81,26 +83,33 @@ class CachedStepper:
     function.
     """
 
-    def __init__(self, stepper: Stepper) -> None:
-        self.stepper = stepper
+    def __init__(self, stepper: Stepper, modules: ModuleMap) -> None:
         self.found = stepper.found
-        self.rows: dict[tuple[int, bool], UnwindRow | None] = {}
+        self._stepper, self._modules = stepper, modules
+        self._generation = modules.generation
+        self._rows: dict[tuple[int, bool], UnwindRow | None] = {}
         self._ranges: dict[int, tuple[PcRange, UnwindRow | None]] = {}  # by pc // _BLOCK_BYTES
 
-    def clear(self) -> None:
-        """Drop all answers."""
-        self.rows.clear()
-        self._ranges.clear()
+    def row_at(self, frame: Frame, arch: Arch) -> UnwindRow | None:
+        """Return the stepper's answer at a pc, as of the module map's present generation."""
+        key = frame.pc, frame.exact
+        if self._generation == self._modules.generation and key in self._rows:
+            return self._rows[key]
+        module = self._modules.find(frame.lookup_pc)  # may read the maps again, and begin a generation
+        if self._generation != self._modules.generation or len(self._rows) >= _MAX_ANSWERS:
+            self._generation, self._rows, self._ranges = self._modules.generation, {}, {}
+        row = self._rows[key] = self._answer(frame, module, arch)
+        return row
 
-    def row_of(self, frame: Frame, modules: ModuleMap, arch: Arch) -> UnwindRow | None:
-        """Return the row for a pc that is not in `rows`: of a range that is known, or from the stepper."""
-        pc, module = frame.pc, modules.find(frame.lookup_pc)
+    def _answer(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
+        """Return the answer of a cached range, or that of the stepper."""
+        pc = frame.pc
         if not frame.exact or module is None:
-            return self.stepper.row_at(frame, module, arch)
+            return self._stepper.row_at(frame, module, arch)
         (start, end), row = self._ranges.get(pc // _BLOCK_BYTES, _EMPTY_RANGE)
         if not start <= pc < end:
-            row = self.stepper.row_at(frame, module, arch)
-            mapping, (start, end) = modules.mapping(pc), reach_of(self.stepper, frame, module, arch)
+            row = self._stepper.row_at(frame, module, arch)
+            mapping, (start, end) = self._modules.mapping(pc), reach_of(self._stepper, frame, module, arch)
             if mapping is not None:
                 self._ranges[pc // _BLOCK_BYTES] = (max(start, mapping.start), min(end, mapping.end)), row
         return row
@@ -121,23 +130,24 @@ class StepperChain:
         self._modules = modules
         self._steppers = steppers
         self._last = last
-        self._generation = modules.generation
-        self.rule_cache = RuleCache()
+        self._rule_cache = RuleCache(modules.generation)
         self.rejected: Counter[RejectedRow] = Counter()
 
-    def forget_stale(self) -> None:
-        """Drop everything that was cached by address, if an executable mapping has changed since."""
-        if self._modules.generation != self._generation:
-            self._generation = self._modules.generation
-            self.rule_cache.clear()
-            for stepper in self._steppers:
-                stepper.clear()
+    @property
+    def rule_cache(self) -> RuleCache:
+        """The rule cache of the present generation; a new one if the mappings have changed or it is full."""
+        if self._rule_cache.generation != self._modules.generation or self._rule_cache.left <= 0:
+            self._rule_cache = RuleCache(self._modules.generation)
+        return self._rule_cache
 
     def step(self, walk: Walk) -> Step | StopReason:
         """Return the step to the caller, or the reason why there is none."""
         failure, rejected, is_first = StopReason.NO_ROW, "", True
+        rules = (
+            self.rule_cache
+        )  # if the mappings change during this step, its row goes to a cache that is dropped
         for stepper in self._steppers:
-            row = self._row(stepper, walk.frame, walk.arch)
+            row = stepper.row_at(walk.frame, walk.arch)
             if row is None:
                 continue
             if row.guess and not self._allows_guess(failure):
@@ -147,7 +157,7 @@ class StepperChain:
                 if rejected:
                     self._count_rejected(walk, rejected, failure, stepper)
                 if is_first:
-                    self._cache(stepper, row, walk, outcome)
+                    self._cache(rules, stepper, row, walk, outcome)
                 return outcome
             is_first = False
             if failure in _REJECTED and outcome is StopReason.REGISTER_UNKNOWN and not row.guess:
@@ -180,7 +190,7 @@ class StepperChain:
         if table_row is None:
             return snapshot
         code_steppers = (stepper for stepper in self._steppers if stepper.found == Found.CODE)
-        code_row = next((self._row(stepper, walk.frame, walk.arch) for stepper in code_steppers), None)
+        code_row = next((stepper.row_at(walk.frame, walk.arch) for stepper in code_steppers), None)
         if code_row is None:
             return snapshot
         memory = with_popped_words(snapshot.memory, table_row, code_row, snapshot.registers, walk.arch)
@@ -188,28 +198,21 @@ class StepperChain:
 
     def _certain_row(self, walk: Walk) -> UnwindRow | None:
         """Return the row of the first stepper that does not guess; None if that says: no caller."""
-        rows = (self._row(stepper, walk.frame, walk.arch) for stepper in self._steppers)
+        rows = (stepper.row_at(walk.frame, walk.arch) for stepper in self._steppers)
         row = next((row for row in rows if row is not None and not row.guess), None)
         return row if row is not None and row.ra is not None else None
 
-    def _row(self, stepper: CachedStepper, frame: Frame, arch: Arch) -> UnwindRow | None:
-        try:
-            return stepper.rows[frame.pc, frame.exact]
-        except KeyError:
-            self._modules.find(frame.lookup_pc)  # may read the maps again and find that they have changed
-            self.forget_stale()
-            row = stepper.rows[frame.pc, frame.exact] = stepper.row_of(frame, self._modules, arch)
-            return row
-
-    def _cache(self, stepper: CachedStepper, row: UnwindRow, walk: Walk, outcome: Step | StopReason) -> None:
-        """Keep a row for `RuleCache.walk`, with the range in which each stepper so far answers the same."""
+    def _cache(
+        self, rules: RuleCache, stepper: CachedStepper, row: UnwindRow, walk: Walk, outcome: Step | StopReason
+    ) -> None:
+        """Add a row to `rules`, with the range in which each stepper that was asked answers the same."""
         frame = walk.frame
         caller_pc = outcome.caller.registers[walk.arch.pc] if isinstance(outcome, Step) else None
-        self.rule_cache.add(frame, row, stepper.found, walk.arch, caller_pc)
-        if frame in self.rule_cache and frame.exact and not row.guess:
+        rules.add(frame, row, stepper.found, walk.arch, caller_pc)
+        if frame in rules and frame.exact and not row.guess:
             asked = self._steppers[: self._steppers.index(stepper) + 1]
-            starts, ends = zip(*(each.range_at(frame.pc) for each in asked), strict=True)
-            self.rule_cache.add_range(frame.pc, (max(starts), min(ends)))
+            starts, ends = zip(*(asked_stepper.range_at(frame.pc) for asked_stepper in asked), strict=True)
+            rules.add_range(frame.pc, (max(starts), min(ends)))
 
     def _count_rejected(self, walk: Walk, found: str, reason: StopReason, accepted: CachedStepper) -> None:
         """Count a rejected row, unless a register was unknown or assumed: then the table may be right."""
@@ -275,7 +278,11 @@ class StepperChain:
             return StopReason.BAD_PC
         if not row.guess:
             return None
-        may_lead = self._calls_function_of(pc, frame.pc) if row.called else self._guess_may_lead_to(pc, arch)
+        may_lead = (
+            self._calls_function_of(pc, frame.pc)
+            if row.guess is Guess.CALLS_HERE
+            else self._guess_may_lead_to(pc, arch)
+        )
         return None if may_lead else StopReason.BAD_PC
 
     def _outcome_of_zero(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason:
@@ -308,7 +315,7 @@ class StepperChain:
         if self._modules.may_be_returned_to(pc):
             return True
         frame = Frame(pc, 0, None, Found.CONTEXT, exact=False)  # a row depends on the pc alone
-        rows = (self._row(stepper, frame, arch) for stepper in self._steppers)
+        rows = (stepper.row_at(frame, arch) for stepper in self._steppers)
         return any(row is not None and (row.ra is None or row.signal) for row in rows)
 
 
@@ -333,7 +340,7 @@ def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
 def _is_end_of_frame_pointers(stepper: CachedStepper, row: UnwindRow, walk: Walk) -> bool:
     """Return whether a chain of frame pointers has reached the zero with which the ABIs let it end."""
     fp = walk.arch.fp
-    on_chain = row.guess and row.cfa.base == fp and walk.frame.found is stepper.found
+    on_chain = bool(row.guess) and row.cfa.base == fp and walk.frame.found is stepper.found
     return on_chain and walk.registers.get(fp) == 0
 
 

@@ -72,7 +72,7 @@ class Unwinder:
     ) -> None:
         self._modules = modules
         self._max_frames = max_frames
-        cached = [CachedStepper(for_process(stepper, modules)) for stepper in steppers]
+        cached = [CachedStepper(for_process(stepper, modules), modules) for stepper in steppers]
         self._chain = StepperChain(modules, cached, last=False)
         self._cfi_chain = StepperChain(modules, sorted(cached, key=_rank), last=True)
 
@@ -152,9 +152,8 @@ class Unwinder:
 
     def _walk_cached(self, snapshot: ThreadSnapshot) -> Stack | None:
         """Walk by cached rows alone, as nearly always; None if they end before the outermost frame."""
-        chain, arch, registers = self._chain, snapshot.arch, snapshot.registers
-        chain.forget_stale()
-        rules, sp = chain.rule_cache, registers[arch.sp]
+        rules, arch, registers = self._chain.rule_cache, snapshot.arch, snapshot.registers
+        sp = registers[arch.sp]
         words = words_at(snapshot.memory, sp)
         if words is None:
             return None
@@ -167,7 +166,6 @@ class Unwinder:
 
     def _continue(self, walk: Walk, chain: StepperChain) -> Stack:
         """Walk on to the end of the stack."""
-        chain.forget_stale()
         while not self._pass_known_frames(walk, chain):
             checkpoint()
             step = chain.step(walk)

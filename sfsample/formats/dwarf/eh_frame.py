@@ -36,6 +36,7 @@ _MAX_PROGRAM_SIZE = (
 )  # bytes of one function's call frame instructions; librustc_driver has one of 11,579
 _MAX_INDEXED = 1 << 19  # entries, where no table can be searched; librustc_driver has 107,000
 _MAX_CACHED_FUNCTIONS = 512
+_MAX_CACHED_CIES = 4096  # a `.debug_frame` has one for each source file
 _MAX_CACHED_PROGRAM_SIZE = 512  # bytes of one function's call frame instructions
 _MAX_ADDRESS = (1 << 64) - 1
 
@@ -287,6 +288,8 @@ class EhFrame:
                 cie = self._read_cie(offset)
             except FormatError as error:
                 cie = error
+            if len(self._cies) >= _MAX_CACHED_CIES:
+                self._cies.clear()
             self._cies[offset] = cie
         if isinstance(cie, FormatError):
             raise FormatError(cie.section, cie.offset, cie.what)

@@ -15,12 +15,12 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import IsCode
-from sfsample.unwind.row import UnwindRow, entry_row
+from sfsample.unwind.row import Guess, UnwindRow, entry_row
 from sfsample.unwind.stepper import ALL_PCS, PcRange
 
 _PAGE = 4096  # bytes
 _MAX_FRAME_WORDS = 160  # larger frames are not found by a scan; most are smaller
-_LEAF_ROW = entry_row(AMD64)._replace(guess=True, called=True)
+_LEAF_ROW = entry_row(AMD64)._replace(guess=Guess.CALLS_HERE)
 
 
 class NullCallStepper:
@@ -53,7 +53,7 @@ class NullCallStepper:
 class LeafStepper:
     """Steps from an innermost function on x86-64 that has not touched its stack (musl, stripped Go).
 
-    It guesses that the word at sp is the return address.  The unwinder accepts it (`UnwindRow.called`) if the
+    It guesses that the word at sp is the return address.  The unwinder accepts it (`Guess.CALLS_HERE`) if the
     call before that address leads to the function that the pc lies in, or to a linkage stub.  This stepper is
     asked before the frame pointer, which would skip the caller.
     """

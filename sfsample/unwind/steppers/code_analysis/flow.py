@@ -25,7 +25,7 @@ TestAddress = Callable[[int], bool]
 _MAX_CALLEE_INSTRUCTIONS = 300  # that are followed in a function that is called
 _MAX_CALL_DEPTH = 8
 _MAX_INSTRUCTIONS = 5000  # for one answer, those of called functions included
-_MAX_CACHED_INSTRUCTIONS = 20_000
+_MAX_CACHED_INSTRUCTIONS, _MAX_CACHED_FUNCTIONS = 20_000, 20_000
 
 
 class Value(NamedTuple):
@@ -195,6 +195,8 @@ class Flow:
         if depth > _MAX_CALL_DEPTH:
             return True
         if function not in self._known_returns:
+            if len(self._known_returns) >= _MAX_CACHED_FUNCTIONS:
+                self._known_returns.clear()
             self._known_returns[function] = True  # the answer for its recursive calls
             count = 0
             for visit in self._visits(function, depth):
@@ -202,7 +204,7 @@ class Flow:
                 if _may_return(visit):
                     return True
             if not self._left:  # unknown: then the code behind the call is not followed
-                del self._known_returns[function]
+                self._known_returns.pop(function, None)
                 return False
             self._known_returns[function] = count >= _MAX_CALLEE_INSTRUCTIONS
         return self._known_returns[function]
