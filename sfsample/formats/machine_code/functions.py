@@ -59,7 +59,7 @@ def find_function_starts(image: ElfImage) -> list[int]:
 
 
 def _may_be_start(image: ElfImage, vaddr: int) -> bool:
-    """Tell if a function may begin at `vaddr`: the code before it does not run on into it.
+    """Return True if a function may begin at `vaddr`: the code before it does not run on into it.
 
     A call before it may return, and most do.  Zeros before it may be the end of an instruction, or the gap
     between two sections.  After these, only an address that compilers align functions to is accepted.
