@@ -3,11 +3,16 @@
 From an SFrame row to a caller, step 2 of 4: `StepperChain.step` gets the row at the pc from a stepper
 (`steppers/sframe.py`), executes it (`row.py`), and accepts the caller or asks the next stepper.
 
-A caller is accepted if its frame lies above and its pc is executable; for a guess, the return address must
-also follow a call.  A return address of zero is accepted where the stack may end (`stack_end.py`).  If no
-caller is accepted, the first stepper that knew the pc gives the reason.  A guess gives a reason only if it
-lacks a register, which another capture of the thread may know.  If a row was wrong and the next stepper lacks
-a register, that is the reason: the other order of steppers, or another capture, may know the register.
+A caller is accepted if its frame lies above and its pc is executable.  If the row is a guess, the return
+address must also follow a call.
+
+If no caller is accepted, the first stepper that knew the pc gives the reason, with two exceptions.  A guess
+gives a reason only if it lacks a register.  If the first row was wrong and the next stepper lacks a register,
+that lack is the reason.  Another order of steppers, or another capture, may have the register.
+
+Coroutines and threads made by hand mark their first frame with a return address of zero, and chains of frame
+pointers end in zero.  But a wrong row finds a zero in any local variable.  So a zero ends a stack only if no
+word above it may be a return address, which a caller would have left there.
 """
 
 from collections import Counter
@@ -27,17 +32,17 @@ from sfsample.unwind.rule_cache import RuleCache
 from sfsample.unwind.stepper import PcRange, Stepper, reach_of
 
 _WORD = 8  # bytes
-_MAX_REJECTED_ROWS = 1000  # different ones that are counted
+_MAX_REJECTED_ROWS = 1000  # different rejected rows that are counted
 _MAX_ANSWERS = 1 << 16  # cached answers of one stepper
 _BLOCK_BYTES = 1024  # bytes of code in a block; of each block, a stepper's last range is cached
-_SEARCH_BYTES = 4096  # stack searched above a zero; what lies farther may belong to another stack
+_SEARCH_BYTES = 4096  # bytes of stack searched above a zero; words farther up may be another stack's
 _LOWEST_CODE = 4096  # no code lies in the first page
 _REJECTED = (StopReason.NO_PROGRESS, StopReason.BAD_PC)
 _EMPTY_RANGE: tuple[PcRange, None] = (0, 0), None
 
 
 class Walk:
-    """A walk in progress: the frames that it has passed, and the frame where it stands with its registers."""
+    """A walk in progress: the frames that it has passed, the frame at which it stands, and its registers."""
 
     __slots__ = ("arch", "frame", "memory", "passed", "registers", "snapshot")
 
@@ -65,22 +70,21 @@ class Step(NamedTuple):
 
 
 class RejectedRow(NamedTuple):
-    """A row that was rejected where another stepper's row was accepted: the table may be wrong."""
+    """A row that was rejected, although another stepper's row was accepted: the table may be wrong."""
 
     pc: int
     exact: bool
     found: str
     reason: StopReason
-    accepted: str  # the label of the other stepper
+    accepted: str  # label of the other stepper
 
 
 class CachedStepper:
     """A stepper, and its answers.
 
-    Key: (pc, exact); for exact pcs in a module also the last `PcRange` in each KiB of code.  Invalid: all
-    entries, when an executable mapping has changed (`StepperChain.forget_stale`).  Saves: looking up tables
-    and code again for a pc that was met before, or, by the ranges, for another instruction of the same
-    function.
+    Key: (pc, exact); for exact pcs in a module also the last `PcRange` in each KiB of code.  Valid in one
+    generation of the module map.  Saves: looking up tables and code again for a pc that was met before.  The
+    ranges save the look-up for other instructions of the same function.
     """
 
     def __init__(self, stepper: Stepper, modules: ModuleMap) -> None:
@@ -91,11 +95,11 @@ class CachedStepper:
         self._ranges: dict[int, tuple[PcRange, UnwindRow | None]] = {}  # by pc // _BLOCK_BYTES
 
     def row_at(self, frame: Frame, arch: Arch) -> UnwindRow | None:
-        """Return the stepper's answer at a pc, as of the module map's present generation."""
+        """Return the stepper's answer at a pc, in the module map's present generation."""
         key = frame.pc, frame.exact
         if self._generation == self._modules.generation and key in self._rows:
             return self._rows[key]
-        module = self._modules.find(frame.lookup_pc)  # may read the maps again, and begin a generation
+        module = self._modules.find(frame.lookup_pc)  # may read the maps again and begin a new generation
         if self._generation != self._modules.generation or len(self._rows) >= _MAX_ANSWERS:
             self._generation, self._rows, self._ranges = self._modules.generation, {}, {}
         row = self._rows[key] = self._answer(frame, module, arch)
@@ -115,7 +119,7 @@ class CachedStepper:
         return row
 
     def range_at(self, pc: int) -> PcRange:
-        """Return the range of the answer for an exact pc, if it is the last range of its block."""
+        """Return the range of the answer for an exact pc: the last range of its block, or the pc alone."""
         pc_range, _ = self._ranges.get(pc // _BLOCK_BYTES, _EMPTY_RANGE)
         return pc_range if pc_range[0] <= pc < pc_range[1] else (pc, pc + 1)
 
@@ -123,7 +127,7 @@ class CachedStepper:
 class StepperChain:
     """Steppers in the order in which they are asked.
 
-    `last`: no other order is tried after this one, so a guess may stand in for a row that lacks a register.
+    `last`: no other order is tried after this one.  So a guess may replace a row that lacks a register.
     """
 
     def __init__(self, modules: ModuleMap, steppers: Sequence[CachedStepper], *, last: bool) -> None:
@@ -171,20 +175,20 @@ class StepperChain:
         return failure
 
     def row_lacking_register(self, walk: Walk) -> UnwindRow | None:
-        """Return the row at the pc, if its CFA or return address needs a register that is unknown."""
+        """Return the row at the pc if its CFA or return address needs an unknown register; else None."""
         row = self._certain_row(walk)
         if row is None or row.ra is None:
             return None
-        known = row.ra.deref or row.ra.expression or row.ra.base == CFA or row.ra.base in walk.registers
-        return None if known and row.cfa.base in walk.registers else row
+        has_ra = row.ra.deref or row.ra.expression or row.ra.base == CFA or row.ra.base in walk.registers
+        return None if has_ra and row.cfa.base in walk.registers else row
 
     def missing_word(self, walk: Walk) -> int | None:
-        """Return the address of the word that the row at the pc needs and the copy lacks, if any."""
+        """Return the address of a word that the row at the pc needs and the copy lacks, or None."""
         row = self._certain_row(walk)
         return first_missing(row, walk.registers, walk.memory, walk.arch) if row else None
 
     def with_popped_words(self, snapshot: ThreadSnapshot) -> ThreadSnapshot:
-        """Return the snapshot with the words that the innermost function has popped (see row.py)."""
+        """Return the snapshot with the words that the innermost function has popped (`row.py`)."""
         walk = Walk(snapshot)
         table_row = self._certain_row(walk)
         if table_row is None:
@@ -197,7 +201,7 @@ class StepperChain:
         return snapshot._replace(memory=memory)
 
     def _certain_row(self, walk: Walk) -> UnwindRow | None:
-        """Return the row of the first stepper that does not guess; None if that says: no caller."""
+        """Return the first row that is no guess; None if that row says that there is no caller."""
         rows = (stepper.row_at(walk.frame, walk.arch) for stepper in self._steppers)
         row = next((row for row in rows if row is not None and not row.guess), None)
         return row if row is not None and row.ra is not None else None
@@ -215,19 +219,22 @@ class StepperChain:
             rules.add_range(frame.pc, (max(starts), min(ends)))
 
     def _count_rejected(self, walk: Walk, found: str, reason: StopReason, accepted: CachedStepper) -> None:
-        """Count a rejected row, unless a register was unknown or assumed: then the table may be right."""
+        """Count a rejected row, unless a register was unknown or assumed: the table may be right then."""
         may_be_wrong = reason is not StopReason.REGISTER_UNKNOWN and not walk.snapshot.assumed
         if may_be_wrong and len(self.rejected) < _MAX_REJECTED_ROWS:
             self.rejected[RejectedRow(walk.frame.pc, walk.frame.exact, found, reason, accepted.found)] += 1
 
     def _allows_guess(self, failure: StopReason) -> bool:
-        """Return whether a guess hides neither that the copy has ended nor what the next chain would find."""
+        """Return True if a guess may follow a failure.
+
+        It must not hide that the copy has ended.  If a register is lacking, the next chain may find more.
+        """
         if failure is StopReason.REGISTER_UNKNOWN:
             return self._last
         return failure is not StopReason.STACK_COPY_ENDED
 
     def _execute(self, stepper: CachedStepper, row: UnwindRow, walk: Walk) -> Step | StopReason:
-        """Execute a row; if it slides, move its CFA up the stack until the caller is accepted."""
+        """Execute a row; if it slides, move its CFA up the stack until a caller is accepted."""
         if row.ra is None:
             return StopReason.OUTERMOST
         if _is_end_of_frame_pointers(stepper, row, walk):
@@ -254,7 +261,7 @@ class StepperChain:
         return rejection or Step(stepper.found, caller, row.signal)
 
     def _is_beyond_copy(self, row: UnwindRow, walk: Walk) -> bool:
-        """Return whether the word that is missing lies on this stack, above the end of the copy."""
+        """Return True if the missing word lies on this stack, above the end of the copy."""
         if not walk.snapshot.bounded:
             return False
         missing = first_missing(row, walk.registers, walk.memory, walk.arch)
@@ -262,13 +269,13 @@ class StepperChain:
         return missing is not None and missing >= walk.frame.sp and (stack is None or missing < stack.end)
 
     def _why_rejected(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason | None:
-        """Return why the caller is rejected (OUTERMOST: there is no caller); None if it is accepted."""
+        """Return the reason to reject a caller; OUTERMOST if there is none; None if it is accepted."""
         arch, frame = walk.arch, walk.frame
         pc, sp = caller.registers[arch.pc], caller.registers.get(arch.sp, caller.cfa)
         if pc == 0:
             return self._outcome_of_zero(row, caller, walk)
-        # sp may stay the same while the return address is in a register (a leaf on AArch64; on AMD64 vfork,
-        # which keeps it in rdi), and on s390x after the function has saved it in its caller's frame
+        # sp may stay the same while the return address is in a register: in a leaf on AArch64, in vfork on
+        # AMD64 (rdi).  On s390x it also stays after the function has saved r14 in its caller's frame.
         in_register = row.ra is not None and not row.ra.deref
         is_leaf = frame.exact and (in_register or arch.pushed_ra is None)
         is_leaf |= _return_register_of_leaf(row, walk) is not None
@@ -286,7 +293,10 @@ class StepperChain:
         return None if may_lead else StopReason.BAD_PC
 
     def _outcome_of_zero(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason:
-        """Judge a zero: a rule that computes it declares the end; a zero in memory may be a variable."""
+        """Judge a return address of zero: an expression that gives it declares the end of the stack.
+
+        A zero in memory may be a local variable.
+        """
         if row.guess:
             return StopReason.BAD_PC
         computed = row.ra is not None and bool(row.ra.expression) and not row.ra.deref
@@ -297,7 +307,7 @@ class StepperChain:
         return StopReason.OUTERMOST if is_end else StopReason.BAD_PC
 
     def _calls_function_of(self, return_address: int, pc: int) -> bool:
-        """Return whether the call before a return address leads to the function of `pc`, or to a stub."""
+        """Return True if the call before a return address leads to the function of `pc`, or to a stub."""
         target, called = self._modules.call_target(return_address), self._modules.find(pc)
         if target is None:
             return False
@@ -307,10 +317,10 @@ class StepperChain:
         return stubs is not None and stubs.stub_slot(target) is not None
 
     def _guess_may_lead_to(self, pc: int, arch: Arch) -> bool:
-        """Return whether a guess may lead to `pc`.
+        """Return True if a guess may lead to `pc`.
 
         It may lead behind a call, to code that cannot be read, to code in which stacks begin, and to a signal
-        trampoline: the handler returns to it, though it has called nothing.
+        trampoline, to which a handler returns although it has called nothing.
         """
         if self._modules.may_be_returned_to(pc):
             return True
@@ -326,10 +336,10 @@ def _registers_usable_by(row: UnwindRow, walk: Walk) -> Registers:
 
 
 def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
-    """Return the register that holds, by its table, the return address of the caller of an innermost leaf.
+    """Return the register in which an innermost leaf's caller has its own return address, or None.
 
-    Caller and leaf share a convention of their own: some functions of glibc on AArch64 call
-    __libc_arm_za_disable with their return address in x13.
+    The two functions share a convention of their own.  Some functions of glibc on AArch64 call the leaf
+    __libc_arm_za_disable while their return address is in x13.
     """
     ra, from_leaf = row.ra, len(walk.passed) == 1 and walk.frame.sp == walk.passed[0].sp
     if ra is None or not from_leaf or ra.deref or ra.expression or ra.base in (CFA, walk.arch.ra):
@@ -338,21 +348,27 @@ def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
 
 
 def _is_end_of_frame_pointers(stepper: CachedStepper, row: UnwindRow, walk: Walk) -> bool:
-    """Return whether a chain of frame pointers has reached the zero with which the ABIs let it end."""
+    """Return True if a chain of frame pointers has reached the zero that ends it, as the ABIs say."""
     fp = walk.arch.fp
     on_chain = bool(row.guess) and row.cfa.base == fp and walk.frame.found is stepper.found
     return on_chain and walk.registers.get(fp) == 0
 
 
 def _why_interrupted_code_rejected(caller: Caller, walk: Walk) -> StopReason | None:
-    """Accept any interrupted code, on any stack, even a jump to an unmapped address; but each only once."""
+    """Return the reason to reject interrupted code: the walk has passed the same pc and sp before.
+
+    A signal may interrupt code on any stack, even a jump to an unmapped address.
+    """
     place = caller.registers[walk.arch.pc], caller.registers.get(walk.arch.sp)
-    again = any((frame.pc, frame.sp) == place for frame in (walk.frame, *walk.passed))
-    return StopReason.NO_PROGRESS if again else None
+    is_repeated = any((frame.pc, frame.sp) == place for frame in (walk.frame, *walk.passed))
+    return StopReason.NO_PROGRESS if is_repeated else None
 
 
 def is_stack_end(above: int, memory: Memory, modules: ModuleMap, arch: Arch) -> bool:
-    """Return whether a stack may end at the word below address `above`."""
+    """Return True if a stack may end at the word below address `above`.
+
+    Code that cannot be read (generated code) counts as a possible caller.
+    """
     return not any(_may_be_returned_to(word & arch.ra_mask, modules) for word in _words_from(above, memory))
 
 

@@ -1,9 +1,9 @@
-"""Keeps what a search has found for the instructions that it has passed.
+"""Caches the row of a search for all the instructions that the search has passed.
 
-A search from an instruction to the returns of its function passes hundreds of others, and the threads of a
-program are found at many instructions of few functions (compiled loops above all).  From any of these the
-same returns are reached, so its row is that of the first one, seen from there.  Where a search of generated
-code, which is short, ended without a return, one from the next instruction would, too.
+A search from an instruction to the returns of its function passes hundreds of other instructions.  Threads
+stop at many instructions of few functions, for example in compiled loops.  From a passed instruction the same
+returns are reached, so its row follows from the row of the search.  A search that found no return is cached
+too: one from the next instruction would find none.
 """
 
 from collections.abc import Sequence
@@ -13,54 +13,56 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.steppers.code_analysis.flow import State, Value, Visit
 
-_MAX_KEPT = 5000  # instructions; about 1 KiB each
-_MAX_KEPT_OF_SEARCH = 300  # instructions; those passed first
-_UNSURE = 100  # instructions: a search that began at one of the last may have come to a return
+_MAX_KEPT = 5000  # instructions, of about 1 KiB each
+_MAX_KEPT_OF_SEARCH = 300  # instructions that a search has passed first
+_UNSURE = 100  # instructions at the end of a failed search; a search from there might find a return
+
+_Result = tuple[UnwindRow, State] | None  # row of the search, state at the instruction; None: no return
 
 
 class PassedRows:
-    """Rows by the address and the bytes of an instruction; the bytes are b"" where code does not change."""
+    """Results by the address and the bytes of an instruction.  The bytes are b"" if code does not change."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[int, bytes], tuple[UnwindRow, State] | None] = {}
+        self._results: dict[tuple[int, bytes], _Result] = {}
 
     def row_at(self, address: int, code: bytes = b"") -> tuple[UnwindRow | None] | None:
-        """Return the row in a tuple, which has None if there is none; return None if it is not known."""
-        found = self._found.get((address, code), ())
-        if not found:
-            return (None,) if found is None else None
-        row = seen_from(*found)
+        """Return (row,); (None,) if a search has found no return; None if nothing is cached."""
+        result = self._results.get((address, code), ())
+        if not result:
+            return (None,) if result is None else None
+        row = seen_from(*result)
         return None if row is None else (row,)
 
     def keep(self, row: UnwindRow, passed: Sequence[tuple[Visit, bytes]]) -> None:
-        """Keep the row that a search has found, and what it has passed.
+        """Add the row of a search for the instructions that it has passed.
 
-        From a later instruction a register may be known that this row lacks, so only a whole row is kept.
+        A row that lacks a callee-saved register is not added: from a later instruction it may be known.
         """
         if len(row.kept) + len(row.registers) < len(AMD64.callee_saved):
             return
         self._add({(visit.address, code): (row, visit.state) for visit, code in passed[:_MAX_KEPT_OF_SEARCH]})
 
     def keep_failure(self, passed: Sequence[tuple[Visit, bytes]]) -> None:
-        """Keep that a search has come to no return before it was given up."""
+        """Add a search that was given up before it came to a return."""
         self._add({(visit.address, code): None for visit, code in passed[:-_UNSURE]})
 
-    def _add(self, found: dict[tuple[int, bytes], tuple[UnwindRow, State] | None]) -> None:
-        if len(self._found) + len(found) > _MAX_KEPT:
-            self._found.clear()
-        self._found.update(found)
+    def _add(self, results: dict[tuple[int, bytes], _Result]) -> None:
+        if len(self._results) + len(results) > _MAX_KEPT:
+            self._results.clear()
+        self._results.update(results)
 
 
 def seen_from(row: UnwindRow, state: State) -> UnwindRow | None:
-    """Return a row as it is at a later instruction, to which `state` has led; None: unknown.
+    """Return a row as it is at a later instruction, at which the state is `state`; None: unknown.
 
-    The place of the CFA follows if the register that it hangs on has moved by a known distance.
+    The CFA is known if the register from which it is counted has moved by a known distance.
     """
     cfa, base, top = row.cfa, state.value(row.cfa.base), state.value(AMD64.sp)
     if cfa.deref or cfa.expression or base is None or base.base != cfa.base:
         return None
     frame = Value(cfa.base, cfa.offset)
-    lowest = top.offset if top is not None and top.base == cfa.base else None  # below it, words were popped
+    lowest = top.offset if top is not None and top.base == cfa.base else None  # offset of sp, if known
     kept, rules = [], []
     for number in sorted(AMD64.callee_saved):
         place = _place_in_frame(row, number, frame, state, lowest)
@@ -77,7 +79,10 @@ def seen_from(row: UnwindRow, state: State) -> UnwindRow | None:
 def _place_in_frame(
     row: UnwindRow, number: int, frame: Value, state: State, lowest: int | None
 ) -> Value | None:
-    """Return where the frame holds the caller's value of a register; the code may have saved it meanwhile."""
+    """Return the address in the frame of the caller's value of a register, or None.
+
+    The code may have saved the register since the search began.
+    """
     value = _value_at_return(row, number, frame)
     place = state.saved(number, lowest) if value == Value(number) else value.place if value else None
     in_frame = place is not None and place.base == frame.base and (lowest is None or place.offset >= lowest)
@@ -85,7 +90,7 @@ def _place_in_frame(
 
 
 def _value_at_return(row: UnwindRow, number: int, frame: Value) -> Value | None:
-    """Return the caller's value of a register in terms of the registers where the search began."""
+    """Return the caller's value of a register, in terms of the registers at the start of the search."""
     if number in row.kept:
         return Value(number)
     rule = dict(row.registers).get(number)

@@ -1,9 +1,8 @@
 """Computes rows from instructions.
 
-From the pc on, code is followed to its returns: sp there gives the place of the return address, and the
-callee-saved registers have there the values that they have in the caller.  All returns that are found must
-agree.  Code that never returns (the outermost functions of musl) is followed from the start of the function
-to the pc instead.
+Code is followed from the pc to its returns.  At a return, sp points to the return address, and the
+callee-saved registers have the caller's values.  All returns that are found must agree.  Code that never
+returns (the outermost functions of musl) is followed from the start of the function to the pc instead.
 """
 
 from bisect import bisect_right
@@ -22,9 +21,9 @@ from sfsample.unwind.steppers.code_analysis.passed_rows import PassedRows
 
 _WORD = 8  # bytes
 _DIRECT_CALL = 5  # bytes of the longest call whose bytes say where it leads
-_ENOUGH_INSTRUCTIONS = 300  # that are followed, once a return has been found
-_MAX_SEARCHED = 1500  # instructions without a return; of libc's and libstdc++'s functions, none has more
-_MAX_GENERATED = 500  # instructions: more takes 20 ms for each new pc, and hardly ever finds a return
+_ENOUGH_INSTRUCTIONS = 300  # instructions that are followed if one return has been found
+_MAX_SEARCHED = 1500  # instructions without a return; no function of libc or libstdc++ has more
+_MAX_GENERATED = 500  # instructions; more would take 20 ms for each new pc, and hardly ever find a return
 _SP = AMD64.sp
 _BREG0, _DEREF, _CONST8S, _PLUS = 0x70, b"\x06", b"\x0f", b"\x22"  # DWARF 5, table 7.9
 
@@ -62,7 +61,7 @@ class CodeOfFile:
 
 
 class GeneratedCode:
-    """The code of a process that lies in no file; it is read again for each search, because it may change."""
+    """The code of a process that lies in no file.  It may change, so each search reads it again."""
 
     def __init__(self, code: ReadCode) -> None:
         self._read = lambda address: code(address, LONGEST)
@@ -75,13 +74,13 @@ class GeneratedCode:
 
 
 def row_to_return(flow: Flow, pc: int, known: PassedRows, code: ReadBytes | None = None) -> UnwindRow | None:
-    """Return the row at an instruction whose returns agree about the CFA.
+    """Return the row at an instruction; None unless all returns agree about the CFA.
 
-    `code`, for generated code, gives the bytes by which `known` sees that it has changed.
+    `code` reads generated code: its bytes show `known` that the code has changed.
     """
-    found = known.row_at(pc, code(pc) if code else b"")
-    if found is not None:
-        return found[0]
+    cached = known.row_at(pc, code(pc) if code else b"")
+    if cached is not None:
+        return cached[0]
     rows: list[UnwindRow] = []
     passed: list[tuple[Visit, bytes]] = []
     for visit in flow.visits(pc):
@@ -126,13 +125,13 @@ def _at_return(state: State) -> UnwindRow | None:
 
 
 def _cfa_rule(cfa: Value) -> Rule | None:
-    """Return the rule; None if the CFA lies below sp, or on another stack to which the code switches."""
+    """Return the rule for a CFA; None if it lies below sp, or on a stack to which the code switches."""
     place = cfa.place
     if place is None:
         return None if cfa.base == _SP and cfa.offset < _WORD else _plain(cfa)
     if not cfa.offset:
         return _plain(cfa)
-    # the old sp is saved in an aligned frame: pop %rsp, or mov 64(%rsp),%rsp
+    # an aligned frame saves the old sp: pop %rsp, or mov 64(%rsp),%rsp
     if place.base not in (_SP, AMD64.fp) or (place.base == _SP and place.offset < 0):
         return None
     expression = bytes([_BREG0 + place.base, 0]) + _plus(place.offset) + _DEREF + _plus(cfa.offset)
@@ -152,7 +151,7 @@ def _rule(value: Value, cfa: Value) -> Rule | None:
 
 
 def _plain(value: Value) -> Rule | None:
-    """Return the rule for a register plus an offset, or for the word there."""
+    """Return the rule for a register plus an offset, or for the word there; None for other values."""
     match value:
         case Value(int(base), offset):
             return Rule(base, offset, deref=False)
@@ -162,7 +161,7 @@ def _plain(value: Value) -> Rule | None:
 
 
 def _inside(state: State) -> UnwindRow | None:
-    """Return the row at an instruction, given the state there in terms of the function's start."""
+    """Return the row at an instruction, given the state of a search that began at the function's start."""
     bases = ((n, state.value(n)) for n in (_SP, *sorted(AMD64.callee_saved)))
     on_stack = ((n, at.offset) for n, at in bases if at is not None and at.base == _SP)
     base, offset = next(on_stack, (None, 0))
@@ -181,6 +180,6 @@ def _inside(state: State) -> UnwindRow | None:
 
 
 def _read(image: ElfImage, vaddr: int) -> bytes:
-    """Return the code at a vaddr, as much as an instruction may need; b"" where no code is."""
+    """Return the code at a vaddr, enough for one instruction; b"" if the file has no code there."""
     end = next((end for start, end in image.executable if start <= vaddr < end), vaddr)
     return bytes(image.loaded(vaddr, min(LONGEST, end - vaddr)) or b"")
