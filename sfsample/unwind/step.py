@@ -92,7 +92,7 @@ class CachedStepper:
         self._stepper, self._modules = stepper, modules
         self._generation = modules.generation
         self._rows: dict[tuple[int, bool], UnwindRow | None] = {}
-        self._ranges: dict[int, tuple[PcRange, UnwindRow | None]] = {}  # by pc // _BLOCK_BYTES
+        self._ranges: dict[int, tuple[PcRange, UnwindRow | None]] = {}  # key: pc // _BLOCK_BYTES
 
     def row_at(self, frame: Frame, arch: Arch) -> UnwindRow | None:
         """Return the stepper's answer at a pc, in the module map's present generation."""
