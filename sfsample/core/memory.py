@@ -1,4 +1,4 @@
-"""Defines `Memory`, which the unwinder reads.  It returns bytes, or None where it has none, and never raises.
+"""Defines `Memory`, which the unwinder reads.  It returns bytes, or None if it has none, and never raises.
 
 Nothing here reads a process: a live capture makes a `Memory` from a copy of the stack.
 """

@@ -36,17 +36,10 @@ def plain_row_of(row: UnwindRow, found: str, arch: Arch, pc: int) -> PlainRow | 
     """Return the plain row for `row` at a pc; None if `row` is not plain."""
     registers = dict(row.registers)
     cfa, ra, fp = _cfa_at(pc, row, arch), row.ra, registers.get(arch.fp)
-    if arch.sp in registers:
+    if arch.sp in registers or arch.sp_adjust:
         return None
     signed = row.mangled and arch.ra_mask != _ALL_BITS
-    if (
-        row.signal
-        or row.guess is Guess.CALLS_HERE
-        or row.slides
-        or signed
-        or not row.sp_known
-        or arch.sp_adjust
-    ):
+    if signed or row.signal or row.slides or not row.sp_known or row.guess is Guess.CALLS_HERE:
         return None
     if cfa.deref or cfa.expression or cfa.base not in (arch.sp, arch.fp) or cfa.offset % _WORD:
         return None
@@ -57,9 +50,8 @@ def plain_row_of(row: UnwindRow, found: str, arch: Arch, pc: int) -> PlainRow | 
     by_fp = cfa.base == arch.fp
     if not by_fp and cfa.offset <= 0:
         return None  # no progress up the stack
-    return PlainRow(
-        by_fp, cfa.offset, ra.offset, None if fp is None else fp.offset, found, bool(row.guess), row
-    )
+    fp_offset = None if fp is None else fp.offset
+    return PlainRow(by_fp, cfa.offset, ra.offset, fp_offset, found, bool(row.guess), row)
 
 
 def _cfa_at(pc: int, row: UnwindRow, arch: Arch) -> Rule:

@@ -36,16 +36,14 @@ class UnwindRow(NamedTuple):
     A register of the caller is known only if `registers` or `kept` has it, or if it is pc or sp.
     """
 
-    cfa: Rule  # cfa = register + offset, the word stored there, or an expression over registers
+    cfa: Rule  # cfa = register + offset, the word at that address, or an expression over registers
     ra: Rule | None  # caller's pc = value; None: the ABI or the table says that there is no caller
-    registers: tuple[tuple[int, Rule], ...] = ()  # caller's register = value of its rule
-    kept: tuple[
-        int, ...
-    ] = ()  # caller's register = this frame's register, which the function has not changed
-    signal: bool = False  # a signal interrupted the caller: its pc is exact, not a return address
-    guess: Guess | bool = Guess.NO
-    mangled: bool = False  # caller's pc = value & arch.ra_mask: the value has an authentication code (PAC)
-    sp_known: bool = True  # caller's sp = cfa + arch.sp_adjust; False: unknown, as the CFA is a lower bound
+    registers: tuple[tuple[int, Rule], ...] = ()  # (register, rule): caller's register = value
+    kept: tuple[int, ...] = ()  # caller's register = this frame's, which the function has not changed
+    signal: bool = False  # True: a signal interrupted the caller, so its pc is no return address, but exact
+    guess: Guess | bool = Guess.NO  # kind of guess, or no guess
+    mangled: bool = False  # True: caller's pc = value & arch.ra_mask (a signed return address: AArch64 PAC)
+    sp_known: bool = True  # True: caller's sp = cfa + arch.sp_adjust; False: cfa is only a lower bound of it
     slides: int = 0  # words: cfa + 8 * n is tried for n = 0 to `slides`, until a caller is accepted
 
 

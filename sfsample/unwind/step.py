@@ -147,9 +147,7 @@ class StepperChain:
     def step(self, walk: Walk) -> Step | StopReason:
         """Return the step to the caller, or the reason why there is none."""
         failure, rejected, is_first = StopReason.NO_ROW, "", True
-        rules = (
-            self.rule_cache
-        )  # if the mappings change during this step, its row goes to a cache that is dropped
+        rules = self.rule_cache  # cache that is dropped, with this step's row, if the mappings change
         for stepper in self._steppers:
             row = stepper.row_at(walk.frame, walk.arch)
             if row is None:

@@ -133,8 +133,8 @@ class SFrameTable:
     def _read_header(self) -> None:
         self.order = "<" if self.byteorder == "little" else ">"
         header = Struct(self.order + "HBBBbbBIIIII").unpack_from(self.data)
-        _, self.version, flags, abi, self.fixed_fp, self.fixed_ra, aux_len, *rest = header
-        self.num_fdes, self.num_fres, self.fre_len, fdeoff, freoff = rest
+        _, self.version, flags, abi, self.fixed_fp, self.fixed_ra, aux_len, *counts = header
+        self.num_fdes, self.num_fres, self.fre_len, fdeoff, freoff = counts
         if self.version not in _FDE_FIELDS:
             raise self._damaged(2, f"version {self.version} is not one of 1, 2, 3")
         if flags & ~_KNOWN_FLAGS[self.version]:

@@ -63,17 +63,17 @@ def seen_from(row: UnwindRow, state: State) -> UnwindRow | None:
         return None
     frame = Value(cfa.base, cfa.offset)
     lowest = top.offset if top is not None and top.base == cfa.base else None  # offset of sp, if known
-    kept, rules = [], []
+    unchanged, rules = [], []
     for number in sorted(AMD64.callee_saved):
         place = _place_in_frame(row, number, frame, state, lowest)
         if place is not None:
             rules.append((number, Rule(CFA, place.offset - frame.offset, deref=True)))
         elif state.value(number) == _value_at_return(row, number, frame):
-            kept.append(number)
+            unchanged.append(number)
         else:
             return None
     moved = cfa._replace(offset=cfa.offset - base.offset)
-    return row._replace(cfa=moved, registers=tuple(rules), kept=tuple(kept))
+    return row._replace(cfa=moved, registers=tuple(rules), kept=tuple(unchanged))
 
 
 def _place_in_frame(

@@ -20,7 +20,7 @@ from sfsample.unwind.steppers.code_analysis.flow import Flow, ReadBytes, State, 
 from sfsample.unwind.steppers.code_analysis.passed_rows import PassedRows
 
 _WORD = 8  # bytes
-_DIRECT_CALL = 5  # bytes of the longest call whose bytes say where it leads
+_DIRECT_CALL = 5  # bytes of the longest call with its target in its bytes
 _ENOUGH_INSTRUCTIONS = 300  # instructions that are followed if one return has been found
 _MAX_SEARCHED = 1500  # instructions without a return; no function of libc or libstdc++ has more
 _MAX_GENERATED = 500  # instructions; more would take 20 ms for each new pc, and hardly ever find a return
@@ -34,7 +34,7 @@ class CodeOfFile:
     def __init__(self, image: ElfImage) -> None:
         self._flow = Flow(lambda vaddr: _read(image, vaddr), stubs_without_return(image), self._is_start)
         self._image = image
-        self._known = PassedRows()
+        self._cache = PassedRows()
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -50,7 +50,7 @@ class CodeOfFile:
 
     def row_at(self, pc: int, *, exact: bool) -> UnwindRow | None:
         """Return the row at an instruction, or behind a call."""
-        row = row_to_return(self._flow, pc, self._known) if exact or self._may_be_returned_to(pc) else None
+        row = row_to_return(self._flow, pc, self._cache) if exact or self._may_be_returned_to(pc) else None
         start = self._start_before(pc if exact else pc - 1) if row is None else None
         return row if start is None else row_from_start(self._flow, start, pc, exact=exact)
 
@@ -65,20 +65,20 @@ class GeneratedCode:
 
     def __init__(self, code: ReadCode) -> None:
         self._read = lambda address: code(address, LONGEST)
-        self._known = PassedRows()
+        self._cache = PassedRows()
 
     def row_at(self, pc: int) -> UnwindRow | None:
         """Return the row at an instruction."""
         flow = Flow(self._read, max_instructions=_MAX_GENERATED)
-        return row_to_return(flow, pc, self._known, self._read)
+        return row_to_return(flow, pc, self._cache, self._read)
 
 
-def row_to_return(flow: Flow, pc: int, known: PassedRows, code: ReadBytes | None = None) -> UnwindRow | None:
+def row_to_return(flow: Flow, pc: int, cache: PassedRows, code: ReadBytes | None = None) -> UnwindRow | None:
     """Return the row at an instruction; None unless all returns agree about the CFA.
 
-    `code` reads generated code: its bytes show `known` that the code has changed.
+    `code` reads generated code: its bytes show `cache` that the code has changed.
     """
-    cached = known.row_at(pc, code(pc) if code else b"")
+    cached = cache.row_at(pc, code(pc) if code else b"")
     if cached is not None:
         return cached[0]
     rows: list[UnwindRow] = []
@@ -91,10 +91,10 @@ def row_to_return(flow: Flow, pc: int, known: PassedRows, code: ReadBytes | None
         if row is not None:
             rows.append(row)
     if not rows and code is not None:
-        known.keep_failure(passed)
+        cache.keep_failure(passed)
     if len({row.cfa for row in rows}) != 1:
         return None
-    known.keep(rows[0], passed)
+    cache.keep(rows[0], passed)
     return rows[0]
 
 
@@ -107,7 +107,7 @@ def row_from_start(flow: Flow, start: int, pc: int, *, exact: bool) -> UnwindRow
 
 
 def _at_return(state: State) -> UnwindRow | None:
-    """Return the row at the pc where the search began, given the state at a return."""
+    """Return the row at the start of a search, given the state at a return."""
     top = state.value(_SP)
     cfa = None if top is None else top.moved(_WORD)
     rule = None if cfa is None else _cfa_rule(cfa)
