@@ -10,7 +10,7 @@ from errno import EMFILE, ENFILE
 FIND_HELP = "it has ended, or never was; -n NAME finds a process by its name or command line"
 FILES_HELP = "allow more: ulimit -n 1024; LimitNOFILE= in a systemd unit, --ulimit nofile= in a container"
 
-NO_FILE_ERRNOS = (ENFILE, EMFILE)  # errors at the limit of open files: the system's, sfsample's
+NO_FILE_ERRNOS = (ENFILE, EMFILE)  # errno values: the limit of open files of the system, of sfsample
 
 
 class SfsampleError(Exception):

@@ -57,7 +57,7 @@ class CoreWords(NamedTuple):
     number: int  # word with the number of the system call; it is negative outside of one
     first_argument: int  # word with the first argument, as the thread made the system call
     thread: int  # word with the address of glibc's struct pthread
-    tid_at: int  # bytes from the begin of struct pthread to the tid
+    tid_at: int  # bytes from the start of struct pthread to the tid
 
 
 class RegisterLayout(NamedTuple):

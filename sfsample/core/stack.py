@@ -57,7 +57,7 @@ class Frame(NamedTuple):
         return self.pc if self.exact else self.pc - 1
 
 
-found_of = itemgetter(Frame._fields.index("found"))  # function that is faster than the attribute
+found_of = itemgetter(Frame._fields.index("found"))  # function: frame -> label; faster than the attribute
 
 
 def common_tail(frames: tuple[Frame, ...], others: tuple[Frame, ...]) -> int:

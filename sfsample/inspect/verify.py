@@ -169,7 +169,7 @@ class _SyntheticMemory:
 
 
 def _execute(row: UnwindRow, pc: int, arch: Arch) -> tuple[int, Registers] | StopReason:
-    """Return the CFA and the caller's sp, fp and pc, by a row over synthetic registers and memory."""
+    """Execute a row over synthetic registers and memory; return the CFA, and the caller's sp, fp and pc."""
     registers = {number: 0x7FFF_0000_0000 + number * 0x10_1008 for number in range(33)} | {arch.pc: pc}
     caller = apply_row(row, registers, _SyntheticMemory(arch.byteorder), arch)
     if isinstance(caller, StopReason):

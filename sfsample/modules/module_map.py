@@ -25,7 +25,7 @@ _PAGE_BYTES = 4096
 _MAX_UNMAPPED_MODULES = 256  # unmapped modules that are kept; each has a file open
 _MAX_PROBLEMS = 10_000
 _MAX_UNSTABLE_PATHS = 10_000
-_MAX_SEGMENT_GAP = 0x20000  # bytes; gaps between segments are shorter: two of the largest pages (64 KiB)
+_MAX_SEGMENT_GAP = 0x20000  # bytes; a gap between segments is less than two pages, of at most 64 KiB
 _MAX_CODE_PAGES = 256  # pages of generated code that are kept
 ReadMemory = Callable[[int, int], bytes | None]  # arguments: address, size; all bytes, or None
 ReadCode = Callable[[int, int], bytes]  # arguments: address, size; up to `size` bytes
@@ -68,7 +68,7 @@ class ModuleMap:
         self._problems: list[str] = []
 
     def allow_refresh(self) -> None:
-        """Allow the next unknown address to read the maps again; retry modules that could not be opened."""
+        """Let the maps be read again at the next unknown address; retry modules that could not be opened."""
         if self._to_retry:
             self._modules = {
                 mapping: module for mapping, module in self._modules.items() if mapping not in self._to_retry
@@ -236,7 +236,7 @@ class ModuleMap:
         page = self._code_pages.get(start)
         if page is None:
             page = self._read_memory(start, _PAGE_BYTES)
-            if page is None:  # no result to keep: the target may be changing the mapping at this moment
+            if page is None:  # page that is not kept: the target may be changing the mapping now
                 return b""
             if len(self._code_pages) >= _MAX_CODE_PAGES:
                 self._code_pages.clear()

@@ -18,7 +18,7 @@ from sfsample.python.saved import SavedPython
 from sfsample.saved_stacks.format import save, to_json
 
 MAX_FILES = 100
-_NOT_SAVED = (StopReason.OUTERMOST, StopReason.MAX_FRAMES)  # reasons of stacks that lack nothing
+_NOT_SAVED = (StopReason.OUTERMOST, StopReason.MAX_FRAMES)  # stop reasons of stacks that lack nothing
 
 
 class BadStackStore:
@@ -52,7 +52,7 @@ class BadStackStore:
         self._seen.add(key)
         path = os.path.join(self.directory, f"{stack.stop_reason}-{key}.json")
         if os.path.lexists(path):
-            return  # case of a file of an earlier recording
+            return  # file of an earlier recording
         text = to_json(save(process, snapshot, stack, modules)._replace(python=python()))
         try:
             with whole_file(path, 0o600) as file:

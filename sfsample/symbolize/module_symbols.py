@@ -103,7 +103,7 @@ class ModuleSymbols:
 
     @cached_property
     def _function_starts(self) -> list[int]:
-        from sfsample.formats.machine_code.functions import find_function_starts  # rarely needed
+        from sfsample.formats.machine_code.functions import find_function_starts  # rare case
 
         return find_function_starts(self._image)
 

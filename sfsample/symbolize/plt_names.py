@@ -23,7 +23,7 @@ _MAX_SECTION_BYTES = 1 << 20  # bytes of a section of stubs; the largest known h
 _MAX_STUB_BYTES = 16  # bytes of a stub, up to its jump
 _STEP = {_EM_S390: 2, _EM_X86_64: 8, _EM_AARCH64: 4}  # bytes; stubs begin at multiples of it
 _PUSH = re.compile(rb"\xf3\x0f\x1e\xfa\x68(....)", re.DOTALL)  # x86-64: endbr64; push $number
-# AArch64: stp x2, x3, [sp, #-16]!, the begin of the code after the stubs that resolves TLS
+# AArch64: stp x2, x3, [sp, #-16]!, which begins the code after the stubs (it resolves TLS)
 _TLSDESC = b"\xe2\x0f\xbf\xa9"
 
 Resolve = Callable[[int], str | None]  # function: vaddr -> name of the function there

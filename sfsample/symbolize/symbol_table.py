@@ -123,7 +123,7 @@ class SymbolTable:
         records, edges = self._guessed, self._edges
         position = bisect_right(records.starts, vaddr) - 1
         if position < 0 or bisect_right(edges, records.starts[position]) != bisect_right(edges, vaddr):
-            return None  # case of no symbol before it in its executable section
+            return None  # no symbol precedes `vaddr` in its executable section
         first = records.first_alias(position)
         best = self._best_alias(records.rows[first : min(position + 1, first + _MAX_TRIED)], vaddr)
         return best if best and (best.size or not self._function_begins_between(best.start, vaddr)) else None

@@ -60,9 +60,9 @@ def range_without(markers: Iterable[bytes], frame: Frame, module: Module) -> PcR
 def _is_in_group(frame: Frame, module: Module, match: re.Match[bytes], first: int) -> bool:
     """Return True if the frame's pc lies in the group `here` of a match in code that starts at `first`.
 
-    A return address may be the end of the group, which follows a call then.  A return address at the begin of
+    A return address may be the end of the group, which follows a call then.  A return address at the start of
     the group usually belongs to the function before, whose last instruction calls.  It belongs to the group
-    only if no call precedes it: then other code has stored it as a return address.
+    only if no call precedes it: other code has stored it as a return address.
     """
     pc, begin, end = frame.pc, first + match.start("here"), first + match.end("here")
     if frame.exact:

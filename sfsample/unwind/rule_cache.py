@@ -132,7 +132,7 @@ class RuleCache:
                     break
             else:
                 cfa = sp + offset
-            at = cfa - base  # bytes from the begin of the copy; only at + fp_at may be negative (below sp)
+            at = cfa - base  # bytes from the start of the copy; only at + fp_at may be negative (below sp)
             try:
                 ra = view[at + ra_at >> 3]
                 row = rows.get(ra)

@@ -142,7 +142,7 @@ class Dynamic:
         stated = table[: min(size, len(table)) // _RELA_SIZE * _RELA_SIZE]
         records = self._first(stated, _MAX_RELOCATIONS, _RELA_SIZE)
         for slot, info, addend in Struct(self._order + "QQq").iter_unpack(records):
-            checkpoint()  # needed, as a table may have 100,000 entries
+            checkpoint()
             if without_symbol or info >> 32:
                 yield Relocation(slot, info & 0xFFFFFFFF, info >> 32, addend)
 

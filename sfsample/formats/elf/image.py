@@ -316,7 +316,7 @@ class ElfImage:
 class Note(NamedTuple):
     """A note of a PT_NOTE segment."""
 
-    offset: int  # bytes from the begin of the segment
+    offset: int  # bytes from the start of the segment
     owner: bytes  # name of the owner, who defines the types
     type: int
     desc: memoryview

@@ -92,7 +92,7 @@ class _Decoder:
         if i.is_invalid:
             return None
         flow, end = self._iced.FlowControl, i.next_ip
-        if i.flow_control == self._next and i.mnemonic != self._halt:  # case of nearly all instructions
+        if i.flow_control == self._next and i.mnemonic != self._halt:  # nearly all instructions
             return Instruction(end, tuple(self._steps(i)))
         match i.flow_control:
             case flow.RETURN:

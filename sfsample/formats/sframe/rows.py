@@ -182,7 +182,7 @@ def _saved_rule(table: "SFrameTable", word: int) -> Rule | None:
     """Return the rule of an RA or FP word: a stack slot at CFA + word or, on s390x, a register."""
     if table.abi.registers_in_words:
         if word == 0:
-            return None  # the register is not saved; an RA word 0 stands before an FP word
+            return None  # register that is not saved; an RA word is 0 if only the FP is saved
         if word & 1:
             if table.version > 2 or not 0 <= word >> 1 <= 31:
                 raise ValueError(f"register-encoded word {word:#x}")

@@ -178,7 +178,7 @@ class SFrameTable:
             self.pcrel = self._is_field_relative_without_flag()
 
     def _is_field_relative_without_flag(self) -> bool:
-        """Guess from the code ranges, as linkers that concatenate (mold, lld, gold) leave out the flag."""
+        """Guess the base of start fields from the code ranges: mold, lld and gold leave out the flag."""
         executable = self.executable
         if not executable or not self.num_fdes:
             return False

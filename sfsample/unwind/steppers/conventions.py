@@ -34,7 +34,7 @@ class NullCallStepper:
     found = Found.NULL_CALL
 
     def __init__(self, is_code: IsCode = lambda address: address >= _PAGE) -> None:
-        self._is_code = is_code  # test of an address; by default, only the page at address 0 has no code
+        self._is_code = is_code  # test of an address; default: Linux maps no page at address 0
 
     def mapped(self, is_code: IsCode) -> "NullCallStepper":
         """Return the stepper for one process; `is_code` is the test of its addresses."""

@@ -118,7 +118,7 @@ class Flow:
     """The code of one module, or the generated code of one process.
 
     `is_start` returns True for an address at which a function begins, `never_returns` for a function that
-    does not return.  `max_instructions` are followed for one answer.
+    does not return.  `max_instructions` limits the instructions followed for one answer.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Flow:
             if instruction.jump is not None:
                 near.append((instruction.jump, state))
             if instruction.falls_through and (called or instruction.calls) and self._is_start(end):
-                continue  # begin of the next function: the call before it does not return
+                continue  # start of the next function: the call before it does not return
             if instruction.calls:
                 behind_calls.append((instruction.target, end, state))
             elif instruction.falls_through:
