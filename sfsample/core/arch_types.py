@@ -19,7 +19,7 @@ class SignalFrame(NamedTuple):
     call: int  # bytes of the calling instruction, which ends the trampoline
     saved: tuple[tuple[int, int], ...]  # (DWARF number, offset) of every register of the interrupted code
     mark: bytes  # fixed bytes inside the frame, or b""
-    mark_to_sp: int  # place of the interrupted sp = place that the search found + mark_to_sp
+    mark_to_sp: int  # address of the saved sp = address that the search found + mark_to_sp
 
 
 class Arch(NamedTuple):

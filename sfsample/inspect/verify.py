@@ -28,8 +28,8 @@ from sfsample.unwind.steppers.sframe import to_row as row_of_sframe
 
 _PROGRAM_BYTES = 512  # bytes of call frame instructions; a longer program is executed again for each place
 _LEAST_SIZE = 50_000_000  # bytes; a smaller file may take as much work as a file of this size
-_BYTES_PER_ROW = 25  # bytes of the file for each row; a row of SFrame has at least 3 in its section
-_BYTES_PER_INTERVAL = 100  # bytes of the file for each interval
+_BYTES_PER_ROW = 25  # bytes of the file for each row that is read; a row itself has at least 3
+_BYTES_PER_INTERVAL = 100  # bytes of the file for each interval that is compared
 _MAX_TABLE_SHARE = 4  # least ratio of the size of the file to that of an unwind table
 _MIX = 0x9E3779B97F4A7C15  # odd multiplier (2**64 / golden ratio), which spreads addresses over 64-bit words
 

@@ -35,7 +35,7 @@ def parse_maps(text: str) -> tuple[Mapping, ...]:
 
 
 class MapsParser:
-    """Parses the maps of one process repeatedly, but only lines that it has not seen the last time.
+    """Parses the maps of one process repeatedly, but only the lines that are new.
 
     If no line has changed, the result is the same tuple object.
     """

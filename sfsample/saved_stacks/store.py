@@ -18,7 +18,7 @@ from sfsample.python.saved import SavedPython
 from sfsample.saved_stacks.format import save, to_json
 
 MAX_FILES = 100
-_NOT_SAVED = (StopReason.OUTERMOST, StopReason.MAX_FRAMES)  # stop reasons of stacks that lack nothing
+_NOT_SAVED = (StopReason.OUTERMOST, StopReason.MAX_FRAMES)  # whole stacks; stacks as long as the user allows
 
 
 class BadStackStore:

@@ -40,7 +40,7 @@ class UnwindRow(NamedTuple):
     ra: Rule | None  # caller's pc = value; None: the ABI or the table says that there is no caller
     registers: tuple[tuple[int, Rule], ...] = ()  # (register, rule): caller's register = value
     kept: tuple[int, ...] = ()  # caller's register = this frame's, which the function has not changed
-    signal: bool = False  # True: a signal interrupted the caller, so its pc is no return address, but exact
+    signal: bool = False  # True: a signal interrupted the caller, so its pc is exact
     guess: Guess | bool = Guess.NO  # kind of guess, or no guess
     mangled: bool = False  # True: caller's pc = value & arch.ra_mask (a signed return address: AArch64 PAC)
     sp_known: bool = True  # True: caller's sp = cfa + arch.sp_adjust; False: cfa is only a lower bound of it
@@ -98,8 +98,8 @@ def with_popped_words(
 
     A popped word lies below sp, and a copy that begins at sp (perf_event_open(2)) lacks it.  The table may
     refer to the word until the return.  Its value is still in the register if no instruction from the pc to
-    the return changes the register (`code_row.kept`).  Otherwise the word may be another one: code may save a
-    register below sp, in the red zone, and then change it.
+    the return changes the register (`code_row.kept`).  Otherwise the register may differ from the word: code
+    may save a register below sp, in the red zone, and then change it.
     """
     caller, by_code = (apply_row(row, registers, memory, arch) for row in (table_row, code_row))
     if isinstance(caller, StopReason) or isinstance(by_code, StopReason) or caller.cfa != by_code.cfa:

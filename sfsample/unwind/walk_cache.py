@@ -32,7 +32,7 @@ class CachedWalk(NamedTuple):
 
     found: str  # label of the first frame
     fp: int | None  # fp that the first frame must have; None: any
-    unpack: Callable[[memoryview, int], tuple[int, ...]]  # function that reads the words, from sp's offset on
+    unpack: Callable[[memoryview, int], tuple[int, ...]]  # function: copy, offset of sp -> words
     words: tuple[int, ...]  # values of the words when the walk was cached
     readers: tuple[int, ...]  # index of the first frame that depends on the word, for each word
     frames: tuple[Frame, ...]

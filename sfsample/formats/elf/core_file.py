@@ -21,7 +21,7 @@ AT_PHNUM, AT_ENTRY, AT_SYSINFO_EHDR = 5, 9, 33
 _SIGNAL, _PID, _REGISTERS = 12, 32, 112  # offsets in elf_prstatus: pr_cursig, pr_pid, pr_reg
 _PSINFO_PID, _FNAME, _PSARGS = 24, (40, 56), (56, 136)  # offsets in elf_prpsinfo: pr_pid, pr_fname, pr_psargs
 LEAST_SIZE = 50_000_000  # bytes; a smaller core file may take as much memory as one of this size
-_BYTES_PER_NOTE = 200  # least bytes of the file for a note; a thread has ten notes, and stack besides
+_BYTES_PER_NOTE = 200  # bytes of the file for each note that is read; real files have more
 _MAX_FILES = 500_000  # entries of NT_FILE
 _MAX_AUXV_BYTES = 4096  # bytes; the kernel writes less than 1024
 

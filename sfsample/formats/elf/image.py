@@ -317,7 +317,7 @@ class Note(NamedTuple):
     """A note of a PT_NOTE segment."""
 
     offset: int  # bytes from the start of the segment
-    owner: bytes  # name of the owner, who defines the types
+    owner: bytes  # name of the owner, which defines the types
     type: int
     desc: memoryview
 

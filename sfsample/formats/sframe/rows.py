@@ -236,7 +236,7 @@ def repair(
         return None
     shape = tuple((row.start, row.cfa) for row in rows)
     if fde.masked and len(rows) == 1 and rows[0].cfa == _SP_16:
-        # ld 2.44 to 2.47.50.  No right slot has a single row of sp+16, so the section's name is not needed.
+        # ld 2.44 to 2.47.50.  A right slot never has a single row of sp+16, so this is proof.
         what = f".plt.got at {fde.start:#x} says sp+16, repaired to sp+8"
         return _with_cfa_sp8(rows), what + " (known bug of ld)"
     if table.version > 1:

@@ -102,7 +102,7 @@ class State:
             return None  # pointer in memory to a pointer in memory, which no frame has
         saved = self.saved(register)
         if saved is not None and saved.base != place.base:
-            return None  # word saved relative to another base, which may be the same place
+            return None  # register saved relative to another base, perhaps at this very place
         return self._words[place] if place in self._words else Value(place)
 
 
@@ -145,7 +145,7 @@ class Flow:
         return self._instructions[address]
 
     def visits(self, start: int) -> Iterator[Visit]:
-        """Yield the instructions that code may reach from `start`, in the order of the calls before them.
+        """Yield the instructions that code may reach from `start`; those behind fewer calls come first.
 
         An instruction is yielded once for each stack pointer with which it is reached.
         """

@@ -2,8 +2,8 @@
 
 A search from an instruction to the returns of its function passes hundreds of other instructions.  Threads
 stop at many instructions of few functions, for example in compiled loops.  From a passed instruction the same
-returns are reached, so its row follows from the row of the search.  A search that found no return is cached
-too: one from the next instruction would find none.
+returns are reached, so its row follows from the row of the search.  A failed search of generated code is
+cached too: from the next instruction it would fail as well.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class PassedRows:
     def keep(self, row: UnwindRow, passed: Sequence[tuple[Visit, bytes]]) -> None:
         """Add the row of a search for the instructions that it has passed.
 
-        A row that lacks a callee-saved register is not added: from a later instruction it may be known.
+        A row that lacks a callee-saved register is not added: a search from a later instruction may know it.
         """
         if len(row.kept) + len(row.registers) < len(AMD64.callee_saved):
             return
