@@ -5,6 +5,7 @@ midst of an import, and could only print a traceback.  `sfsample.cli` installs t
 runs.  Where memory is too short for an import, Python raises many kinds of exceptions.
 """
 
+import os
 import signal
 import sys
 
@@ -24,5 +25,20 @@ def main() -> int:
                  "  allow more memory (ulimit -v), or install sfsample again")  # fmt: skip
 
 
+def _import_from_trusted_directories() -> None:
+    """Import modules later, too, from Python's directories, then this package's: not from the current one.
+
+    `python -m` would look there first.  Started by its path (cli/own_program.py), this runs its own package.
+    """
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the current directory, or that of this file
+    sys.path[:] = [own, *filter(os.path.isabs, sys.path)]
+    import sfsample  # noqa: F401 - its modules are found beside it from now on
+
+    sys.path.append(sys.path.pop(0))
+
+
 if __name__ == "__main__":
+    _import_from_trusted_directories()
     sys.exit(main())

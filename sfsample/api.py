@@ -107,7 +107,7 @@ def symbolizer(profile: Profile, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS)
 def named(profile: Profile, namer: Symbolizer | None = None) -> Report:
     """Return a profile with the names of its places: all that can be known without the process."""
     report = name_profile(profile, namer or symbolizer(profile))
-    return report._replace(stats={**(report.stats or {}), "recorder": f"sfsample {__version__}"})
+    return report._replace(stats=report.stats.having(recorder=f"sfsample {__version__}"))
 
 
 def folded(profile: Profile, *, threads: bool = False, namer: Symbolizer | None = None) -> str:

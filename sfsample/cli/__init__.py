@@ -14,7 +14,7 @@ from errno import ENOMEM
 from importlib import import_module
 from types import ModuleType
 
-from sfsample.cli.terminal import Messages, printable, say, silence
+from sfsample.cli.terminal import Messages, printable, say
 from sfsample.errors import FILES_HELP, NO_FILE_ERRNOS, NotPermitted, SfsampleError, UsageError
 
 _OUT_OF_MEMORY = ("out of memory", "allow more: ulimit -v; a smaller --stack-bytes needs less")
@@ -24,9 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     words = sys.argv[1:] if argv is None else argv
     try:
-        code = _run(words)
-        if sys.stdout is not None:  # None: the caller closed it
-            sys.stdout.flush()
+        return _run(words)
     except SfsampleError as failure:
         say(failure, *_help_lines(failure, words))
         return failure.exit_code
@@ -40,7 +38,6 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as failure:
         _print_os_error(failure)
         return 1
-    return code
 
 
 def _help_lines(failure: SfsampleError, words: list[str]) -> list[str]:
@@ -48,11 +45,11 @@ def _help_lines(failure: SfsampleError, words: list[str]) -> list[str]:
 
     sudo(8) has a PATH of its own, so the program is named by its whole path.
     """
+    from sfsample.cli.own_program import own_program  # most runs need none
+
     path = os.path.abspath(sys.argv[0])
-    program = [path] if os.path.basename(path) == "sfsample" else [sys.executable, "-m", "sfsample"]
-    lines = [
-        line.replace("sudo sfsample ...", f"sudo {shlex.join([*program, *words])}") for line in failure.help
-    ]
+    command = [path, *words] if os.path.basename(path) == "sfsample" else own_program(*words)
+    lines = [line.replace("sudo sfsample ...", f"sudo {shlex.join(command)}") for line in failure.help]
     if isinstance(failure, NotPermitted) and failure.pid and "doctor" not in words:
         lines.append(f"sfsample doctor {failure.pid} shows everything that may refuse it")
     return lines
@@ -65,10 +62,13 @@ def _print_os_error(failure: OSError) -> None:
         say("no files left to open", FILES_HELP)
     elif failure.filename is not None:
         say(f"{failure.strerror}: {failure.filename}")
-    else:  # stdout failed in --help or --version; the commands report a failed write themselves
-        silence(sys.stdout)
-        if not isinstance(failure, BrokenPipeError):
-            say(f"cannot write: standard output: {failure.strerror}")
+    elif not isinstance(failure, BrokenPipeError):  # the reader of stdout has ended
+        from traceback import extract_tb  # few runs fail so
+
+        at = extract_tb(failure.__traceback__)[-1]
+        where = f"{at.name} ({os.path.basename(at.filename)})"
+        say(f"the kernel refuses a system call: {failure.strerror}: in {where}",
+            "a seccomp filter or a security module may forbid it; sfsample doctor shows more")  # fmt: skip
 
 
 def _run(argv: list[str]) -> int:

@@ -13,10 +13,14 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from sfsample.cli.own_program import own_program
 from sfsample.cli.trouble import say_at
+from sfsample.core.filesystem import read_regular
+from sfsample.core.foreign import total
 from sfsample.errors import SfsampleError, UsageError
 
-_MAX_BYTES = 1 << 20
+_MAX_BYTES = 1 << 16
+_MAX_DOTS = 1000  # in the file: tomllib takes time and memory for the square of the dots in a key
 _HELP = "the keys are the long flags of `sfsample watch --help`, without the dashes"
 
 
@@ -39,18 +43,27 @@ def words_of(path: str, takes_value: Mapping[str, bool]) -> list[str]:
 
 def _words(path: str, flag: str, value: object, takes_value: Mapping[str, bool]) -> Iterator[str]:
     """Yield the words of one key: a list repeats the flag, a table does so with KEY=VALUE."""
-    values = [f"{key}={text}" for key, text in value.items()] if isinstance(value, dict) else value
+    pairs = ((key, _text(each)) for key, each in value.items()) if isinstance(value, dict) else ()
+    values = [text and f"{key}={text}" for key, text in pairs] if isinstance(value, dict) else value
     for each in values if isinstance(values, list) else [values]:
         if isinstance(each, bool) and not takes_value[flag]:
             if each:
                 yield flag
             elif f"--no-{flag[2:]}" in takes_value:
                 yield f"--no-{flag[2:]}"
-        elif isinstance(each, str | int | float) and not isinstance(each, bool) and takes_value[flag]:
-            yield f"{flag}={each}"
+        elif takes_value[flag] and (text := _text(each)) is not None:
+            yield f"{flag}={text}"
         else:
             wanted = "a text or a number" if takes_value[flag] else "true or false"
-            raise UsageError(f"{path}: {flag[2:]}: not {wanted}: {each}", _HELP)
+            raise UsageError(f"{path}: {flag[2:]}: not {wanted}: {total(str)(each)}", _HELP)
+
+
+@total
+def _text(value: object) -> str:
+    """Return a text or a number as a word of the command line; None: it cannot be one."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or "\0" in str(value):
+        raise TypeError
+    return str(value)
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -58,18 +71,18 @@ def _read(path: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        with open(path, "rb") as file:
-            data = file.read(_MAX_BYTES + 1)
+        data = read_regular(path, _MAX_BYTES, streams=True)
     except OSError as failure:
         raise SfsampleError(
             f"cannot read: {path}: {failure.strerror}", "--config names a TOML file"
         ) from None
-    if len(data) > _MAX_BYTES:
-        raise SfsampleError(f"cannot read: {path}: larger than {_MAX_BYTES >> 20} MiB", _HELP)
+    if data.count(b".") > _MAX_DOTS:
+        raise UsageError(f"{path}: more than {_MAX_DOTS} dots", _HELP)
     try:
         return tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as failure:
-        raise SfsampleError(f"cannot read: {path}: not TOML: {failure}", _HELP) from None
+    except (ValueError, RecursionError) as failure:  # a mere ValueError is that of int()
+        why = "a number that is too long" if type(failure) is ValueError else failure
+        raise UsageError(f"{path}: not TOML: {why}", _HELP) from None
 
 
 def execute_anew() -> None:
@@ -84,4 +97,5 @@ def execute_anew() -> None:
     say_at("the configuration is read again")
     for number in (signal.SIGHUP, signal.SIGUSR1):  # the program that begins is not ready for them
         signal.signal(number, signal.SIG_IGN)
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell is needed
+    program = own_program(*sys.argv[1:])
+    os.execv(program[0], program)  # noqa: S606 - no shell is needed

@@ -174,7 +174,9 @@ def history_flags(parser: ArgumentParser) -> None:
     add("action", choices=values.HISTORY_ACTIONS, help="what to do")
     add("--history", metavar="DIR", help="the directory (default: sfsample/history in XDG_STATE_HOME)")
     choose = parser.add_argument_group("which slices (times: now, -2h, 14:00, 'yesterday 14:00', ISO 8601)")
-    choose.add_argument("--service", type=values.name_as_kept, metavar="NAME", help="of this service")
+    choose.add_argument(
+        "--service", type=values.name_as_kept, metavar="NAME", help="of this service, OWNER/NAME or NAME"
+    )
     choose.add_argument("--at", type=when.when, metavar="WHEN", help="from this time on")
     choose.add_argument("--for", type=values.seconds, dest="length", metavar="TIME",
                         help="with --at: so long (default: 1h)")  # fmt: skip

@@ -17,6 +17,7 @@ from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import printable_lines, say
 from sfsample.cli.when import history_directory
 from sfsample.cli.written import open_result, say_written
+from sfsample.core.foreign import utc
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Gap, Selection, SliceFacts
 from sfsample.history.ordinary import ordinary_pairs
@@ -52,14 +53,21 @@ def run(arguments: Namespace) -> int:
     return code
 
 
-def _selection(arguments: Namespace) -> Selection:
-    """Return what the flags select."""
+def _selection(history: History, arguments: Namespace) -> Selection:
+    """Return what the flags select; the owner of a service may be left out if there is only one."""
     begin_s, end_s = arguments.since or 0.0, inf
     if arguments.at is not None:
         length_s = arguments.length or _DIFF_S
         begin_s = time.time() - length_s if arguments.at == inf else arguments.at
         end_s = begin_s + length_s
-    return Selection(arguments.service, begin_s, end_s, dict(arguments.label or ()))
+    selection = Selection(arguments.service, begin_s, end_s, dict(arguments.label or ()))
+    if selection.service is None or history.slices(selection):
+        return selection
+    there = {facts.service for facts in history.slices(selection._replace(service=None))}
+    found = sorted(service for service in there if service.partition("/")[2] == selection.service)
+    if len(found) > 1:
+        raise SfsampleError(f"several owners have it: {', '.join(found)}", "use --service OWNER/NAME")
+    return selection._replace(service=found[0]) if found else selection
 
 
 def _chosen(history: History, selection: Selection, *, one_service: bool = True) -> list[SliceFacts]:
@@ -113,18 +121,18 @@ def _answer(selection: Selection, slices: list[SliceFacts], report: Report) -> R
         raise SfsampleError(f"no slice can be read: {_slices(len(slices))} of {slices[0].service}",
                             "sfsample history check shows what is wrong")  # fmt: skip
     missing = _missing(selection, slices, report)
-    return report._replace(stats={**(report.stats or {}), "missing": missing}) if missing else report
+    return report._replace(stats=report.stats.having(missing=missing)) if missing else report
 
 
 def _said_missing(report: Report) -> list[str]:
-    return [*(report.stats or {}).get("missing", ())]
+    return report.stats.texts("missing")
 
 
 def _selected(selection: Selection) -> str:
-    end = "now" if selection.end_s == inf else _time(selection.end_s)
+    end = "now" if selection.end_s == inf else utc(selection.end_s)
     parts = [
         selection.service and f"--service {selection.service}",
-        f"{_time(selection.begin_s)} to {end} UTC" if selection.begin_s else "",
+        f"{utc(selection.begin_s)} to {end} UTC" if selection.begin_s else "",
         *(f"--label {key}={value}" for key, value in selection.labels.items()),
         selection.build_id and f"build-id {selection.build_id}",
     ]
@@ -142,7 +150,7 @@ def _contents(history: History, wanted: str | None = None) -> Iterator[str]:
     for service in filter(None, shown):
         found = slices[service]
         last = max(facts.end_s for facts in found)
-        yield f"there is {service}: {_slices(len(found))}, {_time(found[0].begin_s)} to {_time(last)} UTC"
+        yield f"there is {service}: {_slices(len(found))}, {utc(found[0].begin_s)} to {utc(last)} UTC"
     if wanted not in slices and len(slices) > len(shown):
         yield f"and {len(slices) - len(shown)} more services: sfsample history list shows them"
 
@@ -151,7 +159,7 @@ def _contents(history: History, wanted: str | None = None) -> Iterator[str]:
 
 
 def _list(history: History, arguments: Namespace) -> int:
-    output, selection = Output(arguments.output), _selection(arguments)
+    output, selection = Output(arguments.output), _selection(history, arguments)
     slices, gaps = history.slices(selection), history.gaps(selection)
     if arguments.format == "json":
         document = {"schema": "sfsample.history/1", "slices": [*map(_slice_json, slices)],
@@ -183,7 +191,7 @@ def _table(slices: list[SliceFacts], gaps: list[Gap]) -> Iterator[str]:
     width = max(len(each.service) for each in rows)
     yield f"{'begin (UTC)':19}  {'seconds':>7}  {'service':{width}}  samples   cpu s  covered  tier"
     for row in rows:
-        begin = f"{_time(row.begin_s)}  {row.end_s - row.begin_s:7.0f}  {row.service:{width}}"
+        begin = f"{utc(row.begin_s)}  {row.end_s - row.begin_s:7.0f}  {row.service:{width}}"
         yield f"{begin}  gap: {row.why}" if isinstance(row, Gap) else f"{begin}  {_columns(row)}"
 
 
@@ -202,7 +210,7 @@ def _cut(value: str) -> str:
 def _show(history: History, arguments: Namespace) -> int:
     if arguments.format == "html":
         return _export(history, arguments)
-    output, selection = Output(arguments.output), _selection(arguments)
+    output, selection = Output(arguments.output), _selection(history, arguments)
     slices, gaps = _chosen(history, selection), history.gaps(selection)
     report = _answer(selection, slices, history.report(selection))
     lines = _summary(slices, gaps, report, verbose=arguments.verbose)
@@ -212,12 +220,12 @@ def _show(history: History, arguments: Namespace) -> int:
 
 def _summary(slices: list[SliceFacts], gaps: list[Gap], report: Report, *, verbose: bool) -> Iterator[str]:
     last = max(facts.end_s for facts in slices)
-    yield f"{slices[0].service}: {_slices(len(slices))}, {_time(slices[0].begin_s)} to {_time(last)} UTC"
+    yield f"{slices[0].service}: {_slices(len(slices))}, {utc(slices[0].begin_s)} to {utc(last)} UTC"
     yield ", ".join(amounts(report))
     builds = [*dict.fromkeys(facts.build_id for facts in slices if facts.build_id)]
     yield from (f"build-id {build}" for build in builds)
     yield from (f"lost: {loss}" for loss in losses(report))
-    yield from (f"gap: {_time(gap.begin_s)} to {_time(gap.end_s)} UTC: {gap.why}" for gap in gaps)
+    yield from (f"gap: {utc(gap.begin_s)} to {utc(gap.end_s)} UTC: {gap.why}" for gap in gaps)
     weight, what = (CPU, "CPU time") if report.total(CPU) else (SAMPLES, "samples")
     rows = zip(report.stacks, report.column(weight), strict=True)
     stacks = tuple(stack._replace(weights=(number,)) for stack, number in rows)
@@ -236,12 +244,12 @@ def _functions(counts: Counter[str], total: int, *, verbose: bool) -> Iterator[s
 
 
 def _export(history: History, arguments: Namespace) -> int:
-    output, selection = Output(arguments.output), _selection(arguments)
+    output, selection = Output(arguments.output), _selection(history, arguments)
     chosen = _chosen(history, selection)
     write: Callable[..., bytes] = FORMATS[arguments.format].write
     if arguments.format == "html":
-        report, slices = history.time_line(selection)
-        write = partial(html.write, time_line=slices)
+        report, slices = history.time_slices(selection)
+        write = partial(html.write, time_slices=slices)
     else:
         report = history.report(selection)
     report = _answer(selection, chosen, report)
@@ -276,7 +284,7 @@ def _diff(history: History, arguments: Namespace) -> int:
         kept += [report] if at < len(chosen) and arguments.format == "html" else []
     of = dict(zip(spans, sides[2:], strict=True))
     gaps = [gap for selection in compared for gap in history.gaps(selection)]
-    missing += [f"no slices {_time(gap.begin_s)} to {_time(gap.end_s)} UTC: {gap.why}" for gap in gaps]
+    missing += [f"no slices {utc(gap.begin_s)} to {utc(gap.end_s)} UTC: {gap.why}" for gap in gaps]
     warnings = (*missing, *_differing([*before, *after]))
     ordinary = Ordinary(tuple((of[one], of[two]) for one, two in pairs), what, warnings)
     return write_difference(arguments, output, sides[:2], kept, ordinary)
@@ -286,14 +294,14 @@ def _compared(history: History, arguments: Namespace) -> tuple[Selection, Select
     """Return which slices are compared."""
     length_s = arguments.length or _DIFF_S
     if arguments.deploy is not None:
-        slices = _chosen(history, Selection(arguments.service, labels=dict(arguments.label or ())))
+        slices = _chosen(history, _selection(history, arguments))
         return _deploy(slices, arguments, length_s)
-    before = _selection(arguments)
+    before = _selection(history, arguments)
     if isinstance(arguments.other, str):
         build = before._replace(begin_s=0.0, end_s=inf, build_id=arguments.other)
         begin_s = _chosen(history, build)[0].begin_s
         return before, build._replace(begin_s=begin_s, end_s=begin_s + length_s)
-    return before, _selection(Namespace(**{**vars(arguments), "at": arguments.other}))
+    return before, _selection(history, Namespace(**{**vars(arguments), "at": arguments.other}))
 
 
 def _deploy(slices: list[SliceFacts], arguments: Namespace, length_s: float) -> tuple[Selection, Selection]:
@@ -310,7 +318,7 @@ def _deploy(slices: list[SliceFacts], arguments: Namespace, length_s: float) -> 
         raise SfsampleError(f"no change of the build-id{what}: {slices[0].service}",
                             f"its builds: {builds}; or compare two times, with --at and --with")  # fmt: skip
     old, new = changes[-1]
-    say(f"deployed {_time(new.begin_s)} UTC: build-id {old.build_id} -> {new.build_id}")
+    say(f"deployed {utc(new.begin_s)} UTC: build-id {old.build_id} -> {new.build_id}")
     labels = dict(arguments.label or ())
     return (
         Selection(old.service, old.end_s - length_s, old.end_s, labels, old.build_id or ""),
@@ -354,7 +362,7 @@ def _push(history: History, arguments: Namespace) -> int:
     from sfsample.cli.push.command import push  # http.client takes long to import
 
     if arguments.service is not None:
-        _chosen(history, Selection(arguments.service))
+        arguments.service = _chosen(history, _selection(history, arguments))[0].service
     return push(history, arguments)
 
 
@@ -366,7 +374,3 @@ _ACTIONS: dict[str, Callable[[History, Namespace], int]] = {
 
 def _slices(number: int) -> str:
     return f"{number:,} slice{'' if number == 1 else 's'}"
-
-
-def _time(time_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(min(time_s, 1e11)))

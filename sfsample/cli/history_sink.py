@@ -5,19 +5,20 @@ To merge a day of slices takes seconds, in which the watch could take no sample.
 
 import os
 import subprocess
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
+from shlex import quote
 
+from sfsample.cli.own_program import start_child
 from sfsample.cli.sinks import Metrics, Sink
-from sfsample.cli.trouble import say_at
+from sfsample.cli.trouble import Trouble, say_at
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.history.paths import DAY_S, file_names
+from sfsample.history.retention import size_of
 from sfsample.history.store import History
-from sfsample.history.tiers import size_of
 
 _TIDY_INTERVAL_S = 3600.0
 _NICE = 19
@@ -40,6 +41,7 @@ class HistorySink(Sink):
         self._history: History | None = None
         self._tidy: subprocess.Popen[bytes] | None = None
         self._tidy_due_s = time.monotonic()
+        self._unstarted = Trouble("the history is not tidied until then")
 
     def prepare(self) -> None:
         """Open the history."""
@@ -64,7 +66,7 @@ class HistorySink(Sink):
         if not kept and failures:
             raise failures[0]
         self._say_once(failures, "the other services are kept; this is said once")
-        check = f"sfsample history check --history {self._directory} shows what is wrong"
+        check = f"sfsample history check --history {quote(self._directory)} shows what is wrong"
         self._say_once([SfsampleError(problem) for problem in history.problems], check)
         return f"history of {', '.join(kept) if len(kept) <= _MAX_SHOWN else f'{len(kept)} services'}"
 
@@ -121,11 +123,9 @@ class HistorySink(Sink):
         """Start `sfsample history prune`, unless the last one still runs."""
         if time.monotonic() < self._tidy_due_s or (self._tidy is not None and self._tidy.poll() is None):
             return
-        self._tidy_due_s = time.monotonic() + _TIDY_INTERVAL_S
-        words = ["-m", "sfsample", "history", "prune", "--history", self._directory, *self._keep]
-        self._tidy = subprocess.Popen(
-            [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        with suppress(OSError):  # it has ended
-            os.setpriority(os.PRIO_PROCESS, self._tidy.pid, _NICE)
+        words = ["history", "prune", "--history", self._directory, *self._keep]
+        self._tidy = start_child(words, self._unstarted, stderr=subprocess.DEVNULL)
+        if self._tidy is not None:
+            self._tidy_due_s = time.monotonic() + _TIDY_INTERVAL_S
+            with suppress(OSError):  # it has ended
+                os.setpriority(os.PRIO_PROCESS, self._tidy.pid, _NICE)

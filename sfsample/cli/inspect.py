@@ -4,16 +4,14 @@ A file that cannot be read is an error.  A module of a process that cannot be re
 and the other modules are shown.
 """
 
-import os
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing
-from mmap import ACCESS_READ, mmap
 
 from sfsample.cli.output_file import Output
 from sfsample.cli.targets import target_pids
 from sfsample.cli.terminal import printable_lines, say
-from sfsample.core.filesystem import open_regular
+from sfsample.core.filesystem import map_and_close, open_regular
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.formats.elf.object_file import LinkedObject, lay_out
@@ -31,7 +29,7 @@ from sfsample.symbolize.symbolizer import Symbolizer
 def run(arguments: Namespace) -> int:
     """Inspect, write; return the exit code."""
     output = Output(arguments.output)
-    if arguments.elf:
+    if arguments.elf is not None:
         output.write(_render_file(arguments))
     else:
         results = [_render_process(pid, arguments) for pid in target_pids(arguments)]
@@ -57,11 +55,8 @@ def _render_file(arguments: Namespace) -> str:
 
 def _open(path: str) -> LinkedObject:
     try:
-        with open(open_regular(path), "rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                raise SfsampleError(f"cannot inspect: {path}: is empty", "give an ELF file")
-            image = ElfImage(mmap(file.fileno(), 0, access=ACCESS_READ), path)
-            return lay_out(image) if image.relocatable else LinkedObject(image, (), 0)
+        image = ElfImage(map_and_close(open_regular(path)), path)
+        return lay_out(image) if image.relocatable else LinkedObject(image, (), 0)
     except (OSError, ValueError, FormatError) as failure:
         why = failure.strerror if isinstance(failure, OSError) else str(failure).removeprefix(f"{path}+0x0: ")
         pid = path if path.isdecimal() else "PID"

@@ -28,8 +28,8 @@ class Namer(Protocol):
 def with_names(work: Callable[[], _T], namer: Namer, interrupt: Interrupt) -> _T:
     """Return what `work` returns, which looks up names by `namer`.
 
-    Where it fails, or a first signal arrives and it does not end soon, it is done again without further
-    look-ups.
+    If it fails, or a first signal arrives and it does not end soon, it is done again without further
+    look-ups.  If no thread can be started, the calling one looks up names.
     """
     results: list[_T] = []
     failures: list[BaseException] = []
@@ -37,13 +37,16 @@ def with_names(work: Callable[[], _T], namer: Namer, interrupt: Interrupt) -> _T
     def run() -> None:
         try:
             results.append(work())
-        except BaseException as failure:  # noqa: BLE001 - it costs names, not the result
+        except Exception as failure:  # noqa: BLE001 - it costs names, not the result
             _log.debug("looking up names failed", exc_info=True)
             failures.append(failure)
 
     thread = threading.Thread(target=run, daemon=True)
     was_requested, give_up_s = interrupt.requested, float("inf")
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # EAGAIN: a limit of threads or of memory is reached
+        run()
     while thread.is_alive() and time.monotonic() < give_up_s:
         thread.join(_POLL_S)
         if interrupt.requested and not was_requested:

@@ -66,7 +66,7 @@ class Output:
         data = result.encode("utf-8", "replace") if isinstance(result, str) else result
         try:
             if self.file:
-                with whole_file(self.file, 0o666) as file:
+                with whole_file(self.file, 0o666, keep=True) as file:
                     file.write(data)
             elif self._fd >= 0:
                 with open(self._fd, "wb") as file:
@@ -76,6 +76,11 @@ class Output:
         except OSError as failure:
             if self._path == "-" and isinstance(failure, BrokenPipeError):
                 raise
+            if failure.filename2:  # all is written, but the rename
+                raise SfsampleError(
+                    f"cannot rename: {failure.filename} to {failure.filename2}: {failure.strerror}",
+                    f"the result is in {failure.filename}",
+                ) from None
             raise _unwritable(self._path, failure) from None
 
 

@@ -6,8 +6,7 @@ A mistake is a UsageError: one line, what to do, and exit code 2.
 import argparse
 import re
 import shutil
-import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from sfsample import __version__
 from sfsample.cli.commands import COMMANDS, GROUPS
@@ -15,10 +14,6 @@ from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_
 from sfsample.cli.values import FORMATS, OPENED, format_of, is_loopback, pids
 from sfsample.core.python_view import PythonView
 from sfsample.errors import UsageError
-
-if TYPE_CHECKING:
-    from _typeshed import SupportsWrite  # exists for type checkers only
-
 
 ABOUT = "Stack sampler for live Linux processes; unwinds with SFrame."
 _FOOTER = """\
@@ -53,11 +48,11 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(prog, description=description, epilog=epilog, formatter_class=_help_formatter,
                          allow_abbrev=False)  # fmt: skip
 
-    def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
+    def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002 - of argparse
         """Write help; argparse would hide a failed write."""
-        stream = file or sys.stderr
-        if message and stream is not None:
-            stream.write(message)
+        from sfsample.cli.output_file import Output  # most runs print no help
+
+        Output("-").write(message)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """Refuse a value that is no choice, in the same words whatever the version of Python."""
@@ -127,7 +122,12 @@ def _with_config(command: str, words: list[str]) -> list[str]:
     from sfsample.cli.config import words_of
 
     takes_value = {name: bool(flag.value) for flag in describe(command) for name in flag.names}
-    return [*words_of(path, {n: v for n, v in takes_value.items() if n.startswith("--")}), *words]
+    own = words_of(path, {n: v for n, v in takes_value.items() if n.startswith("--")})
+    try:
+        _command_parser(command).parse_known_args(own)
+    except UsageError as failure:
+        raise UsageError(f"{path}: {failure}", *failure.help) from None
+    return [*own, *words]
 
 
 def _join_times(words: list[str]) -> list[str]:

@@ -47,9 +47,7 @@ def progress_text(stats: Stats, elapsed_s: float, duration_s: float | None, cpu_
     if pauses.count:
         parts.append(f"pause p50 {pauses.percentile(50) // 1000} µs max {pauses.max // 1000} µs")
     parts.append(f"sampler {100 * cpu_s / max(elapsed_s, 1e-3):.1f} %")
-    if stats.late_ticks:
-        parts.append(f"{stats.late_ticks} missed")
-    return ", ".join(parts)
+    return ", ".join([*parts, *(loss.text for loss in stats.losses if loss.number)])
 
 
 def _is_writable() -> bool:

@@ -66,7 +66,7 @@ def _record(
         _sample(arguments, pids, profile, interrupt, bad_stacks)
         symbolizer = api.symbolizer(profile, options)
         report = with_names(lambda: api.named(profile, symbolizer), symbolizer, interrupt)
-        statistics = json_text(report.stats or {})
+        statistics = json_text(report.stats.document)
         try:  # before the profile, whose reader may go away
             if stats_output is not None:
                 stats_output.write(statistics)

@@ -10,7 +10,7 @@ from typing import Any
 from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import printable_lines
-from sfsample.core.filesystem import open_regular
+from sfsample.core.filesystem import read_regular
 from sfsample.core.stack import StopReason
 from sfsample.dumping.json import frame_json, python_json
 from sfsample.errors import FormatError, SfsampleError
@@ -46,8 +46,7 @@ def run(arguments: Namespace) -> int:
 
 def _load(path: str) -> SavedStack:
     try:
-        with open(open_regular(path, streams=True), "rb") as file:
-            return from_json(file.read(MAX_CHARACTERS).decode("utf-8", "replace"))
+        return from_json(read_regular(path, MAX_CHARACTERS, streams=True).decode("utf-8", "replace"))
     except OSError as failure:
         raise SfsampleError(f"cannot read: {path}: {failure.strerror}", _HELP) from None
     except FormatError as damage:

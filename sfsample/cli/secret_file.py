@@ -1,6 +1,7 @@
 """Reads secrets (tokens, headers with credentials) from files that no other user can read or replace."""
 
 import os
+from shlex import quote
 
 from sfsample.core.filesystem import open_regular
 from sfsample.errors import SfsampleError
@@ -17,5 +18,7 @@ def read_secret(path: str) -> bytes:
     with open(fd, "rb") as file:
         found = os.fstat(fd)
         if found.st_mode & 0o037 or found.st_uid not in (0, os.geteuid()):
-            raise SfsampleError(f"other users can read or replace the secret: {path}", f"chmod 600 {path}")
+            raise SfsampleError(
+                f"other users can read or replace the secret: {path}", f"chmod 600 {quote(path)}"
+            )
         return file.read(_MAX_BYTES)

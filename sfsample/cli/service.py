@@ -7,11 +7,11 @@ Source: systemd.exec(5), systemd.service(5), systemd.resource-control(5).
 
 import os
 import shlex
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 
 from sfsample.cli.output_file import Output
+from sfsample.cli.own_program import own_program
 from sfsample.cli.parse import parse
 from sfsample.cli.terminal import say
 from sfsample.errors import SfsampleError
@@ -93,7 +93,7 @@ def run(arguments: Namespace) -> int:
 
 def unit(config: str, watch: Namespace | None) -> str:
     """Return the unit that runs `sfsample watch --config CONFIG`; `watch`: the flags in it, if any."""
-    command = shlex.join([sys.executable, "-m", "sfsample", "watch", "--config", config])
+    command = shlex.join(own_program("watch", "--config", config))
     return _UNIT.format(command=command.replace("%", "%%"), network="\n".join(_network(watch)))
 
 

@@ -21,6 +21,7 @@ from sfsample.cli.sinks import Sink
 from sfsample.cli.trouble import Trouble
 from sfsample.cli.values import suffix_of
 from sfsample.core.filesystem import whole_file
+from sfsample.core.foreign import utc
 from sfsample.errors import NoSpace, SfsampleError
 from sfsample.history.facts import Slice
 
@@ -86,7 +87,7 @@ class SliceFiles:
         """Name a slice after its begin (now); when the clock was set back, after the next free second."""
         second = int(time.time() if begin_s is None else begin_s)
         while True:
-            begin = time.strftime(_TIME_FORMAT, time.gmtime(second))
+            begin = utc(second, _TIME_FORMAT)
             path = os.path.join(self.directory, f"{self._label}-{begin}{self._suffix}")
             if not os.path.lexists(path):
                 return path

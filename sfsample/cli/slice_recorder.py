@@ -18,16 +18,13 @@ from sfsample.cli.sinks import Sink
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import shows_progress
 from sfsample.cli.trouble import Trouble, say_at
-from sfsample.core.snapshot import Capture
-from sfsample.core.stack import StopReason
 from sfsample.errors import NoSpace, NoSuchProcess, SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 from sfsample.recording.summary import missing_name_lines, no_sample_lines
 from sfsample.report.formats import FORMATS
-from sfsample.report.report import SECONDS
-from sfsample.report.services import by_service
+from sfsample.report.services import by_service, with_service
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _MIN_GAP_S = 1.0  # what it takes to write a slice before the next one begins is no gap
@@ -47,10 +44,11 @@ class SliceRecorder:
         self._arguments, self._interrupt, self._door, self._target = arguments, interrupt, door, target
         self.may_fail = True
         self.has_kept = False  # the last slice: one of the sinks has it
+        self.stats = Stats(arguments.rate)  # of the slice that is recorded, or was last
         self._sinks = [(sink, Trouble("slices are lost until then")) for sink in sinks]
         self._lost = Trouble("slices are lost until then")
         self._reported: set[str] = set()  # missing names, and why there was no sample
-        self._share = Share(arguments.max_overhead)
+        self._share = Share(arguments.max_overhead, lambda: time.process_time() - door.served_s)
         self._gap: tuple[float, str] | None = None  # when the gap that goes on has begun, and why
 
     def prepare(self) -> None:
@@ -75,8 +73,9 @@ class SliceRecorder:
         self.has_kept = False
         profile = Profile(arguments.rate, timeline=FORMATS[arguments.format].timeline)
         tell = say_at if shows_progress(quiet=arguments.quiet) else lambda _text: None
+        stats = self.stats = profile.stats
         record_processes(arguments, pids, slice_s, should_stop, profile=profile, tell=tell)
-        stats, begin_s = profile.stats, profile.started_ns / 1e9
+        begin_s = profile.started_ns / 1e9
         self._share.sampled_s = stats.sampler_cpu_s
         if why_empty := _why_empty(stats, pids):
             self.begin_gap(begin_s, f"no sample: {why_empty[0]}")
@@ -120,10 +119,11 @@ class SliceRecorder:
         arguments, stats = self._arguments, profile.stats
         symbolizer = api.symbolizer(profile, symbol_options(arguments))
         report = with_names(lambda: api.named(profile, symbolizer), symbolizer, self._interrupt)
-        report = report._replace(stats={**(report.stats or {}), SECONDS: profile.cpu_ms_by_second()})
+        report = report._replace(stats=report.stats.having(cpu_ms_by_second=profile.cpu_ms_by_second()))
         whole = Slice(begin_s, begin_s + stats.duration_s, self._target, report)
         is_one = arguments.name or arguments.unit
-        parts = [whole] if is_one else [whole._replace(service=name, report=part)
+        one = whole._replace(report=with_service(report, self._target, profile))
+        parts = [one] if is_one else [whole._replace(service=name, report=part)
                                         for name, part in by_service(report, profile)]  # fmt: skip
         places = [self._attempt(partial(sink.add, whole, parts), lost) for sink, lost in self._sinks]
         self.has_kept = any(places)
@@ -153,16 +153,17 @@ class Share:
     """The share of the time that is left for samples, of the one that the whole watch may take.
 
     What the last slice has cost besides (to find and open processes, to name, to write) is taken off.
+    `own_cpu_s`: what all of this has cost; what clients are answered is no part of it.
     """
 
-    def __init__(self, share: float) -> None:
-        self._share = share
-        self._began_s, self._cpu_s = time.monotonic(), time.process_time()  # of the last slice
+    def __init__(self, share: float, own_cpu_s: Callable[[], float]) -> None:
+        self._share, self._own_cpu_s = share, own_cpu_s
+        self._began_s, self._cpu_s = time.monotonic(), self._own_cpu_s()  # of the last slice
         self.sampled_s = 0.0  # CPU time that its samples have cost
 
     def left(self) -> float:
         """Return what the next slice may take, which begins now."""
-        now_s, cpu_s = time.monotonic(), time.process_time()
+        now_s, cpu_s = time.monotonic(), self._own_cpu_s()
         passed_s, besides_s = now_s - self._began_s, cpu_s - self._cpu_s - self.sampled_s
         self._began_s, self._cpu_s, self.sampled_s = now_s, cpu_s, 0.0
         besides = max(0.0, besides_s) / max(passed_s, _MIN_PASSED_S)
@@ -197,14 +198,8 @@ def _unreported(namer: Symbolizer, reported: set[str]) -> list[str]:
 
 
 def _outcome(stats: Stats) -> str:
-    losses = [
-        (stats.late_ticks, "tick", " missed"),
-        (stats.spared_ticks, "tick", " skipped to stay below --max-overhead"),
-        (stats.captures[Capture.FAILED], "capture", " failed"),
-        (stats.samples - stats.stacks[StopReason.OUTERMOST], "stack", " truncated"),
-    ]
-    counts = [f"{_count(number, what)}{lost}" for number, what, lost in losses if number]
-    return ", ".join([_count(stats.samples, "sample"), *counts])
+    losses = [loss.text for loss in stats.losses if loss.number]
+    return ", ".join([_count(stats.samples, "sample"), *losses])
 
 
 def _count(number: int, what: str) -> str:

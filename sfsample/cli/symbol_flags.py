@@ -7,6 +7,7 @@ import os
 from argparse import Namespace
 
 from sfsample.cli.terminal import progress_printer
+from sfsample.core.foreign import natural
 from sfsample.core.python_view import PythonView
 from sfsample.errors import UsageError
 from sfsample.symbolize.debuginfod import Debuginfod
@@ -43,8 +44,7 @@ def _debuginfod(arguments: Namespace) -> Debuginfod:
     old = os.path.expanduser("~/.debuginfod_client_cache")  # where it exists, the client still uses it
     default = old if os.path.isdir(old) else os.path.join(cache_home(), "debuginfod_client")
     cache = os.environ.get("DEBUGINFOD_CACHE_PATH") or default
-    timeout = os.environ.get("DEBUGINFOD_TIMEOUT", "")
-    timeout_s = float(timeout) if timeout.isdecimal() else _DEFAULT_TIMEOUT_S
+    timeout_s = float(natural(os.environ.get("DEBUGINFOD_TIMEOUT", ""), 1 << 16) or _DEFAULT_TIMEOUT_S)
     online = arguments.command != "dump"  # a dump must not wait for the network
     return Debuginfod(urls, cache, timeout_s, progress_printer(quiet=arguments.quiet), online=online)
 

@@ -99,8 +99,8 @@ class Targets:
     def _by_user(self, user: str) -> list[int]:
         groups = groups_by_user()
         try:
-            uid = int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid
-        except KeyError:
+            uid = int(user) if user.isascii() and user.isdecimal() else pwd.getpwnam(user).pw_uid
+        except (KeyError, ValueError):  # ValueError: more than 4,300 digits
             alike = similar(user, {entry.pw_name: entry.pw_name for entry in pwd.getpwall()})
             remedy = f"did you mean: {', '.join(alike)}" if alike else _users(groups)
             raise UsageError(f"no such user: {user}", remedy) from None

@@ -5,11 +5,11 @@ this user can read the files, as a dump has command lines, addresses and paths.
 """
 
 import subprocess
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 
+from sfsample.cli.own_program import own_program
 from sfsample.cli.sinks import Sink
 from sfsample.cli.slice_files import SliceFiles
 from sfsample.cli.triggers import Fired
@@ -61,11 +61,11 @@ class Response:
     def _dump(self, pids: Sequence[int]) -> str:
         """Dump processes; return the path.  Raises SfsampleError, OSError."""
         flags, path = self._arguments, self._files.free_path()
-        words = ["-p", ",".join(map(str, pids[:_MAX_PROCESSES])), "-q", "-o", path,
+        words = ["dump", "-p", ",".join(map(str, pids[:_MAX_PROCESSES])), "-q", "-o", path,
                  f"--unwind={','.join(flags.unwind)}", *(f"--debug-dir={each}" for each in flags.debug_dir),
                  *([] if flags.stop else ["--no-stop"])]  # fmt: skip
         try:
-            done = subprocess.run([sys.executable, "-m", "sfsample", "dump", *words], umask=0o077,
+            done = subprocess.run(own_program(*words), umask=0o077,
                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                   stderr=subprocess.PIPE, timeout=_PATIENCE_S, check=False)  # fmt: skip
         except subprocess.TimeoutExpired:

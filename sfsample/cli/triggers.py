@@ -14,6 +14,7 @@ from typing import NamedTuple
 from sfsample.cli.trouble import say_at
 from sfsample.cli.values import any_size, large_size, refusal, seconds
 from sfsample.core.checkpoint import PENDING_STOPS
+from sfsample.core.foreign import utc
 
 LOOK_S = 5.0
 _MAX_SHARE = 0.005  # of the time, that looks may cost
@@ -43,7 +44,7 @@ class Fired(NamedTuple):
 
     def __str__(self) -> str:
         value = f" ({self.value})" if self.value else ""
-        return f"trigger {self.name}{value} at {time.strftime('%H:%M:%S', time.gmtime(self.at_s))}"
+        return f"trigger {self.name}{value} at {utc(self.at_s, '%H:%M:%S')}"
 
 
 def condition(text: str) -> Condition:

@@ -3,6 +3,7 @@
 import time
 
 from sfsample.cli.terminal import say
+from sfsample.core.foreign import utc
 
 
 class Trouble:
@@ -31,4 +32,4 @@ class Trouble:
 
 def say_at(what: object, *details: str) -> None:
     """Print a line with the time, which is UTC, as in the file names."""
-    say(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {what}", *details)
+    say(f"{utc(time.time(), '%Y-%m-%dT%H:%M:%SZ')} {what}", *details)

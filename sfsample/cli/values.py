@@ -7,10 +7,10 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
+from sfsample.core.foreign import natural, total
 from sfsample.errors import UsageError
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ def age(text: str) -> float:
 
 def positive(text: str, *, what: str = "a number from 1 to 2147483647") -> int:
     """Parse a positive integer below 2**31."""
-    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
-    if not 0 < value < 1 << 31:
+    if not (value := natural(text, 1 << 31)):
         raise refusal(text, what)
     return value
 
@@ -86,10 +85,9 @@ def positive(text: str, *, what: str = "a number from 1 to 2147483647") -> int:
 def any_size(text: str) -> int:
     """Parse a size in bytes: "65536", "64K", "10G"."""
     scale = _SIZES.get(text[-1:].upper(), 1)
-    number = text if scale == 1 else text[:-1]
-    if not (number.isascii() and number.isdecimal() and len(number) < 16 and int(number)):
+    if not (number := natural(text if scale == 1 else text[:-1], 1 << 50)):
         raise refusal(text, "a size (65536, 64K, 10G)")
-    return int(number) * scale
+    return number * scale
 
 
 def _within(parse: Callable[[str], _Number], low: float, high: float, what: str) -> Callable[[str], _Number]:
@@ -188,10 +186,8 @@ def listen(text: str) -> str | tuple[str, int]:
         return path
     where = re.fullmatch(r"(?:\[(.+)\]|([^:]+)):(\d{1,5})", text, re.ASCII)
     host = "127.0.0.1" if where and where[2] == "localhost" else where and (where[1] or where[2])
-    if where and host and int(where[3]) < 1 << 16:
-        with suppress(ValueError):
-            is_loopback(host)
-            return host, int(where[3])
+    if where and host and int(where[3]) < 1 << 16 and total(is_loopback)(host) is not None:
+        return host, int(where[3])
     raise refusal(text, "an address and a port, or a path (127.0.0.1:6060, [::1]:6060, unix:/run/x.sock)")
 
 

@@ -138,11 +138,16 @@ class Watch:
 
         Nothing cuts a slice short that has `flags` of its own.  Raises what ends the watch.
         """
-        uncut_until_s, now_s = time.monotonic() + _MIN_SLICE_S, time.time()
+        uncut_until_s, now_s, ticks = time.monotonic() + _MIN_SLICE_S, time.time(), 0
 
         def should_stop() -> bool:
+            nonlocal ticks
+            if ticks != self._recorder.stats.ticks:  # else a tick takes long, perhaps without end
+                self._watchdog.alive()
+            ticks = self._recorder.stats.ticks
             is_cut = not flags and (self.door.is_due() or self.triggers.is_due())
-            return self._should_stop() or (is_cut and time.monotonic() > uncut_until_s)
+            is_over = self._interrupt() or self.is_to_reload
+            return is_over or (is_cut and time.monotonic() > uncut_until_s)
 
         self._is_absent, hz = False, None
         try:

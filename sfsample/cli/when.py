@@ -13,6 +13,7 @@ from math import inf
 
 from sfsample.cli.terminal import say
 from sfsample.cli.values import refusal, seconds
+from sfsample.core.foreign import total, utc
 
 _CLOCK = re.compile(r"(?:(today|yesterday) ?)?(?:([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?)?", re.ASCII)
 _WHAT = "a time (now, -2h, 14:00, 'yesterday 14:00', 2026-11-24T14:00+01:00)"
@@ -23,30 +24,32 @@ def when(text: str) -> float:
     """Parse a time."""
     if text == "now":
         return inf
-    now_s = time.time()
     if text.startswith("-"):
-        return now_s - seconds(text[1:])
+        return time.time() - seconds(text[1:])
+    if (found := _moment(text)) is None:
+        raise refusal(text, _WHAT)
+    return found
+
+
+@total
+def _moment(text: str) -> float:
     clock = _CLOCK.fullmatch(text)
     if clock and text:
         days = -86400 * (clock[1] == "yesterday")
-        day = timegm(time.localtime(now_s)) + days  # as if it were UTC, where each day is as long
+        day = timegm(time.localtime(time.time())) + days  # as if it were UTC, where each day is as long
         hour, minute, second = (int(part or 0) for part in clock.groups()[1:])
-        date = time.strftime("%Y-%m-%d", time.gmtime(day))
-        return _iso(f"{date}T{hour:02}:{minute:02}:{second:02}")
+        return _iso(f"{utc(day, '%Y-%m-%d')}T{hour:02}:{minute:02}:{second:02}")
     return _iso(text)
 
 
 def _iso(text: str) -> float:
     from datetime import datetime  # most commands need none
 
-    try:
-        moment = datetime.fromisoformat(text)
-        first_s, second_s = (moment.replace(fold=fold).timestamp() for fold in (0, 1))
-    except (ValueError, OverflowError, OSError):
-        raise refusal(text, _WHAT) from None
+    moment = datetime.fromisoformat(text)
+    first_s, second_s = (moment.replace(fold=fold).timestamp() for fold in (0, 1))
     if first_s != second_s:  # local clocks are set back or forward there
         is_twice = first_s < second_s
-        taken = time.strftime("%H:%M:%S UTC", time.gmtime(first_s))
+        taken = utc(first_s, "%H:%M:%S UTC")
         say(f"{text} is {'twice' if is_twice else 'left out'} on local clocks: {taken} is taken",
             *(["an offset says which: 2026-10-25T02:30+01:00"] if is_twice else []))  # fmt: skip
     return max(0.0, first_s)

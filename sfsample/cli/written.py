@@ -1,8 +1,10 @@
 """Says which file was written and what to do with it, and opens it on request."""
 
+import os
 import webbrowser
 from argparse import Namespace
 from pathlib import Path
+from shlex import quote
 
 from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import say
@@ -25,7 +27,8 @@ def written_line(arguments: Namespace, output: Output) -> list[str]:
     stem = arguments.output.rpartition(".")[0]
     if not stem or f"{stem}.html" == arguments.output:  # which it would replace
         stem = arguments.output
-    what = _NEXT[arguments.format].replace("FILE", arguments.output).replace("STEM", stem)
+    what = _NEXT[arguments.format].replace("FILE", quote(arguments.output))
+    what = what.replace("STEM.html", quote(f"{stem}.html"))
     return [f"written   {arguments.output}: {what}"]
 
 
@@ -36,6 +39,8 @@ def say_written(arguments: Namespace, output: Output) -> None:
 
 
 def open_result(arguments: Namespace, output: Output) -> None:
-    """Open the result in a browser, if --open was given."""
-    if arguments.open and not webbrowser.open(Path(output.file).as_uri()):
+    """Open the result in a browser, if --open was given; not as root: PATH and BROWSER decide what runs."""
+    if arguments.open and not os.geteuid():
+        say(f"no browser is started as root: open {arguments.output} yourself")
+    elif arguments.open and not webbrowser.open(Path(output.file).as_uri()):
         say(f"no browser was found: open {arguments.output} yourself")

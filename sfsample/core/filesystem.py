@@ -16,10 +16,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from errno import EINVAL, EISDIR, ELOOP, ENAMETOOLONG
+from errno import EFBIG, EINVAL, EISDIR, ELOOP, ENAMETOOLONG
 from mmap import ACCESS_READ, mmap
 from select import epoll
 from typing import BinaryIO, NamedTuple
+
+from sfsample.core.foreign import total
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PATH_FLAGS = os.O_PATH | os.O_CLOEXEC
@@ -29,11 +31,12 @@ _STREAMS = ("/dev/std", "/dev/fd/", "/proc/")  # prefixes of paths of files that
 
 
 @contextmanager
-def whole_file(path: str, mode: int) -> Iterator[BinaryIO]:
+def whole_file(path: str, mode: int, *, keep: bool = False) -> Iterator[BinaryIO]:
     """Yield a file to write; when the block ends without an exception, it appears at `path`, complete.
 
     The file belongs to the user of this process.  If it replaces a file of that user, it keeps that file's
-    mode.  Raises OSError.
+    mode.  Raises OSError.  With `keep`, the file stays under its temporary name if only the rename fails.
+    Then `filename` of the error is that name, and `filename2` is the path.
     """
     temporary = os.path.join(os.path.dirname(path), f".sfsample-{os.getpid()}-{time.monotonic_ns():x}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -45,9 +48,10 @@ def whole_file(path: str, mode: int) -> Iterator[BinaryIO]:
                     os.fchmod(fd, before.st_mode & 0o777)
             yield file
         os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
+    except BaseException as failure:
+        if not (keep and getattr(failure, "filename2", None)):
+            with suppress(OSError):
+                os.unlink(temporary)
         raise
 
 
@@ -57,9 +61,24 @@ def open_regular(path: str, *, streams: bool = False) -> int:
     Magic links of /proc (`map_files`, `exe`) are followed.  With `streams`, a path to an open file of
     sfsample (`/dev/stdin`, a shell's `<(...)`) may lead to a pipe or a device.  Raises OSError.
     """
+    _check_path(path)
     if streams and path.startswith(_STREAMS):
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     return _reopened(os.open(path, _PATH_FLAGS))
+
+
+def _check_path(path: str) -> None:
+    if "\0" in path or total(os.fsencode)(path) is None:  # at which os.open raises ValueError
+        raise OSError(EINVAL, "no file can have this path")
+
+
+def read_regular(path: str, max_bytes: int, *, streams: bool = False) -> bytes:
+    """Return a whole file, as `open_regular` opens it.  Raises OSError, also for one that is larger."""
+    with open(open_regular(path, streams=streams), "rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(EFBIG, f"larger than {max_bytes >> 10} KiB")
+    return data
 
 
 def _reopened(path_fd: int) -> int:
@@ -108,8 +127,7 @@ class Root:
 
         With `follow` False, a symbolic link as the last component is refused.
         """
-        if "\0" in path:
-            raise OSError(EINVAL, "a NUL in the path")
+        _check_path(path)
         return _reopened(self._walk(path, follow=follow))
 
     def _walk(self, path: str, *, follow: bool) -> int:

@@ -15,7 +15,6 @@ from sfsample.core.arch import ByteOrder
 Address = NewType("Address", int)  # run-time address in a process
 Vaddr = NewType("Vaddr", int)  # address that the ELF file states: vaddr = address - load bias
 
-_READ_BYTES = 64  # bytes that each read of `CountedMemory` costs, besides the bytes read
 _SMALL_BYTES = 144  # bytes of the largest small piece
 ADDRESS_SPACE = 1 << 64  # bytes
 USER_SPACE = 1 << 63  # bytes from address 0 on; all memory of a process lies there
@@ -164,28 +163,6 @@ class JointMemory:
             if address + size <= end:
                 return offset + address - begin
         return None
-
-
-class CountedMemory:
-    """Memory that may be hostile: it returns None for ever after `left` bytes of it were read."""
-
-    def __init__(self, memory: Memory, left: int) -> None:
-        self._memory, self.left = memory, left
-
-    @property
-    def byteorder(self) -> ByteOrder:
-        """Return the byte order of the memory."""
-        return self._memory.byteorder
-
-    def read(self, address: int, size: int) -> bytes | None:
-        """Return exactly `size` bytes from `address`."""
-        self.left -= size + _READ_BYTES
-        return self._memory.read(address, size) if self.left > 0 else None
-
-    def word(self, address: int) -> int | None:
-        """Return the unsigned 8-byte word at `address`."""
-        data = self.read(address, 8)
-        return None if data is None else int.from_bytes(data, self.byteorder)
 
 
 def words_at(memory: Memory, address: int) -> Words | None:

@@ -59,6 +59,7 @@ class Dumper:
         """Capture the threads that are new or have run since the last look, until `should_stop` is true."""
         before, self._threads, self._rests_left_ns = self._threads, {}, _MAX_RESTS_NS
         self._python: ThreadReader | None = None
+        self._should_stop = should_stop
         self._facts.begin()
         if self._consistent:
             for tid in self.process.proc.threads():
@@ -164,7 +165,8 @@ class Dumper:
         interpreter = python.interpreter if python is not None else None
         if self._python is None and interpreter is not None and not interpreter.layout.free_threaded:
             read = partial(read_memory, self.process.proc.anchor())
-            self._python = ThreadReader(interpreter, read, find_table(self.process.modules))
+            asyncio = find_table(self.process.modules)
+            self._python = ThreadReader(interpreter, read, asyncio, self._should_stop)
         return self._python
 
     def result(self) -> ProcessDump:
@@ -179,7 +181,7 @@ class Dumper:
         )
         calls = [thread.call for thread in threads if thread.call]
         takes_locks = any(call.name in FILE_LOCK_CALLS for call in calls)
-        locks = parse_locks(read_text("/proc/locks")) if takes_locks else ()
+        locks = (takes_locks and parse_locks(read_text("/proc/locks"))) or ()
         others = self._find_peers(calls)
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
         waits_for_children = any(call.name in (*CHILD_CALLS, *FORK_CALLS) for call in calls)

@@ -1,6 +1,6 @@
 """Converts a dump to the values of its JSON document, schema sfsample.dump/1.
 
-What is not known is null.  Text of the target is not cleaned: JSON escapes it.
+Unknown values are null.  Texts of the target are not cleaned, because JSON escapes them.
 Invariant: keys and types stay as documented (tests/live/test_cli_dump.py).
 """
 
@@ -77,7 +77,7 @@ def _thread(named: NamedThread, wait: Wait | None, depth: int | None) -> dict[st
 
 
 def _frames(named: NamedThread, depth: int | None) -> Iterator[dict[str, Any]]:
-    """Yield the frames; those of Python come before the native frame of the loop that evaluates them."""
+    """Yield the frames; Python frames come before the native frame of the loop that evaluates them."""
     runs = dict(named.dump.python.activations) if named.dump.python else {}
     for index, (frame, module, names) in enumerate(named.rows(depth)):
         for place in runs.get(index, ()):

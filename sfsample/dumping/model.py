@@ -1,4 +1,4 @@
-"""What a dump has collected, as values: the diagnosis and the writers work on these alone."""
+"""The values of a dump: the diagnosis and the writers use nothing else."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -16,12 +16,12 @@ from sfsample.python.gil import Gil
 from sfsample.python.names import PythonStack
 from sfsample.python.waits import PythonFacts
 
-_CLOCK_ERROR_S = 0.1  # by which the clocks of two CPUs are never wrong together
-_MAX_SYSCALL_BYTES = 4  # of the instruction that makes a system call
+_CLOCK_ERROR_S = 0.1  # seconds; the clocks of two CPUs never differ by as much
+_MAX_SYSCALL_BYTES = 4  # length of the instruction that makes a system call
 
 
 class ThreadState(NamedTuple):
-    """A thread at one of several looks.  `at_s` is monotonic; `stack` None: it could not be captured."""
+    """A thread at one of several looks.  `at_s` is monotonic; `stack` is None if the capture failed."""
 
     at_s: float
     state: str
@@ -31,10 +31,10 @@ class ThreadState(NamedTuple):
 
 
 class ThreadDump(NamedTuple):
-    """One thread.  `stack` is None when it could not be captured; then `error` says why.
+    """One thread.  `stack` is None if the capture failed; then `error` has the reason.
 
-    `idle_s` is for how long it had not run when it was looked at.  `looks` are its states, oldest first; all
-    other fields are of the last time that it was captured.
+    `idle_s` is the time since it last ran.  `looks` has its states, oldest first; all other fields are of
+    its last capture.
     """
 
     tid: int
@@ -46,24 +46,24 @@ class ThreadDump(NamedTuple):
     syscall: SyscallInfo | None
     wchan: str | None
     stack: Stack | None
-    modules: tuple[Module | None, ...]  # of each frame
-    ns_tid: int = 0  # its id in its own pid namespace
+    modules: tuple[Module | None, ...]  # module of each frame
+    ns_tid: int = 0  # thread id in its own pid namespace
     cpu_ns: int | None = None
     idle_s: float | None = None
     call: DecodedSyscall | None = None
     kernel_stack: tuple[str, ...] = ()
-    memory: Memory = PiecewiseMemory()  # around the lock that it waits for
+    memory: Memory = PiecewiseMemory()  # copies of the memory around the lock that it waits for
     last_ran: LastRunTime | None = None
     looks: tuple[ThreadState, ...] = ()
-    signal: int = 0  # that it got when its core file was written
-    python: PythonStack | None = None  # its Python frames; None: it has none
-    gil: Gil | None = None  # that it needs to run Python; None: unknown, or there is none
-    facts: PythonFacts = PythonFacts()  # what the objects of its Python frames say
-    born: int = 0  # its start time, in clock ticks; its id can be given to another thread
+    signal: int = 0  # number of the signal it got when its core file was written
+    python: PythonStack | None = None  # Python frames; None: it has none
+    gil: Gil | None = None  # GIL that it needs to run Python; None: unknown, or there is none
+    facts: PythonFacts = PythonFacts()  # facts out of the objects of its Python frames
+    born: int = 0  # start time in clock ticks, as its id can be given to another thread
 
     @property
     def gil_state(self) -> str | None:
-        """Whether it "holds" the GIL, "waits" for it, or neither ("none"); None: unknown."""
+        """Its state: it "holds" the GIL, "waits" for it, or does neither ("none"); None: unknown."""
         if self.gil is None:
             return None
         if self.gil.holder == (self.ns_tid or self.tid):
@@ -72,7 +72,7 @@ class ThreadDump(NamedTuple):
 
     @property
     def waits_for_gil(self) -> bool:
-        """Whether it sleeps on a futex of the GIL."""
+        """True if the thread sleeps on a futex of the GIL."""
         call = self.call
         if self.gil is None or call is None or call.name != "futex":
             return False
@@ -80,10 +80,10 @@ class ThreadDump(NamedTuple):
 
     @property
     def moving(self) -> bool | None:
-        """Whether it ran between the looks; None: there was only one look, or the kernel does not tell.
+        """True if it ran between the looks; None: there was only one look, or the kernel does not tell.
 
-        A stop makes a sleeping thread run for an instant, so a thread that was stopped and is where it was
-        has not moved.
+        A stop makes a sleeping thread run for an instant, so a stopped thread at the same place has not
+        moved.
         """
         if len(self.looks) < 2 or any(look.usage is None for look in self.looks):
             return None
@@ -95,12 +95,13 @@ class ThreadDump(NamedTuple):
 
     @property
     def asleep(self) -> tuple[float, float] | None:
-        """From when until when it certainly slept (monotonic); None: there is no such time.
+        """The begin and the end of a time in which it certainly slept (monotonic); None: unknown.
 
-        Between looks its counters prove that; after a single look `idle_s` does, which is less exact.
+        Between two looks its counters prove that.  After a single look only `idle_s` does, which is less
+        exact.
         """
         if self.capture is Capture.CORE:
-            return (0.0, 0.0)  # all at one instant
+            return (0.0, 0.0)  # one instant for all threads
         if self.moving is False:
             return (self.looks[0].at_s, self.looks[-1].at_s)
         if self.idle_s is None or self.last_ran is None or self.idle_s < _CLOCK_ERROR_S:
@@ -109,7 +110,7 @@ class ThreadDump(NamedTuple):
 
     @property
     def busy(self) -> float | None:
-        """The share of the time between the first look and the last in which it ran, or waited for a CPU."""
+        """The share of the time between the first and the last look in which it ran or waited for a CPU."""
         if len(self.looks) < 2:
             return None
         first, last = self.looks[0], self.looks[-1]
@@ -118,7 +119,7 @@ class ThreadDump(NamedTuple):
 
 
 class ProcessDump(NamedTuple):
-    """One process.  `time` is seconds since the epoch; `others` names processes that are mentioned."""
+    """One process.  `time` is in seconds since the epoch; `others` names processes that are mentioned."""
 
     pid: int
     name: str
@@ -129,17 +130,17 @@ class ProcessDump(NamedTuple):
     problems: tuple[str, ...]
     children: tuple[tuple[int, str], ...] = ()
     locks: tuple[FileLock, ...] = ()
-    peers: tuple[PeerProcess, ...] = ()  # of the pipes and sockets that its threads sleep in
+    peers: tuple[PeerProcess, ...] = ()  # processes at the other ends of pipes and sockets
     others: tuple[tuple[int, str], ...] = ()
     tracer: tuple[int, str] | None = None
-    ran: tuple[int, ...] | None = None  # not at the one instant of the others; None: none was asked for
-    root: ProcessRoot | None = None  # where names are to be looked for
+    ran: tuple[int, ...] | None = None  # threads captured later than all others; None: not --consistent
+    root: ProcessRoot | None = None  # root directory in which files with names are opened
 
 
 def slept_together(threads: Iterable[ThreadDump]) -> bool:
-    """Return whether all slept at one instant; a dump samples them one after the other.
+    """Return whether all slept at one instant, although a dump looks at one after the other.
 
-    Two threads that take turns, each sampled while it waits for the other, are no deadlock.
+    Two threads that take turns, each seen while it waits for the other, are no deadlock.
     """
     spans = [thread.asleep for thread in threads]
     known = [span for span in spans if span is not None]
@@ -147,9 +148,9 @@ def slept_together(threads: Iterable[ThreadDump]) -> bool:
 
 
 def is_same_place(first: Stack | None, last: Stack | None) -> bool:
-    """Return whether two stacks are equal, but for a step back to the instruction of the system call.
+    """Return whether two stacks are equal, apart from a step back to the instruction of the system call.
 
-    On AArch64 a stopped thread that is going to restart its call has taken that step, a sleeping one has not.
+    On AArch64 a stopped thread that restarts its call has taken that step; a sleeping one has not.
     """
     if first is None or last is None or not first.frames or not last.frames:
         return first == last

@@ -6,11 +6,12 @@ where it costs no time.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from sfsample.dumping.collect import Dumper
 from sfsample.dumping.model import ProcessDump
-from sfsample.errors import AlreadyTraced, NoReturn, NoSuchProcess, TargetError
+from sfsample.errors import AlreadyTraced, NoReturn, NoSuchProcess, NoThread, TargetError
 from sfsample.process.capture_running import DEFAULT_STACK_BYTES, check_stack_bytes
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess
@@ -81,7 +82,9 @@ def dump_all(
     except NoReturn:
         if not run.has_begun:
             raise
-        return TracerThread(lambda _: run.results(), lambda: True).run()
+        with suppress(NoThread):
+            return TracerThread(lambda _: run.results(), lambda: True).run()
+        return run.results()
 
 
 class _Run:

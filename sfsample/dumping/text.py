@@ -1,8 +1,8 @@
 """Renders a dump as text, for an engineer at a terminal or for a ticket.
 
-The verdict comes first, in sentences; then unusual threads; then usual ones.  The order is the same each
-time.  On a terminal each line fits its width: names are folded, then cut.  Control characters in text of the
-target are replaced (`Style.clean`).
+The verdict comes first, then unusual threads, then usual ones; the order is the same each time.  On a
+terminal each line fits its width: long names are folded, then cut.  Control characters in texts of the target
+are replaced (`Style.clean`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,6 +10,7 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from sfsample.core.stack import Frame, StopReason
+from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import Group, NamedThread, fold_name, group_threads
 from sfsample.dumping.diagnose.python_tasks import task_text
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
@@ -27,12 +28,12 @@ _STATES = {"R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stoppe
 _MAX_SENTENCE_WIDTH = 100  # columns; a narrower terminal wraps earlier
 _MAX_NAME_IN_FILE = 100  # characters; a longer function name is folded
 _MAX_COMMAND = 240  # characters of a command line
-_MAX_TIDS = 12  # of a group
-_MAX_TASKS = 100  # of a thread
+_MAX_TIDS = 12  # thread ids shown of a group
+_MAX_TASKS = 100  # tasks shown of a thread
 
 
 class Style(NamedTuple):
-    """How a dump is shown: for a terminal of `width` columns, or (None) for a file.
+    """The style of the text, for a terminal of `width` columns, or for a file (None).
 
     `bold` makes a line stand out, `whole` shows long names unfolded, `kernel` shows the kernel stack of every
     thread.
@@ -43,11 +44,11 @@ class Style(NamedTuple):
     bold: Callable[[str], str] = str
     whole: bool = False
     kernel: bool = False
-    depth: int | None = None  # at most so many frames of each stack
+    depth: int | None = None  # number of frames shown of each stack; None: all
 
 
 def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
-    """Yield lines without newlines; the verdict on all processes comes after the first one's header."""
+    """Yield lines without newlines; the verdict on all processes follows the header of the first one."""
     for index, (dump, threads) in enumerate(verdict.processes):
         if index:
             yield ""
@@ -67,7 +68,7 @@ def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
 def sort_groups(
     groups: Iterable[Group], waits: Mapping[int, Wait | None], verdict_tids: Sequence[int]
 ) -> list[Group]:
-    """Sort: groups that the verdict names; those that run or are stuck; those that wait for work."""
+    """Return groups in order: those that the verdict names, those that run or are stuck, idle ones."""
 
     def rank(group: Group) -> tuple[int, int, int]:
         wait = waits.get(group[0].tid)
@@ -88,7 +89,7 @@ def _finding(finding: Finding, style: Style) -> Iterator[str]:
 
 
 def _wrap(text: str, width: int, bullet: str) -> list[str]:
-    """Break a sentence into lines at spaces; a word that is longer than a line stands alone."""
+    """Break a sentence into lines at spaces; a word that is longer than a line has a line of its own."""
     return wrap(text, width, initial_indent=bullet, subsequent_indent=" " * len(bullet),
                 break_long_words=False, break_on_hyphens=False)  # fmt: skip
 
@@ -126,10 +127,12 @@ def _tids(tids: Sequence[int]) -> str:
 
 
 def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, style: Style) -> Iterator[str]:
-    """Say what a group waits for, unless the line with its system call says it already."""
+    """Yield the wait of a group, unless the line with its system call says it already."""
     first, wait = group[0], waits.get(group[0].tid)
     call = first.dump.call
-    if wait is None or (wait.idle and not wait.pids and wait.kind != "sleep" and call and call.descriptors):
+    if wait is None or (
+        wait.idle and not wait.pids and wait.kind is not WaitKind.SLEEP and call and call.descriptors
+    ):
         return
     distinct = {other.what for thread in group if (other := waits.get(thread.tid)) is not None}
     text = f"  {wait.verb} {wording.object(Node(first.pid, first.tid), wait)}".rstrip()
@@ -138,7 +141,7 @@ def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, styl
 
 
 def _state(group: Group) -> str:
-    """Return state, since when, system call and CPU time; times cover all threads of the group."""
+    """Return the state with its length, the system call and the CPU time; times cover the whole group."""
     thread = group[0].dump
     state = _STATES.get(thread.state, thread.state or "in a core file")
     idle = [t.dump.idle_s for t in group if t.dump.idle_s is not None]
@@ -159,7 +162,7 @@ def _state(group: Group) -> str:
 
 
 def _call_text(call: DecodedSyscall) -> str:
-    """Return a system call with what it refers to: "read(3 <pipe 12, read end>)"."""
+    """Return a system call with its descriptors: "read(3 <pipe 12, read end>)"."""
     if call.name is None:
         return f"system call {call.syscall.number}"
     return f"{call.name}({', '.join(call.refers_to)})"
@@ -183,7 +186,7 @@ def _stack(named: NamedThread, style: Style) -> Iterator[str]:
 
 
 def _python(named: NamedThread, style: Style) -> Iterator[str]:
-    """Yield the Python frames, which come before the native ones: they say what a person wants to know."""
+    """Yield the Python frames, which are shown before the native ones, as they tell a person more."""
     frames = named.python
     for depth, frame in enumerate(frames[: style.depth]):
         where = f"{frame.file}:{frame.line or '?'}" if frame.file else ""
@@ -198,7 +201,7 @@ def _python(named: NamedThread, style: Style) -> Iterator[str]:
 
 
 def _tasks(tasks: Sequence[Task], style: Style) -> Iterator[str]:
-    """Yield the asyncio tasks of a thread, with what each waits for and where."""
+    """Yield the asyncio tasks of a thread, each with its wait and its place."""
     for task in tasks[:_MAX_TASKS]:
         yield style.clean(f"  task {task.name}: {task_text(task)}")
         for frame in map(python_frame, task.stack[: style.depth]):

@@ -1,23 +1,22 @@
-"""The compressed parts of a file: numbers of stacks as columns, names in batches.
+"""Packs and unpacks the compressed parts of a file: columns of numbers, and batches of names.
 
 A slice is four columns of one length: the numbers of its stacks (ascending, each as its distance to the one
-before), samples, wall time and CPU time; numbers have 64 bits.  First come the lowest bytes of all numbers,
-then the next ones, because zlib makes little of equal bytes.
+before), samples, wall time and CPU time; numbers have 64 bits.  The lowest bytes of all numbers come first,
+then the next ones, because zlib compresses runs of equal bytes best.
 
-Times are in units of 0.1 ms: the digits below are chance, and would be more than half of all bytes.
+Times are in units of 0.1 ms.  The digits below are noise, and would take more than half of all bytes.
 
-A batch of names is JSON: the frames and stacks that a slice has and that the slices before it had not.
+A batch of names is JSON: the frames and stacks of a slice that no slice before it had.
 
-Invariant: any bytes are values or raise BadInput, at a cost in proportion to their size
+Invariant: any bytes give values or raise BadInput, at a cost in proportion to their size
 (tests/history/test_blobs.py).
 """
 
-import json
 import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, chain
 from operator import sub
@@ -25,26 +24,26 @@ from typing import Any, Generic, TypeVar
 
 from sfsample.errors import BadInput
 from sfsample.report.budget import Budget
-from sfsample.report.formats.profile_json import JsonValue, frame_json, read_frame, read_module
+from sfsample.report.formats.profile_json import JsonValue, frame_json, read_frame, read_json, read_module
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Numbers, Report, ReportBuilder, ReportFrame, ReportThread
-from sfsample.report.time_line import TIME_UNIT_NS, Columns
+from sfsample.report.time_slices import TIME_UNIT_NS, Columns
 
 _T = TypeVar("_T", bound=Hashable)
-_MAX_BLOB_BYTES = 64 << 20  # unpacked
+_MAX_BLOB_BYTES = 64 << 20  # bytes when unpacked
 _COLUMNS, _NUMBER_BYTES = 4, 8
-_MEMBERS = 4  # of a stack
-_BATCH_COST = 4  # for each byte of a batch (see report/budget.py): most are numbers of frames
+_MEMBERS = 4  # members of a stack
+_BATCH_COST = 4  # units for each byte of a batch (see report/budget.py)
 
 
 def in_units(times_ns: Sequence[int]) -> list[int]:
-    """Return times in units; what is left of one goes to the next, so that the sum stays the same."""
+    """Return times in units; the remainder of each is added to the next, so that the sum stays the same."""
     sums = [total // TIME_UNIT_NS for total in accumulate(times_ns)]
     return [*map(sub, sums, [0, *sums])]
 
 
 def pack_columns(columns: Columns) -> bytes:
-    """Return the blob of a slice.  Raises BadInput where a number is larger than any can be."""
+    """Return the blob of a slice.  Raises BadInput if a number has more than 64 bits."""
     stacks, *weights = columns
     numbers = [*map(sub, stacks, [0, *stacks]), *chain(*weights)]
     try:
@@ -55,7 +54,7 @@ def pack_columns(columns: Columns) -> bytes:
 
 
 def unpack_columns(blob: bytes, stacks: int, budget: Budget) -> Columns:
-    """Return the columns of a slice, which refer to so many stacks.  Raises BadInput."""
+    """Return the columns of a slice, which refer to `stacks` stacks.  Raises BadInput."""
     data = _decompress(blob)
     budget.charge(len(data))
     count, rest = divmod(len(data), _COLUMNS * _NUMBER_BYTES)
@@ -64,7 +63,7 @@ def unpack_columns(blob: bytes, stacks: int, budget: Budget) -> Columns:
     joined = bytearray(len(data))
     for byte in range(_NUMBER_BYTES):
         part = data[byte * _COLUMNS * count : (byte + 1) * _COLUMNS * count]
-        if part != bytes(len(part)):  # the high bytes of most numbers are zero
+        if part != bytes(len(part)):  # high bytes, which are 0 in most numbers
             joined[byte::_NUMBER_BYTES] = part
     numbers = array("Q")
     numbers.frombytes(joined)  # twice as fast as `struct.unpack`
@@ -77,19 +76,16 @@ def unpack_columns(blob: bytes, stacks: int, budget: Budget) -> Columns:
     return [found, *weights]
 
 
-def pack_json(document: dict[str, Any]) -> bytes:
+def pack_json(document: Mapping[str, Any]) -> bytes:
     """Return a compressed document."""
     return zlib.compress(json_text(document).encode())
 
 
 def unpack_json(blob: bytes, budget: Budget) -> JsonValue:
-    """Return a document that `pack_json` has made.  Raises BadInput."""
+    """Return the document in a result of `pack_json`.  Raises BadInput."""
     data = _decompress(blob)
     budget.charge(_BATCH_COST * len(data))
-    try:
-        return JsonValue(json.loads(data))
-    except (ValueError, RecursionError) as failure:
-        raise BadInput(f"damaged: not JSON: {failure}") from None
+    return read_json(data)
 
 
 def _decompress(blob: object) -> bytes:
@@ -106,12 +102,12 @@ def _decompress(blob: object) -> bytes:
 
 
 class Table(Generic[_T]):
-    """Numbered values, each of them once."""
+    """Values with numbers; equal values have one number."""
 
     def __init__(self) -> None:
         self.rows: list[_T] = []
         self._numbers: dict[_T, int] = {}
-        self.packed = 0  # so many are in batches
+        self.packed = 0  # number of values that are in batches
 
     def number(self, row: _T) -> int:
         """Return the number of a value, which may be new."""
@@ -121,13 +117,13 @@ class Table(Generic[_T]):
         return at
 
     def add(self, row: _T) -> None:
-        """Add the next value of a batch; a number is never another's, even if a file states a value twice."""
+        """Add the next value of a batch.  It takes a number even if a damaged file has the value twice."""
         self._numbers.setdefault(row, len(self.rows))
         self.rows.append(row)
         self.packed = len(self.rows)
 
     def take_new(self) -> list[_T]:
-        """Return what is in no batch yet, for the next one."""
+        """Return the values that are in no batch yet, for the next batch."""
         new, self.packed = self.rows[self.packed :], len(self.rows)
         return new
 
@@ -135,8 +131,8 @@ class Table(Generic[_T]):
 class Names:
     """The frames and stacks of one service in one file.
 
-    A stack is its process, its thread, its frames, why it ends.  Threads have no ids here: else a service
-    that is restarted would have new stacks.
+    A stack has its process, its thread, its frames and its stop reason.  Threads have no ids here, so that a
+    restarted service has the same stacks as before.
     """
 
     def __init__(self) -> None:
@@ -153,7 +149,7 @@ class Names:
         ]
 
     def report(self, columns: Columns, names: Sequence[str]) -> Report:
-        """Return the report of sums by stack; `names` are those of the weights."""
+        """Return the report of columns of sums by stack; `names` are the names of the weights."""
         builder, frames = ReportBuilder(names), self.frames.rows
         number = cache(lambda at: builder.number(frames[at]))
         for stack, *sums in zip(*columns, strict=True):
@@ -162,7 +158,7 @@ class Names:
         return builder.finish()
 
     def pack(self) -> bytes | None:
-        """Return a batch of all that is new since the last one; None: nothing is."""
+        """Return a batch of all values that are new since the last batch; None: there are none."""
         modules = Numbers[tuple[str, str | None]]()
         frames = [frame_json(frame, modules) for frame in self.frames.take_new()]
         stacks = self.stacks.take_new()

@@ -1,4 +1,4 @@
-"""What a history states about a slice and about a gap, and what it is asked for: plain values.
+"""Plain values of a history: the facts of a slice and of a gap, and a selection of slices.
 
 A file can hold anything, so `read_facts` and `read_gap` check the type and the range of every value.
 """
@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
+from sfsample.core.foreign import total
 from sfsample.errors import BadInput
+from sfsample.recording.losses import coverage_of
 from sfsample.report.merge import sum_known
 from sfsample.report.report import CPU, WEIGHTS, Report
 
-_COUNTS = ("cpu_charged_ns", "cpu_sampled_ns", "ticks", "late_ticks")  # out of the statistics of a report
+_COUNTS = ("cpu_charged_ns", "cpu_sampled_ns", "ticks", "late_ticks")  # numbers of a report's statistics
 TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # the length of a slice of the tier, in seconds
-_MAX_TIME_S = 2.5e11  # the year 9892: what `gmtime` and SQLite both can hold
+_MAX_TIME_S = 9.2e9  # seconds since the epoch, in the year 2261: every format can hold it as ns in 64 bits
 _MAX_COUNT = (1 << 63) - 1
 _MAX_TEXT = 1 << 16  # characters
 _Check = Callable[[object], bool]
@@ -39,22 +41,22 @@ class Gap(NamedTuple):
 
 
 class SliceFacts(NamedTuple):
-    """What is known of a slice that is kept; the fields behind `id` are the columns of the table."""
+    """The facts of a slice in a history; the fields after `id` are the columns of the table."""
 
     id: str
     begin_s: float
     end_s: float
     service: str
     labels: Mapping[str, str]
-    build_id: str | None  # of the executable
+    build_id: str | None  # build-id of the executable
     host: str | None
     rate_hz: float | None
     mode: str | None
-    weights: tuple[str, ...]  # that its stacks have
-    duration_ns: int | None  # the time that was recorded: of merged slices the sum
+    weights: tuple[str, ...]  # names of the weights of its stacks
+    duration_ns: int | None  # the time that was recorded; the sum if slices were merged
     samples: int
-    cpu_charged_ns: int  # what the threads have used
-    cpu_sampled_ns: int  # the part of it that samples stand for
+    cpu_charged_ns: int  # CPU time of the threads
+    cpu_sampled_ns: int  # CPU time that samples stand for
     ticks: int
     late_ticks: int
     recorder: str | None  # the program and its version
@@ -63,17 +65,17 @@ class SliceFacts(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Its row in the tables of its file."""
+        """The row of the slice in the tables of its file."""
         return int(self.id.rpartition(".")[2])
 
     @property
     def coverage(self) -> float | None:
         """The share of the CPU time that samples stand for; None: no CPU time was used."""
-        return min(1.0, self.cpu_sampled_ns / self.cpu_charged_ns) if self.cpu_charged_ns else None
+        return coverage_of(self.cpu_sampled_ns, self.cpu_charged_ns)
 
 
 class Selection(NamedTuple):
-    """Which slices: those of a time, a service, with all of the labels, of builds that begin so."""
+    """Selects slices by service, time, labels (all of them) and the begin of the build-id."""
 
     service: str | None = None
     begin_s: float = 0.0
@@ -82,7 +84,7 @@ class Selection(NamedTuple):
     build_id: str = ""
 
     def has(self, facts: SliceFacts) -> bool:
-        """Whether it selects a slice: one with its middle in the time, or that holds all of the time."""
+        """Return whether a slice is selected: its middle is in the time, or it contains all of the time."""
         inside = self.begin_s <= (facts.begin_s + facts.end_s) / 2 < self.end_s
         around = facts.begin_s <= self.begin_s and self.end_s <= facts.end_s
         return (
@@ -93,20 +95,21 @@ class Selection(NamedTuple):
         )
 
     def has_gap(self, gap: Gap) -> bool:
-        """Whether a gap is in the time, at least in part, and of the service."""
+        """Return whether a gap of the service overlaps the time."""
         return gap.begin_s < self.end_s and self.begin_s < gap.end_s and self.service in (None, gap.service)
 
 
 def facts_of(closed: Slice) -> SliceFacts:
-    """Return the facts of a slice.  Raises BadInput where they are none that a history can keep."""
-    report, stats, target = closed.report, closed.report.stats or {}, closed.report.target or {}
-    known = (*report.weights, *((CPU,) if "cpu_charged_ns" in stats else ()))  # of an idle minute it is 0
+    """Return the facts of a slice.  Raises BadInput if a history cannot keep them."""
+    report, stats, target = closed.report, closed.report.stats, closed.report.target or {}
+    known = (*report.weights, *((CPU,) if stats.has_cpu_time else ()))  # CPU time may be known, and be 0
     weights = tuple(name for name in WEIGHTS if name in known)
-    counts: dict[str, Any] = {name: stats.get(name) or 0 for name in _COUNTS}
+    counts: dict[str, Any] = {name: stats.number(name) for name in _COUNTS}
     facts = SliceFacts(
         "", float(closed.begin_s), float(closed.end_s), closed.service, report.labels or {},
-        target.get("build_id"), report.host, report.rate_hz, stats.get("mode"), weights,
-        report.duration_ns, report.total(), recorder=stats.get("recorder"), tier="1m", pinned=False, **counts,
+        target.get("build_id"), report.host, report.rate_hz, stats.text("mode"), weights,
+        report.duration_ns, report.total(), recorder=stats.text("recorder"), tier="1m", pinned=False,
+        **counts,
     )  # fmt: skip
     return read_facts("", as_row(facts))
 
@@ -121,7 +124,7 @@ def merged_facts(group: Sequence[SliceFacts], tier: str) -> SliceFacts:
 
 
 def merge_key(facts: SliceFacts, tier: str) -> tuple[object, ...]:
-    """Return what slices have in common that a tier merges; a pinned slice stays alone."""
+    """Return a key that is equal for slices that a tier merges; a pinned slice has a key of its own."""
     what = (facts.service, tuple(sorted(facts.labels.items())), facts.build_id, facts.host, facts.rate_hz,
             facts.mode, facts.weights, facts.duration_ns is None, facts.recorder)  # fmt: skip
     return (*what, facts.id if facts.pinned else facts.begin_s // TIERS[tier])
@@ -143,10 +146,7 @@ def read_facts(name: str, row: Sequence[Any]) -> SliceFacts:
         if not is_valid(value):
             raise BadInput(f"slice {name}: {column} is not valid")
     facts = SliceFacts(name, *row)
-    try:
-        labels = json.loads(str(facts.labels))
-    except (ValueError, RecursionError):
-        labels = None
+    labels = total(json.loads)(str(facts.labels))
     if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
         raise BadInput(f"slice {name}: labels are not valid")
     if facts.end_s < facts.begin_s:

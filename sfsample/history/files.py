@@ -1,13 +1,13 @@
 """One file of a history: an SQLite database with the slices of one UTC day.
 
 The tables hold facts in columns, and stacks as blobs (history/blobs.py).  A commit is in the write-ahead log
-before it is acknowledged, so a writer that is killed loses the slice that it was writing and no other.  A
-reader sees what there was when it opened the file, whatever is written, merged or deleted meanwhile.
+before it is acknowledged, so a writer that is killed loses only the slice that it was writing.  A reader sees
+the state at the time when it opened the file, even if slices are written, merged or deleted meanwhile.
 
-A file is used only if it belongs to this user or to root and no one else may write it, and if it has exactly
-the tables of this version: no view and no trigger runs.  Every look-up has a limit.
+A file is used only if it belongs to this user or to root, and no one else may write it.  It must have exactly
+the tables of this version, so that no view and no trigger runs.  Every look-up has a limit.
 
-Invariant: any file is slices or raises BadInput, in bounded time (tests/history/test_hostile_files.py).
+Invariant: any file gives slices or raises BadInput, in bounded time (tests/history/test_hostile_files.py).
 """
 
 import os
@@ -25,24 +25,25 @@ from sfsample.history.facts import COLUMNS, Gap, Selection, SliceFacts, as_row, 
 from sfsample.history.paths import BESIDE, check_owner
 from sfsample.report.budget import Budget
 from sfsample.report.formats.profile_json import JsonValue
-from sfsample.report.merge import common, common_values, sum_known, sum_stats
-from sfsample.report.report import SECONDS, WEIGHTS, Report
-from sfsample.report.time_line import TIME_UNIT_NS, Columns, TimeSlice, add_columns
+from sfsample.report.merge import common, common_values, sum_known
+from sfsample.report.report import WEIGHTS, Report
+from sfsample.report.stats import ReportStats, sum_stats
+from sfsample.report.time_slices import TIME_UNIT_NS, Columns, TimeSlice, add_columns
 
-_VERSION = 3  # of the tables
-_BUSY_S = 30.0  # another process may write for so long
+_VERSION = 3  # version of the tables
+_BUSY_S = 30.0  # seconds that another process may write
 _MAX_STEPS = 500  # callbacks during one statement, each after _STEP instructions: 10 to 20 s
 _STEP = 1_000_000
 _MAX_VALUE_BYTES = 100 << 20
-_MAX_SLICES = 2_000_000  # of a file, that are read
-_SLICES = "slices"  # in the statistics of a sum: the numbers of its slices
-_Stacks = tuple[dict[str, Any], Columns]  # the statistics of a slice, and its columns
-_MAX_PROBLEMS = 20  # of the statistics of a slice, that are kept
+_MAX_SLICES = 2_000_000  # slices that are read of a file
+_SLICES = "slices"  # key of the numbers of the added slices, in the statistics of a sum
+_Stacks = tuple[ReportStats, Columns]  # the statistics of a slice, and its columns
+_MAX_PROBLEMS = 20  # problems that are kept in the statistics of a slice
 _FACTS = ", ".join(name for name, *_ in COLUMNS)
 _TYPED_FACTS = ", ".join(f"{name} {kind}" for name, kind, _ in COLUMNS)
 _SCHEMA = (
     f"CREATE TABLE slice (id INTEGER PRIMARY KEY AUTOINCREMENT, {_TYPED_FACTS})",  # no id is used twice
-    # of the slice with this id; with a negative one, the sum of slices that its statistics name: `keep_sum`
+    # id: that of the slice; a negative id marks a sum of the slices that its statistics name (`keep_sum`)
     "CREATE TABLE stacks (id INTEGER PRIMARY KEY, stats BLOB, rows BLOB)",
     "CREATE TABLE names (id INTEGER PRIMARY KEY, service TEXT, batch BLOB)",
     "CREATE TABLE gap (begin_s REAL, end_s REAL, service TEXT, why TEXT)",
@@ -51,11 +52,11 @@ _COUNTER = "CREATE TABLE sqlite_sequence(name,seq)"  # SQLite's, for AUTOINCREME
 
 
 class Damaged(BadInput):
-    """A file is none of SQLite's, or not whole: what is added to it may be lost."""
+    """A file is damaged, or is no SQLite file; a slice that is added to it may be lost."""
 
 
 class HistoryFile:
-    """An open file.  Methods raise BadInput for a damaged one, sqlite3.Error where a write fails."""
+    """An open file.  Methods raise BadInput if it is damaged, sqlite3.Error if a write fails."""
 
     def __init__(self, path: str, *, write: bool = False) -> None:
         if write:
@@ -67,7 +68,7 @@ class HistoryFile:
         self._inode = os.stat(path).st_ino
         self._names: dict[str, Names] = {}
         self._budget = Budget(8 * os.path.getsize(path))
-        # a reader may have to complete what a writer that was killed has begun
+        # A reader may have to complete the commit of a writer that was killed.
         self._db = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=rw", uri=True, timeout=_BUSY_S,
                                    isolation_level=None, check_same_thread=False)  # fmt: skip
         try:
@@ -98,12 +99,12 @@ class HistoryFile:
             raise BadInput(f"another sfsample has written it (tables of version {version}, not {_VERSION})")
         tables = {sql for (sql,) in self._rows("SELECT sql FROM sqlite_master LIMIT 100")}
         if not tables:
-            raise FileNotFoundError(self.path)  # its writer was killed before the first commit
+            raise FileNotFoundError(self.path)  # the writer was killed before the first commit
         if tables != {*_SCHEMA, _COUNTER}:
             raise BadInput("it has other tables than a history has")
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         self._db.close()
 
     def _version(self) -> int:
@@ -113,13 +114,15 @@ class HistoryFile:
     def _run(self, statement: str, *values: object) -> int:
         try:
             return self._db.execute(statement, values).lastrowid or 0
+        except OverflowError:  # of SQLite's integers
+            raise BadInput("a number of more than 64 bits") from None
         except sqlite3.DatabaseError as failure:
-            if type(failure) is sqlite3.DatabaseError:  # not one of its subclasses, such as for a full disk
+            if type(failure) is sqlite3.DatabaseError:  # its subclasses are other failures, as of a full disk
                 raise Damaged(f"damaged: {failure}") from None
             raise
 
     def _rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query; what makes it endless or impossible is damage."""
+        """Yield the rows of a query.  Raises BadInput if damage makes it fail, or run too long."""
         steps = iter(range(_MAX_STEPS))
         self._db.set_progress_handler(lambda: next(steps, None) is None, _STEP)
         try:
@@ -133,7 +136,7 @@ class HistoryFile:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Make one commit of the block, or nothing."""
+        """Commit all changes of the block at its end, or none if it fails."""
         self._run("BEGIN IMMEDIATE")
         try:
             yield
@@ -145,23 +148,23 @@ class HistoryFile:
 
     @property
     def is_current(self) -> bool:
-        """Whether the path still leads to this file."""
+        """Return whether the path still leads to this file."""
         with suppress(FileNotFoundError):
             return os.stat(self.path).st_ino == self._inode
         return False
 
     @property
     def identity(self) -> int:
-        """A number that a file has from its first commit on; one that is made anew has another."""
+        """A random number of the file, made at its first commit; a new file has another one."""
         [(number,)] = self._rows("PRAGMA application_id")
         return int(number)
 
     # -- reading
 
     def facts(self, first: int = 0, chosen: Selection = Selection()) -> Iterator[SliceFacts]:  # noqa: B008
-        """Yield the facts of slices from a number on, in the order of these.
+        """Yield the facts of slices whose number is at least `first`, in the order of their numbers.
 
-        Those that are not of the service and time that are chosen may be left out.
+        Slices of another service or time than `chosen` may be left out.
         """
         stem = os.path.basename(self.path).removesuffix(".sqlite")
         is_any = chosen.begin_s == 0 and chosen.end_s == inf
@@ -196,7 +199,7 @@ class HistoryFile:
         """Return one report of slices of one service that have the same weights."""
         return self._report(facts, *self.sums(facts))
 
-    def _report(self, facts: Sequence[SliceFacts], stats: dict[str, Any], columns: Columns) -> Report:
+    def _report(self, facts: Sequence[SliceFacts], stats: ReportStats, columns: Columns) -> Report:
         weights = facts[0].weights
         numbers, samples, *times = columns
         sums = [samples, *([time * TIME_UNIT_NS for time in column] for column in times)]
@@ -218,18 +221,18 @@ class HistoryFile:
         return self._sums(facts, [*self._parts(facts)])
 
     def _sums(self, facts: Sequence[SliceFacts], parts: Sequence[_Stacks]) -> _Stacks:
-        stats = sum_stats([found for found, _ in parts]) or {}
-        stats["problems"] = [*dict.fromkeys(map(str, stats["problems"]))][:_MAX_PROBLEMS]
+        stats = sum_stats(found for found, _ in parts)
+        stats = stats.having(problems=[*dict.fromkeys(stats.texts("problems"))][:_MAX_PROBLEMS])
         stacks = len(self.names(facts[0].service).stacks.rows)
         return stats, add_columns((columns for _, columns in parts), stacks)
 
     def _parts(self, facts: Sequence[SliceFacts]) -> Iterator[_Stacks]:
-        """Yield the statistics and columns of slices: sums of some of them that are kept, then all others."""
+        """Yield the statistics and columns of slices: first the kept sums, then the other slices."""
         rest = {each.number: each for each in facts}
         for first in sorted(self.summed() & rest.keys()):
-            with suppress(BadInput):  # its slices are there
+            with suppress(BadInput):  # damage of a sum is harmless, as its slices are there
                 stats, columns = self._stacks(-first, facts[0].service)
-                slices = {*JsonValue(stats).field(_SLICES).counts()}
+                slices = {*JsonValue(stats.document).field(_SLICES).counts()}
                 if slices <= rest.keys() and sum(columns[1]) == sum(rest[at].samples for at in slices):
                     yield stats, columns
                     for number in slices:
@@ -237,23 +240,26 @@ class HistoryFile:
         yield from map(self.stacks, rest.values())
 
     def summed(self) -> set[int]:
-        """Return the number of the first slice of each sum that is kept."""
+        """Return the number of the first slice of each kept sum."""
         return {-number for (number,) in self._rows("SELECT id FROM stacks WHERE id < 0")}
 
-    def time_line(self, facts: Sequence[SliceFacts]) -> tuple[Report, list[TimeSlice]]:
-        """Return `report`, and slices with the indexes that their stacks have in it."""
+    def time_slices(self, facts: Sequence[SliceFacts]) -> tuple[Report, list[TimeSlice]]:
+        """Return the report of slices, and each slice with indexes of the report's stacks."""
         parts = [self.stacks(each) for each in facts]
         stats, columns = self._sums(facts, parts)
         place, slices = {stack: at for at, stack in enumerate(columns[0])}, []
         for each, (own, (numbers, *weights)) in zip(facts, parts, strict=True):
             placed = [[*map(place.__getitem__, numbers)], *weights]
             slices.append(
-                TimeSlice(*each[1:3], each.cpu_charged_ns, each.cpu_sampled_ns, placed, _seconds(own))
+                TimeSlice(*each[1:3], each.cpu_charged_ns, each.cpu_sampled_ns, placed, own.cpu_ms_by_second)
             )
         return self._report(facts, stats, columns), slices
 
     def stacks(self, facts: SliceFacts) -> _Stacks:
-        """Return the statistics and the columns of a slice, whose samples are as many as its facts say."""
+        """Return the statistics and the columns of a slice.
+
+        Raises BadInput if it has another number of samples than its facts say.
+        """
         stats, columns = self._stacks(facts.number, facts.service)
         if (samples := sum(columns[1])) != facts.samples:
             raise BadInput(f"slice {facts.id}: it has {samples} samples instead of {facts.samples}")
@@ -263,61 +269,71 @@ class HistoryFile:
         stacks = len(self.names(service).stacks.rows)
         for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", number):
             columns = unpack_columns(blob, stacks, self._budget)
-            return unpack_json(stats, self._budget).plain_object(), columns
+            return ReportStats(unpack_json(stats, self._budget).plain_object()), columns
         raise BadInput(f"slice {number}: it has no stacks")
 
     def is_whole(self, facts: SliceFacts) -> bool:
-        """Whether the stacks of a slice can be read."""
+        """Return whether the stacks of a slice can be read."""
         with suppress(BadInput):
             return bool(self.stacks(facts))
         return False
 
     def integrity(self) -> list[str]:
-        """Return what SQLite finds to be damaged."""
+        """Return the damage that SQLite finds, a sentence each."""
         return [str(text) for (text,) in self._rows("PRAGMA integrity_check(5)") if text != "ok"]
 
     # -- writing, within `writing`
 
     def insert(self, facts: SliceFacts, report: Report) -> None:
-        """Add a slice.  Raises BadInput where a number is too large."""
+        """Add a slice.  Raises BadInput if a number is too large."""
         names = self.names(facts.service)
         numbers = names.number_stacks(report)
         if batch := names.pack():
             self._run("INSERT INTO names (service, batch) VALUES (?, ?)", facts.service, batch)
         samples, *times = map(report.column, WEIGHTS)
-        columns = (numbers, samples, *map(in_units, times))  # threads that differ by their ids alone are one
-        stats = sum_stats([report.stats or {}]) or {}
-        stats["problems"] = [str(text) for text in stats["problems"][:_MAX_PROBLEMS]]
-        stats[SECONDS] = (report.stats or {}).get(SECONDS) or []  # merged slices have none
+        columns = (
+            numbers,
+            samples,
+            *map(in_units, times),
+        )  # a number may be there twice, as threads have no ids
+        stats = sum_stats([report.stats]).having(
+            problems=report.stats.texts("problems")[:_MAX_PROBLEMS],
+            cpu_ms_by_second=report.stats.cpu_ms_by_second,  # CPU time, which merged slices do not keep
+        )
         self._insert(facts, stats, add_columns([columns], len(names.stacks.rows)))
 
-    def _insert(self, facts: SliceFacts, stats: dict[str, Any], columns: Columns) -> None:
+    def _insert(self, facts: SliceFacts, stats: ReportStats, columns: Columns) -> None:
         row = as_row(facts)
         number = self._run(f"INSERT INTO slice ({_FACTS}) VALUES ({', '.join('?' * len(row))})", *row)  # noqa: S608
         self._insert_stacks(number, stats, columns)
 
-    def _insert_stacks(self, number: int, stats: dict[str, Any], columns: Columns) -> None:
-        self._run("INSERT INTO stacks VALUES (?, ?, ?)", number, pack_json(stats), pack_columns(columns))
+    def _insert_stacks(self, number: int, stats: ReportStats, columns: Columns) -> None:
+        self._run(
+            "INSERT INTO stacks VALUES (?, ?, ?)", number, pack_json(stats.document), pack_columns(columns)
+        )
 
     def merge(self, group: Sequence[SliceFacts], merged: SliceFacts) -> None:
-        """Replace slices of one service by one of these facts."""
+        """Replace slices of one service by one slice with the facts `merged`."""
         stats, columns = self.sums(group)
         self.delete(group)
         self._insert(merged, stats, columns)
 
     def keep_sum(self, group: Sequence[SliceFacts]) -> None:
-        """Keep the sum of slices of one service beside these; not within `writing`: a watch waits."""
+        """Keep the sum of slices of one service beside them.
+
+        It makes its own short commit, because a watch waits meanwhile.
+        """
         stats, columns = self.sums(group)
-        stats[_SLICES] = [each.number for each in group]
+        stats = stats.having(**{_SLICES: [each.number for each in group]})
         with self.writing():
             self._insert_stacks(-group[0].number, stats, columns)
 
     def pin(self, facts: SliceFacts) -> None:
-        """Let a slice be neither merged nor, for its size, deleted before others."""
+        """Pin a slice: it is not merged, and is deleted after all others if the history is too large."""
         self._run("UPDATE slice SET pinned = 1 WHERE id = ?", facts.number)
 
     def compact(self) -> None:
-        """Free the space of what was deleted, if that is much; not within `writing`."""
+        """Free the space of deleted slices if it is an eighth of the file; not within `writing`."""
         [(free, pages)] = self._rows("SELECT * FROM pragma_freelist_count, pragma_page_count")
         if 8 * free > pages:
             self._run("VACUUM")
@@ -331,11 +347,3 @@ class HistoryFile:
         for each in facts:
             self._run("DELETE FROM slice WHERE id = ?", each.number)
             self._run("DELETE FROM stacks WHERE id IN (?, ?)", each.number, -each.number)
-
-
-def _seconds(stats: dict[str, Any]) -> tuple[int, ...]:
-    """Return the CPU time in each second of a slice; empty where it is not known."""
-    found = stats.get(SECONDS)
-    if not isinstance(found, list) or not all(type(ms) is int and 0 <= ms < 1 << 32 for ms in found):
-        return ()
-    return tuple(found)

@@ -1,6 +1,6 @@
-"""Which files a history has, one for each UTC day, and which of them are used.
+"""Names and checks the files of a history, one for each UTC day.
 
-A file or directory is used only if it is none of another user's, and no other user may write it.
+A file or directory is used only if it belongs to this user or to root, and no other user may write it.
 """
 
 import os
@@ -10,8 +10,10 @@ import time
 from calendar import timegm
 from collections.abc import Iterator
 from contextlib import suppress
+from shlex import quote
 from typing import NamedTuple
 
+from sfsample.core.foreign import utc
 from sfsample.errors import BadInput
 
 DAY_S = 86400
@@ -21,20 +23,20 @@ BESIDE = ("-wal", "-shm", "-journal")  # files of SQLite's that belong to a data
 
 
 class FileName(NamedTuple):
-    """Which file of a history: the day, since the epoch."""
+    """The name of a file of a history; `day` counts from the epoch."""
 
     directory: str
     day: int
 
     @property
     def path(self) -> str:
-        """The path."""
-        day = time.strftime("%Y-%m-%d", time.gmtime(self.day * DAY_S))
+        """The path of the file."""
+        day = utc(self.day * DAY_S, "%Y-%m-%d")
         return os.path.join(self.directory, f"{day}.sqlite")
 
     @property
     def end_s(self) -> int:
-        """When its day is over."""
+        """The end of its day, in seconds since the epoch."""
         return (self.day + 1) * DAY_S
 
 
@@ -44,7 +46,10 @@ def file_names(directory: str) -> list[FileName]:
 
 
 def files_set_aside(directory: str) -> list[tuple[FileName, str]]:
-    """Return what was set aside: of which file, and the path; the oldest first.  Raises OSError."""
+    """Return the damaged files that were set aside: the former name and the path; the oldest first.
+
+    Raises OSError.
+    """
     return sorted((name, os.path.join(directory, found)) for found, name in _matching(directory, _ASIDE))
 
 
@@ -56,7 +61,7 @@ def _matching(directory: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, F
 
 
 def check_owner(path: str, *, directory: bool = False) -> None:
-    """Raise BadInput unless a path is what it should be, and only this user and root may have written it."""
+    """Raise BadInput unless a path is a file or a directory that only this user and root may have written."""
     status = os.lstat(path)
     if not (stat.S_ISDIR if directory else stat.S_ISREG)(status.st_mode):
         is_link = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "something else"
@@ -64,22 +69,25 @@ def check_owner(path: str, *, directory: bool = False) -> None:
     if status.st_uid not in (0, os.geteuid()):
         raise BadInput(f"it belongs to another user ({status.st_uid})")
     if status.st_mode & 0o022:
-        raise BadInput(f"other users may write it: chmod go-w {path}")
+        raise BadInput(f"other users may write it: chmod go-w {quote(path)}")
 
 
 def remove(name: FileName) -> None:
-    """Unlink a file; what SQLite keeps beside it first, as it would be taken for that of a new file."""
+    """Unlink a file of a history.
+
+    SQLite's files beside it go first, as SQLite would take them for those of a new file of that name.
+    """
     for suffix in (*BESIDE, ""):
         with suppress(FileNotFoundError):
             os.unlink(name.path + suffix)
 
 
 def set_aside(name: FileName) -> str:
-    """Rename a damaged file, and what SQLite keeps beside it; return the new path."""
-    path = f"{name.path}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    """Rename a damaged file and SQLite's files beside it; return the new path."""
+    path = f"{name.path}.damaged-{utc(time.time(), '%Y%m%dT%H%M%SZ')}"
     for suffix in (*BESIDE, ""):
         with suppress(FileNotFoundError):
             os.rename(name.path + suffix, path + suffix)
     with suppress(FileNotFoundError):
-        os.unlink(f"{path}-shm")  # an index of the log, which SQLite makes anew
+        os.unlink(f"{path}-shm")  # index of the log, which SQLite makes anew
     return path

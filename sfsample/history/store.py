@@ -1,6 +1,6 @@
-"""The history in a directory: what watchers add, and what questions are answered from it.
+"""A history in a directory: watchers add slices to it, and questions are answered from it.
 
-Several watchers may write, each for services of its own; any number of processes may read meanwhile.
+Several watchers may write, each for its own services.  Any number of processes may read meanwhile.
 """
 
 import os
@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from errno import EDQUOT, ENOSPC
+from shlex import quote
 from typing import TypeVar
 
 from sfsample.errors import BadInput, NoSpace, SfsampleError
@@ -15,12 +16,12 @@ from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, 
 from sfsample.history.files import Damaged, HistoryFile
 from sfsample.history.lock import lock
 from sfsample.history.paths import DAY_S, FileName, check_owner, file_names, files_set_aside, set_aside
-from sfsample.history.tiers import size_of, tidy
+from sfsample.history.retention import size_of, tidy
 from sfsample.report.budget import Budget
 from sfsample.report.formats import check_numbers
 from sfsample.report.merge import merge
 from sfsample.report.report import Report
-from sfsample.report.time_line import TimeLine, TimeSlice, renumber
+from sfsample.report.time_slices import TimeSlice, TimeSlices, renumber
 
 KEEP_FOR_S, KEEP_BYTES = 90.0 * DAY_S, 10 << 30
 _T = TypeVar("_T")
@@ -31,14 +32,14 @@ _SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 class History:
     """A history; its directory is made if it is missing.  Methods raise SfsampleError.
 
-    `problems` has a sentence for each file that was skipped.  A damaged file is set aside before it is
-    written to: what is added to it may be lost.
+    `problems` has a sentence for each file that was skipped.  A damaged file is set aside before a slice is
+    added, because a slice in it may be lost.
     """
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.problems: dict[str, None] = {}
-        self._damaged: dict[str, tuple[int, str]] = {}  # by path: which file (see `_file_id`), and why
+        self._damaged: dict[str, tuple[int, str]] = {}  # path -> `_file_id` of the file, and its damage
         self._locks: dict[str, int] = {}  # by service
         self._writer: HistoryFile | None = None
         with self._errors("cannot open", directory):
@@ -48,7 +49,7 @@ class History:
 
     @contextmanager
     def _errors(self, what: str, path: str) -> Iterator[None]:
-        """Turn what can fail into one SfsampleError, after which all goes on."""
+        """Turn any failure of the block into an SfsampleError."""
         try:
             yield
         except _FAILURES as failure:
@@ -58,8 +59,8 @@ class History:
             if code in _SPACE or getattr(failure, "errno", 0) in (ENOSPC, EDQUOT):
                 raise NoSpace(f"{what}: {path}: {text}") from None
             remedy = "choose another directory with --history"
-            if isinstance(failure, BadInput) and what != "cannot open":  # else a check finds nothing
-                remedy = f"sfsample history check --history {self.directory} shows what is wrong"
+            if isinstance(failure, BadInput) and what != "cannot open":  # a check can say more
+                remedy = f"sfsample history check --history {quote(self.directory)} shows what is wrong"
             raise SfsampleError(f"{what}: {path}: {text}", remedy) from None
 
     def close(self) -> None:
@@ -68,7 +69,7 @@ class History:
         self.let_go(keep=())
 
     def let_go(self, keep: Container[str]) -> None:
-        """Let others watch all services but some."""
+        """Let others watch all services but `keep`."""
         for service in [service for service in self._locks if service not in keep]:
             os.close(self._locks.pop(service))
 
@@ -80,14 +81,14 @@ class History:
     # -- writing
 
     def add(self, closed: Slice) -> None:
-        """Keep a slice; when this returns, no crash of a program loses it."""
+        """Keep a slice; after that, no crash of a program loses it."""
         with self._errors("cannot keep", f"a slice of {closed.service}"):
             facts = facts_of(closed)
             check_numbers(closed.report)
         self._write(closed.service, closed.begin_s, lambda file: file.insert(facts, closed.report))
 
     def pin(self, services: Container[str], begin_s: float, end_s: float) -> int:
-        """Pin the slices of services and a time; return how many those are."""
+        """Pin the slices of services in a time; return their number."""
 
         def pin(file: HistoryFile) -> int:
             own = [facts for facts in file.facts() if facts.service in services]
@@ -100,7 +101,7 @@ class History:
                    if name.end_s > begin_s - DAY_S and name.day * DAY_S < end_s)  # fmt: skip
 
     def add_gap(self, service: str, begin_s: float, end_s: float, why: str) -> None:
-        """Note that there are no slices of a service, and why."""
+        """Keep a gap: a time without slices of a service, and the reason."""
         with self._errors("cannot keep", f"a gap of {service}"):
             gap = read_gap((begin_s, end_s, service, why))
         self._write(service, begin_s, lambda file: file.insert_gap(gap))
@@ -112,7 +113,7 @@ class History:
         self._change(name, insert)
 
     def _change(self, name: FileName, work: Callable[[HistoryFile], _T]) -> _T:
-        """Make one commit in a file, which may be new; return what `work` does."""
+        """Make one commit in a file, which may be new; return the result of `work`."""
         with self._errors("cannot write", name.path):
             self._set_aside(name)
             which = _file_id(name.path)
@@ -130,12 +131,12 @@ class History:
                 os.makedirs(self.directory, mode=0o700, exist_ok=True)
                 self._writer = HistoryFile(name.path, write=True)
             with self._writer.writing():
-                if self._writer.is_current:  # else it was removed
+                if self._writer.is_current:  # the file was not removed
                     return work(self._writer)
             self._close_writer()
 
     def _set_aside(self, name: FileName) -> None:
-        """Set a file aside that was found to be damaged, unless another watcher has."""
+        """Set a damaged file aside, unless another watcher has done so."""
         if name.path not in self._damaged:
             return
         self._close_writer()
@@ -144,7 +145,7 @@ class History:
             try:
                 if _file_id(name.path) == which:
                     path = set_aside(name)
-                    self.problems.pop(f"{name.path}: {why}", None)  # said by this
+                    self.problems.pop(f"{name.path}: {why}", None)  # the message below says it
                     self.problems[f"{name.path}: {why}: it is now {path}; slices go to a new file"] = None
             finally:
                 os.close(fd)
@@ -159,32 +160,32 @@ class History:
         self._locks[service] = fd
 
     def tidy(self, now_s: float, keep_for_s: float = KEEP_FOR_S, keep_bytes: int = KEEP_BYTES) -> None:
-        """Merge slices whose tier is over, and delete what is too old or too much."""
+        """Merge slices that are old enough, and delete slices that are too old or too many."""
         with self._errors("cannot tidy", self.directory):
             tidy(self.directory, now_s, keep_for_s, keep_bytes, self.skipping)
 
     # -- reading
 
     def last_end_s(self, service: str, before_s: float) -> float | None:
-        """Return when the last slice or gap of a service ends, in the day before a time; None: none does."""
+        """Return the end of the last slice or gap in the day before a time; None: there is none."""
         recent = Selection(service, before_s - DAY_S, before_s)
         ends = [*(facts.end_s for facts in self.slices(recent)), *(gap.end_s for gap in self.gaps(recent))]
         return max(ends, default=None)
 
     def _read(self, selections: Sequence[Selection], ask: Callable[[HistoryFile], Iterable[_T]]) -> list[_T]:
-        """Return the answers of the files that can have what is selected, the oldest first."""
+        """Return the answers of the files whose time is selected, the oldest first."""
         found: list[_T] = []
         with self._errors("cannot read", self.directory):
             for name in file_names(self.directory):
                 if any(name.end_s + DAY_S >= each.begin_s and name.day * DAY_S <= each.end_s
                        for each in selections):  # fmt: skip
                     with self.skipping(name.path), closing(HistoryFile(name.path)) as file:
-                        found.extend(ask(file))  # those before a damaged one are kept
+                        found.extend(ask(file))  # answers before the damage are kept
         return found
 
     @contextmanager
     def skipping(self, path: str) -> Iterator[None]:
-        """Go on behind the block where a file is damaged, after a note in `problems`, or removed."""
+        """Go on after the block if a file is damaged, which is noted in `problems`, or was removed."""
         try:
             with suppress(FileNotFoundError):
                 yield
@@ -223,19 +224,19 @@ class History:
         self._read(selections, ask)
         return [*map(self._merge, parts)]
 
-    def time_line(self, selection: Selection) -> tuple[Report, TimeLine]:
-        """Return one report of slices, and what each of them has of its stacks."""
+    def time_slices(self, selection: Selection) -> tuple[Report, TimeSlices]:
+        """Return one report of slices, and each slice with indexes of the report's stacks."""
 
         def ask(file: HistoryFile) -> Iterator[tuple[Report, list[TimeSlice]]]:
-            return self._answers(file, file.facts(chosen=selection), selection, file.time_line)
+            return self._answers(file, file.facts(chosen=selection), selection, file.time_slices)
 
         parts = self._read([selection], ask)
         gaps = [(gap.begin_s, gap.end_s, gap.why) for gap in self.gaps(selection)]
-        return self._merge([report for report, _ in parts]), TimeLine(renumber(parts), gaps)
+        return self._merge([report for report, _ in parts]), TimeSlices(renumber(parts), gaps)
 
     def _answers(self, file: HistoryFile, slices: Iterable[SliceFacts], selection: Selection,
                  ask: Callable[[Sequence[SliceFacts]], _T]) -> Iterator[_T]:  # fmt: skip
-        """Yield the answer for each group of slices; those that cannot be read are left out, and noted."""
+        """Yield the answer for each group of slices; slices that cannot be read are left out, and noted."""
         for group in _groups(slices, selection):
             try:
                 answer = ask(group)
@@ -257,12 +258,12 @@ class History:
         return report
 
     def findings(self) -> Iterator[str]:
-        """Yield what is wrong with a file: its structure, its facts, its stacks, its totals."""
+        """Yield a sentence for each damage of a file: of its structure, facts, stacks and totals."""
         self.problems.clear()
         for name, path in files_set_aside(self.directory):
             again = os.path.basename(name.path + path.rpartition("Z")[2])  # SQLite may keep a log beside it
             yield (f"{path}: damaged, and set aside: no answer has its slices; delete it when not needed; "
-                   f"for what is left of it: mkdir -m 700 OTHER; cp {path} OTHER/{again}; "
+                   f"for what is left of it: mkdir -m 700 OTHER; cp {quote(path)} OTHER/{again}; "
                    "sfsample history list --history OTHER")  # fmt: skip
         for name in file_names(self.directory):
             with self.skipping(name.path), closing(HistoryFile(name.path)) as file:

@@ -13,7 +13,7 @@ from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.snapshot import SchedulerEvidence, ThreadSnapshot
 from sfsample.process.not_captured import OTHER_PROCESS, NotCaptured, Reason
 from sfsample.process.priority import REAL_TIME_PRIORITY
-from sfsample.process.scheduler import BeforeStop, RunState, WakeUp, balance_of, classify, times_run
+from sfsample.process.run_state import BeforeStop, RunState, WakeUp, balance_of, classify, times_run
 from sfsample.process.stack_copy import StackCopy
 from sfsample.process.stop_request import PATIENCE_NS, Tracer
 from sfsample.process.syscall_mending import mend

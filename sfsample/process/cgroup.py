@@ -24,13 +24,13 @@ def common_cgroup(pids: Collection[int]) -> str | None:
 
 def path_of(pid: int) -> str | None:
     """Return the path of the version 2 control group of a process, as /proc has it; None: unknown."""
-    lines = read_text(f"/proc/{pid}/cgroup").splitlines()
+    lines = read_text(f"/proc/{pid}/cgroup").split("\n")
     return next((line[3:] for line in lines if line.startswith("0::")), None)
 
 
 def unified_mount_point() -> str:
     """Return where the control groups of version 2 are mounted; empty: nowhere."""
-    for line in read_text("/proc/self/mountinfo").splitlines():
+    for line in read_text("/proc/self/mountinfo").split("\n"):
         fields, _, filesystem = line.partition(" - ")
         if filesystem.startswith("cgroup2 "):
             return fields.split()[4]

@@ -1,15 +1,14 @@
 """Finds the Python frames of the threads in a core file, whose memory is all there.
 
-Each reading is counted: whatever the file holds, all threads together read little more than its size.
+All threads together have one budget, whatever the file holds.
 """
 
 from collections.abc import Sequence
 from functools import partial
 
-from sfsample.core.memory import CountedMemory
+from sfsample.core.budget import DUMP_NS, Budget, CountedMemory
 from sfsample.core.stack import Frame
 from sfsample.errors import BadInput
-from sfsample.formats.elf.core_file import LEAST_SIZE
 from sfsample.process.core_process import CoreProcess
 from sfsample.python.code_objects import read_each
 from sfsample.python.find import Interpreter, find_interpreter
@@ -19,14 +18,15 @@ from sfsample.python.place import Placer
 from sfsample.python.threads import thread_states
 
 _UNLISTED = "no Python frames: the core file has no list of Python's threads"
-_SPENT = "Python frames are missing: the core file has more of them than a file of its size can hold"
+_SPENT = "Python frames are missing: the core file leads to more of them than sfsample reads"
 
 
 class CorePython:
     """Python in a core file.  Threads are known by their id in the pid namespace of the process."""
 
     def __init__(self, core: CoreProcess) -> None:
-        self._memory = CountedMemory(core.memory, max(core.size, LEAST_SIZE))
+        self._budget = Budget(DUMP_NS)
+        self._memory = CountedMemory(core.memory.read, self._budget)
         self._problem = ""
         self._interpreter = self._find(core)
         if self._interpreter is not None:
@@ -46,7 +46,7 @@ class CorePython:
     @property
     def problems(self) -> tuple[str, ...]:
         """Why Python frames are missing, if they are."""
-        problem = self._problem or _SPENT * (self._memory.left <= 0)
+        problem = self._problem or _SPENT * bool(self._budget.why)
         return (problem,) if problem else ()
 
     def stack(self, tid: int, frames: Sequence[Frame]) -> PythonStack | None:

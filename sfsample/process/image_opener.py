@@ -21,7 +21,7 @@ from sfsample.process.image_cache import ImageCache
 from sfsample.process.procfs import ProcFs
 from sfsample.process.vm import read_memory
 
-_MAX_REBUILT_BYTES = 256 << 20
+_MAX_REBUILT_BYTES = 512 << 20  # from the memory of one process; 500 libraries of Debian have 300 MB
 _MAX_PROBLEMS = 10_000
 _PF_W = 2  # writable, in a segment's p_flags
 
@@ -35,6 +35,7 @@ class ImageOpener:
         self._roots = (root, Root()) if root else (Root(),)
         self._images = image_cache
         self._pid = proc.pid
+        self._left = _MAX_REBUILT_BYTES
         self.problems: list[str] = []
 
     def __call__(self, mapping: Mapping) -> ElfImage:
@@ -151,8 +152,10 @@ class ImageOpener:
         image = ElfImage(self._read(base, PAGE), mapping.path).headers()  # memory has no sections
         loads = [s for s in image.segments if s.type == PT_LOAD and not s.flags & _PF_W]
         size = max((s.offset + s.filesz for s in loads), default=0)
-        if not loads or size > _MAX_REBUILT_BYTES:
-            raise FormatError("memory", base, f"{size} bytes are too many to copy")
+        copied = max(size, sum(s.filesz for s in loads))
+        if not loads or copied > self._left:
+            raise FormatError("memory", base, f"{copied} bytes are too many to copy")
+        self._left -= copied
         bias = base - next((s.vaddr for s in image.segments if s.type == PT_LOAD and s.offset == 0), 0)
         data = bytearray(size)
         for s in loads:

@@ -42,18 +42,22 @@ _CONTEXT_PATHS = ("[anon:OTEL_CTX]", "[anon_shmem:OTEL_CTX]", "/memfd:OTEL_CTX")
 _HEADER = Struct("=8sIIQQ")  # signature, version, size of the payload, when it was published, address
 _SIGNATURE, _VERSION = b"OTEL_CTX", 2
 _UNIT = re.compile(r".+\.(?:service|scope)")
+MANAGER = re.compile(r"user@(\d+)\.service")  # a user makes the control groups below, and runs any program
+# systemd's control group of a process: the first one below the slices, which only root can make
+_GROUP = re.compile(r"^\d+:(?:name=systemd)?:/(?:[^/\n]+\.slice/)*([^/\n]+)", re.MULTILINE)
 _BAD_IN_KEY = re.compile(r"[^a-zA-Z0-9_.]")
 
 
 class Identity(NamedTuple):
-    """The labels of a process, and what it is: `started` in seconds since the epoch; None: unknown."""
+    """The labels of a process, and what it is; None: unknown."""
 
     labels: dict[str, str]
     exe: str | None = None
     build_id: str | None = None
     unit: str | None = None
     container: str | None = None
-    started: float | None = None
+    started: float | None = None  # in seconds since the epoch
+    owner: str | None = None  # the system's unit, "container" or "user-UID": no process can choose another
 
 
 def identify(process: LiveProcess, images: ImageCache, *, environ: bool) -> Identity:
@@ -86,7 +90,21 @@ def _kernel_facts(proc: ProcFs, images: ImageCache) -> Identity:
     started = None if stat is None else _since_epoch(stat.starttime)
     exe = exe and exe.removesuffix(" (deleted)")
     known = {key: text[:_MAX_VALUE] for key, text in labels.items() if text}
-    return Identity(known, exe, build_id, unit, container, started)
+    owner = _owner(text, container, proc.status().get("Uid", "").split())
+    return Identity(known, exe, build_id, unit, container, started, owner)
+
+
+def _owner(cgroup: str, container: str | None, uids: list[str]) -> str | None:
+    """Return the owner, which is the same when a service is started again; the id of a container is not.
+
+    The first of the uids, the real one, is not changed by a setuid program.
+    """
+    group = found[1] if (found := _GROUP.search(cgroup)) else ""
+    if manager := MANAGER.fullmatch(group):
+        return f"user-{manager[1]}"
+    if group.endswith(".service"):
+        return group
+    return "container" if container else f"user-{uids[0]}" if uids else None
 
 
 def _since_epoch(ticks: int) -> float:

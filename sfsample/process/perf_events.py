@@ -102,7 +102,7 @@ class PerfEvents:
         self._poll = poll()
         offsets = read_text("/proc/self/timens_offsets")  # "": a kernel without time namespaces
         # by how much CLOCK_MONOTONIC of sfsample's time namespace is ahead of the clock in records
-        self._ahead_ns = parse_monotonic_offset_ns(offsets) if offsets else 0
+        self._ahead_ns = parse_monotonic_offset_ns(offsets) or 0
         cpus = _online_cpus()
         share = min(_ALL_RINGS_BYTES // len(cpus), _MAX_RING_BYTES)
         self._ring_bytes = max(_MIN_RING_BYTES, 1 << (share.bit_length() - 1))
@@ -168,7 +168,8 @@ class PerfEvents:
                 self._events.append(event)
                 ioctl(event, _SET_OUTPUT, ring.event)
         except OSError as failure:
-            if failure.errno != ESRCH:
+            # EACCES, once timers are set: of a setuid program that a process has executed since
+            if failure.errno != ESRCH and not (failure.errno == EACCES and self._events):
                 raise
 
     def _add_cpus(self, pids: Collection[int]) -> None:
@@ -285,7 +286,7 @@ def _open(syscall: int, attributes: _Attributes, tid: int, cpu: int, flags: int 
 def can_set_timers(tids: Collection[int], arch: Arch) -> bool:
     """Return whether the kernel permits timers, and the threads are few enough to set them quickly."""
     few = len(tids) * (len(_online_cpus()) + 1) <= _MAX_QUICK_EVENTS
-    return bool(tids) and few and _can_open(arch, min(tids), _ANY_CPU)
+    return few and any(_can_open(arch, tid, _ANY_CPU) for tid in tids)
 
 
 def can_set_cpu_timers(arch: Arch) -> bool:

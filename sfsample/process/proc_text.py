@@ -11,9 +11,11 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from sfsample.core.foreign import total
 from sfsample.core.snapshot import LastRun
 
 PF_KTHREAD = 0x00200000  # in `Stat.flags`: a kernel thread
+PF_FORKNOEXEC = 0x00000040  # in `Stat.flags`: no execve(2) since it was created
 _LAST_RUN = re.compile(  # lines `name   :   value`, in this order
     rb"^se\.exec_start *: *(\S+)\n"
     rb"(?:(?:(?!nr_sw).*\n)*nr_switches *: *(\d+)\n)?"
@@ -54,6 +56,7 @@ class Stat(NamedTuple):
         return int(self.program[2]) if self.program else 0
 
 
+@total
 def parse_stat(data: bytes) -> Stat:
     """Parse one stat line; the name is between the first "(" and the last ")"."""
     left, right = data.index(b"("), data.rindex(b")")
@@ -79,6 +82,7 @@ class SyscallInfo(NamedTuple):
     restarted: bool = False
 
 
+@total
 def parse_syscall(data: bytes) -> SyscallInfo | None:
     """Parse a syscall file, "NR ARG*6 SP PC" or "-1 SP PC"; None when the thread runs, or is ready to run."""
     number, *words = data.split()
@@ -97,12 +101,13 @@ class SchedStat(NamedTuple):
 
 
 @lru_cache(maxsize=_PARSED)
-def parse_schedstat(counters: bytes | None) -> SchedStat | None:
+@total
+def parse_schedstat(counters: bytes | None) -> SchedStat:
     """Parse a schedstat file; None where the counters are others (`ThreadFiles.counters`)."""
-    fields = (counters or b"").split()
-    return SchedStat(*map(int, fields)) if len(fields) == len(SchedStat._fields) else None
+    return SchedStat(*map(int, (counters or b"").split()))
 
 
+@total
 def parse_last_run(text: bytes | None) -> LastRun | None:
     """Parse when a thread last began or ceased to run, from a `sched` file; None: the file does not say."""
     match = _LAST_RUN.search(text or b"")
@@ -114,13 +119,14 @@ def parse_last_run(text: bytes | None) -> LastRun | None:
 
 def parse_kernel_stack(text: bytes) -> tuple[str, ...]:
     """Return the functions of a stack file, innermost first: of lines `[<0>] function+0x12/0x34 [module]`."""
-    lines = text.decode("utf-8", "replace").splitlines()
+    lines = text.decode("utf-8", "replace").split("\n")
     return tuple(line.partition("] ")[2].partition("+")[0] for line in lines if "] " in line)
 
 
 def parse_status(text: str) -> dict[str, str]:
     """Parse the lines "key: value" of a status file."""
-    return {key: value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+    rows = (line.partition(":") for line in text.split("\n") if line)
+    return {key: value.strip() for key, _, value in rows}
 
 
 def parse_last_id(loadavg: bytes) -> bytes | None:
@@ -134,14 +140,13 @@ def control_groups(cgroup: str) -> set[str]:
 
     Only systemd's hierarchy counts: that of cgroups version 2, or its own one of version 1.
     """
-    lines = (line.split(":", 2) for line in cgroup.split("\n") if line)
-    return {name for _, kind, path in lines if kind in {"", "name=systemd"} for name in path.split("/")}
+    rows = (row for row in _groups(cgroup) if row[1] in {"", "name=systemd"})
+    return {name for *_, path in rows for name in path.split("/")}
 
 
 def control_group_paths(cgroup: str) -> list[str]:
     """Return the paths of /proc/PID/cgroup that are not the root: of version 2, of systemd, of the others."""
-    rows = [line.split(":", 2) for line in cgroup.split("\n") if line.count(":") >= 2]
-    rows.sort(key=lambda row: (row[1] != "", row[1] != "name=systemd"))
+    rows = sorted(_groups(cgroup), key=lambda row: (row[1] != "", row[1] != "name=systemd"))
     return [path for _, _, path in rows if path.strip("/")]
 
 
@@ -169,7 +174,7 @@ def cgroup_paths(cgroup: str) -> frozenset[str]:
     directory is named after the controller (/memory/a, /systemd/a; /unified/a beside them).
     """
     paths = set()
-    for _, kind, path in (line.split(":", 2) for line in cgroup.splitlines() if line):
+    for _, kind, path in _groups(cgroup):
         mounts = [kind.removeprefix("name="), *kind.split(",")] if kind else ["unified"]
         names = path.rstrip("/").split("/")
         above = ["/".join(names[: end + 1]) for end in range(len(names))]
@@ -178,9 +183,15 @@ def cgroup_paths(cgroup: str) -> frozenset[str]:
 
 
 def _names(cgroup: str) -> list[str]:
-    return [name for line in cgroup.splitlines() for name in line.split(":", 2)[-1].split("/")]
+    return [name for *_, path in _groups(cgroup) for name in path.split("/")]
 
 
+def _groups(cgroup: str) -> list[list[str]]:
+    """Return number, kind and path of each line; a path may have any character but the newline."""
+    return [line.split(":", 2) for line in cgroup.split("\n") if line.count(":") >= 2]
+
+
+@total
 def parse_monotonic_offset_ns(timens_offsets: str) -> int:
     """Return by how many ns CLOCK_MONOTONIC of a time namespace is ahead of the machine's."""
     rows = map(str.split, timens_offsets.splitlines())
@@ -188,6 +199,7 @@ def parse_monotonic_offset_ns(timens_offsets: str) -> int:
     return offsets["monotonic"]
 
 
+@total
 def parse_cpu_idle(text: str) -> dict[int, int]:
     """Return for each CPU of /proc/stat how long it has been idle, in clock ticks."""
     rows = (line[3:].split() for line in text.splitlines() if line.startswith("cpu"))

@@ -17,6 +17,7 @@ from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_running import ANY_THREAD, DEFAULT_STACK_BYTES, RunningCapture, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
 from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
+from sfsample.process.exec_guard import ExecGuard
 from sfsample.process.find import check, check_free, not_permitted
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.image_opener import ImageOpener
@@ -31,7 +32,7 @@ from sfsample.process.stop_request import PATIENCE_NS, detach_newborn_tracees
 from sfsample.process.syscall_restart import restarts
 from sfsample.process.thread import Thread
 from sfsample.process.tracer_thread import TracerThread
-from sfsample.process.vm import read_memory
+from sfsample.process.vm import may_access, read_memory
 
 _CLOSE_DEADLINE_S = 1.0
 _CLOSE_POLL_S = 0.001
@@ -98,6 +99,8 @@ class LiveProcess:
         stat = self.proc.thread(tid).stat()
         if stat is not None and stat.state == "T":
             return  # attaching would wake the thread for a moment, and its state would seem to be another
+        if ExecGuard(self.pid).forbids() and may_access(tid):
+            return
         for _ in range(_MAX_ATTEMPTS):  # another sampler may hold the thread for an instant
             with PENDING_STOPS.unsuspended():
                 if TracerThread(lambda _: may_attach(tid), lambda: False).run():

@@ -36,7 +36,7 @@ HIDDEN = (
 def read_text(path: str) -> str:
     """Return a whole file of /proc as text; empty when it cannot be read."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
             return file.read()
     except OSError:
         return ""
@@ -242,7 +242,7 @@ class ProcFs:
         tids = self.threads()
         self.keep_only(tids)
         lines = ((tid, known[tid] if tid in known else self.thread(tid).read("stat")) for tid in tids)
-        return [(tid, parse_stat(line)) for tid, line in lines if line]
+        return [(tid, stat) for tid, line in lines if line and (stat := parse_stat(line))]
 
     def keep_only(self, tids: Iterable[int]) -> None:
         """Close the files of all other threads."""

@@ -6,16 +6,22 @@ PTRACE_SEIZE sends no signal, and the kernel lets the tracee run on when its tra
 Source: ptrace(2); Linux include/uapi/linux/ptrace.h.
 """
 
-import ctypes
+import ctypes.util
 from errno import EPERM
-
-from ptrace import PtraceError
-from ptrace.binding.func import PTRACE_DETACH, PTRACE_POKEUSER, ptrace
 
 from sfsample.core.arch import Arch
 from sfsample.core.snapshot import Registers
 from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, with_pac_mask
 from sfsample.process.vm import Iovec
+
+# To find the C library, ctypes starts ldconfig, or gcc from PATH; this process has it already: CDLL(None).
+_search = ctypes.util.find_library
+ctypes.util.find_library = lambda name: None  # noqa: ARG005 - as `find_library` names it
+
+from ptrace import PtraceError  # noqa: E402
+from ptrace.binding.func import PTRACE_DETACH, PTRACE_POKEUSER, ptrace  # noqa: E402
+
+ctypes.util.find_library = _search
 
 __all__ = ["PtraceError", "RegisterReader", "detach", "interrupt", "may_attach", "poke_register", "seize",
            "signal_of"]  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from sfsample.core.budget import CAPTURE_NS, READ_NS, Budget
 from sfsample.core.memory import Memory, Span
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Frame, Stack, StopReason
@@ -46,7 +47,7 @@ class PythonCapture:
         self._process = process
         self._pid = process.pid
         self._generation = -1
-        self._room = Room()
+        self._room, self._budget = Room(), Budget(CAPTURE_NS)
         self._guesses = 0
         self._tid = process.pid  # of a thread by which memory is read
         self._pieces: dict[tuple[Span, ...], Pieces] = {}  # that were read last
@@ -59,7 +60,8 @@ class PythonCapture:
         self.problem = ""
 
     def prepare(self, thread: Thread) -> None:
-        """Have the next capture of a thread copy what its Python frames need."""
+        """Have the next capture of a thread copy what its Python frames need; begin its look."""
+        self._budget.begin()
         if self._process.modules.generation != self._generation:
             self._find()
         runtime, known = self._runtime, thread.beside
@@ -71,7 +73,7 @@ class PythonCapture:
             if before and before != self._id_before_fork:  # PyOS_AfterFork_Child has set all anew
                 runtime = self._runtime = self._new_runtime()
             plan = runtime.plan(self._native_id(thread))
-        if plan is None:
+        if self._has_spent("its interpreters, threads and frames are") or plan is None:
             thread.beside = None
         elif known is None or known.plan is not plan or known.groups is not plan.groups:
             thread.beside = Beside(plan, self._room, self._process.arch.byteorder)
@@ -81,6 +83,8 @@ class PythonCapture:
         if self._runtime is None or thread.beside is None:
             return None
         found = self._runtime.stack(self._native_id(thread), memory, frames)
+        if self._has_spent(f"the frames of thread {thread.tid} are"):
+            return None
         is_lost = found is not None and not found.is_whole and not found.activations
         return None if is_lost and not self._is_in_interpreter(frames) else found
 
@@ -151,9 +155,17 @@ class PythonCapture:
             self._mapping, self.interpreter = found.mapping, found
             self._runtime = self._new_runtime()
 
+    def _has_spent(self, what: str) -> bool:
+        """Whether a look has spent its budget; then there are no Python frames of this program any more."""
+        if self._budget.why:
+            self._runtime, self.interpreter = None, None
+            self.problem = (f"no Python frames of process {self._pid}: {what} more than "
+                            f"{CAPTURE_NS // READ_NS:,} reads of its memory")  # fmt: skip
+        return bool(self._budget.why)
+
     def _new_runtime(self) -> PythonRuntime:
         assert self.interpreter is not None  # noqa: S101 - the caller has looked
-        return PythonRuntime(self.interpreter, self._read, self._read_many)
+        return PythonRuntime(self.interpreter, self._read, self._read_many, self._budget)
 
     def _find_id_before_fork(self) -> int:
         """Return the thread id that the main thread had in the parent, where C code has forked; 0: none.
@@ -179,6 +191,8 @@ class PythonCapture:
         return int((self._process.proc.status(tid).get("NSpid") or "0").split()[-1])
 
     def _read(self, address: int, size: int) -> bytes | None:
+        if not self._budget.permits(size):
+            return None
         data = read_memory(self._tid, address, size)
         if data is None and (other := self._process.proc.anchor()) != self._tid:
             self._tid = other
@@ -188,8 +202,8 @@ class PythonCapture:
     def _read_many(self, pieces: Sequence[Span]) -> list[bytes | None]:
         """Read pieces in one call; where that fails, one by one."""
         wanted = tuple(pieces)
-        if not wanted:
-            return []
+        if not wanted or not all(self._budget.permits(size) for _, size in wanted):
+            return [None] * len(wanted)
         if len(self._pieces) >= _MAX_PIECES:
             self._pieces.clear()
         joint = self._pieces.get(wanted) or Pieces(wanted)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from glob import escape, glob
+from shlex import quote
 
 from sfsample.errors import NotPermitted
 from sfsample.process.proc_text import (
@@ -145,7 +146,7 @@ def why_no_unit(unit: str, proc: str = "/proc", root: str = "") -> list[str]:
     alike = similar(os.path.splitext(name)[0], units)
     lines = [f"units with processes and such a name: {', '.join(alike)}"] if alike else []
     if _has_unit_file(name, root):
-        lines.append(f"the unit is there, but not active: systemctl status {name}")
+        lines.append(f"the unit is there, but not active: systemctl status {quote(name)}")
     elif is_booted:
         lines.append(
             f"systemd has no file of a unit {name}: systemctl list-units shows those that are active"
@@ -182,4 +183,5 @@ def _name(pid: int, words: list[str], proc: str = "/proc") -> str:
 
 
 def _is_sfsample(name: str, words: list[str]) -> bool:
-    return name == "sfsample" or words[1:3] == ["-m", "sfsample"]
+    is_run_by_path = " ".join(words[1:3]).endswith("/sfsample/__main__.py")
+    return name == "sfsample" or words[1:3] == ["-m", "sfsample"] or is_run_by_path

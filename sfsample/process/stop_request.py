@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from sfsample.core.arch import Arch
 from sfsample.core.snapshot import Registers
+from sfsample.process.exec_guard import TOO_YOUNG, ExecGuard
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.procfs import stat_of
 from sfsample.process.ptrace import (
@@ -39,7 +40,7 @@ from sfsample.process.ptrace import (
     signal_of,
 )
 from sfsample.process.registers import layout_of
-from sfsample.process.scheduler import BeforeStop
+from sfsample.process.run_state import BeforeStop
 from sfsample.process.syscall_mending import mend
 from sfsample.process.vm import read_memory
 
@@ -114,8 +115,9 @@ class Tracer:
     millisecond late.
     """
 
-    def __init__(self, pid: int, arch: Arch, *, child: bool = False) -> None:
+    def __init__(self, pid: int, arch: Arch, *, child: bool = False, guard: ExecGuard | None = None) -> None:
         self._pid = pid
+        self._guard = guard or ExecGuard(pid)
         self._child = pid if child else 0
         self._own_pid = os.getpid()
         self._layout = layout_of(arch)
@@ -158,6 +160,9 @@ class Tracer:
         that handles many signals sfsample would see little else.
         """
         tid = request.tid
+        if not request.before.asleep and self._guard.forbids():
+            self._held = None
+            return NotCaptured(Reason.NOT_STOPPABLE, TOO_YOUNG)
         if tid != self._child:  # whose end is left for the code that started it
             _TRACED.add(tid)
         seized = False

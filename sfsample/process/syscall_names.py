@@ -5,6 +5,7 @@ The table is that of python-ptrace; on s390x, which python-ptrace lacks, that of
 
 import os
 from functools import cache
+from importlib import import_module
 
 
 def syscall_name(number: int) -> str | None:
@@ -23,6 +24,7 @@ def _names() -> dict[int, str]:
         from system_calls.tables.s390x import syscalls_s390x
 
         return {number: name for name, number in syscalls_s390x.items()}
+    import_module("sfsample.process.ptrace")  # so that python-ptrace starts no program
     from ptrace.syscall import SYSCALL_NAMES
 
     names: dict[int, str] = SYSCALL_NAMES

@@ -10,7 +10,7 @@ from sfsample.core.snapshot import Registers
 from sfsample.modules.module import Module
 from sfsample.process.beside import Beside
 from sfsample.process.proc_text import SyscallInfo
-from sfsample.process.scheduler import RunQueueBalance
+from sfsample.process.run_state import RunQueueBalance
 from sfsample.process.stop_request import StopRequest
 from sfsample.process.thread_files import ThreadFiles
 

@@ -5,6 +5,7 @@ Source: process_vm_readv(2).
 
 import ctypes
 from collections.abc import Sequence
+from errno import EPERM
 from itertools import accumulate
 
 _IOV_MAX = 1024  # pieces that one call can read
@@ -78,6 +79,12 @@ class Pieces:
             if readv(pid, ctypes.byref(local), 1, remote, len(remote), 0) != local.len:
                 return bytearray()
         return self._bytes
+
+
+def may_access(pid: int) -> bool:
+    """Return whether the kernel permits what PTRACE_SEIZE needs (ptrace(2), access mode checking)."""
+    nowhere = ctypes.byref(Iovec(0, 1))
+    return readv(pid, nowhere, 1, nowhere, 1, 0) == 1 or ctypes.get_errno() != EPERM
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes | None:

@@ -5,7 +5,8 @@ frame of that activation: a sentinel frame from 3.12 on, the `_PyCFrame` in 3.11
 by which the run finds its place among the native frames.
 
 The memory is data of the target: the chain may be torn, may lead anywhere, or in a circle, as it often does
-where the thread runs while it is read.  A chain that breaks goes on at the next mark that is known.
+where the thread runs while it is read.  A chain that breaks goes on at the next mark that is known.  How long
+a chain may be is up to the budget of the memory (`core.budget`).
 
 Source: Include/internal/pycore_interpframe.h and Python/ceval.c of CPython 3.11 to 3.15.
 """
@@ -18,7 +19,6 @@ from typing import NamedTuple
 from sfsample.core.memory import Memory
 from sfsample.python.layout import Layout
 
-_MAX_FRAMES = 100_000  # of a chain
 TAGS = 0b11  # of the pointer to the code object, from 3.14 on
 
 
@@ -73,7 +73,7 @@ def _by_sentinels(memory: Memory, layout: Layout, address: int, end: int = 0) ->
     seen = {0, end}
     read, unpack, size, owner = memory.read, _unpacker(layout), layout.frame_bytes, layout.owner
     sentinels = layout.sentinel_owners
-    while len(seen) < _MAX_FRAMES and address not in seen:
+    while address not in seen:
         seen.add(address)
         data = read(address, size)
         if data is None:
@@ -124,7 +124,7 @@ def _activations(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
         return
     frames: list[PythonFrame] = []
     unpack, seen = _unpacker(layout), {0}
-    while len(seen) < _MAX_FRAMES and address not in seen:
+    while address not in seen:
         seen.add(address)
         data = memory.read(address, layout.frame_bytes)
         if data is None:

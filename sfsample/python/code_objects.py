@@ -6,8 +6,7 @@ the pause: type, size, version, and the pointers to its texts.  A dropped one ke
 used again, while its texts may be others already.  So texts are those that were copied in the pause, where
 they were, and the reference count proves that the rest is its own, too.  A dropped one has no line.
 
-Every address here is data of the target: what does not look like a code object has no name, and each reading
-is bounded.
+Every address here is data of the target: what does not look like a code object has no name.
 """
 
 from collections import Counter
@@ -24,7 +23,7 @@ ReadMany = Callable[[Sequence[Span]], list[bytes | None]]  # of (address, size),
 
 _MAX_KNOWN = 100_000  # code objects; when there are more, all are forgotten
 _MAX_TEXT = 1 << 16  # characters of a name
-_MAX_TABLE_BYTES = 1 << 20  # of a location table
+_MAX_TABLE_BYTES = 1 << 18  # of a location table; a larger one gives no lines
 _MAX_KNOWN_BYTES = 1 << 26  # of all of them
 _MAX_UNITS = 1 << 26  # instructions of a function
 _PROOFS_WITHOUT_VERSION = 16  # two functions in turn at an address look like one for so long once in 2 ** 15
@@ -195,12 +194,12 @@ class CodeObjects:
         return read_string(self._layout, copies.read, address, _MAX_TEXT)
 
     def _bytes(self, address: int) -> bytes | None:
-        """Return the content of a bytes object."""
+        """Return the content of a bytes object, b"" of a very large one."""
         [data] = self._read([(address + self._layout.bytes_size, 8)])
         size = _WORD.unpack(data)[0] if data else 0
-        if not 0 < size <= _MAX_TABLE_BYTES:
-            return None
-        return self._read([(address + self._layout.bytes_data, size)])[0]
+        if size > _MAX_TABLE_BYTES:
+            return b""
+        return self._read([(address + self._layout.bytes_data, size)])[0] if size else None
 
 
 def has_references(head: bytes) -> bool:

@@ -34,9 +34,9 @@ class Names:
         self.trusted = self._codes.trusted
         self._places: dict[tuple[Code, int], PythonPlace] = {}
 
-    def look_up(self, frames: Sequence[PythonFrame]) -> None:
-        """Learn the names of the code objects that frames have now."""
-        self._codes.look_up([*{frame.code for frame in frames}])
+    def look_up(self, codes: Sequence[int]) -> None:
+        """Learn the names that code objects have now."""
+        self._codes.look_up(codes)
 
     def named(self, placed: Placed, paused: Memory | None = None) -> PythonStack:
         """Return the frames of a stack with their names; `paused`: see `CodeObjects.look_up`."""

@@ -1,6 +1,7 @@
 """Reads simple objects of CPython from outside: names of types, texts, numbers, attributes, locals, `with`.
 
-Every address is data of the target: each read and each loop is bounded, and what does not fit is 0 or None.
+Every address is data of the target: each read takes from the budget of the look, and what does not fit is 0
+or None.
 Only what the table of offsets leaves out is stated here; it is the same in 3.11 to 3.15 with a GIL, but for
 what `minor` decides.  Builds without a GIL have other headers, and no objects here.
 
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from struct import Struct, unpack
 
+from sfsample.core.budget import Budget
+from sfsample.core.memory import USER_SPACE
 from sfsample.python.chain import TAGS, PythonFrame
 from sfsample.python.find import ReadMemory
 from sfsample.python.layout import Layout, word_in
@@ -29,8 +32,6 @@ _FUNCTION_QUALNAME, _DESCRIPTOR_NAME = 40, 24
 _CALLED, SELF = 16, 24  # of a method: what it calls, and the object
 SET_USED = 24
 
-_MAX_READS = 500_000  # of 4 KiB at most, at one look: some 3 s
-_MAX_ADDRESS = 1 << 63
 _MAX_WORDS = 4096  # of a dict, or of items, that are read at once
 _MAX_INDEX_BITS = 16  # of the size of a dict's index
 _MAX_NAME = 100  # bytes of the name of a type
@@ -45,9 +46,8 @@ _MAX_KNOWN = 100_000  # texts
 class Objects:
     """The objects of one process, at one look.  `read` reads its memory now."""
 
-    def __init__(self, layout: Layout, read: ReadMemory) -> None:
-        self.layout, self._target = layout, read
-        self._left = _MAX_READS
+    def __init__(self, layout: Layout, read: ReadMemory, budget: Budget) -> None:
+        self.layout, self._target, self._budget = layout, read, budget
         # of types, keys and code objects, which are seldom freed
         self._name_of_type = lru_cache(_MAX_KNOWN)(self._read_name_of_type)
         self._key = lru_cache(_MAX_KNOWN)(self.text)
@@ -55,15 +55,10 @@ class Objects:
         self._shape = lru_cache(_MAX_KNOWN)(self._read_shape)
         self._depth = lru_cache(_MAX_KNOWN)(self._read_depth)
 
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether so much was read that no more is."""
-        return self._left <= 0
-
     def read(self, address: int, size: int) -> bytes | None:
-        """Return memory; None: it cannot be read, or so much has been read that the target leads astray."""
-        self._left -= 1 + size // 4096
-        return self._target(address, size) if self._left > 0 and 0 < address < _MAX_ADDRESS else None
+        """Return memory; None: it cannot be read, or the budget is spent."""
+        is_permitted = self._budget.permits(size)
+        return self._target(address, size) if is_permitted and 0 < address < USER_SPACE else None
 
     def word(self, address: int) -> int:
         """Return the word at an address; 0: it cannot be read."""

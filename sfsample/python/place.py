@@ -15,8 +15,7 @@ from sfsample.core.stack import Frame
 from sfsample.python.chain import PythonFrame, base, resumed, runs
 from sfsample.python.layout import Layout
 
-_MAX_CANDIDATES = 2000  # native frames that are looked at behind a break
-_MAX_TRIED = 8  # of them, those that seem to have a sentinel; and marks that are in no native frame
+_MAX_TRIED = 8  # native frames behind a break that seem to have a sentinel; marks that are in no native frame
 
 
 class Placed(NamedTuple):
@@ -68,7 +67,7 @@ class Placer:
         if distance is None or not layout.sentinel_owners:
             return
         first, tried = max(found, default=-1) + 1, 0
-        for end in ends[first : first + _MAX_CANDIDATES]:
+        for end in ends[first:]:
             sentinel = end - distance
             data = memory.read(sentinel, layout.frame_bytes)
             if data is None or data[layout.owner] not in layout.sentinel_owners:

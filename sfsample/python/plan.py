@@ -7,11 +7,12 @@ that are not known yet: after the pause the program may have dropped a function,
 its address.
 """
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Protocol
 
-from sfsample.core.memory import BytesMemory, Memory, Span
+from sfsample.core.memory import ADDRESS_SPACE, BytesMemory, Memory, Span
 from sfsample.python.chain import TAGS, PythonFrame
 from sfsample.python.code_objects import header_of, texts_of
 from sfsample.python.layout import Layout, word_in
@@ -205,9 +206,9 @@ class Plan:
 
     def _learn_loose(self, memory: Memory, frames: Sequence[PythonFrame], chunks: list[Span]) -> None:
         """Note the frames that are in no chunk, and which follow each other."""
-        addresses = [frame.address for frame in frames]
-        for begin, size in chunks:
-            addresses = [at for at in addresses if not begin <= at < begin + size]
+        chunks = [(0, 0), *sorted(chunks)]
+        below = [(at, chunks[bisect_right(chunks, (at, ADDRESS_SPACE)) - 1]) for at, *_ in frames]
+        addresses = [at for at, (begin, size) in below if at >= begin + size]
         loose = set(addresses)
         if len(self._links) > _MAX_LINKS:
             self._links.clear()

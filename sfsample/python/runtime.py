@@ -3,14 +3,13 @@
 Before a pause, `plan` says what the chain of frames will need.  After it, `stack` places and names the
 frames, and the plan learns from them.
 
-Invariant: whatever the target's memory holds, each step is bounded, and what does not fit has no Python
-frames (tests/python/test_runtime.py).
+Invariant: whatever the target's memory holds, a capture reads no more than its budget, and what does not fit
+has no Python frames (tests/python/test_runtime.py).
 """
 
 from collections.abc import Sequence
-from itertools import islice
 
-from sfsample.core.arch import ByteOrder
+from sfsample.core.budget import READ_NS, Budget, CountedMemory
 from sfsample.core.memory import Memory, Span
 from sfsample.core.stack import Frame
 from sfsample.python.chain import runs
@@ -24,29 +23,18 @@ from sfsample.python.plan import Plan
 from sfsample.python.threads import TORN, UNBORN, counters, thread_states
 
 _MAX_LISTS = 3  # of threads, where they come and go meanwhile
-_MAX_REHEARSED = 1000  # frames
-
-
-class ReadNow:
-    """Memory that is read when it is asked for."""
-
-    byteorder: ByteOrder = "little"
-
-    def __init__(self, read: ReadMemory) -> None:
-        self.read = read
-
-    def word(self, address: int) -> int | None:
-        """Return the word at `address`."""
-        data = self.read(address, 8)
-        return None if data is None else word_in(data)
+_REHEARSED_NS = 1000 * READ_NS  # for the frames; what is missed is followed in the pause
+_MAX_REHEARSED = 300  # code objects; others are copied in the pause, some at a time
 
 
 class PythonRuntime:
-    """The interpreter of a process.  `read` and `read_many` read its memory now."""
+    """The interpreter of a process.  `read` and `read_many` read its memory now, and take from `budget`."""
 
-    def __init__(self, interpreter: Interpreter, read: ReadMemory, read_many: ReadMany) -> None:
+    def __init__(
+        self, interpreter: Interpreter, read: ReadMemory, read_many: ReadMany, budget: Budget
+    ) -> None:
         self._layout = interpreter.layout
-        self._interpreter, self._read = interpreter, read
+        self._interpreter, self._read, self._budget = interpreter, read, budget
         self._names = Names(interpreter.layout, read_many)
         self._placer = Placer(interpreter.layout)
         self._states: dict[int, list[int]] = {}  # by thread id, as of `_created`
@@ -77,13 +65,11 @@ class PythonRuntime:
 
     def _rehearse(self, plan: Plan) -> None:
         """Have a plan learn from what the thread has now, though it may run meanwhile."""
-        memory = ReadNow(self._read)
-        chains = (runs(memory, self._layout, state) for state in plan.states)
-        frames = [
-            *islice((frame for chain in chains for run in chain for frame in run.frames), _MAX_REHEARSED)
-        ]
-        self._names.look_up(frames)
-        plan.learn(memory, frames, is_whole=False)
+        part = CountedMemory(self._read, Budget(_REHEARSED_NS), READ_NS)
+        chains = (runs(part, self._layout, state) for state in plan.states)
+        frames = [frame for chain in chains for run in chain for frame in run.frames]
+        self._names.look_up([*dict.fromkeys(frame.code for frame in frames)][:_MAX_REHEARSED])
+        plan.learn(CountedMemory(self._read, self._budget), frames, is_whole=False)
 
     @property
     def is_torn(self) -> bool:
@@ -110,7 +96,7 @@ class PythonRuntime:
 
     def stack(self, tid: int, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
         """Return the Python frames of a thread, by what was copied of it; None: it has none."""
-        plan = self._plans.get(tid)
+        plan, memory = self._plans.get(tid), CountedMemory(memory.read, self._budget)
         if plan is None:
             return None
         states = self._own(tid, plan, memory)
@@ -129,7 +115,7 @@ class PythonRuntime:
 
     def loop_marks(self, tid: int, memory: Memory, sp: int) -> tuple[list[int], int | None]:
         """Return the marks of the activations above `sp`, and how far behind each the CFA is, if known."""
-        plan = self._plans.get(tid)
+        plan, memory = self._plans.get(tid), CountedMemory(memory.read, self._budget)
         states = () if plan is None else plan.states
         marks = [run.mark for state in states for run in runs(memory, self._layout, state) if run.mark > sp]
         return marks, self._placer.distance

@@ -6,7 +6,8 @@ The copies of memory are pieces of the saved stack itself.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sfsample.core.memory import CountedMemory, Memory
+from sfsample.core.budget import CAPTURE_NS, Budget, CountedMemory
+from sfsample.core.memory import Memory
 from sfsample.core.stack import Frame
 from sfsample.errors import BadInput
 from sfsample.modules.location import PythonPlace
@@ -18,7 +19,6 @@ from sfsample.python.names import PythonStack
 from sfsample.python.place import Placer
 from sfsample.python.threads import thread_states
 
-_MAX_READ_BYTES = 4 << 20  # by a replay; a saved stack has at most a quarter of that
 _NEW = PythonPlace("[python]", "", None, None)  # was not placed then
 _OWN = PythonPlace("", "", None, None)  # the interpreter's own, which is not shown
 
@@ -38,7 +38,7 @@ class SavedPython(NamedTuple):
 
     def place(self, memory: Memory, frames: Sequence[Frame]) -> PythonStack:
         """Place the Python frames among native ones.  Raises BadInput."""
-        counted = CountedMemory(memory, _MAX_READ_BYTES)
+        counted = CountedMemory(memory.read, Budget(CAPTURE_NS))
         placed = Placer(self.layout).place(counted, frames, self.states)
         runs = [(index, [(frame, self.names.get(_key(frame), _NEW)) for frame in run])
                 for index, run in placed.activations]  # fmt: skip

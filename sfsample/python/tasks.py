@@ -9,7 +9,7 @@ Source: Modules/_asynciomodule.c, Objects/genobject.c and Lib/asyncio of CPython
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from sfsample.modules.location import PythonPlace
@@ -31,9 +31,9 @@ _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "_asyncio.FutureIter"
 _OWNER_GENERATOR = 1
 _SET_MASK, _SET_TABLE = 32, 40
 _ACQUIRING = 3  # innermost functions: Lock.acquire, __aenter__, and the one that has the `async with`
-_MAX_TASKS = 5000
+_MAX_TASKS = 12_000  # of a thread: as many as the budget of a look is enough for
 _MAX_DEPTH = 200  # coroutines that await each other
-_MAX_SET = 1 << 16  # entries of a set
+_MAX_SET = 1 << 20  # entries of a set
 _MAX_CHILDREN = 100
 _MAX_PATH = 3  # functions
 
@@ -94,9 +94,8 @@ class TaskReader:
 
     def tasks(self, states: Sequence[int], loop_frame: PythonFrame | None) -> tuple[Task, ...]:
         """Return the tasks of a thread, by its thread states, and by the frame of `_run_once` of its loop."""
-        linked = [task for state in states for task in self._linked(state)]
-        found = dict.fromkeys([*linked, *(self._weakly(loop_frame) if loop_frame else ())])
-        alive = [*islice(filter(self._is_alive, found), _MAX_TASKS)]
+        found = chain(*map(self._linked, states), self._weakly(loop_frame) if loop_frame else ())
+        alive = [*dict.fromkeys(islice(filter(self._is_alive, found), _MAX_TASKS))]
         chains = [self._follow(self._objects.word(task + self._coro)) for task in alive]
         placed = Placed(tuple((at, tuple(frames)) for at, (frames, _) in enumerate(chains)), is_whole=True)
         rows = rows_of(self._names.named(placed))
@@ -128,7 +127,7 @@ class TaskReader:
             return
         head, seen = state + self._table[_HEAD], {0}
         at = self._objects.word(head)
-        while at != head and at not in seen and len(seen) <= _MAX_TASKS:
+        while at != head and at not in seen:
             seen.add(at)
             yield at - self._table[_NODE]
             at = self._objects.word(at)

@@ -2,7 +2,7 @@
 
 A thread may have several, one for each interpreter that it has entered.  The target goes on meanwhile, so the
 list may be torn; a thread state is believed only if the copy of it that is taken later still states the
-thread.
+thread.  `read` bounds the lists: it ends with the budget of a look (`core.budget`).
 """
 
 from collections.abc import Iterator
@@ -12,11 +12,9 @@ from sfsample.core.memory import USER_SPACE, Span
 from sfsample.python.find import Interpreter, ReadMemory
 from sfsample.python.layout import Layout, word_in
 
-_MAX_INTERPRETERS = 1000
 _MAX_COUNTERS = 64
 TORN = -1  # the thread id of a state that shows that the list has changed while it was read
 UNBORN = 0  # that of a thread that has not begun yet
-_MAX_THREADS = 100_000  # of one interpreter
 
 
 def thread_states(interpreter: Interpreter, read: ReadMemory) -> dict[int, list[int]]:
@@ -48,7 +46,7 @@ def _interpreters(interpreter: Interpreter, read: ReadMemory) -> Iterator[int]:
     layout = interpreter.layout
     at = word_in(read(interpreter.runtime + layout.interpreters, 8))
     seen = {0}
-    while at not in seen and len(seen) < _MAX_INTERPRETERS:
+    while at not in seen:
         seen.add(at)
         yield at
         at = word_in(read(at + layout.interpreter_next, 8))
@@ -58,7 +56,7 @@ def _threads(layout: Layout, owner: int, read: ReadMemory) -> Iterator[tuple[int
     """Yield the address and the thread id of the thread states of one interpreter, the newest first."""
     at = word_in(read(owner + layout.threads, 8))
     seen = set[int]()
-    while at not in seen and len(seen) < _MAX_THREADS:
+    while at not in seen:
         seen.add(at)
         data = read(at, layout.thread_bytes) if at else None
         if data is None or word_in(data, layout.thread_interpreter) != owner:

@@ -8,10 +8,12 @@ Source: Modules/_threadmodule.c, Modules/_queuemodule.c and Lib/{threading,queue
 CPython 3.11 to 3.15.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from sfsample.core.budget import DUMP_NS, Budget
+from sfsample.core.wait_kind import WaitKind
 from sfsample.python.chain import TAGS, PythonFrame
 from sfsample.python.find import Interpreter, ReadMemory
 from sfsample.python.layout import word_in
@@ -32,15 +34,15 @@ _MAX_FRAMES = 1000  # of a stack, whose objects are read
 _JOIN_BEFORE_3_13 = "Thread._wait_for_tstate_lock"
 # by file and function that waits for a Condition: kind, what for, whether that is how servers wait for work
 _WAITING = {
-    ("queue.py", "Queue.get"): ("queue", "an item in {}, which is empty", True),
-    ("queue.py", "Queue.put"): ("queue", "room in {}, which is full", False),
-    ("queue.py", "Queue.join"): ("queue", "task_done for each item of {}", False),
-    ("threading.py", "Event.wait"): ("event", "{} to be set", True),
-    ("threading.py", "Semaphore.acquire"): ("semaphore", "a release of {}", True),
-    ("threading.py", "Barrier._wait"): ("barrier", "the other threads at {}", False),
-    ("futures/_base.py", "Future.result"): ("future", "the result of {}", False),
-    ("futures/_base.py", "Future.exception"): ("future", "the result of {}", False),
-    ("threading.py", "Condition.wait"): ("condition", "a notify of {}", True),
+    ("queue.py", "Queue.get"): (WaitKind.QUEUE, "an item in {}, which is empty", True),
+    ("queue.py", "Queue.put"): (WaitKind.QUEUE, "room in {}, which is full", False),
+    ("queue.py", "Queue.join"): (WaitKind.QUEUE, "task_done for each item of {}", False),
+    ("threading.py", "Event.wait"): (WaitKind.EVENT, "{} to be set", True),
+    ("threading.py", "Semaphore.acquire"): (WaitKind.SEMAPHORE, "a release of {}", True),
+    ("threading.py", "Barrier._wait"): (WaitKind.BARRIER, "the other threads at {}", False),
+    ("futures/_base.py", "Future.result"): (WaitKind.FUTURE, "the result of {}", False),
+    ("futures/_base.py", "Future.exception"): (WaitKind.FUTURE, "the result of {}", False),
+    ("threading.py", "Condition.wait"): (WaitKind.CONDITION, "a notify of {}", True),
 }
 
 
@@ -50,7 +52,7 @@ class PythonWait(NamedTuple):
     0: it is not known.  `address` is that of the object.
     """
 
-    kind: str
+    kind: WaitKind
     what: str
     address: int
     owner: int = 0
@@ -83,23 +85,27 @@ class PythonFacts(NamedTuple):
 class ThreadReader:
     """Reads the facts of threads of one process, at one look.  `read` reads its memory now.
 
-    `asyncio` is the address of the table of asyncio; 0: it has none.
+    `asyncio` is the address of the table of asyncio; 0: it has none.  `should_stop` ends the look.
     """
 
-    def __init__(self, interpreter: Interpreter, read: ReadMemory, asyncio: int) -> None:
-        self._objects = Objects(interpreter.layout, read)
-        self._shown = Objects(interpreter.layout, read)  # locals are many: waits of later threads come first
-        self._interpreter, self._read = interpreter, read
+    def __init__(
+        self, interpreter: Interpreter, read: ReadMemory, asyncio: int, should_stop: Callable[[], bool]
+    ) -> None:
+        self._budget = Budget(DUMP_NS, should_stop)
+        self._budget_of_locals = Budget(DUMP_NS // 2, should_stop)  # of their own: they are many
+        self._objects = Objects(interpreter.layout, read, self._budget)
+        self._shown = Objects(interpreter.layout, read, self._budget_of_locals)
+        self._interpreter = interpreter
         self._tasks = TaskReader(self._objects, asyncio)
         self._pending = lru_cache(_MAX_QUEUED)(self._read_pending)
 
     @property
     def problems(self) -> Iterator[str]:
         """Say what was left out."""
-        if self._objects.is_exhausted:
-            yield "locks, futures and tasks in Python were read of some threads only: there are too many"
-        if self._shown.is_exhausted:
-            yield "locals were read of some frames only: there are too many"
+        if why := self._budget.why:
+            yield f"locks, futures and tasks in Python were read of some threads only: {why}"
+        if why := self._budget_of_locals.why:
+            yield f"locals were read of some frames only: {why}"
 
     def facts(self, stack: PythonStack, native_id: int, futex: int) -> PythonFacts:
         """Return the facts of a thread that sleeps on a futex word (0: on none); its locals are not read."""
@@ -135,22 +141,22 @@ class ThreadReader:
         kind = objects.type_name(lock)
         if kind == "_thread.RLock":
             owner = self._native_ids.get(objects.word(lock + _OWNER), 0)
-            return PythonWait("rlock", f"threading.RLock {lock:#x}", lock, owner)
+            return PythonWait(WaitKind.RLOCK, f"threading.RLock {lock:#x}", lock, owner)
         if kind == "_queue.SimpleQueue":
             what = f"an item in queue.SimpleQueue {lock:#x}, which is empty"
-            return PythonWait("queue", what, lock, idle=True)
+            return PythonWait(WaitKind.QUEUE, what, lock, idle=True)
         if is_in(place, "threading.py", "_shutdown"):
-            return PythonWait("thread", "the end of all threads that are not daemons", 0)
+            return PythonWait(WaitKind.THREAD, "the end of all threads that are not daemons", 0)
         is_handle = kind == "_thread._ThreadHandle"
         if lock and is_in(place, "threading.py", "Thread.join" if is_handle else _JOIN_BEFORE_3_13):
             joined = objects.local(frame, "self")
             owner = objects.integer(objects.attribute(joined, "_native_id")) or 0
-            return PythonWait("thread", f"the end of Thread {joined:#x}", joined, owner)
+            return PythonWait(WaitKind.THREAD, f"the end of Thread {joined:#x}", joined, owner)
         if not lock or is_handle:
             return None
         if is_in(place, "threading.py", "Condition.wait") and objects.local(frame, "waiter") == lock:
             return self._condition(rows)
-        return PythonWait("lock", f"threading.Lock {lock:#x}", lock)
+        return PythonWait(WaitKind.LOCK, f"threading.Lock {lock:#x}", lock)
 
     def _candidates(self, frame: PythonFrame) -> Iterator[int]:
         """Yield the objects that a frame may have called a method of."""
@@ -207,4 +213,4 @@ class ThreadReader:
 
     @cached_property
     def _states(self) -> dict[int, list[int]]:
-        return thread_states(self._interpreter, self._read)
+        return thread_states(self._interpreter, self._objects.read)

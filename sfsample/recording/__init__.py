@@ -1,1 +1,1 @@
-"""From a live process to a profile: samplers, the recorder, and what it all cost."""
+"""Records a profile of live processes: samplers, the recorder, the profile and its statistics."""

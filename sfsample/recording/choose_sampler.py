@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from sfsample.core.python_view import PythonView
 from sfsample.errors import TargetError
+from sfsample.process.exec_guard import stops_keep_privileges
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, can_set_cpu_timers, can_set_timers
 from sfsample.process.python_capture import runs_python
 from sfsample.recording.free_cpus import FreeCpus
@@ -30,6 +31,7 @@ _LOOK_S = 0.1  # between two looks for a reason, so that a recording of a second
 _MIN_COVERAGE = 0.5  # by stops, of the CPU time
 _NEARLY_ALL_THE_TIME = 0.9
 _MOST_OF_THE_TIME = 0.5  # all CPUs are busy: more often than not
+_EXECS = "a stop within execve(2) costs a setuid program its privileges"
 _REFUSED, _CPUS_REFUSED = "timers are not permitted", "timers of CPUs are not permitted"
 _log = logging.getLogger("sfsample.recording")
 
@@ -84,6 +86,7 @@ class TrialSampler:
         self._start = time.monotonic()
         self._next_look_s = _LOOK_S  # since the start
         self._cpu_at_start_ns = processes.cpu_ns()
+        self._spares_execs = processes.follows_births and not stops_keep_privileges()
         self._too_brief = False  # threads run too briefly to be stopped
         self._too_short = False  # threads end soon after they were stopped, or before
         self._why: str | None = None  # timers are to go on; '': they are not; None: undecided
@@ -121,7 +124,8 @@ class TrialSampler:
             self._next_look_s += _LOOK_S
             self._find_sparse_samples()
             is_full = self._cpus.all_busy() > _NEARLY_ALL_THE_TIME
-            if self._too_brief or self._too_short or is_full or elapsed_s >= _TRIAL_S:
+            due = self._spares_execs or is_full or elapsed_s >= _TRIAL_S
+            if due or self._too_brief or self._too_short:
                 self._decide()
         return bool(self._why) and stops.collect()
 
@@ -146,6 +150,8 @@ class TrialSampler:
 
     def _reason(self) -> str:
         """Return why timers would be better than stops, or ''."""
+        if self._spares_execs:
+            return _EXECS
         stats = self._profile.stats
         if not (stats.pauses.count or stats.waiting_for_cpu):
             return ""  # threads that sleep cost next to nothing
@@ -162,6 +168,6 @@ class TrialSampler:
         if self._profile.stats.max_stack_bytes > MAX_SAMPLE_STACK_BYTES:
             return f"stacks are larger than the {MAX_SAMPLE_STACK_BYTES >> 10} KiB that a timer can copy"
         arch = self._processes.all[0].arch
-        if self._too_short:
+        if self._too_short and not self._spares_execs:
             return "" if can_set_cpu_timers(arch) else _CPUS_REFUSED
         return "" if can_set_timers(self._processes.tids(), arch) else _REFUSED

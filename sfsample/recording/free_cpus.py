@@ -1,10 +1,10 @@
 """Estimates whether sfsample's own work takes CPU time from other threads.
 
-The kernel gives the idle time of each CPU that the calling thread may run on (to wait for a disk is idle
-time).  The rest is time for which the CPU was busy.  sfsample's own CPU time is subtracted from that of the
-least busy CPU, where no other thread needed it.  The product of the shares of busy time is the probability
-that all CPUs are busy at an instant.  The sum of idle time would say little: redis and its clients, which
-fill two CPUs, leave a tenth of one, in pieces of microseconds.
+The kernel gives the idle time of each CPU (a wait for a disk is idle time); the rest is busy time.  Only CPUs
+count that the calling thread may run on.  sfsample's own CPU time is subtracted from the busy time of the
+least busy CPU, on which no other thread needed it.  The product of the shares of busy time is the probability
+that all CPUs are busy at an instant.  The sum of idle time would mislead: redis and its clients, which fill
+two CPUs, leave a tenth of one idle, in pieces of microseconds.
 
 Source: proc(5), /proc/stat.
 """
@@ -20,7 +20,7 @@ from sfsample.process.procfs import read_text
 
 
 class _Reading(NamedTuple):
-    """Seconds: the time, the idle time of each CPU since boot, the CPU time of the calling thread."""
+    """The time, the idle time of each CPU since boot, and the CPU time of the calling thread, in seconds."""
 
     at: float
     idle: Mapping[int, float]
@@ -36,7 +36,7 @@ class FreeCpus:
         self._begin = self._read()
 
     def all_busy(self) -> float:
-        """Return for what share of the time (0 to 1) all CPUs were busy with other threads; 0: unknown."""
+        """Return the share of the time in which all CPUs were busy with other threads; 0: unknown."""
         begin, now = self._begin, self._read()
         seconds, online = now.at - begin.at, now.idle.keys() & begin.idle.keys()
         if not online or seconds <= 0:
@@ -46,6 +46,6 @@ class FreeCpus:
         return prod(min(max(share, 0.0), 1.0) for share in busy)
 
     def _read(self) -> _Reading:
-        ticks = parse_cpu_idle(read_text("/proc/stat"))  # {} where the kernel does not say
+        ticks = parse_cpu_idle(read_text("/proc/stat")) or {}  # empty if the kernel does not say
         idle = {cpu: ticks[cpu] / self._hertz for cpu in ticks.keys() & self._cpus}
         return _Reading(time.monotonic(), idle, time.thread_time())

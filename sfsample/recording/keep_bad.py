@@ -1,7 +1,8 @@
-"""Hands an incomplete stack, with what its Python frames need, to the store of such stacks."""
+"""Hands an incomplete stack, with the memory of its Python frames, to the store of such stacks."""
 
 from functools import partial
 
+from sfsample.core.budget import CAPTURE_NS, READ_NS, Budget, CountedMemory
 from sfsample.core.stack import StopReason
 from sfsample.process.capture import CapturedStack
 from sfsample.process.process import LiveProcess
@@ -21,7 +22,10 @@ def keep_bad(store: StackStore, process: LiveProcess, name: str, captured: Captu
 
     def saved() -> SavedPython | None:
         own_id = (process.proc.status(snapshot.tid).get("NSpid") or f"{snapshot.tid}").split()[-1]
-        read = partial(read_memory, process.proc.anchor())
-        return save_python(process.modules, read, int(own_id), python, (snapshot.memory, stack.frames))
+        now = partial(read_memory, process.proc.anchor())
+        counted = CountedMemory(now, Budget(CAPTURE_NS), READ_NS)
+        return save_python(
+            process.modules, counted.read, int(own_id), python, (snapshot.memory, stack.frames)
+        )
 
     store.keep(name, snapshot, stack, process.modules, saved)

@@ -1,7 +1,7 @@
 """Keeps the samples of the last seconds of a running recording, for `top`.
 
-The thread that records adds samples, and the thread that draws reads them: each by one call of a deque, which
-the other thread cannot interrupt.  Samples older than the window are dropped, so `top` can run for months.
+The recording thread adds samples, the drawing thread reads them.  Each uses one call of a deque, which the
+other thread cannot interrupt.  Samples older than the window are dropped, so `top` can run for months.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from sfsample.recording.sample import StackKey
 
 
 class WindowRecord(NamedTuple):
-    """One sample, or several of a stack that did not change."""
+    """One sample, or several samples of an unchanged stack."""
 
     key: StackKey
     at_ns: int
@@ -23,7 +23,7 @@ class WindowRecord(NamedTuple):
 
 
 class LiveWindow:
-    """The samples of the last `length_ns`; record into `profile`, which has names and statistics."""
+    """The samples of the last `length_ns`; a recording into `profile` fills it."""
 
     def __init__(self, rate_hz: float, length_s: float) -> None:
         self.profile = Profile(rate_hz, keep=self._keep)
@@ -42,7 +42,7 @@ class LiveWindow:
         return [record for record in self._records.copy() if record.at_ns >= now_ns - self.length_ns]
 
     def as_profile(self, records: Iterable[WindowRecord]) -> Profile:
-        """Return records as a profile that does not change any more."""
+        """Return records as a profile that no longer changes."""
         live, profile = self.profile, Profile(self.profile.stats.rate_hz)
         profile.processes, profile.threads = dict(live.processes), dict(live.threads)
         profile.roots = dict(live.roots)

@@ -1,7 +1,8 @@
 """Merges Python frames into native ones, as the user wants to see them.
 
-A Python program is read in Python.  So the frames of the evaluation loop, and other frames of the interpreter
-between Python frames, are folded away; what Python code has called (the innermost frames) stays.
+The user of a Python program thinks in Python functions.  So the frames of the interpreter between Python
+frames are left out, among them those of the evaluation loop.  The innermost native frames, which Python code
+has called, stay.
 """
 
 from sfsample.core.python_view import PythonView
@@ -31,11 +32,11 @@ def with_python(
 
 
 def as_shown(stack: Stack, python: PythonStack, view: PythonView) -> Stack:
-    """Return a stack that ends for the reason that holds for what is shown of it."""
+    """Return a stack with the stop reason of the frames that are shown."""
     is_whole = stack.stop_reason is StopReason.OUTERMOST
     if is_whole and not python.is_whole:
         return stack._replace(stop_reason=StopReason.PYTHON)
     if not is_whole and python.is_whole and python.activations and view is PythonView.ONLY:
-        # native frames were lost behind the outermost Python frame, as where greenlets switch
+        # Native frames were lost behind the outermost Python frame, as happens when greenlets switch.
         return stack._replace(stop_reason=StopReason.OUTERMOST, stopped_at=None)
     return stack

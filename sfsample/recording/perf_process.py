@@ -1,10 +1,10 @@
 """Unwinds and counts the stacks that the kernel's timers copy from one process.
 
-A copy is unwound later, with the modules of the last time that the maps were read.  The kernel records every
-mapping of code, in order of time: records after a new mapping are deferred until the maps have been read
-again, and a stack through code that was mapped between its copy and the reading of the maps, whichever came
-first, is dropped.  The maps are read before the rings, so that the rings hold the record of every mapping
-that the maps show.  A sample stands for exactly the period of its timer: CPU time of its thread.
+A copy is unwound later, with the modules of the last reading of the maps.  The kernel records every mapping
+of code, in order of time.  Records after a new mapping are deferred until the maps have been read again.  A
+stack is dropped if some of its code was mapped between the copy and the reading of the maps, in either
+order.  The maps are read before the rings, so that the rings have the record of every mapping that the maps
+show.  A sample stands for exactly the period of its timer, which is CPU time of its thread.
 """
 
 import time
@@ -26,11 +26,11 @@ from sfsample.unwind.unwinder import Unwinder
 
 _REPLACED = "other code was mapped where it was before it could be unwound"
 _LEFT = "it had left user space for good, or runs 32-bit code"
-_MIN_KNOWN_TIDS = 256  # thread ids that are kept before sfsample asks which of these threads have ended
+_MIN_KNOWN_TIDS = 256  # thread ids that are kept before sfsample looks for ended threads among them
 
 
 class StackUse:
-    """How much stack samples have needed: `max_bytes` of a copy, all of it if the copy was too small."""
+    """The most stack that a sample has needed: `max_bytes` of a copy, all of it if the copy was too small."""
 
     samples = 0
     max_bytes = 0
@@ -61,11 +61,11 @@ class PerfProcess:
         self._tid_history = TidHistory(process.thread, self._leader_name)
         self._is_new = is_new
         self._sampled_ns = 0  # CPU time that samples stand for
-        self._has_ended = False  # its CPU time can no longer be read
-        self._maps_read_ns = 0  # when the maps were last read
+        self._has_ended = False  # the process has ended: its CPU time can no longer be read
+        self._maps_read_ns = 0  # time of the last reading of the maps
         self.maps_stale = True  # the maps must be read again
         self._maps_readable = True  # the last attempt to read the maps succeeded
-        self._deferred: list[Record] = []  # until the maps have been read again
+        self._deferred: list[Record] = []  # records that wait for the next reading of the maps
         self._max_known_tids = _MIN_KNOWN_TIDS
         self.read_cpu_time()
         self._living_tids: set[int] | None = None  # None: /proc was not asked
@@ -84,7 +84,7 @@ class PerfProcess:
         return leader is not None and not (leader.state in "ZX" and process.proc.has_ended())
 
     def read_cpu_time(self) -> None:
-        """Note the CPU time of the process; the last value stays once /proc gives none."""
+        """Note the CPU time of the process; after its end the last value stays."""
         self._has_ended = not self._recorder.read_cpu_time(self.process, is_new=self._is_new)
 
     def _read_maps(self) -> None:
@@ -94,17 +94,17 @@ class PerfProcess:
         if self._maps_readable:
             self._maps_read_ns, self.maps_stale = now_ns, False
             for mapping in modules.mappings:
-                if mapping.path == "[vdso]":  # is read from memory, which is gone when the process has ended
+                if mapping.path == "[vdso]":  # memory that is gone when the process has ended
                     modules.find(mapping.start)
 
     def forget_unseen_changes(self) -> None:
-        """Doubt modules and thread ids, as no mapping and no birth was recorded for a while, until now."""
+        """Doubt modules and thread ids, because mappings and births were not recorded for a while."""
         self.maps_stale = True
         self._tid_history.forget_unseen_births()
 
     @property
     def needs_maps(self) -> bool:
-        """Whether there are records that are deferred until the maps have been read again."""
+        """True if there are records that wait for the next reading of the maps."""
         return self.maps_stale and bool(self._deferred)
 
     def take(
@@ -155,7 +155,7 @@ class PerfProcess:
         if _goes_through(captured.stack, mapped):
             recorder.count_failed(thread, _REPLACED)
             return
-        # the kernel does not record moved code (mremap), and a file may have been absent for a moment
+        # The kernel does not record moved code (mremap), and a file may have been absent for a moment.
         self.maps_stale |= captured.stack.stop_reason is not StopReason.OUTERMOST or None in captured.modules
         self._note_stack_use(sample, captured.stack)
         if self._bad_stacks is not None:
@@ -172,7 +172,9 @@ class PerfProcess:
             used = len(sample.memory.data)
         else:
             used = stack.frames[-1].sp - sample.memory.base if stack.frames else 0
-        if used <= len(sample.memory.data):  # otherwise the walk has changed to another stack
+        if used <= len(
+            sample.memory.data
+        ):  # stack of the copy, not another one to which the walk has switched
             self._stack_use.max_bytes = max(self._stack_use.max_bytes, used)
 
     def _leader_name(self) -> str:
@@ -189,21 +191,21 @@ class PerfProcess:
     def finish(self) -> None:
         """Count the CPU time that no sample stands for, and note modules and problems.
 
-        What an ended process has used last is unknown; its samples may stand for more than was read before.
+        The last CPU time of an ended process is unknown, so its samples may stand for more than was read.
         """
         self._recorder.charge_process(self._sampled_ns if self._has_ended else 0)
         self._recorder.finish(self.process, self._capturer)
 
 
 def _changes_modules(record: Record) -> bool:
-    """Return whether a record says that code was mapped, or stands for lost records that may say so."""
+    """Return whether a record is of mapped code, or stands for lost records, which may be of mapped code."""
     return isinstance(record, (Mapped, Lost)) or (isinstance(record, Named) and record.program)
 
 
 def _goes_through(stack: Stack, mapped: Sequence[tuple[int, int]]) -> bool:
     """Return whether a stack has code in one of these address ranges.
 
-    A walk that ended with BAD_PC may have: the address was judged by maps without the new code.
+    A walk that ended with BAD_PC counts too, because maps without the new code judged its address.
     """
     if stack.stop_reason is StopReason.BAD_PC and mapped:
         return True

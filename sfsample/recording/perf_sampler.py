@@ -1,12 +1,12 @@
 """Samples processes by the kernel's timers: sleep, read the rings, unwind the copies.
 
-The rate is of CPU time: a thread gets a sample for each 1/rate of CPU time, one that does not run gets none.
-The period differs from 1/rate by a small random part, which is the same throughout a recording, so that two
-recordings do not keep step with each other.  No sample depends on when sfsample wakes up, so other threads
-run first; copies wait in the rings, and those for which a ring has no space are counted.
+The rate counts CPU time: a thread gets a sample for each 1/rate seconds of CPU time, and none while it does
+not run.  The period differs from 1/rate by a small random part, the same throughout a recording, so that two
+recordings do not keep step with each other.  No sample depends on the time when sfsample wakes up, so other
+threads run first.  Copies wait in the rings; those for which a ring has no space are counted.
 
-With descendants, a new process inherits the timers of the process that creates it, so its samples begin with
-its first instruction.  They are unwound once the process is open; of one that ends before, they are counted.
+With descendants, a new process inherits the timers of its creator, so its samples begin with its first
+instruction.  They are unwound once the process is open.  If it ends before that, they are counted as lost.
 """
 
 import math
@@ -23,19 +23,19 @@ from sfsample.recording.overhead import OverheadLimit
 from sfsample.recording.perf_process import PerfProcess, StackUse
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
-from sfsample.recording.schedule import uniform
+from sfsample.recording.ticks import uniform
 from sfsample.recording.timer_set import TimerSet
 from sfsample.unwind.unwinder import Unwinder
 
-_MAX_SLEEP_S = 0.1  # between two questions whether to stop
-_FIRST_READ_S = 0.02  # after the start; then the interval between two reads doubles each time
+_MAX_SLEEP_S = 0.1  # seconds between two questions whether to stop
+_FIRST_READ_S = 0.02  # seconds from the start to the first read; the interval then doubles each time
 _MAX_READ_INTERVAL_S = 0.5
-_SHORT_READ_INTERVAL_S = 0.1  # for a live view, and while descendants come and go
-_READ_INTERVAL_PER_PROCESS_S = 0.001  # each process costs a fiftieth of that per read
-_PERIOD_DEVIATION = 0.02  # of the period, at most
+_SHORT_READ_INTERVAL_S = 0.1  # seconds, for a live view, and while descendants come and go
+_READ_INTERVAL_PER_PROCESS_S = 0.001  # seconds; a read costs a fiftieth of that for each process
+_PERIOD_DEVIATION = 0.02  # largest random part, as a share of the period
 _MIN_PERIOD_NS = 10_000  # the kernel's limit
-_FIND_DESCENDANTS_S = 0.02  # between two searches for new processes
-_OPEN_TIME_S = 0.05  # to open new descendants, before the rings are read
+_FIND_DESCENDANTS_S = 0.02  # seconds between two searches for new processes
+_OPEN_TIME_S = 0.05  # seconds for opening new descendants, before the rings are read
 _NOT_OPENED = "the subprocess ended before it could be opened, or could not be opened"
 _RING_FULL = "the ring was full before it was read"
 
@@ -43,8 +43,8 @@ _RING_FULL = "the ring was full before it was read"
 class PerfSampler:
     """Samples `processes` into one profile by the kernel's timers.
 
-    `random` gives random numbers from 0 to 1.  `start`: when the recording began (time.monotonic), if what
-    came before was sampled otherwise.  `per_cpu`: prefer timers of CPUs from the beginning.
+    `random` gives random numbers from 0 to 1.  `start` is the begin of the recording (time.monotonic), if
+    stops have sampled its first part.  `per_cpu`: prefer timers of CPUs from the beginning.
     """
 
     def __init__(
@@ -60,33 +60,33 @@ class PerfSampler:
     ) -> None:
         self._options = options
         self._duration = duration
-        self._is_set = False  # the timers are
+        self._is_set = False  # timers are set
         self._cpu_at_start = 0.0
         self._limit = OverheadLimit(options.max_overhead, 0.0, time.thread_time())
-        self._end_s = 0.0  # when the recording ended, since its start; 0: it has not
+        self._end_s = 0.0  # end of the recording since its start; 0: it has not ended
         self._start_ns = 0 if start is None else round(start * 1e9)
         deviation = _PERIOD_DEVIATION * (2 * random() - 1)
         period_ns = max(_MIN_PERIOD_NS, round(1e9 / options.rate * (1 + deviation)))
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._processes = processes
-        self._used_ns = 0  # CPU time of the processes, just before the rings were read last
+        self._used_ns = 0  # CPU time of the processes just before the last read of the rings
         self._timers = TimerSet(
             processes, self.profile.stats, period_ns, options.stack_bytes,
             lambda: self._open_descendants(math.inf, force=True), per_cpu=per_cpu,
         )  # fmt: skip
         self._longest_sleep_s = _FIND_DESCENDANTS_S if processes.follows_births else _MAX_SLEEP_S
         self._stack_use = StackUse()
-        self._alive: dict[int, PerfProcess] = {}  # by pid
-        self._unclaimed: list[RecordOfProcess] = []  # of processes that are not open yet
+        self._alive: dict[int, PerfProcess] = {}  # pid -> process
+        self._unclaimed: list[RecordOfProcess] = []  # records of processes that are not open yet
         for process in processes.all:
             self._add(process)
 
     def _add(self, process: LiveProcess) -> None:
-        """Begin to count the samples of a process; of a new one, from its birth on."""
+        """Begin to count the samples of a process; those of a new process count from its birth on."""
         options = self._options
         unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
         earlier = self._alive.get(process.pid)
-        if earlier is not None:  # it has ended, and its id was given to another process
+        if earlier is not None:  # an ended process whose id was given to this one
             self._end(earlier)
         is_new = self._is_set
         added = self._alive[process.pid] = PerfProcess(
@@ -107,14 +107,14 @@ class PerfSampler:
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no process is left.
 
-        Raises NotPermitted and UnsupportedTarget where the kernel refuses timers.
+        Raises NotPermitted and UnsupportedTarget if the kernel refuses timers.
         """
         stats = self.profile.stats
         if not self._is_set:
             self.set_timers()
         try:
             stats.ended_by = self._loop(should_stop)
-        except (TargetError, OSError) as failure:  # what was collected is not lost by it
+        except (TargetError, OSError) as failure:  # failure that must not lose the samples so far
             if not stats.samples:
                 raise
             stats.end_early(failure)
@@ -142,15 +142,15 @@ class PerfSampler:
     # -- timers
 
     def _stop_timers(self) -> None:
-        """Stop the timers: from now on no change of modules is recorded.
+        """Stop the timers; after that no change of modules is recorded.
 
-        Records are read and unwound only after that: where unwinding is slow, more would come meanwhile.
+        The last records are read and unwound after that, because more would come while they are unwound.
         """
         for process in self._alive.values():
             process.maps_stale = True
         self._begin_read()
         self._timers.events.pause()
-        self._read_cpu_times()  # up to the last record in the rings
+        self._read_cpu_times()  # CPU times up to the last record in the rings
 
     def _replace_timers(self) -> None:
         """Set other timers; unwind the last records of the old ones while these run."""
@@ -208,9 +208,10 @@ class PerfSampler:
                 due_s = self._elapsed_s() + interval_s
 
     def _longest_interval_s(self) -> float:
-        """Return how long records may wait: not long if a view shows them, or if processes come and go.
+        """Return the longest time in seconds that records may wait in the rings.
 
-        A new process often calls execve(2), and its new modules can be read only while it lives.
+        It is short if a live view shows them.  It is also short if processes come and go: a new process often
+        calls execve(2), and its new modules can be read only while it lives.
         """
         if not self.profile.prompt and not self._processes.follows_births:
             return _MAX_READ_INTERVAL_S
@@ -224,7 +225,7 @@ class PerfSampler:
         return float("inf") if self._duration is None else self._duration - self._elapsed_s()
 
     def _ticks(self, elapsed_s: float) -> int:
-        """Return how often 1/rate has passed, with the tick at the start, as ticks of stops are counted."""
+        """Return the number of intervals of 1/rate so far, and one for the start, as for ticks of stops."""
         return max(1, round(min(elapsed_s, self._duration or math.inf) * self._options.rate))
 
     # -- reading the rings
@@ -243,14 +244,14 @@ class PerfSampler:
         return True
 
     def _collect(self) -> dict[int, bool]:
-        """Count new records; those after a change of modules once the maps were read again.
+        """Count new records; those after a change of modules count once the maps were read again.
 
         Return by pid whether each process still lives.
         """
         alive: dict[int, bool] = {}
         for _ in range(2):  # a process that always changes its modules would take all of sfsample's time
-            alive = self._begin_read()  # before the read, so that the last records of a process are read
-            until_ns = time.perf_counter_ns()  # some of the later records may not be in the rings yet
+            alive = self._begin_read()  # first, so that the last records of an ended process are read
+            until_ns = time.perf_counter_ns()  # time up to which all records are in the rings
             records = self._timers.events.read()
             self._timers.note(records)
             self._count(records, until_ns)
@@ -260,7 +261,7 @@ class PerfSampler:
         return alive
 
     def _begin_read(self) -> dict[int, bool]:
-        """Prepare for records: open the processes that they may be of; return by pid whether each lives."""
+        """Open the processes that the next records may be of; return by pid whether each lives."""
         self._open_descendants(_OPEN_TIME_S)
         self._read_cpu_times()
         self._used_ns = self._processes.cpu_ns()
@@ -271,13 +272,13 @@ class PerfSampler:
             process.read_cpu_time()
 
     def _note_end(self) -> None:
-        """End the recording once its duration is over: to unwind new records may take longer than is left."""
+        """End the recording once its duration is over, even if records are still to be unwound."""
         if not self._end_s and self._left_s() <= 0:
             self._read_cpu_times()
             self._end_s = self._elapsed_s()
 
     def _count(self, records: Iterable[Record], until_ns: int | None = None) -> None:
-        """Count the samples of open processes; those of others at the next call, or as lost."""
+        """Count the samples of open processes; other records wait for the next call, or count as lost."""
         by_pid: dict[int, list[Record]] = {pid: [] for pid in self._alive}
         claimed = [record for record in self._unclaimed if record.pid in by_pid]
         self._count_unclaimed(record for record in self._unclaimed if record.pid not in by_pid)
@@ -289,7 +290,7 @@ class PerfSampler:
             if isinstance(record, Lost):
                 self.profile.stats.count_failed(_RING_FULL, record.records)
                 for records_of_process in by_pid.values():
-                    records_of_process.append(record)  # a change of modules may have been lost
+                    records_of_process.append(record)  # lost records, among them perhaps changes of modules
             elif record.pid in by_pid:
                 by_pid[record.pid].append(record)
             else:

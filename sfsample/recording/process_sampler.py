@@ -19,14 +19,14 @@ from sfsample.process.capture_running import AWAKE_THREADS, StopFilter
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
-from sfsample.process.scheduler import RunState, WakeUp, classify, ran_ns
+from sfsample.process.run_state import RunState, WakeUp, classify, ran_ns
 from sfsample.process.stop_request import await_stop
+from sfsample.recording.due_threads import DueThreads, SampledThread
 from sfsample.recording.keep_bad import keep_bad
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import TickTime
-from sfsample.recording.thread_table import SampledThread, ThreadTable
 
 _END_PATIENCE_NS = 250_000_000  # for threads that were asked to stop, at the end of the recording
 _COLLECT_NS = 1_000_000  # between two collections of threads that have stopped meanwhile
@@ -62,7 +62,7 @@ class ProcessSampler:
         process.running_capture.max_held_ns = self._max_pause_ns
         self._bad_stacks = options.bad_stacks
         self._named = named
-        self._threads = ThreadTable(random)
+        self._threads = DueThreads(random)
         self._pending: dict[SampledThread, WakeUp] = {}  # asked to stop, in the tick of that wake-up
         # due in this tick, and left out: enough others were asked to stop, or the recording ended
         self._not_asked: list[SampledThread] = []

@@ -1,4 +1,4 @@
-"""Holds a profile: how often each stack was sampled, and for how much time it stands.
+"""A profile: the number of samples of each stack, and the time that they stand for.
 
 Addresses are kept as (module, vaddr), so that they can be symbolized later and on another machine.
 """
@@ -21,24 +21,23 @@ TIMELINE_LIMIT = 4_000_000  # records, 40 bytes each
 STACK_LIMIT = 200_000  # distinct stacks, some KB each: a JIT compiler can make any number
 THREAD_LIMIT = 20_000  # distinct threads: a service may start one for each request
 PROCESS_LIMIT = 20_000  # distinct processes: a shell script starts any number
-SECONDS_LIMIT = 120  # of a recording, whose CPU time is kept by second
-OTHERS = 0  # the process key of those beyond the limit
+SECONDS_LIMIT = 120  # seconds of a recording whose CPU time is kept by second
+OTHERS = 0  # process key of all processes beyond the limit
 
 
 class Timeline:
-    """When each sample was taken: parallel arrays, and `keys`, the stacks that `stack` counts into.
+    """Records of samples in order of time, as arrays of one length.
 
-    A record stands for `times` samples and for the `wall_ns` that ended `at_ns` after the start of the
-    recording.  At most `TIMELINE_LIMIT` records are kept; further ones are counted in `dropped`.
+    At most `TIMELINE_LIMIT` records are kept; further ones are counted in `dropped`.
     """
 
     def __init__(self) -> None:
         self.keys: list[StackKey] = []
-        self.at_ns = array("q")
-        self.stack = array("l")
-        self.wall_ns = array("q")
-        self.cpu_ns = array("q")
-        self.times = array("l")
+        self.at_ns = array("q")  # time of the record since the start of the recording
+        self.stack = array("l")  # index into `keys`
+        self.wall_ns = array("q")  # elapsed time that the record stands for; it ended at `at_ns`
+        self.cpu_ns = array("q")  # CPU time that the record stands for
+        self.times = array("l")  # number of samples
         self.dropped = 0
         self._indexes: dict[StackKey, int] = {}
 
@@ -61,7 +60,7 @@ class Timeline:
 
 
 class StackTotals:
-    """How many samples a stack has, and the elapsed time and CPU time that they stand for."""
+    """The number of samples of a stack, and the elapsed time and CPU time that they stand for."""
 
     __slots__ = ("cpu_ns", "times", "wall_ns")
 
@@ -72,33 +71,31 @@ class StackTotals:
 class Profile:
     """Stacks with their totals.  `processes` and `threads` give the names of processes and of threads.
 
-    `started_ns` is the start of the recording, in ns since 1970; `host` is this machine.
     `keep` is called with each record (stack, time of the sample, elapsed time and CPU time in ns, number of
-    samples); without it, totals are kept.
+    samples); if it is None, totals are kept.
     """
 
     def __init__(self, rate_hz: float, *, timeline: bool = False, keep: KeepRecord | None = None) -> None:
         self.totals: dict[StackKey, StackTotals] = {}
         self.timeline = Timeline() if timeline else None
         self.keep = keep or self._add_to_totals
-        # each sample is added at once, not together with equal ones
-        self.prompt = timeline or keep is not None
-        self.started_ns = 0
+        self.prompt = timeline or keep is not None  # samples are added at once, not together with equal ones
+        self.started_ns = 0  # start of the recording since the epoch
         self.host = os.uname().nodename
-        self.identities: dict[int, Identity] = {}  # of the processes that were asked for, by pid
-        self.labels: dict[str, str] = {}  # that the user gives; they win
+        self.identities: dict[int, Identity] = {}  # pid -> identity, for the processes that were asked for
+        self.labels: dict[str, str] = {}  # labels of the user, which win over those found
         self.processes: dict[int, str] = {}
         self.threads: dict[ThreadKey, str] = {}
-        self.roots: dict[int, ProcessRoot] = {}  # where the files of modules are opened
+        self.roots: dict[int, ProcessRoot] = {}  # root directories in which files of modules are opened
         self.charged_ns: Counter[int] = Counter()  # CPU time, by process key; known at the end
         self._by_second: Counter[tuple[int, int]] = Counter()  # CPU time in ns, by process key and second
-        self._start_times: dict[int, int] = {}  # in clock ticks since boot, by process key
-        self._sampled: set[int] = set()  # processes with a sample, by key
+        self._start_times: dict[int, int] = {}  # process key -> start time in clock ticks since boot
+        self._sampled: set[int] = set()  # keys of processes with a sample
         self.stats = Stats(rate_hz)
 
     @property
     def counts(self) -> Counter[StackKey]:
-        """How many samples each stack has."""
+        """The number of samples of each stack."""
         return Counter({key: total.times for key, total in self.totals.items()})
 
     @property
@@ -108,13 +105,13 @@ class Profile:
 
     @property
     def cpu_ns(self) -> Counter[StackKey]:
-        """The CPU time that the kernel charged to the threads of each stack, meanwhile."""
+        """The CPU time that the samples of each stack stand for."""
         return Counter({key: total.cpu_ns for key, total in self.totals.items()})
 
     def register_process(self, pid: int, start_time: int, root: ProcessRoot, name: str) -> int:
-        """Return the key of the process that started at `start_time` (clock ticks), the same each time.
+        """Return the key of the process that started at `start_time` (clock ticks since boot).
 
-        It is the pid, unless another process used that pid before, or there are too many processes.
+        The key is the pid, unless another process used that pid before, or there are too many processes.
         """
         key = pid
         while self._start_times.get(key, start_time) != start_time:
@@ -128,14 +125,14 @@ class Profile:
         return key
 
     def name_process(self, key: int, name: str) -> None:
-        """Note the name that a process has now."""
+        """Note the current name of a process."""
         if key != OTHERS:
             self.processes[key] = name
 
     def identify(self, pid: int, identity: Identity) -> None:
-        """Note what is known of a process; what is unknown now, because it has ended, stays as it was.
+        """Note the identity of a process.  Fields that are unknown now stay as they were.
 
-        What an execve(2) has changed since is of a part of the samples, so it is unknown.
+        Fields that an execve(2) changed during the recording apply to only some samples, so they are dropped.
         """
         before = self.identities.get(pid, Identity({}))
         known = {name: value for name, value in identity._asdict().items() if value is not None}
@@ -146,13 +143,13 @@ class Profile:
         self.identities[pid] = before._replace(**known | {"labels": labels})
 
     def forget_process(self, key: int) -> None:
-        """Drop what is kept for a process that has no sample."""
+        """Drop the name, the root and the start time of a process that has no sample."""
         if key != OTHERS and key not in self._sampled:
             for known in (self.processes, self.roots, self._start_times):
                 known.pop(key, None)
 
     def add(self, sample: Sample) -> None:
-        """Count a sample once for each tick that it stands for."""
+        """Count a sample, once for each tick that it stands for."""
         stack, times, stats = sample.stack, sample.times, self.stats
         thread = self.name_thread(sample.thread, sample.thread_name)
         stats.count_stack(stack, times)
@@ -160,14 +157,14 @@ class Profile:
         stats.cpu_sampled_ns += sample.cpu_ns
         if stack.stopped_at is not None and stack.stop_reason is not StopReason.MAX_FRAMES:
             stats.note(f"{stack.stop_reason} at {stack.stopped_at}", times)
-        self._sampled.add(thread.pid)
+        self._sampled.add(thread.process_key)
         if sample.cpu_ns and sample.at_ns < SECONDS_LIMIT * 10**9:
-            self._by_second[thread.pid, sample.at_ns // 10**9] += sample.cpu_ns
-        key = StackKey(thread.pid, thread.tid, sample.places, stack.stop_reason, thread.start_time)
+            self._by_second[thread.process_key, sample.at_ns // 10**9] += sample.cpu_ns
+        key = StackKey(thread.process_key, thread.tid, sample.places, stack.stop_reason, thread.start_time)
         self.keep(key, sample.at_ns, sample.wall_ns, sample.cpu_ns, times)
 
     def cpu_ms_by_second(self, pids: Container[int | None] | None = None) -> list[int]:
-        """Return the CPU time that was sampled in each second, of all processes or of some."""
+        """Return the sampled CPU time of each second in ms, of all processes or of `pids`."""
         known = {at: ns for at, ns in self._by_second.items() if pids is None or pid_of(at[0]) in pids}
         last = max((second for _, second in known), default=-1)
         found = [0] * max(last + 1, min(round(self.stats.duration_s), SECONDS_LIMIT))
@@ -176,16 +173,16 @@ class Profile:
         return found
 
     def close(self, duration_s: float, stuck: Exception) -> None:
-        """Count nothing any more: the thread that counts is stuck, and may go on at any time."""
+        """Stop counting, because the thread that counts is stuck, and may go on at any time."""
         self.totals, self.threads = dict(self.totals), dict(self.threads)
         self.keep = lambda *_: None
         self.stats.duration_s, self.stats.ended_by = duration_s, "signal"
         self.stats.note(f"{stuck}; what came after that was not sampled")
 
     def name_thread(self, thread: ThreadKey, name: str) -> ThreadKey:
-        """Note the name of a thread; return its key, with id 0 when there are too many threads."""
+        """Note the name of a thread; return its key, with id 0 if there are too many threads."""
         if thread not in self.threads and len(self.threads) >= THREAD_LIMIT:
-            thread, name = ThreadKey(thread.pid, 0), "other threads"
+            thread, name = ThreadKey(thread.process_key, 0), "other threads"
             self.stats.note(f"more than {THREAD_LIMIT} threads: the later ones are counted together")
         self.threads[thread] = name
         return thread

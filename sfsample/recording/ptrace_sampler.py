@@ -18,16 +18,16 @@ from sfsample.core.python_view import PythonView
 from sfsample.errors import TargetError
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.process import LiveProcess
-from sfsample.process.scheduler import OwnRun, WakeUp
+from sfsample.process.run_state import OwnRun, WakeUp
 from sfsample.process.stop_request import await_stop
+from sfsample.recording.due_threads import spread_of
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.overhead import OverheadLimit
 from sfsample.recording.process_sampler import ProcessSampler
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import BEGINNING, TickTime
-from sfsample.recording.schedule import Schedule, uniform
-from sfsample.recording.thread_table import spread_of
+from sfsample.recording.ticks import Schedule, uniform
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_SLEEP_S = 0.1  # between two questions whether to stop

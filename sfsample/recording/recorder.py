@@ -1,6 +1,6 @@
-"""Turns what a sampler saw of one process into samples, and counts them.
+"""Turns the captures of one process into samples, and counts them.
 
-The ticks, the elapsed time and the CPU time of a sample are those since the sample of that thread before, so
+A sample stands for the ticks, the elapsed time and the CPU time since the previous sample of its thread.  So
 nothing is counted twice and nothing is left out.  Samples of a thread that does not run are counted together:
 after a second, then more and more seldom, and when the thread runs again.
 """
@@ -12,11 +12,11 @@ from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.modules.location import Located, Location, kernel_locations, locate
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
-from sfsample.process.scheduler import held_ns, ran_ns
+from sfsample.process.run_state import held_ns, ran_ns
+from sfsample.recording.due_threads import FLUSH_NS, SampledThread
 from sfsample.recording.merge_python import as_shown, with_python
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import Places, Sample, ThreadKey, TickTime
-from sfsample.recording.thread_table import FLUSH_NS, SampledThread
 
 _MAX_FLUSH_NS = 8 * FLUSH_NS
 
@@ -27,18 +27,20 @@ class Recorder:
     def __init__(self, profile: Profile, process_key: int, begin: TickTime, python: PythonView) -> None:
         self._profile, self._python = profile, python
         self._process_key = process_key
-        self._locations: dict[tuple[int, bool, str], Location] = {}  # of frames, as of `_generation`
+        self._locations: dict[
+            tuple[int, bool, str], Location
+        ] = {}  # locations of frames, as of `_generation`
         self._generation = 0
         self.now = begin
         self._charged_ns = 0  # CPU time of the process's threads
-        self._cpu_ns = 0  # CPU time of the process, for which no recording had accounted before
+        self._cpu_ns = 0  # CPU time of the process up to which this recording has accounted
 
     # -- CPU time
 
     def charge(self, thread: SampledThread, counters: bytes | None) -> int:
-        """Note the CPU time that a thread has used since the last time; return it in ns."""
+        """Note the CPU time of a thread since the last call; return it in ns."""
         ran = ran_ns(counters)
-        reused = ran < thread.ran_ns  # the id was given to another thread
+        reused = ran < thread.ran_ns  # another thread has the id now
         used = ran if reused else ran - thread.ran_ns
         thread.ran_ns = ran
         thread.uncounted_cpu_ns += used
@@ -47,7 +49,7 @@ class Recorder:
         return used
 
     def read_cpu_time(self, process: LiveProcess, *, is_new: bool) -> bool:
-        """Note the CPU time of the process; False: /proc gives none any more.
+        """Note the CPU time of the process; False: it has ended.
 
         `is_new`: the process was born during the recording, so all of its CPU time counts.
         """
@@ -59,7 +61,7 @@ class Recorder:
         return cpu_ns is not None
 
     def charge_process(self, at_least_ns: int = 0) -> None:
-        """Charge the CPU time of the process; what known threads did not use is of some that ended unseen."""
+        """Charge the CPU time of the process, also that of threads that ended unseen."""
         unseen_ns = max(0, max(self._cpu_ns, at_least_ns) - self._charged_ns)
         self._profile.stats.cpu_charged_ns += unseen_ns
         self._charged_ns += unseen_ns
@@ -67,7 +69,7 @@ class Recorder:
     # -- samples
 
     def count_stops(self, thread: SampledThread, stops: Sequence[ThreadSnapshot]) -> None:
-        """Count the pauses that a capture has cost."""
+        """Count the pauses of a capture."""
         stats = self._profile.stats
         for stop in stops:
             stats.pauses.add(stop.stop_ns)
@@ -89,7 +91,7 @@ class Recorder:
         thread.last_stack = stack, Places((*kernel, *locations))
 
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
-        """Return the locations of the frames; frames of the last sample have the same as then."""
+        """Return the locations of the frames; those of the last sample are used again."""
         frames, known = captured.stack.frames, self._locations
         if captured.generation != self._generation:
             self._generation = captured.generation
@@ -104,7 +106,7 @@ class Recorder:
         return (*found, *last.locations[len(last.locations) - captured.again :])
 
     def count_idle(self, threads: Iterable[SampledThread]) -> None:
-        """Note that threads have not run since they were last seen; count that now or later."""
+        """Note that threads have not run since they were last seen; they are counted now or later."""
         now, prompt = self.now, self._profile.prompt
         for thread in threads:
             if thread.last_stack is None:
@@ -116,15 +118,15 @@ class Recorder:
                 self.flush(thread)
 
     def flush(self, thread: SampledThread) -> None:
-        """Count what `count_idle` has put off."""
+        """Count the samples that `count_idle` has put off."""
         if thread.last_stack is not None and thread.idle_until.number > thread.counted.number:
             self.count(thread, Capture.REUSED, thread.idle_until, ran=False)
 
     def count(self, thread: SampledThread, capture: Capture, until: TickTime, *, ran: bool = True) -> None:
         """Count the stack that was seen last, for all ticks since the last sample of the thread.
 
-        `ran` False: the thread slept.  The CPU time that it has used before is left for a sample in which it
-        runs: else most of the CPU time of a thread that works in bursts would be of the call it sleeps in.
+        If `ran` is False, the thread slept.  Then its CPU time is kept for a sample in which it runs.
+        Otherwise most of the CPU time of a thread that works in bursts would count for the call it sleeps in.
         """
         assert thread.last_stack is not None  # noqa: S101 - our own invariant
         stack, places = thread.last_stack
@@ -158,10 +160,10 @@ class Recorder:
         self._profile.stats.waiting_for_cpu += 1
 
     def finish(self, process: LiveProcess, capturer: ThreadCapturer) -> None:
-        """Note what is known of modules, and what could not be read; forget a process without samples."""
+        """Note modules and problems; forget a process without samples."""
         stats = self._profile.stats
         for module in process.modules.modules:
-            _ = module.image.sections  # if they are damaged, names will be missing: that becomes a problem
+            _ = module.image.sections  # damage, which costs names, becomes a problem of the module
             entry = (module.path, bool(module.sframe))
             if entry not in stats.module_paths:
                 stats.module_paths.append(entry)

@@ -1,4 +1,4 @@
-"""A sample: one stack of one thread, and how much time it stands for."""
+"""A sample: one stack of one thread, and the time that it stands for."""
 
 from typing import NamedTuple
 
@@ -6,11 +6,11 @@ from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location
 
-_MAX_HASHED = 64  # places of a stack that make its hash
+_MAX_HASHED = 64  # places in the hash of a stack, at each of its two parts
 
 
 class Places(tuple[Location, ...]):
-    """The places of a stack, innermost first.  A stack may have thousands; some of them make its hash."""
+    """The places of a stack, innermost first.  As there may be thousands, only some are in its hash."""
 
     __slots__ = ()
 
@@ -21,29 +21,26 @@ class Places(tuple[Location, ...]):
 
 
 class ThreadKey(NamedTuple):
-    """A thread.  `start_time`, in clock ticks, tells apart threads that had the same id in turn.
+    """A thread of a recording."""
 
-    `pid`, here and in other keys, is the process key that `Profile.register_process` has given.
-    """
-
-    pid: int
+    process_key: int  # which `Profile.register_process` has given
     tid: int
-    start_time: int = 0
+    start_time: int = 0  # clock ticks since boot, as two threads may have had the same id in turn
 
 
 class StackKey(NamedTuple):
-    """What makes two samples equal.  `locations` are innermost first; `start_time` is as in `ThreadKey`."""
+    """What makes two samples equal."""
 
-    pid: int
+    process_key: int
     tid: int
-    locations: tuple[Location, ...]
+    locations: tuple[Location, ...]  # innermost first
     stop_reason: StopReason
-    start_time: int = 0
+    start_time: int = 0  # as in `ThreadKey`
 
     @property
     def thread(self) -> ThreadKey:
         """The thread of the stack."""
-        return ThreadKey(self.pid, self.tid, self.start_time)
+        return ThreadKey(self.process_key, self.tid, self.start_time)
 
 
 class TickTime(NamedTuple):
@@ -57,18 +54,14 @@ BEGINNING = TickTime(0, 0)
 
 
 class Sample(NamedTuple):
-    """What was seen of a thread, for all ticks since the sample before.
-
-    `times` is the number of ticks, `wall_ns` the elapsed time and `cpu_ns` the CPU time of the thread that
-    the sample stands for; all three end at `at_ns`, since the start of the recording.
-    """
+    """A stack of a thread; it stands for all ticks since the previous sample of the thread."""
 
     thread: ThreadKey
     thread_name: str
     stack: Stack
     places: Places
     capture: Capture
-    at_ns: int
-    wall_ns: int
-    cpu_ns: int
-    times: int = 1
+    at_ns: int  # time since the start of the recording
+    wall_ns: int  # elapsed time that the sample stands for; it ends at `at_ns`
+    cpu_ns: int  # CPU time of the thread in that time
+    times: int = 1  # number of ticks in that time

@@ -1,4 +1,4 @@
-"""Counts what a recording cost and what it lost; the summary and `--stats` are made from it."""
+"""Counts the costs and the losses of a recording; the summary and `--stats` are made from them."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -6,8 +6,9 @@ from typing import Any
 
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack, StopReason, found_of
+from sfsample.recording.losses import Loss, coverage_of, losses
 
-_MAX_PROBLEMS = 1000  # different texts; later ones are counted together
+_MAX_PROBLEMS = 1000  # different texts; all others are counted together
 
 
 class Pauses:
@@ -28,7 +29,7 @@ class Pauses:
         self._counts[pause_ns // unit_ns * unit_ns] += 1
 
     def percentile(self, percent: float) -> int:
-        """Return the pause in ns that `percent` of all do not exceed; 0 when there was none."""
+        """Return the pause in ns that `percent` of all do not exceed; 0 if there was none."""
         target = self.count * percent / 100
         counted = 0
         for pause_ns in sorted(self._counts):
@@ -38,7 +39,7 @@ class Pauses:
         return 0
 
     def up_to(self, limit_ns: int) -> int:
-        """Return how many pauses were not longer."""
+        """Return the number of pauses that were not longer."""
         return sum(count for pause_ns, count in self._counts.items() if pause_ns <= limit_ns)
 
     def as_json(self) -> dict[str, int]:
@@ -49,7 +50,7 @@ class Pauses:
 
 @dataclass
 class Subprocesses:
-    """What became of the descendants that sfsample found."""
+    """Counts of the descendants that sfsample found."""
 
     watched: int = 0
     short_lived: int = 0  # ended before sfsample could open them
@@ -63,53 +64,62 @@ class Stats:
         self.rate_hz = rate_hz
         self.mode: str | None = None  # "cpu" or "wall"
         self.duration_s = 0.0
-        self.ticks = 0  # that were due, taken or not
-        self.late_ticks = 0  # not taken, because the sampler was late
+        self.ticks = 0  # ticks that were due, taken or not
+        self.late_ticks = 0  # ticks not taken, because the sampler was late
         self.samples = 0
         self.captures: Counter[Capture] = Counter()
-        self.timers_since_s: float | None = None  # since when timers took the samples; None: never
-        self.engine_why = ""  # why stops or timers were chosen
+        self.timers_since_s: float | None = None  # time from which on timers took the samples; None: never
+        self.engine_why = ""  # reason for stops or timers
         self.lacks_timers = False  # timers would have been better than stops
-        self.has_python = False  # Python frames, which timers do not show
+        self.has_python = False  # there are Python frames, which timers do not show
         self.timers_of: str | None = None  # "threads" or "cpus"
         self.timers_refused = False  # timers would have been better, but the kernel does not permit them
-        self.max_stack_bytes = 0  # from the innermost frame of a stack to the outermost one
-        self.pauses = Pauses()  # from the request to stop to the release
-        self.held = Pauses()  # the same, without the time that a thread waited for a CPU to stop on
+        self.max_stack_bytes = 0  # distance from the innermost frame of a stack to the outermost one
+        self.pauses = Pauses()  # times from the request to stop to the release
+        self.held = Pauses()  # pauses without the time that a thread waited for a CPU to stop on
         self.stacks: Counter[StopReason] = Counter()
         self.frames: Counter[str] = Counter()
         self.eintr_prone_stops = 0
-        self.spared_ticks = 0  # not taken, to stay below --max-overhead
+        self.spared_ticks = 0  # ticks not taken, to stay below --max-overhead
         self.waiting_for_cpu = 0  # cpu mode: samples skipped, because the thread waited for a CPU
         self.cpu_charged_ns = 0  # CPU time of all threads, as the kernel counts it
-        self.cpu_sampled_ns = 0  # the part of it that samples stand for
-        self.threads = 0  # that have samples
-        self.why_idle: tuple[str, str] | None = None  # if nothing ran: what else than sleep, and a remedy
+        self.cpu_sampled_ns = 0  # CPU time that samples stand for
+        self.threads = 0  # threads that have samples
+        self.why_idle: tuple[str, str] | None = None  # reason why nothing ran other than sleep, and a remedy
         self.subprocesses = Subprocesses()
-        self.module_paths: list[tuple[str, bool]] = []  # and whether the module has SFrame
+        self.module_paths: list[tuple[str, bool]] = []  # path of each module, and whether it has SFrame
         self.sampler_cpu_s = 0.0
         self.sampler_max_rss_bytes = 0
         self.problems: Counter[str] = Counter()
-        self.failure: tuple[str, ...] = ()  # what ended it early, and help lines
+        self.failure: tuple[str, ...] = ()  # failure that ended it early, and help lines
         self.ended_by: str = ""  # "duration", "signal", "target", "failure"
 
     @property
     def coverage(self) -> float | None:
         """The share of the CPU time that samples stand for, 0 to 1; None: no CPU time was used."""
-        return min(1.0, self.cpu_sampled_ns / self.cpu_charged_ns) if self.cpu_charged_ns else None
+        return coverage_of(self.cpu_sampled_ns, self.cpu_charged_ns)
+
+    @property
+    def losses(self) -> list[Loss]:
+        """Every kind of loss, also those whose number is 0."""
+        return losses(
+            ticks=self.ticks, late_ticks=self.late_ticks, spared_ticks=self.spared_ticks,
+            failed_captures=self.captures[Capture.FAILED], samples=self.samples,
+            whole_stacks=self.stacks[StopReason.OUTERMOST],
+        )  # fmt: skip
 
     @property
     def taken_ticks(self) -> int:
-        """The ticks that were neither missed nor skipped."""
+        """The number of ticks that were neither missed nor skipped."""
         return self.ticks - self.late_ticks - self.spared_ticks
 
     @property
     def achieved_hz(self) -> float:
-        """The ticks that were taken, per second."""
+        """The number of ticks taken per second."""
         return self.taken_ticks / self.duration_s if self.duration_s > 0 else 0.0
 
     def end_early(self, failure: Exception) -> None:
-        """Note the failure that ended the recording, which still is a result."""
+        """Note the failure that ended the recording early; its samples still are a result."""
         what = f"ended early: {failure}"
         self.note(what)
         self.ended_by, self.failure = "failure", (what, *getattr(failure, "help", ()))
@@ -120,7 +130,7 @@ class Stats:
         self.note(f"not captured: {why}", times)
 
     def note(self, problem: str, times: int = 1) -> None:
-        """Count a problem.  There may be very many texts, because some contain addresses."""
+        """Count a problem.  As some texts contain addresses, the number of texts has a limit."""
         has_room = problem in self.problems or len(self.problems) < _MAX_PROBLEMS
         self.problems[problem if has_room else "other problems"] += times
 

@@ -1,4 +1,4 @@
-"""Describes a recording in a few lines of text: what was lost first, then what it cost and what it gave."""
+"""Describes a recording in a few lines of text: first the losses, then the costs and the results."""
 
 from collections.abc import Iterator, Sequence
 from math import sqrt
@@ -7,20 +7,20 @@ from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, StopReason
 from sfsample.recording.stats import Pauses, Stats
 
-_MAX_LINES = 5  # of one kind, unless verbose
-_LOW_COVERAGE = 0.9  # of the CPU time: say it before anything else
+_MAX_LINES = 5  # lines of one kind, unless verbose
+_LOW_COVERAGE = 0.9  # share of the CPU time; a lower one is the first line
 _MANY_SAMPLES = 10
 _CHANCE = 2  # standard deviations of the count of samples by timers of CPUs
-_HIGH_COST = 0.03  # of one CPU: name the flags that lower it
-_NOTABLE_SAMPLES = 5  # that the CPU time was worth, when none was taken: name the flag that takes them
-_NOTABLE_CPU_NS = 5_000_000  # less is printed as 0.00 s
-_NOTABLE_WAIT = 2  # a pause is so many times longer than without the wait for a CPU: print both
-_DEEP_STACK = 500  # frames: kernel timers cost more here, as they copy too little and reuse no known frames
+_HIGH_COST = 0.03  # share of one CPU; from there on the flags that lower it are named
+_NOTABLE_SAMPLES = 5  # samples; if the CPU time was worth more and none was taken, a flag is advised
+_NOTABLE_CPU_NS = 5_000_000  # CPU time; less would be printed as 0.00 s
+_NOTABLE_WAIT = 2  # ratio of a pause with the wait for a CPU to one without; above it both are printed
+_DEEP_STACK = 500  # frames; in deeper stacks kernel timers cost more, as they reuse no known frames
 _HINTS = {
     StopReason.MAX_FRAMES: " (--max-frames allows more)",
     StopReason.STACK_COPY_ENDED: " (--stack-bytes allows more)",
 }
-# An interrupt does not copy more than 60 KiB, pages that were never touched, or a stack that sp is not in.
+# A timer interrupt copies at most 60 KiB, no page that was never touched, and only the stack that sp is in.
 _TIMER_HINTS = {
     StopReason.MAX_FRAMES: _HINTS[StopReason.MAX_FRAMES],
     StopReason.STACK_COPY_ENDED: " (--no-perf-events copies all)",
@@ -31,7 +31,7 @@ _TIMER_HINTS = {
 def summary_lines(
     stats: Stats, mode: str, *, missing_names: Sequence[str] = (), verbose: bool = False
 ) -> Iterator[str]:
-    """Yield lines without newlines.  `missing_names`: what has no name, and why."""
+    """Yield lines without newlines.  `missing_names` has places without a name, each with the reason."""
     low = _is_low(stats)
     if low:
         yield from _low_coverage(stats)
@@ -62,14 +62,14 @@ def summary_lines(
 
 
 def missing_name_lines(missing_names: Sequence[str], *, verbose: bool = False) -> Iterator[str]:
-    """Yield what has no name, and why."""
+    """Yield the places without a name, each with the reason."""
     shown = missing_names if verbose else missing_names[:_MAX_LINES]
     yield from (f"unnamed   {text}" for text in shown)
     yield from _more(len(missing_names) - len(shown))
 
 
 def no_sample_lines(stats: Stats) -> Iterator[str]:
-    """Yield why there are no samples, and which flags would give some."""
+    """Yield the reason why there are no samples, and the flags that would give some."""
     cause, remedy = stats.why_idle or ("idle", "to record sleeping threads: --mode wall")
     if stats.timers_since_s is not None:
         period_ns = round(1e9 / stats.rate_hz)
@@ -92,17 +92,17 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
 
 
 def _uses_cpu_briefly(stats: Stats) -> bool:
-    """Whether the threads used CPU time, but between the ticks."""
+    """Return whether the threads used notable CPU time, but between the ticks."""
     return stats.cpu_charged_ns > _NOTABLE_SAMPLES * 1e9 / stats.rate_hz
 
 
 def _achieved_rate(stats: Stats) -> str:
-    """Return the achieved rate, where it is not the requested one."""
+    """Return the achieved rate if it is not the requested one."""
     return f" ({stats.achieved_hz:.1f} Hz)" if stats.late_ticks or stats.spared_ticks else ""
 
 
 def _losses(stats: Stats) -> Iterator[str]:
-    """Yield what was skipped."""
+    """Yield the skipped ticks and samples."""
     if stats.spared_ticks:
         yield f"skipped   {_count(stats.spared_ticks, 'tick')}: to stay below --max-overhead"
     if stats.waiting_for_cpu:
@@ -110,13 +110,13 @@ def _losses(stats: Stats) -> Iterator[str]:
 
 
 def _is_low(stats: Stats) -> bool:
-    """Return whether the coverage is low, and that matters: more than a few samples are missing."""
+    """Return whether the coverage is low and more than a few samples are missing."""
     missing = (stats.cpu_charged_ns - stats.cpu_sampled_ns) / 1e9 * stats.rate_hz
     return stats.samples > 0 and missing > _MANY_SAMPLES and (stats.coverage or 0.0) < _LOW_COVERAGE
 
 
 def _low_coverage(stats: Stats) -> Iterator[str]:
-    """Yield how little of the CPU time has samples, and what to do where threads end too early for them."""
+    """Yield the low coverage, and the permission that would raise it if threads end too early."""
     yield from _coverage(stats)
     if stats.timers_refused:
         yield "          timers of the CPUs would see threads that end before they are sampled: run sfsample"
@@ -124,7 +124,7 @@ def _low_coverage(stats: Stats) -> Iterator[str]:
 
 
 def _coverage(stats: Stats) -> Iterator[str]:
-    """Yield for how much of the CPU time there are samples, unless for all, or for all but by chance."""
+    """Yield the coverage of the CPU time, unless it is complete, or complete but for chance."""
     lost_ns = stats.cpu_charged_ns - stats.cpu_sampled_ns
     by_chance_ns = _CHANCE * sqrt(stats.samples) * 1e9 / stats.rate_hz if stats.timers_of == "cpus" else 0
     notable_ns = max(stats.cpu_charged_ns // 100, by_chance_ns)
@@ -173,7 +173,7 @@ def _distribution(pauses: Pauses) -> str:
 
 
 def _cost(stats: Stats, mode: str) -> Iterator[str]:
-    """Yield the CPU time of sfsample, which the target lacks where no CPU is free."""
+    """Yield the CPU time of sfsample, which the target lacks if no CPU is free."""
     if not stats.sampler_cpu_s or not stats.duration_s:
         return
     share = stats.sampler_cpu_s / stats.duration_s
@@ -228,7 +228,7 @@ def _more(count: int) -> Iterator[str]:
 
 
 def _percent(part: int, whole: int) -> str:
-    """Never round a loss away: 100 % means all."""
+    """Return a share as text that never rounds a loss away: 100 % means all."""
     share = 100 * part / whole
     if share > 99.9 and part < whole:
         return "> 99.9 %"

@@ -1,9 +1,9 @@
-"""Knows which thread had a thread id when the kernel copied a stack.
+"""Finds the thread that had a thread id when the kernel copied a stack.
 
-The copies are read later, and meanwhile the ids of ended threads are reused.  The kernel writes births and
-names among the copies, in order of time.  What /proc says concerns the thread that has the id now.
+The copies are read later, and meanwhile the ids of ended threads may be reused.  The kernel writes births and
+names among the copies, in order of time.  /proc describes only the thread that has the id now.
 
-Invariant: /proc is believed of a copy only if its thread was born when the copied thread was
+Invariant: the facts of /proc are used for a copy only if its thread was born when the copied thread was
 (tests/recording/test_tid_history.py).
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Set as AbstractSet
 from sfsample.process.perf_records import Born, Named
 from sfsample.process.proc_text import Stat
 from sfsample.process.thread import Thread
+from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.sample import BEGINNING
-from sfsample.recording.thread_table import SampledThread
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # clock ticks, in which /proc gives start times
 
@@ -24,26 +24,26 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # clock ticks, in which /proc gives sta
 class TidHistory:
     """The threads of one process, by thread id.
 
-    `thread_of` gives the thread that has an id now, `leader_name` the name for one whose own is unknown.
+    `thread_of` gives the thread that has an id now, `leader_name` the name of a thread whose own is unknown.
     """
 
     def __init__(self, thread_of: Callable[[int], Thread], leader_name: Callable[[], str]) -> None:
         self._thread_of = thread_of
         self._leader_name = leader_name
-        self._threads: dict[int, SampledThread] = {}  # with a sample
-        self._names: dict[int, str] = {}  # from the kernel's records: /proc has none once a thread has ended
-        self._births: dict[int, int] = {}  # in clock ticks since boot
-        self._looked_up: set[int] = set()  # ids that /proc was asked for since `begin`
+        self._threads: dict[int, SampledThread] = {}  # threads with a sample
+        self._names: dict[int, str] = {}  # names in the kernel's records; /proc has none of ended threads
+        self._births: dict[int, int] = {}  # start times in clock ticks since boot
+        self._looked_up: set[int] = set()  # ids that were looked up in /proc since `begin`
         self.begin()
 
     def begin(self) -> None:
-        """Begin to read new records: /proc is asked for each thread once more."""
+        """Begin to read new records: each thread is looked up in /proc once more."""
         self._looked_up.clear()
-        # start times are on CLOCK_BOOTTIME, which also goes on while the machine is suspended
+        # Start times are on CLOCK_BOOTTIME, which also goes on while the machine is suspended.
         self._boot_clock_ahead_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.perf_counter_ns()
 
     def note_birth(self, record: Born) -> None:
-        """Note that the id belongs to a new thread from now on, which has its creator's name."""
+        """Note that the id belongs to a new thread from now on; it has the name of its creator."""
         tid, creator = record.tid, self._threads.get(record.creator)
         name = self._names.get(record.creator) or (creator.name if creator else self._leader_name())
         self._threads.pop(tid, None)
@@ -57,7 +57,7 @@ class TidHistory:
             self._threads[record.tid].name = record.name
 
     def forget_unseen_births(self) -> None:
-        """Drop what is known of ids that may have been reused, as no birth was recorded for a while."""
+        """Drop ids that may have been reused, because no birth was recorded for a while."""
         self._drop([tid for tid in self.known if not self._is_same_thread(tid)])
 
     def _is_same_thread(self, tid: int) -> bool:
@@ -88,11 +88,11 @@ class TidHistory:
 
     @property
     def known(self) -> set[int]:
-        """The thread ids for which something is kept."""
+        """The thread ids that are kept."""
         return self._threads.keys() | self._names.keys()
 
     def keep_only(self, living: AbstractSet[int]) -> None:
-        """Drop what is kept for threads that have ended; `living` are the ids of the others."""
+        """Drop ended threads; `living` has the ids of the others."""
         self._drop(self.known - living)
 
     def _drop(self, tids: Iterable[int]) -> None:
@@ -102,5 +102,5 @@ class TidHistory:
 
 
 def _born_at(stat: Stat, birth: int) -> bool:
-    """Return whether this thread has that birth record; the kernel writes the record a little later."""
+    """Return whether a birth record is that of a thread; its time is a little later than the start time."""
     return birth - 1 <= stat.starttime <= birth

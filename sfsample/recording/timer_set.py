@@ -1,8 +1,8 @@
-"""The kernel's timers of a recording: whose they are, and how much of a stack they copy.
+"""The kernel's timers of a recording: of threads or of CPUs, and the bytes of stack that they copy.
 
-Timers are those of threads, or of CPUs (`process/perf_events.py` says what each counts).  A thread that ends
-before its own timer fires has no sample; where too many of them are missing, `see_short_threads` decides for
-timers of CPUs.  There is no way back.
+`process/perf_events.py` describes both kinds of timers.  A thread that ends before its own timer fires has no
+sample.  If too many samples are missing for that reason, `see_short_threads` chooses timers of CPUs for the
+rest of the recording.
 """
 
 import logging
@@ -16,15 +16,15 @@ from sfsample.recording.processes import Processes
 from sfsample.recording.sparse_samples import are_too_few
 from sfsample.recording.stats import Stats
 
-_MIN_FIT_SAMPLES = 20  # samples that show how much stack is worth copying
+_MIN_FIT_SAMPLES = 20  # samples before the size of the copies is chosen
 _MIN_STACK_BYTES = 4 << 10
-_MIN_COVERAGE = 0.8  # by timers of threads, of the CPU time
-_MAX_RETRIES = 3  # to set timers while no thread is born
+_MIN_COVERAGE = 0.8  # share of the CPU time that timers of threads must cover
+_MAX_RETRIES = 3  # attempts to set timers while no thread is born
 _log = logging.getLogger("sfsample.recording")
 
 
 class TimerSet:
-    """Timers of all threads of `processes`; `events` is where their samples are read, once `open` was called.
+    """Timers of all threads of `processes`.  After `open`, their samples are read from `events`.
 
     `open_new` opens new descendants.  `per_cpu`: prefer timers of CPUs from the beginning.
     """
@@ -44,13 +44,13 @@ class TimerSet:
         self._processes, self._stats, self._open_new = processes, stats, open_new
         self._period_ns = period_ns
         self._max_stack_bytes = self._stack_bytes = min(stack_bytes, MAX_SAMPLE_STACK_BYTES)
-        self._stack_bytes_fitted = False  # to what the first samples needed
-        self._per_cpu = per_cpu  # timers of CPUs are set, or are to be
-        self._used_before_ns = 0  # CPU time of the processes when timers were started
-        self._received = 0  # samples since then, lost ones included
+        self._stack_bytes_fitted = False  # the size of the copies is that of the first samples
+        self._per_cpu = per_cpu  # timers of CPUs are set, or will be
+        self._used_before_ns = 0  # CPU time of the processes at the start of the timers
+        self._received = 0  # samples since the start of the timers, lost ones included
 
     def open(self) -> None:
-        """Set and start timers: of CPUs, if these are wanted and permitted, else of threads.
+        """Set and start timers: timers of CPUs if they are wanted and permitted, else timers of threads.
 
         Raises NotPermitted and UnsupportedTarget.
         """
@@ -66,7 +66,7 @@ class TimerSet:
         self.begin_coverage()
 
     def _open_thread_timers(self) -> PerfEvents:
-        """Set the timers of all threads; again if a thread was born meanwhile, which may have none."""
+        """Set the timers of all threads; repeat it if a thread was born meanwhile, which may have none."""
         tids, tries = self._tids(), 0
         while True:
             events = self._started(tids)
@@ -99,9 +99,10 @@ class TimerSet:
     # -- whether other timers would be better
 
     def fit_stack_bytes(self, use: StackUse) -> bool:
-        """Decide how much stack to copy; return whether the timers must be replaced for it.
+        """Choose the size of the copies; return whether the timers must be replaced for it.
 
-        That is twice the bytes that the first samples needed; as much as possible if later ones need more.
+        It is twice the size that the first samples needed.  If later samples need more, it is the largest
+        size.
         """
         fitted = self._stack_bytes_fitted
         if not fitted and use.samples < _MIN_FIT_SAMPLES:
@@ -114,9 +115,10 @@ class TimerSet:
         return True
 
     def see_short_threads(self, used_ns: int) -> bool:
-        """Decide whether threads end before their own timers fire; return whether timers must be replaced.
+        """Return whether the timers must be replaced, because threads end before their own timers fire.
 
-        `used_ns`: CPU time of the processes (`Processes.cpu_ns`) just before the rings were read last.
+        `used_ns` is the CPU time of the processes (`Processes.cpu_ns`) just before the last read of the
+        rings.
         """
         due = (used_ns - self._used_before_ns) / self._period_ns
         possible = not self._per_cpu and not self._stats.timers_refused
@@ -124,11 +126,11 @@ class TimerSet:
         return possible and self._per_cpu
 
     def begin_coverage(self) -> None:
-        """Count samples and CPU time anew, because the timers were off."""
+        """Begin to count samples and CPU time anew, because the timers were off."""
         self._used_before_ns, self._received = self._processes.cpu_ns(), 0
 
     def note(self, records: Iterable[Record]) -> None:
-        """Count the samples among records that were read; nearly all of the lost ones were samples."""
+        """Count the samples among new records; nearly all lost records were samples."""
         for record in records:
             if isinstance(record, (PerfSample, Lost)):
                 self._received += record.records if isinstance(record, Lost) else 1

@@ -1,8 +1,8 @@
 """Bounds what a file can make sfsample spend: a few hundred bytes can state a billion frames.
 
-A reader charges what it is about to make, so that a hostile file is refused before it costs anything.  The
-unit is a byte of memory, or about 20 ns of work: 400 million of them are less than 500 MB and 10 s.  A file
-of more than 50 MB may cost more, in proportion to its size.
+A reader charges the cost of each object before it makes it, so that a hostile file is refused in time.  The
+unit is a byte of memory, or about 20 ns of work: a budget of 400 million units is less than 500 MB and 10 s.
+A file of more than 50 MB may cost more, in proportion to its size.
 
 Invariant: no file takes more (tests/report/test_hostile_files.py).
 """
@@ -16,7 +16,7 @@ LEAST_SIZE = 50_000_000  # bytes: a smaller file may cost as much as one of this
 class Budget:
     """What is left to spend on a file of `size` bytes, as it lies on the disk.
 
-    `place` and `number` say where its reader is, for the error: "line", 5.
+    `place` and `number` name the place of the reader for the error: "line", 5.
     """
 
     def __init__(self, size: int) -> None:

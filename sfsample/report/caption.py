@@ -1,31 +1,30 @@
 """The caption of a report in a few words: its extent, and what the recording lost.
 
-Every format that has a place for such text shows it.  It comes from the report alone; what is unknown is left
-out.
+Every format that has a place for such text shows it.  The report alone decides the text; unknown facts are
+left out.
 """
 
-from time import gmtime, strftime
-
+from sfsample.core.foreign import utc
 from sfsample.report.report import CPU, OUTERMOST, Report
 
-_MIN_COVERAGE = 0.9  # of the CPU time; less is a loss
-_MAX_PIDS = 8  # of a recording, that are listed
+_MIN_COVERAGE = 0.9  # share of the CPU time; less is a loss
+_MAX_PIDS = 8  # process ids listed
 _TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))  # in nanoseconds
 
 
 def extent(report: Report) -> str:
-    """Return how much was recorded, at which rate, and when."""
+    """Return the amount of samples and time, the rate, and the start of the recording."""
     parts = amounts(report)
     if report.started_ns:
-        parts.append(strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(report.started_ns // 10**9)))
+        parts.append(utc(report.started_ns // 10**9, "%Y-%m-%d %H:%M:%S UTC"))
     return ", ".join(parts)
 
 
 def amounts(report: Report) -> list[str]:
-    """Return how much was recorded, and at which rate."""
+    """Return the samples, the CPU time, the duration and the rate, each as a text."""
     parts = [sample_count(report.total())]
     if CPU in report.weights:
-        sampled, used = report.total(CPU), _used_cpu_ns(report)
+        sampled, used = report.total(CPU), report.stats.number("cpu_charged_ns")
         of_used = f" of {duration(used)}" if used > sampled else ""
         parts.append(f"{duration(sampled)}{of_used} of CPU time")
     if report.duration_ns:
@@ -36,22 +35,10 @@ def amounts(report: Report) -> list[str]:
 
 
 def process_ids(report: Report) -> str:
-    """Return the ids of the processes, "" where they are unknown: "pid 7", "pids 7, 8 and 2 more"."""
+    """Return the ids of the processes, "" if they are unknown: "pid 7", "pids 7, 8 and 2 more"."""
     pids = sorted({thread.pid for thread in report.threads if thread.pid is not None})
     more = f" and {len(pids) - _MAX_PIDS} more" if len(pids) > _MAX_PIDS else ""
     return f"pid{'s' * (len(pids) > 1)} {', '.join(map(str, pids[:_MAX_PIDS]))}{more}" if pids else ""
-
-
-def _used_cpu_ns(report: Report) -> int:
-    """Return the CPU time that the threads used, sampled or not; 0: unknown."""
-    used = (report.stats or {}).get("cpu_charged_ns")
-    return max(used, 0) if isinstance(used, int) else 0
-
-
-def coverage(report: Report) -> float | None:
-    """Return the share of the CPU time that samples stand for, 0 to 1; None: unknown, or none was used."""
-    sampled, used = (report.stats or {}).get("cpu_sampled_ns"), _used_cpu_ns(report)
-    return min(1.0, max(0, sampled) / used) if used and isinstance(sampled, int) else None
 
 
 def label_texts(report: Report) -> list[str]:
@@ -60,8 +47,8 @@ def label_texts(report: Report) -> list[str]:
 
 
 def _coverage_loss(report: Report) -> str:
-    """Return a sentence if samples stand for much less than the CPU time that was used, or ''."""
-    share = coverage(report)
+    """Return a sentence if samples stand for less than 90 % of the CPU time, else ''."""
+    share = report.stats.coverage
     if share is None or share >= _MIN_COVERAGE:
         return ""
     return f"samples stand for {100 * share:.0f} % of the CPU time"
@@ -80,18 +67,9 @@ def duration(ns: int) -> str:
 
 def losses(report: Report) -> list[str]:
     """Return one sentence for each kind of loss, such as "5 of 495 ticks missed"."""
-    stats = report.stats or {}
-    captures = stats.get("captures")
-    failed = captures.get("failed") if isinstance(captures, dict) else 0
-    total = report.total()
-    truncated = sum(stack.weights[0] for stack in report.stacks if stack.stop_reason != OUTERMOST)
-    counted = (
-        (truncated, f"of {total} samples have a truncated stack"),
-        (stats.get("late_ticks"), f"of {stats.get('ticks')} ticks missed"),
-        (failed, "captures failed"),
-        (report.timeline and report.timeline.dropped, "samples have no place on the timeline: it is full"),
-    )
-    texts = [f"{number} {what}" for number, what in counted if isinstance(number, int) and number]
-    found = stats.get("missing")  # of a history: what the selection has not
-    missing = map(str, found) if isinstance(found, list) else ()
-    return [*missing, *filter(None, [_coverage_loss(report)]), *texts]
+    stats, total = report.stats, report.total()
+    whole = sum(stack.weights[0] for stack in report.stacks if stack.stop_reason == OUTERMOST)
+    counted = [loss.text for loss in stats.losses(total, whole) if loss.number]
+    if report.timeline and report.timeline.dropped:
+        counted.append(f"{report.timeline.dropped} samples have no place on the timeline: it is full")
+    return [*stats.texts("missing"), *filter(None, [_coverage_loss(report)]), *counted]

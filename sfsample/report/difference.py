@@ -1,9 +1,9 @@
 """Compares two reports: which functions changed, and which differences are only noise.
 
-docs/diff.md explains the arithmetic.  Counts are compared, never percentages: a function that k of n samples
-hit is known to about the square root of k.  The verdicts allow for the number of functions that are compared.
-Where it is known how ordinary times differ, a change must be beyond that, too (report/noise.py).  A report
-is first counted (`Side`), which takes far less memory than the report.
+docs/diff.md explains the arithmetic.  Counts are compared, never percentages: if k of n samples hit a
+function, the error of k is about its square root.  The verdicts allow for the number of functions that are
+compared.  If ordinary times are known, a change must also be larger than their differences (report/noise.py).
+Each report becomes a `Side` first, which takes far less memory.
 
 Invariant: verdicts and intervals are wrong as seldom as stated (tests/report/test_difference.py).
 """
@@ -17,17 +17,17 @@ from sfsample.report.noise import LEAST_PAIRS, half_width, log_ratio, p_value, s
 from sfsample.report.report import Numbers, Report, ReportFrame
 
 _Z = 1.96  # standard deviations: 95 % of a normal distribution
-_FALSE_DISCOVERY_RATE = 0.05  # of the verdicts other than "noise", at most this share is expected to be wrong
+_FALSE_DISCOVERY_RATE = 0.05  # share of the verdicts "grew" and "shrank" that may be wrong
 GREW, SHRANK, NOISE = "grew", "shrank", "noise"
 UNKNOWN = "unknown"  # beyond the chance of sampling, but too few ordinary times show how they differ
-_MAX_LOG = 700.0  # of a float
-_LEAST_COUNTED = 0.9  # of the ticks that a duration has: fewer are those of a part
+_MAX_LOG = 700.0  # largest logarithm of a float
+_LEAST_COUNTED = 0.9  # share of the ticks of a duration: if fewer were counted, some part has no count
 
 
 class Side(NamedTuple):
-    """One of the reports that are compared: what it is, and its samples by function; None: unknown.
+    """One of the two compared reports: its facts (None: unknown) and its samples by function.
 
-    `ticks`: the samples that a thread that always ran would have, 0 if that is unknown.
+    `ticks` is the number of samples of a thread that always runs; 0 if it is unknown.
     """
 
     name: str  # as the user gave it
@@ -64,7 +64,7 @@ class Change(NamedTuple):
 
 
 class Ordinary(NamedTuple):
-    """Pairs of times that are as long and as far apart as the two that are compared; and which those are."""
+    """Pairs of ordinary times, as long and as far apart as the two compared times; `what` names them."""
 
     pairs: tuple[tuple[Side, Side], ...]
     what: str
@@ -95,7 +95,7 @@ class Difference(NamedTuple):
 def compare_sides(
     before: Side, after: Side, *, relative: bool = False, ordinary: Ordinary | None = None
 ) -> Difference:
-    """Return what changed; `relative`: in shares of all samples, also where rates are known."""
+    """Return the changes; `relative`: in shares of all samples even if both rates are known."""
     per_time = bool(before.ticks and after.ticks) and not relative
     pairs = [(before, after), *(ordinary.pairs if ordinary else ())]
     exposures, *others_exposures = [
@@ -118,8 +118,8 @@ def compare_sides(
 
 
 def count(report: Report, name: str = "", files: int = 1) -> Side:
-    """Return what a comparison needs of a report, which was made from so many files."""
-    mode = (report.stats or {}).get("mode")
+    """Count the samples of a report by function; `files` is the number of files that it was read from."""
+    mode = report.stats.text("mode")
     processes = tuple(dict.fromkeys(thread.process for thread in report.threads))
     return Side(
         name, files, report.total(), _ticks(report), report.duration_ns, report.rate_hz, report.host,
@@ -128,24 +128,21 @@ def count(report: Report, name: str = "", files: int = 1) -> Side:
 
 
 def _ticks(report: Report) -> float:
-    """Return the ticks that were taken, 0 when that is unknown.
+    """Return the number of ticks that were taken, 0 if it is unknown.
 
-    The count of those that were due is exact; the duration is not: a recording of a few ticks has a fraction
-    of one more or less, and one that ends early has skipped ticks that were to come after its end.  The count
-    is too small where some of the reports that were merged have none.
+    The duration times the rate is only an estimate of the ticks that were due.  The statistics have their
+    exact number.  That number is too small if some of the merged reports have no statistics.
     """
-    stats, due = report.stats or {}, (report.duration_ns or 0) / 1e9 * (report.rate_hz or 0)
-    ticks = stats.get("ticks")
-    if due and isinstance(ticks, int) and ticks > _LEAST_COUNTED * due:
+    number, due = report.stats.number, (report.duration_ns or 0) / 1e9 * (report.rate_hz or 0)
+    if due and (ticks := number("ticks")) > _LEAST_COUNTED * due:
         due = float(ticks)
-    skipped = (stats.get("late_ticks"), stats.get("spared_ticks"))
-    return max(0.0, due - sum(number for number in skipped if isinstance(number, int)))
+    return max(0.0, due - number("late_ticks") - number("spared_ticks"))
 
 
 def comparison_name(frame: ReportFrame) -> str:
     """Return the name by which a frame is compared.
 
-    An address without a name means nothing in another build, so the module stands for it.
+    A frame without a function is compared by its module, as its address means nothing in another build.
     """
     if frame.function is None and frame.module is not None:
         return f"[{frame.module.rpartition('/')[2].strip('[]')}]"
@@ -176,9 +173,10 @@ def _changes(
     exposures: tuple[float, float],
     usual: Callable[[str], list[float]] | None,
 ) -> tuple[Change, ...]:
-    """Return the changes of all functions; `usual`: the ordinary differences of one, None for files.
+    """Return the changes of all functions, the largest first.
 
-    Those that are equal stay in the order of the frames: the innermost first.
+    `usual` gives the ordinary differences of one function; None: the inputs are files.
+    Equal changes stay in the order of the frames: the innermost first.
     """
     names = [*dict.fromkeys((*after, *before))]
     changes = [_change(name, (before.get(name, 0), after.get(name, 0)), exposures) for name in names]
@@ -198,14 +196,14 @@ def _changes(
 
 
 def _change(name: str, pair: tuple[int, int], exposures: tuple[float, float]) -> Change:
-    """Return the change of a function, as if it were real."""
+    """Return the change of a function with the verdict of its sign alone."""
     shares = [count / exposure if exposure else 0.0 for count, exposure in zip(pair, exposures, strict=True)]
     verdict = GREW if shares[1] > shares[0] else SHRANK
     return Change(name, *pair, shares[0], shares[1], *ratio_interval(*pair, exposures), verdict)
 
 
 def _widen(change: Change, difference: float, ordinary: list[float]) -> Change:
-    """Return a change with the interval that ordinary differences give, if that is wider."""
+    """Return a change with the interval of ordinary differences if that is the wider one."""
     width = half_width(ordinary)
     low = min(change.low, _power(difference - width))
     high = max(change.high, _power(difference + width))
@@ -217,12 +215,12 @@ def _power(exponent: float) -> float:
 
 
 def _p_value(before: float, after: float, exposures: tuple[float, float]) -> float:
-    """Return the probability of a difference at least this large when nothing has changed.
+    """Return the probability of a difference at least this large if nothing has changed.
 
-    Given the sum, `after` is then binomial; this uses the normal approximation with continuity correction.
+    Given the sum, `after` is binomial; this is the normal approximation with continuity correction.
     """
     count = before + after
-    part = exposures[1] / sum(exposures) if any(exposures) else 0.5  # of all samples, expected in `after`
+    part = exposures[1] / sum(exposures) if any(exposures) else 0.5  # expected share of samples in `after`
     deviation = sqrt(count * part * (1 - part))
     if not deviation:
         return 1.0
@@ -230,13 +228,13 @@ def _p_value(before: float, after: float, exposures: tuple[float, float]) -> flo
 
 
 def would_see_growth(ratio: float, share: float, exposure: float, functions: int) -> bool:
-    """Whether a function of this share that grows so much would be seen as the only change among all."""
+    """Return whether the growth of one function by `ratio` would be significant among all functions."""
     chance = _p_value(share * exposure, ratio * share * exposure, (exposure, exposure))
     return chance <= _FALSE_DISCOVERY_RATE / max(1, functions)
 
 
 def _significant(p_values: list[float]) -> list[bool]:
-    """Return which differences are significant (Benjamini and Hochberg 1995)."""
+    """Return a flag for each p-value: the difference is significant (Benjamini and Hochberg 1995)."""
     ranked = sorted(range(len(p_values)), key=p_values.__getitem__)
     rate, count = _FALSE_DISCOVERY_RATE, len(p_values)
     kept = [rank for rank, at in enumerate(ranked, 1) if p_values[at] <= rate * rank / count]
@@ -250,7 +248,7 @@ def ratio_interval(before: int, after: int, exposures: tuple[float, float]) -> t
     if not count or not all(exposures):
         return 0.0, float("inf")
     low, high = _wilson(after, count)
-    low_before, high_before = _wilson(before, count)  # not 1 - high: nearly 0 where `after` is far larger
+    low_before, high_before = _wilson(before, count)  # 1 - high would lose its digits
     odds = exposures[0] / exposures[1]
     return low / high_before * odds, high / low_before * odds if low_before else float("inf")
 

@@ -7,14 +7,15 @@ parsers refuse too: a document that holds one raises ValueError.
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
-_ESCAPED = re.compile(r"(\\[^u]|\\ud[89ab]..\\ud[c-f]..)|\\ud[89a-f]..")  # 1: no lone surrogate
+_ESCAPED = re.compile(r"(\\[^u]|\\ud[89ab]..\\ud[c-f]..)|\\ud[89a-f]..")  # group 1: no lone surrogate
 
 
-def json_text(document: dict[str, Any], indent: int | None = None) -> str:
+def json_text(document: Mapping[str, Any], indent: int | None = None) -> str:
     """Return a document as JSON, with a newline at its end."""
     text = json.dumps(document, indent=indent, allow_nan=False)
-    if "\\ud" in text:  # rare
+    if "\\ud" in text:  # a surrogate, which is rare
         text = _ESCAPED.sub(lambda found: found[1] or "\\ufffd", text)
     return text + "\n"

@@ -1,16 +1,16 @@
 """Makes reports out of reports: merges several, merges frames, selects stacks.
 
-Weights are added and never invented.  Where the merged values differ, the result is unknown.  A timeline is
-kept only by operations that keep each stack or drop it; a merge of several reports has none.
+Weights are added and never invented.  If the merged values differ, the result is unknown.  A report that is
+made of one keeps its timeline; one that is made of several has none.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, groupby
 from typing import Any, Literal, TypeVar
 
 from sfsample.report.budget import Budget
 from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportFrame, ReportTimeline
+from sfsample.report.stats import sum_stats
 
 MergeBy = Literal["function", "module", "address"]
 _FrameKey = tuple[object, ...]
@@ -21,7 +21,10 @@ _FRAME_COST, _STACK_COST, _REFERENCE_COST = 500, 300, 8  # see report/budget.py
 def rebuild(
     report: Report, change: Callable[[Sequence[ReportFrame]], Iterable[ReportFrame] | None]
 ) -> Report:
-    """Return the report with the frames of each stack (innermost first) changed; None drops the stack."""
+    """Return the report with other frames in each stack.
+
+    `change` gets and gives the frames of a stack, innermost first; if it gives None, the stack is dropped.
+    """
     builder = ReportBuilder(report.weights)
     indexes: list[int | None] = []
     for stack in report.stacks:
@@ -50,7 +53,7 @@ def _renumber(timeline: ReportTimeline, indexes: list[int | None]) -> ReportTime
 def merge(reports: Iterable[Report], budget: Budget | None = None) -> Report:
     """Return one report of several, with the weights that all of them have.  Durations are added.
 
-    Each is dropped before the next one is asked for.  Raises BadInput when the sum is larger than `budget`.
+    Each report is freed before the next one is read.  Raises BadInput if the sum is larger than `budget`.
     """
     rest = iter(reports)
     first, second = next(rest), next(rest, None)
@@ -72,7 +75,7 @@ def merge(reports: Iterable[Report], budget: Budget | None = None) -> Report:
         host=common(report.host for report in facts),
         labels=common_values([report.labels for report in facts]),
         target=common_values([report.target for report in facts]),
-        stats=sum_stats([report.stats for report in facts if report.stats]),
+        stats=sum_stats(report.stats for report in facts),
     )
 
 
@@ -83,19 +86,19 @@ def common(values: Iterable[_V]) -> _V | None:
 
 
 def sum_known(values: Iterable[int | None]) -> int | None:
-    """Return the sum, None where one is not known."""
+    """Return the sum, None if one of the values is unknown."""
     numbers = [*values]
     return None if None in numbers else sum(filter(None, numbers))
 
 
 def common_values(given: Sequence[dict[str, _V] | None]) -> dict[str, _V] | None:
-    """Return what all have in common, None if nothing; what differs is not there."""
+    """Return the items that are the same in all dictionaries, None if there are none."""
     first, *others = [each or {} for each in given] or [{}]
     return {k: v for k, v in first.items() if all(each.get(k) == v for each in others)} or None
 
 
 def _add(builder: ReportBuilder, report: Report) -> int:
-    """Add all stacks, with weight 0 for those that the report does not have; return the cost of new rows."""
+    """Add all stacks; return the cost of new rows.  Weights that the report does not have are 0."""
     frame_count, stack_count = builder.sizes
     number = [builder.number(frame) for frame in report.frames]
     new = [frame for frame, at in zip(report.frames, number, strict=True) if at >= frame_count]
@@ -117,31 +120,6 @@ def _select_weights(report: Report, facts: list[Report]) -> Report:
         return report
     stacks = [stack._replace(weights=tuple(stack.weights[at] for at in kept)) for stack in report.stacks]
     return report._replace(stacks=tuple(stacks), weights=tuple(WEIGHTS[at] for at in kept))
-
-
-_ADDED = ("ticks", "late_ticks", "samples", "eintr_prone_stops", "cpu_charged_ns", "cpu_sampled_ns",
-          "spared_ticks")  # fmt: skip
-
-
-def sum_stats(all_stats: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the sums of the counts (above all the losses); what cannot be added is left out."""
-    if not all_stats:
-        return None
-    problems = [texts for stats in all_stats if isinstance(texts := stats.get("problems"), list)]
-    merged: dict[str, Any] = {"problems": list(chain.from_iterable(problems))}
-    for key in _ADDED:
-        merged[key] = sum(value for stats in all_stats if isinstance(value := stats.get(key), int))
-    for key in ("captures", "stacks", "frames"):
-        counts: Counter[str] = Counter()
-        for stats in all_stats:
-            found = stats.get(key)
-            if isinstance(found, dict):
-                counts.update({name: n for name, n in found.items() if isinstance(n, int)})
-        merged[key] = dict(counts)
-    for key in ("mode", "recorder"):
-        texts = [text for stats in all_stats if isinstance(text := stats.get(key), str)]
-        merged[key] = texts[0] if len(texts) == len(all_stats) and len({*texts}) == 1 else None
-    return merged
 
 
 # -- frames
@@ -167,7 +145,7 @@ def merge_by(report: Report, by: MergeBy) -> Report:
 
 
 def _common(first: ReportFrame, second: ReportFrame) -> ReportFrame:
-    """Return the first frame with every field unknown in which the second differs."""
+    """Return the first frame; fields in which the second frame differs are unknown."""
     pairs = zip(first, second, _UNKNOWN, strict=True)
     fields: list[Any] = [a if a == b else unknown for a, b, unknown in pairs]
     return ReportFrame(*fields)._replace(text=first.text)
@@ -196,7 +174,7 @@ _KEYS: dict[MergeBy, Callable[[ReportFrame], _FrameKey]] = {
 
 
 def filter_stacks(report: Report, matches: Callable[[ReportFrame], bool], *, keep: bool = True) -> Report:
-    """Return the stacks that have a matching frame; with `keep` false, the stacks that have none."""
+    """Return the stacks that have a matching frame; if `keep` is false, the stacks that have none."""
     chosen = {frame for frame in report.frames if matches(frame)}
     return rebuild(report, lambda frames: None if chosen.isdisjoint(frames) is keep else frames)
 

@@ -1,7 +1,6 @@
 """Puts names into reports: into the report of a profile, and into frames of a report that have no name.
 
-A symbolizer decides what a place is called.  A place with inlined functions becomes one frame for each
-function.
+A symbolizer gives a place its name.  A place with inlined functions becomes a frame for each of them.
 """
 
 from collections.abc import Iterable
@@ -21,15 +20,16 @@ from sfsample.report.report import (
     ReportThread,
     ReportTimeline,
 )
+from sfsample.report.stats import ReportStats
 from sfsample.symbolize.named_frame import NamedFrame, clean_name, python_frame
 from sfsample.symbolize.symbolizer import OfflineSymbolizer, Symbolizer
 
-_EXACT = ("context", "signal_frame")  # frames found so are at an instruction; all others at a return address
+_EXACT = ("context", "signal_frame")  # frames whose pc is an instruction; other pcs are return addresses
 
 
 def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
     """Return the report of a profile."""
-    has_cpu_time = any(total.cpu_ns for total in profile.totals.values())  # all zero: it was not measured
+    has_cpu_time = any(total.cpu_ns for total in profile.totals.values())  # all 0 if it was not measured
     weights = WEIGHTS if has_cpu_time else WEIGHTS[:-1]
     builder = ReportBuilder(weights)
     named: dict[Location, list[ReportFrame]] = {}
@@ -43,7 +43,7 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
         numbers = (total.times, total.wall_ns, total.cpu_ns)[: len(weights)]
         indexes[key] = builder.add(_thread(profile, key), frames, str(key.stop_reason), numbers)
     stats = profile.stats.as_json()
-    problems = dict.fromkeys([*stats["problems"], *symbolizer.problems])  # both know of damaged files
+    problems = dict.fromkeys([*stats["problems"], *symbolizer.problems])  # damaged files are in both lists
     stats["problems"] = [*problems]
     return builder.finish()._replace(
         started_ns=profile.started_ns or None,
@@ -53,29 +53,29 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
         host=clean_name(profile.host) or None,
         labels=labels_of(profile.identities.values(), profile.labels),
         target=target_of(profile.identities.values()),
-        stats=stats | {"unnamed": [missing._asdict() for missing in symbolizer.missing_names()]},
+        stats=ReportStats(stats | {"unnamed": [each._asdict() for each in symbolizer.missing_names()]}),
     )
 
 
 def labels_of(processes: Iterable[Identity], given: dict[str, str]) -> dict[str, str] | None:
-    """Return the labels that all processes have, and those that the user gives."""
+    """Return the labels that all processes have in common, and those of --label."""
     found = common_values([process.labels for process in processes]) or {}
     return {key: clean_name(value) for key, value in (found | given).items()} or None
 
 
 def target_of(processes: Iterable[Identity]) -> dict[str, Any] | None:
-    """Return what is known of processes, as far as all are the same."""
+    """Return the facts that are the same for all processes."""
     return common_values([_target(process._asdict()) for process in processes])
 
 
 def _target(known: dict[str, Any]) -> dict[str, Any]:
-    """Return what is known of a process, without its labels."""
+    """Return the known facts of a process, without its labels."""
     given = {name: known[name] for name in TARGET_FIELDS if known[name] is not None}
     return {name: clean_name(value) if isinstance(value, str) else value for name, value in given.items()}
 
 
 def name_unnamed_frames(report: Report, symbolizer: OfflineSymbolizer) -> Report:
-    """Return the report with the names of frames that have none, as far as the symbolizer knows them."""
+    """Return the report with a name for each unnamed frame that the symbolizer can name."""
     table = {frame: _name_by_build_id(frame, symbolizer) for frame in report.frames}
     return rebuild(report, lambda frames: [new for frame in frames for new in table[frame]])
 
@@ -113,8 +113,8 @@ def _timeline(timeline: Timeline, indexes: dict[StackKey, int]) -> ReportTimelin
 
 
 def _thread(profile: Profile, key: StackKey) -> ReportThread:
-    process, name = profile.processes[key.pid], profile.threads[key.thread]
-    return ReportThread(clean_name(process), clean_name(name), pid_of(key.pid), key.tid)
+    process, name = profile.processes[key.process_key], profile.threads[key.thread]
+    return ReportThread(clean_name(process), clean_name(name), pid_of(key.process_key), key.tid)
 
 
 def _place(location: Location) -> ReportFrame:

@@ -1,12 +1,12 @@
-"""Says whether two times differ by more than two ordinary times do.
+"""Decides whether two times differ by more than two ordinary times do.
 
-An ordinary difference is that of two other periods of the same service, as long and as far apart.  Slices
-that follow each other are no replicates: load and phases last for minutes or hours, so a test on slices calls
-most pairs of unchanged hours changed.  Pairs of periods have all of that in them.
+An ordinary difference is that of two other periods of the same service, as long and as far apart.  A test
+that takes single slices for replicates would call most pairs of unchanged hours changed, because load and
+phases last for minutes or hours.  Whole periods contain these.
 
-A function's difference is the logarithm of the ratio of its shares.  Under the hypothesis that nothing has
-changed, it divided by the root mean square of n ordinary ones has Student's t distribution with n degrees of
-freedom.  The mean is not subtracted: that would hide how one ordinary day differs from the next.
+The difference of a function is the logarithm of the ratio of its shares.  If nothing has changed, this
+difference, divided by the root mean square of n ordinary ones, has Student's t distribution with n degrees of
+freedom.  The mean is not subtracted, because it would hide the difference between ordinary days.
 
 Invariant: in at most 5 % of comparisons of unchanged times a function is said to have changed
 (tests/report/test_noise.py, scripts/prove-comparison).
@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from functools import cache
 from math import atan, cos, log, pi, sin, sqrt
 
-LEAST_PAIRS = 3  # fewer ordinary differences: no verdict
-_ERROR_RATE = 0.05  # of an interval
+LEAST_PAIRS = 3  # ordinary differences; with fewer there is no verdict
+_ERROR_RATE = 0.05  # share of intervals that miss the true value
 
 
 def log_ratio(before: float, after: float, exposures: tuple[float, float]) -> float:
-    """Return the logarithm of the ratio of two shares; half a sample more keeps it finite."""
+    """Return the logarithm of the ratio of two shares; half a sample is added to each to keep it finite."""
     ratio = (after + 0.5) / (before + 0.5)
     return log(ratio * exposures[0] / exposures[1]) if all(exposures) else 0.0
 
@@ -32,9 +32,9 @@ def spread(differences: Sequence[float]) -> float:
 
 
 def p_value(difference: float, ordinary: Sequence[float]) -> float:
-    """Return the probability of an ordinary difference that is at least so large.
+    """Return the probability of an ordinary difference that is at least as large.
 
-    It is 1 where one of those that were seen is as large, whatever their distribution.
+    It is 1 if an ordinary difference that was seen is as large, whatever their distribution.
     """
     if abs(difference) <= max(map(abs, ordinary)):
         return 1.0
@@ -43,7 +43,7 @@ def p_value(difference: float, ordinary: Sequence[float]) -> float:
 
 
 def half_width(ordinary: Sequence[float]) -> float:
-    """Return by how much an ordinary difference changes the logarithm of a ratio in 95 of 100 cases."""
+    """Return the bound of 95 of 100 ordinary differences, which are logarithms of ratios."""
     return _critical(len(ordinary)) * spread(ordinary)
 
 
@@ -62,7 +62,7 @@ def _beyond(value: float, freedom: int) -> float:
 
 @cache
 def _critical(freedom: int) -> float:
-    """Return what |t| exceeds with the error rate of an interval."""
+    """Return the critical value of |t| for the error rate."""
     low, high = 0.0, 1e3
     while high - low > 1e-6:
         middle = (low + high) / 2

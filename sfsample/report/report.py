@@ -7,16 +7,17 @@ The code that makes a report cleans every text in it, so that a writer can print
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from sfsample.report.stats import ReportStats
+
 _T = TypeVar("_T")
 SAMPLES, WALL, CPU = "samples", "wall_ns", "cpu_ns"  # the last two are in nanoseconds
 WEIGHTS = (SAMPLES, WALL, CPU)
 TARGET_FIELDS = ("exe", "build_id", "unit", "container", "started")  # the last in seconds since the epoch
 OUTERMOST = "outermost"  # the stop reason of a stack that is complete
-SECONDS = "cpu_ms_by_second"  # in the statistics of a slice: a list
 
 
 class ReportThread(NamedTuple):
-    """A thread that was sampled; None where the source does not state the id."""
+    """A thread that was sampled; an id is None if the source does not state it."""
 
     process: str
     name: str
@@ -25,22 +26,19 @@ class ReportThread(NamedTuple):
 
     @property
     def label(self) -> str:
-        """`name/TID`, or the name alone where the id is unknown."""
+        """`name/TID`, or the name alone if the id is unknown."""
         return self.name if self.tid is None else f"{self.name}/{self.tid}"
 
 
 class ReportFrame(NamedTuple):
-    """A place in code.  `text` is what the folded format prints; the rest is None (or "") where unknown.
+    """A place in code.  Unknown fields are None or ""."""
 
-    `offset` is the vaddr in the module, or the run-time address where there is no module.
-    """
-
-    text: str
+    text: str  # as the folded format prints it
     function: str | None = None
     raw: str | None = None  # the mangled symbol, as the symbol table has it
-    module: str | None = None  # a path
+    module: str | None = None  # path of the file
     build_id: str | None = None
-    offset: int | None = None
+    offset: int | None = None  # vaddr in the module; the run-time address if there is no module
     file: str | None = None
     line: int | None = None
     inlined: bool = False
@@ -58,14 +56,13 @@ class ReportStack(NamedTuple):
 
 
 class ReportTimeline(NamedTuple):
-    """Columns of one length: when each sample was taken, its stack (an index), and how much it stands for.
+    """The samples in order of time, as columns of one length.
 
-    `at_ns` counts from the start of the recording.  A recording that is too long for the timeline keeps its
-    first samples; `dropped` counts the others.
+    A recording that is too long for the timeline keeps its first samples; `dropped` counts the others.
     """
 
-    at_ns: Sequence[int]
-    stack: Sequence[int]
+    at_ns: Sequence[int]  # time since the start of the recording
+    stack: Sequence[int]  # index into `Report.stacks`
     samples: Sequence[int]
     wall_ns: Sequence[int]
     cpu_ns: Sequence[int]
@@ -73,7 +70,7 @@ class ReportTimeline(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Threads, frames, stacks, and what was lost (`stats`: the object that --stats writes).
+    """Threads, frames, stacks, and what was lost (`stats`).
 
     `weights` names the numbers of each stack; the first is always "samples".
     """
@@ -86,29 +83,29 @@ class Report(NamedTuple):
     duration_ns: int | None = None
     rate_hz: float | None = None
     timeline: ReportTimeline | None = None
-    stats: dict[str, Any] | None = None
+    stats: ReportStats = ReportStats()
     host: str | None = None  # the name of the machine that recorded
-    labels: dict[str, str] | None = None  # whose profile it is: those that all processes have in common
-    target: dict[str, Any] | None = None  # what was recorded (`TARGET_FIELDS`), as far as it was one thing
+    labels: dict[str, str] | None = None  # labels that all processes have in common
+    target: dict[str, Any] | None = None  # `TARGET_FIELDS` that are the same for all processes
 
     def column(self, weight: str) -> list[int]:
-        """Return one weight of each stack; zeros when the report does not have it."""
+        """Return one weight of each stack; zeros if the report does not have it."""
         if weight not in self.weights:
             return [0] * len(self.stacks)
         at = self.weights.index(weight)
         return [stack.weights[at] for stack in self.stacks]
 
     def total(self, weight: str = SAMPLES) -> int:
-        """Return the sum of a weight over all stacks; 0 when the report does not have it."""
+        """Return the sum of a weight over all stacks; 0 if the report does not have it."""
         return sum(self.column(weight))
 
     def process_names(self) -> str:
-        """Return the distinct names of the processes, separated by commas; "" when there are none."""
+        """Return the distinct names of the processes, separated by commas; "" if there are none."""
         return ", ".join(dict.fromkeys(thread.process for thread in self.threads))
 
 
 class Numbers(dict[_T, int]):
-    """The number of each value, from 0 on, in the order in which they are asked for."""
+    """Numbers the values from 0 on, in the order of the first look-ups."""
 
     def __missing__(self, value: _T) -> int:
         self[value] = number = len(self)
@@ -116,9 +113,9 @@ class Numbers(dict[_T, int]):
 
 
 class ReportBuilder:
-    """Fills the tables of a report, and counts equal stacks once; `weights` names the numbers of each stack.
+    """Fills the tables of a report and adds up equal stacks; `weights` names the numbers of each stack.
 
-    All that makes reports uses this class, so that no table holds a row twice and every index is valid.
+    Every report is made by this class, so that no table has a row twice and every index is valid.
     """
 
     def __init__(self, weights: Sequence[str] = (SAMPLES,)) -> None:
@@ -141,7 +138,7 @@ class ReportBuilder:
     def add_row(
         self, thread: ReportThread, frames: Iterable[int], stop_reason: str, weights: tuple[int, ...]
     ) -> int:
-        """Add a stack by the indexes of its frames, as `add` does; fast, as frames are not compared."""
+        """Add a stack by the indexes of its frames.  It is faster than `add`, as no frames are compared."""
         at = self._stacks[self._threads[thread], tuple(frames), stop_reason]
         if at == len(self._sums):
             self._sums.append(weights)
@@ -151,7 +148,7 @@ class ReportBuilder:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many frames and stacks there are."""
+        """The number of frames, and of stacks."""
         return len(self._frames), len(self._sums)
 
     def finish(self) -> Report:

@@ -3,25 +3,23 @@
 A recording of a machine, a user or a control group has many services, and questions are about one of them.
 """
 
-import re
 from collections import Counter
-from typing import Any
 
 from sfsample.modules.location import pid_of
-from sfsample.process.labels import Identity
+from sfsample.process.labels import MANAGER, Identity
 from sfsample.recording.profile import Profile
 from sfsample.report.naming import labels_of, target_of
-from sfsample.report.report import CPU, SECONDS, Report, ReportBuilder, ReportThread
+from sfsample.report.report import CPU, Report, ReportBuilder, ReportThread
 from sfsample.symbolize.named_frame import clean_name
 
 _OF_ALL = ("mode", "recorder", "ticks", "late_ticks", "spared_ticks", "problems")  # statistics
-_MANAGER = re.compile(r"user@\d+\.service")  # its own control group has programs of any kind
+_NAME = "service.name"
 
 
 def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
     """Return the name and the report of each service that has samples.
 
-    Its statistics are those of its part; what is known of all processes together only is not there.
+    Its statistics are those of its own samples; facts of the whole recording are left out.
     """
     keys = [_key(thread, profile) for thread in report.threads]
     builders = {key: ReportBuilder(report.weights) for key in keys}
@@ -29,32 +27,42 @@ def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
         frames = [report.frames[at] for at in stack.frames]
         builder = builders[keys[stack.thread]]
         builder.add(report.threads[stack.thread], frames, stack.stop_reason, stack.weights)
-    return [(name, _part(report, builder.finish(), profile)) for (name, _), builder in builders.items()]
+    parts = ((name, _part(report, builder.finish(), profile)) for (name, _), builder in builders.items())
+    return [(name, with_service(part, name, profile)) for name, part in parts]
+
+
+def with_service(report: Report, service: str, profile: Profile) -> Report:
+    """Return the report with its service, or what --label says, where it has the claim of a process."""
+    labels, name = report.labels or {}, clean_name(profile.labels.get(_NAME) or service)
+    return report._replace(labels=labels | {_NAME: name}) if _NAME in labels else report
 
 
 def _key(thread: ReportThread, profile: Profile) -> tuple[str, str]:
-    """Return the service of a thread: what --label or its process says, its systemd service, its program.
+    """Return the service of a thread, and its container, as two may run the same program.
 
-    And its container, as two may run the same program.
+    It is what --label says, else OWNER/NAME; a unit that states no name is only OWNER.  The process chooses
+    the name (what it states, its program), but not the owner.
     """
     known = profile.identities.get(thread.pid or 0, Identity({}))
-    named, unit = (known.labels | profile.labels).get("service.name"), known.unit or ""
-    is_service = unit.endswith(".service") and not _MANAGER.fullmatch(unit) and not known.container
-    name = named or (unit if is_service else "")
-    return clean_name(name) if name else thread.process, known.container or ""
+    unit, owner = known.unit or "", known.owner or "unknown"
+    is_service = unit.endswith(".service") and not MANAGER.fullmatch(unit) and not known.container
+    name = known.labels.get(_NAME) or (unit if is_service else thread.process)
+    service = owner if name == owner else f"{owner}/{name.replace('/', '_')}"
+    return clean_name(profile.labels.get(_NAME) or service), known.container or ""
 
 
 def _part(report: Report, part: Report, profile: Profile) -> Report:
     """Return the stacks of a service with what is known of it."""
     pids = {thread.pid for thread in part.threads}
     processes = [known for pid, known in profile.identities.items() if pid in pids]
-    stats: dict[str, Any] = {name: value for name in _OF_ALL if (value := (report.stats or {}).get(name))}
     reasons: Counter[str] = Counter()
     for stack in part.stacks:
         reasons[stack.stop_reason] += stack.weights[0]
     charged_ns = sum(ns for key, ns in profile.charged_ns.items() if pid_of(key) in pids)
-    stats |= {"samples": part.total(), "stacks": dict(reasons), "cpu_charged_ns": charged_ns,
-              "cpu_sampled_ns": part.total(CPU), SECONDS: profile.cpu_ms_by_second(pids)}  # fmt: skip
+    stats = report.stats.only(_OF_ALL).having(
+        samples=part.total(), stacks=dict(reasons), cpu_charged_ns=charged_ns,
+        cpu_sampled_ns=part.total(CPU), cpu_ms_by_second=profile.cpu_ms_by_second(pids),
+    )  # fmt: skip
     return report._replace(
         threads=part.threads, frames=part.frames, stacks=part.stacks, timeline=None, stats=stats,
         labels=labels_of(processes, profile.labels), target=target_of(processes),

@@ -1,8 +1,8 @@
 """Turns stacks into paths of labels, root first: flame graphs are drawn from them.
 
-A label is a function of a module, at whatever address in it.  The root (a process or a thread) and the mark
+A label is a function of a module, whatever the address in it.  The root (a process or a thread) and the mark
 of a truncated stack are labels too.  Labels are numbered in the order of their texts, so that sorted paths
-are in the order in which a flame graph draws its boxes.
+are in the order of the boxes of a flame graph.
 """
 
 from collections.abc import Sequence
@@ -11,20 +11,20 @@ from typing import NamedTuple
 
 from sfsample.report.report import Report, ReportStack, truncation_mark
 
-_INNERMOST = "context"  # how the innermost frame of every stack is found; it tells nothing about the function
+_INNERMOST = "context"  # `found` of every innermost frame; it tells nothing about the function
 
 
 class Label(NamedTuple):
-    """The text of one box, and the path of the module it is in: of a Python function its source file."""
+    """The text of one box, and the path of its module; for a Python function, of its source file."""
 
     text: str
     module: str | None = None
 
 
 class StackPaths(NamedTuple):
-    """The labels, how the frames of each label were found ("eh_frame, sframe"), and a path for each stack.
+    """The labels, the steppers that found the frames of each ("eh_frame, sframe"), and a path for each stack.
 
-    A path holds indexes of labels, root first.
+    A path has indexes of labels, root first.
     """
 
     labels: tuple[Label, ...]
@@ -55,7 +55,7 @@ def stack_paths(report: Report, *, threads: bool) -> StackPaths:
 
 
 def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return how many labels two paths share, from the root on."""
+    """Return the number of labels that two paths share from the root on."""
     same = list(map(eq, first, second))
     return same.index(False) if False in same else len(same)
 

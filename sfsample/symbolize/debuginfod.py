@@ -10,13 +10,12 @@ Source: debuginfod_find_debuginfo(3): the file is CACHE/BUILDID/debuginfo.  It i
 """
 
 import os
-import stat
 import time
 from collections.abc import Sequence
 from mmap import ACCESS_READ, mmap
 from typing import BinaryIO
 
-from sfsample.core.filesystem import whole_file
+from sfsample.core.filesystem import open_regular, whole_file
 from sfsample.errors import SfsampleError
 from sfsample.symbolize.disk_cache import make_private
 from sfsample.symbolize.options import Progress
@@ -64,6 +63,7 @@ class Debuginfod:
 
     def _copy_from(self, url: str, file: BinaryIO) -> bool:
         """Copy the answer of a server into `file`; return False if the server has no such file."""
+        from http.client import HTTPException
         from urllib.error import HTTPError
         from urllib.request import urlopen
 
@@ -80,6 +80,8 @@ class Debuginfod:
             if refusal.code == _HTTP_NOT_FOUND:
                 return False
             raise
+        except (HTTPException, ValueError, OverflowError) as failure:  # urllib raises these at some garbage
+            raise OSError(f"{url}: {type(failure).__name__}: {failure}") from None
         return size > 0
 
 
@@ -89,13 +91,11 @@ def _read_cache(path: str) -> tuple[mmap | None, bool]:
     Raises SfsampleError if the file belongs to another user.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = open_regular(path)
     except OSError:
         return None, False
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return None, True
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise SfsampleError(f"debuginfod: not used, as it belongs to another user: {path}")
         if not status.st_size:

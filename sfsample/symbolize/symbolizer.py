@@ -78,7 +78,7 @@ class Symbolizer:
         """Name a location.  After a failure it has no name, and the failure is a problem."""
         try:
             return self._look_up(location)
-        except (SfsampleError, OSError, MemoryError) as failure:
+        except Exception as failure:  # noqa: BLE001 - names of other modules are not lost by it
             where = location.module.path if location.module else f"process {pid_of(location.pid)}"
             self._failures[f"{where}: the look-up of names failed: {failure!r}"] = None
             return (_unnamed(location),)

@@ -12,7 +12,7 @@ from tests.browser.page import REPORT, Page
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if chromium_path() is None:
-        pytest.skip("Chromium is not installed (scripts/setup all installs Debian's)")
+        pytest.skip("Chromium is not installed (scripts/setup dev installs Debian's)")
     chromium = Browser()
     yield chromium
     chromium.close()

@@ -1,12 +1,8 @@
 """The page of a difference shows what vanished: the caption names it, and the width of `before` shows it."""
 
-import pytest
-
 from sfsample.report.formats.difference import difference_html
 from tests.browser.chromium import Tab
 from tests.builders.reports import compare, from_lines
-
-pytestmark = pytest.mark.extended
 
 CHOOSE_BEFORE = """(() => {
   const select = document.getElementById("weight");

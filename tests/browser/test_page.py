@@ -9,10 +9,9 @@ import pytest
 
 from sfsample.report.formats import FORMATS
 from sfsample.report.report import ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.stats import ReportStats
 from tests.browser.page import REPORT, ROW, TABLE_ROWS, Page
 from tests.builders.reports import compare, from_lines, full
-
-pytestmark = pytest.mark.extended
 
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
@@ -26,7 +25,7 @@ def test_page_opens_with_the_whole_graph(page):
 
 def test_header_says_what_was_recorded_where_and_when(browser, tmp_path):
     stats = {"mode": "wall", "recorder": "sfsample 0.1.0"}
-    report = full()._replace(host="db1", stats=stats)
+    report = full()._replace(host="db1", stats=ReportStats(stats))
     with Page(browser, tmp_path, report, time_zone="Asia/Tokyo") as page:
         assert page.text("#origin") == "pid 10 on db1, 2026-09-21 23:13:20 GMT+9, by sfsample 0.1.0"
         assert page.js("document.getElementById('origin').title") == "began at 2026-09-21T14:13:20.000Z"

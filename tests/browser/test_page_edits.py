@@ -15,8 +15,6 @@ from sfsample.symbolize.named_frame import clean_name
 from tests.browser.page import Page
 from tests.builders.reports import from_lines, full
 
-pytestmark = pytest.mark.extended
-
 FUNCTION = "fn_2"
 
 

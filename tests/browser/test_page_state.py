@@ -5,8 +5,6 @@ import pytest
 from tests.browser.page import Page
 from tests.builders.reports import from_lines, full
 
-pytestmark = pytest.mark.extended
-
 HASH = "location.hash"
 STEPS = {
     "zoom": lambda page: page.click(*page.at(2, 0.3)),

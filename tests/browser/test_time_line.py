@@ -12,7 +12,6 @@ from tests.browser.chromium import Browser
 from tests.browser.page import Page
 from tests.builders.histories import MIDNIGHT_S, minute
 
-pytestmark = pytest.mark.extended
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 AT = "(({ x, y, width }) => [x, y, width])(document.getElementById('time').getBoundingClientRect())"
 
@@ -24,12 +23,12 @@ def timed(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     for at in (0, 1, 2, 3, 4, 5, 9):
         name = "early" if at < 5 else "late"
         closed = minute(at, (f"main;{name}", at + 1, 1000 * (at + 1), 500), ("main", 1, 100, 0))
-        stats = {**closed.report.stats, "cpu_ms_by_second": [0, 10 * at, 5]}
+        stats = closed.report.stats.having(cpu_ms_by_second=[0, 10 * at, 5])
         history.add(closed._replace(report=closed.report._replace(stats=stats)))
     history.add_gap("redis", MIDNIGHT_S + 360, MIDNIGHT_S + 540, HOSTILE)
-    report, line = history.time_line(Selection())
+    report, line = history.time_slices(Selection())
     path = tmp_path / "page.html"
-    path.write_bytes(write(report, threads=False, time_line=line))
+    path.write_bytes(write(report, threads=False, time_slices=line))
     with Page(browser, path, time_zone="UTC") as opened:
         yield opened
         assert opened.exceptions() == []

@@ -11,7 +11,8 @@ from sfsample.history.files import HistoryFile
 from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.report.report import OUTERMOST, WEIGHTS, Report, ReportBuilder, ReportFrame, ReportThread
-from sfsample.report.time_line import TIME_UNIT_NS
+from sfsample.report.stats import ReportStats
+from sfsample.report.time_slices import TIME_UNIT_NS
 
 DAY_S = 86400
 MIDNIGHT_S = 20_000 * DAY_S  # some day, 00:00 UTC
@@ -28,7 +29,9 @@ def report(*rows: tuple[str, int, int, int], tid: int = 7, rate_hz: float = 19.0
     samples, cpu_ns = sum(row[1] for row in rows), sum(row[3] for row in rows)
     stats = {"mode": "wall", "ticks": 1140, "late_ticks": 3, "samples": samples, "problems": ["one"],
              "cpu_charged_ns": 2 * cpu_ns, "cpu_sampled_ns": cpu_ns, "captures": {"failed": 2}}  # fmt: skip
-    return builder.finish()._replace(duration_ns=60 * 10**9, rate_hz=rate_hz, host="web1", stats=stats)
+    return builder.finish()._replace(
+        duration_ns=60 * 10**9, rate_hz=rate_hz, host="web1", stats=ReportStats(stats)
+    )
 
 
 def minute(at: int, *rows: tuple[str, int, int, int], service: str = "redis",

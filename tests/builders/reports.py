@@ -3,6 +3,7 @@
 from sfsample.report.difference import Difference, compare_sides, count
 from sfsample.report.formats import parse
 from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportFrame, ReportThread, ReportTimeline
+from sfsample.report.stats import ReportStats
 
 LIBC, APP = ("/usr/lib/libc.so.6", "aa" * 20), ("/opt/app", "bb" * 20)
 
@@ -62,7 +63,7 @@ def full() -> Report:
         duration_ns=10**9,
         rate_hz=100.0,
         timeline=timeline,
-        stats=stats,
+        stats=ReportStats(stats),
         host="web1",
         labels={"service.name": "shop", "team": "a=b"},
         target={

@@ -69,7 +69,7 @@ def test_what_is_no_file_is_an_error(flags):
 def test_large_file_is_refused(tmp_path):
     path = tmp_path / "watch.toml"
     path.write_bytes(b"#" * (2 << 20))
-    with pytest.raises(SfsampleError, match="larger than 1 MiB"):
+    with pytest.raises(SfsampleError, match="larger than 64 KiB"):
         parse(["watch", "--config", str(path)])
 
 

@@ -189,8 +189,9 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         for name in ("STOPPED", "THREADED", *BUSY):
             os.kill(pids[name], signal.SIGSTOP)
         wait_until(lambda: states(pids["STOPPED"]) == {"T"}, "it is stopped")
-        yield {**{name: str(pid) for name, pid in pids.items()}, "TWIN": twin, "FOLDER": str(tmp / "folder"),
-               "TMP": str(tmp), "PYTHON": sys.executable, "VERSION": __version__}  # fmt: skip
+        yield {**{name: str(pid) for name, pid in pids.items()}, "TWIN": twin, "TMP": str(tmp),
+               "FOLDER": str(tmp / "folder"), "ROOT": str(ROOT), "PYTHON": sys.executable,
+               "VERSION": __version__}  # fmt: skip
         os.kill(pids["BUSY"], signal.SIGCONT)
 
 

@@ -264,6 +264,48 @@ def test_empty_selection_says_what_there_is(run):
     assert "there is redis: 9 slices, " in err
 
 
+@pytest.fixture
+def owned(directory):
+    """Return what adds a slice of a service now, with one function of its name."""
+
+    def add(service: str, before_s: float = 0.0) -> None:
+        history = History(directory)
+        end_s = NOW_S - before_s
+        history.add(Slice(end_s - 60, end_s, service, report((f"main;{service}", 5, 5, 5))))
+        history.close()
+
+    return add
+
+
+def test_owner_may_be_left_out_if_there_is_only_one(run, owned):
+    owned("container/shop")
+    for words in (["show"], ["list"], ["export", "--since", "1h"], ["show", "--at", "now"]):
+        code, out, _ = run(*words, "--service", "shop")
+        assert (code, "shop" in out) == (0, True)
+    words = ["diff", "--at", "-5min", "--for", "5min", "--with", "now"]
+    assert run(*words, "--service", "shop")[0] == run(*words, "--service", "container/shop")[0]
+
+
+def test_claim_of_another_owner_does_not_take_a_name_away(run, owned):
+    owned("user-1000/redis")
+    assert "main;user" not in run("export", "--service", "redis")[1], "a whole name is one service"
+    assert run("export", "--service", "user-1000/redis")[1] == "app;main;user-1000/redis 5\n"
+    owned("user-1000/shop")
+    owned("shop.service/shop")
+    code, out, err = run("export", "--service", "shop")
+    assert (code, out) == (1, "")
+    assert err == ("sfsample: several owners have it: shop.service/shop, user-1000/shop\n"
+                   "  use --service OWNER/NAME\n")  # fmt: skip
+
+
+def test_history_of_before_is_found_where_it_is(run, owned):
+    """It has names without owners."""
+    owned("shop", before_s=7200)
+    owned("container/shop")
+    assert run("export", "--service", "shop", "--at", "-2.1h")[1] == "app;main;shop 5\n"
+    assert run("export", "--service", "shop", "--since", "1h")[1] == "app;main;container/shop 5\n"
+
+
 def test_several_services_are_an_error_that_lists_them(run):
     code, _, err = run("export")
     assert code == 1

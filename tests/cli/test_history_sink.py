@@ -2,12 +2,14 @@
 
 import json
 from calendar import timegm
+from errno import EAGAIN
 from unittest.mock import Mock
 
 import pytest
 
 from sfsample.cli import history_sink, main
 from sfsample.cli.history_sink import HistorySink
+from sfsample.cli.own_program import own_program
 from sfsample.cli.parse import parse
 from sfsample.cli.watch import Watch
 from sfsample.errors import NoSpace, SfsampleError, UsageError
@@ -152,17 +154,23 @@ def test_old_slices_are_merged_by_a_child_once_an_hour(sink, directory):
     sink.add(*closed(0, "p;main;a 7"))
     sink.add(*closed(1, "p;main;a 7"))
     [words] = sink.started
-    assert words[1:] == [
-        "-m",
-        "sfsample",
-        "history",
-        "prune",
-        "--history",
-        str(directory),
-        "--keep-for=604800.0s",
-        "--keep-bytes=2147483648",
-    ]
+    limits = ("--keep-for=604800.0s", "--keep-bytes=2147483648")
+    assert words == own_program("history", "prune", "--history", str(directory), *limits)
     assert parse(words[3:]).action == "prune"
+
+
+def test_child_that_cannot_be_started_costs_no_slice(sink, directory, monkeypatch, capsys):
+    refusals = [BlockingIOError(EAGAIN, "Resource temporarily unavailable")] * 2
+    start = history_sink.subprocess.Popen
+    monkeypatch.setattr(history_sink.subprocess, "Popen", Mock(side_effect=[*refusals, Ended()]))
+    for minute in range(3):
+        assert sink.add(*closed(minute, "p;main;a 7")) == "history of bank"
+    assert history_sink.subprocess.Popen.call_count == 3
+    said = capsys.readouterr().err
+    assert said.count("cannot start: sfsample history prune: Resource temporarily unavailable") == 1
+    monkeypatch.setattr(history_sink.subprocess, "Popen", start)
+    sink.add(*closed(3, "p;main;a 7"))
+    assert not sink.started, "the next one is due in an hour"
 
 
 def test_directory_that_cannot_be_used_is_an_error_with_a_remedy(tmp_path):

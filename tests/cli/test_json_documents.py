@@ -90,7 +90,7 @@ def test_profile_has_the_keys_of_its_document(report):
 @pytest.mark.live
 def test_recording_has_the_keys_of_its_document(recorded):
     check_all(document(recorded), "profile-json.md")
-    assert (recorded.host, recorded.stats["mode"]) == (os.uname().nodename, "wall")
+    assert (recorded.host, recorded.stats.text("mode")) == (os.uname().nodename, "wall")
     assert recorded.labels["comm"] == "workload"
 
 

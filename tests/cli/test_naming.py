@@ -1,5 +1,6 @@
 """No failure of naming costs a result, and a signal ends the look-up of names."""
 
+import _thread
 import signal
 import threading
 
@@ -39,6 +40,36 @@ def test_failure_costs_names_and_is_reported(namer: Namer, failure: Exception) -
         assert with_names(work, namer, interrupt) == "addresses"
     assert namer.why.startswith("the look-up of names failed: ")
     assert type(failure).__name__ in namer.why
+
+
+def refuse(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_names_are_looked_up_here_if_no_thread_can_be_started(
+    namer: Namer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with Interrupt() as interrupt:
+        assert with_names(threading.get_ident, namer, interrupt) == threading.get_ident()
+        assert not namer.why
+        with pytest.raises(KeyboardInterrupt):
+            with_names(lambda: _thread.interrupt_main() or "names", namer, begun(interrupt))
+
+
+def begun(interrupt: Interrupt) -> Interrupt:
+    """Let the next signal be the second one."""
+    interrupt.requested = True
+    return interrupt
+
+
+def test_failing_look_up_without_a_thread_costs_names_only(
+    namer: Namer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with Interrupt() as interrupt:
+        assert with_names(lambda: "addresses" if namer.why else {}["x"], namer, interrupt) == "addresses"
+    assert namer.why.startswith("the look-up of names failed: KeyError")
 
 
 def test_signal_ends_a_look_up_that_does_not_end(namer: Namer) -> None:

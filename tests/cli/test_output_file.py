@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from sfsample.cli import output_file
 from sfsample.cli.output_file import Output
+from sfsample.core.filesystem import whole_file
 from sfsample.errors import SfsampleError
 
 
@@ -113,3 +116,52 @@ def test_failed_write_leaves_nothing(
 def test_full_device_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SfsampleError, match="No space left"):
         Output("/dev/full").write("x")
+
+
+def test_result_that_cannot_be_renamed_is_kept(tmp_path: Path) -> None:
+    target = tmp_path / "out.html"
+    output = Output(str(target))
+    target.mkdir()
+    with pytest.raises(SfsampleError) as refusal:
+        output.write("an hour of work")
+    [name] = set(listing(tmp_path)) - {target.name}
+    kept = tmp_path / name
+    assert kept.read_text() == "an hour of work"
+    assert str(refusal.value) == f"cannot rename: {kept} to {target}: Is a directory"
+    assert refusal.value.help == (f"the result is in {kept}",)
+
+
+MOUNTED = [
+    "unshare",
+    "--mount",
+    "--propagation",
+    "private",
+    "sh",
+    "-c",
+    'mount --bind "$0" "$0" && exec "$@"',
+]
+may_mount = os.geteuid() == 0 and not subprocess.run([*MOUNTED, __file__, "true"], check=False).returncode
+
+
+@pytest.mark.skipif(not may_mount, reason="may not mount (needs root)")
+def test_result_that_replaces_no_mounted_file_is_kept(tmp_path: Path) -> None:
+    """As with `docker run -v out.html:/out.html`."""
+    target = tmp_path / "out.html"
+    target.touch()
+    code = "import sys; from sfsample.cli import main; sys.exit(main())"
+    words = [sys.executable, "-c", code, "convert", "-", "-f", "folded", "-o", target]
+    done = subprocess.run([*MOUNTED, target, *words], input="a;b 1\n", capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    [name] = set(listing(tmp_path)) - {target.name}
+    assert (tmp_path / name).read_text() == "a;b 1\n"
+    what = f"cannot rename: {tmp_path / name} to {target}: Device or resource busy"
+    assert done.stderr == f"sfsample: {what}\n  the result is in {tmp_path / name}\n"
+    assert done.returncode == 1
+
+
+def test_slice_and_metrics_that_cannot_be_renamed_leave_no_file(tmp_path: Path) -> None:
+    """`watch` makes the next one soon, and would fill the disk."""
+    (tmp_path / "metrics").mkdir()
+    with pytest.raises(IsADirectoryError), whole_file(str(tmp_path / "metrics"), 0o644) as file:
+        file.write(b"x")
+    assert listing(tmp_path) == ["metrics"]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from sfsample.cli.progress import Progress, progress_text
 from sfsample.cli.terminal import Messages, say
+from sfsample.core.stack import StopReason
 from sfsample.recording.stats import Stats
 from tests.live.targets import HANG_S
 
@@ -93,7 +94,8 @@ def test_stopped_terminal_does_not_block(monkeypatch):
 def test_progress_text_of_a_recording():
     stats = Stats(99.0)
     stats.samples, stats.ticks, stats.late_ticks = 200, 250, 10
+    stats.stacks[StopReason.OUTERMOST] = 200
     stats.pauses.add(61_000)
-    expected = "2 of 10 s, 200 samples, pause p50 61 µs max 61 µs, sampler 2.0 %, 10 missed"
+    expected = "2 of 10 s, 200 samples, pause p50 61 µs max 61 µs, sampler 2.0 %, 10 of 250 ticks missed"
     assert progress_text(stats, 2.4, 10.0, 0.048) == expected
     assert progress_text(Stats(99.0), 2.4, None, 0.0) == "2 s, 0 samples, sampler 0.0 %"

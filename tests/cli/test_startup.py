@@ -13,10 +13,11 @@ import sfsample
 from tests.live.targets import states, wait_until
 
 HEAVY = {"elftools", "ptrace", "demangle", "subprocess", "json", "tempfile", "ctypes", "socket"}
-OWN = {"sfsample", "sfsample.errors", "sfsample.cli", "sfsample.core", "sfsample.core.python_view"} | {
-    f"sfsample.cli.{name}"
-    for name in ("parse", "commands", "flags", "mistakes", "terminal", "values", "when")
-}
+OWN = {"sfsample", "sfsample.errors", "sfsample.cli", "sfsample.core"} | {
+    *(f"sfsample.core.{name}" for name in ("filesystem", "foreign", "python_view")),
+    *(f"sfsample.cli.{name}" for name in ("parse", "commands", "flags", "mistakes", "output_file", "terminal",
+                                          "values", "when")),
+}  # fmt: skip
 
 
 def run(*words: str, **options: object) -> "subprocess.CompletedProcess[str]":
@@ -124,7 +125,10 @@ def test_full_or_closed_stdout_makes_no_traceback() -> None:
         done = run("--help", stdout=full)
     assert (done.returncode, done.stderr) == (
         1,
-        "sfsample: cannot write: standard output: No space left on device\n",
+        (
+            "sfsample: cannot write: standard output: No space left on device\n"
+            "  free some space, or choose another file\n"
+        ),
     )
     closed = subprocess.run(
         ["/bin/sh", "-c", '"$0" -m sfsample -p 999999999 >&- 2>&-', sys.executable], check=False

@@ -283,6 +283,25 @@ def test_slice_is_not_cut_in_its_first_second(
     assert [round(each, 1) for each in cut_s] == [1.0]
 
 
+def test_watchdog_is_fed_after_a_tick_only(messages: Messages, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed: list[int] = []
+    asked: list[int] = []
+
+    def record(*words: object, profile: Profile, **_: object) -> None:
+        should_stop = words[3]
+        for tick in (1, 2, 2, 2, 2, 3):  # the second one takes long: it is asked meanwhile
+            profile.stats.ticks = tick
+            before = len(fed)
+            should_stop()  # type: ignore[operator]
+            asked.append(len(fed) - before)
+
+    monkeypatch.setattr(slice_recorder, "record_processes", record)
+    monkeypatch.setattr(messages.watch._watchdog, "alive", lambda: fed.append(1))
+    monkeypatch.setattr(messages.watch._targets, "pids", lambda: [12])
+    messages.watch.slot(1)
+    assert asked == [1, 1, 0, 0, 0, 1]
+
+
 def test_many_processes_are_not_all_listed(messages: Messages) -> None:
     assert messages.slot(list(range(1, 10)))[0].endswith("found bank: processes 1, 2, 3, 4, 5 and 4 more")
 
@@ -359,7 +378,7 @@ def test_share_is_that_of_the_whole_watch(
 ) -> None:
     clock = SimpleNamespace(monotonic=lambda: 1000.0, process_time=lambda: 7.0)
     monkeypatch.setattr(slice_recorder, "time", clock)
-    made = Share(0.01)
+    made = Share(0.01, lambda: clock.process_time())  # noqa: PLW0108 - it changes
     made.sampled_s = sampled_s
     clock.monotonic, clock.process_time = (lambda: 1060.0), (lambda: 7.0 + cpu_s)
     assert made.left() == pytest.approx(share)

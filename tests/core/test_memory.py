@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.core.memory import BytesMemory, CountedMemory, PiecewiseMemory
+from sfsample.core.memory import BytesMemory, PiecewiseMemory
 
 BASE = 0x7FFF_0000
 
@@ -62,12 +62,3 @@ def test_word_and_read_agree_with_the_bytes(data, address, size):
     assert memory.read(address, size) == expected
     eight = memory.read(address, 8)
     assert memory.word(address) == (None if eight is None else int.from_bytes(eight, "little"))
-
-
-def test_counted_memory_has_nothing_more_behind_its_limit() -> None:
-    memory = CountedMemory(BytesMemory(0x1000, bytes(range(16))), 200)
-    assert memory.byteorder == "little"
-    assert memory.word(0x1000) == int.from_bytes(bytes(range(8)), "little")
-    assert memory.read(0x1000, 16) == bytes(range(16))
-    assert memory.read(0x1000, 16) is None
-    assert memory.word(0x1000) is None

@@ -16,7 +16,7 @@ from sfsample.history.blobs import (
     unpack_columns,
 )
 from sfsample.report.budget import Budget
-from sfsample.report.time_line import TIME_UNIT_NS, add_columns
+from sfsample.report.time_slices import TIME_UNIT_NS, add_columns
 from tests.builders.reports import full
 
 numbers = st.integers(0, 2**64 - 1) | st.integers(0, 300)

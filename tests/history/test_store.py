@@ -20,7 +20,7 @@ from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.report.merge import merge
 from sfsample.report.report import WEIGHTS
-from sfsample.report.time_line import TIME_UNIT_NS as UNIT
+from sfsample.report.time_slices import TIME_UNIT_NS as UNIT
 from tests.builders.histories import DAY_S, MIDNIGHT_S, delete, minute, report, sums
 from tests.builders.reports import from_lines
 
@@ -55,9 +55,7 @@ def test_reports_are_merged_as_merge_does(tmp_path):
     expected, found = merge([closed.report for closed in added]), history.report()
     assert sums(found) == sums(expected)
     assert found.duration_ns == expected.duration_ns
-    assert found.stats is not None
-    assert expected.stats is not None
-    assert found.stats | {"problems": []} == expected.stats | {"problems": []}
+    assert found.stats.having(problems=[]) == expected.stats.having(problems=[])
 
 
 def test_weights_that_a_report_does_not_have_are_not_invented(tmp_path):
@@ -287,14 +285,14 @@ def test_cpu_time_by_second_is_kept_until_slices_are_merged(tmp_path):
     history = History(str(tmp_path))
     for at in range(2):
         closed = minute(at)
-        stats = {**closed.report.stats, "cpu_ms_by_second": [at, 950, 0]}
+        stats = closed.report.stats.having(cpu_ms_by_second=[at, 950, 0])
         history.add(closed._replace(report=closed.report._replace(stats=stats)))
-    _, line = history.time_line(Selection())
+    _, line = history.time_slices(Selection())
     assert [each.cpu_ms for each in line.slices] == [(0, 950, 0), (1, 950, 0)]
     history.tidy(MIDNIGHT_S + 4 * DAY_S)
-    _, line = history.time_line(Selection())
+    _, line = history.time_slices(Selection())
     assert [each.cpu_ms for each in line.slices] == [()]
-    assert "cpu_ms_by_second" not in (history.report().stats or {})
+    assert "cpu_ms_by_second" not in history.report().stats.document
 
 
 def test_what_a_file_leaves_out_is_not_selected(tmp_path):

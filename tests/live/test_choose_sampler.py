@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import subprocess
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from sfsample import api
 from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture
 from sfsample.errors import NotPermitted
+from sfsample.process.descendants import Descendants
 from sfsample.process.perf_events import can_set_timers
 from sfsample.process.process import LiveProcess
 from sfsample.process.tracer_thread import TracerThread
@@ -42,13 +44,16 @@ SAMPLES = fewer(50)
 MAX_RECORDING_S = 4 * HANG_S
 
 
-def recorded(pid, until, *, all_busy=lambda: 1.0, duration=MAX_RECORDING_S, timeline=False):
+def recorded(
+    pid, until, *, all_busy=lambda: 1.0, duration=MAX_RECORDING_S, timeline=False, descendants=False
+):
     """Record with a trial by ptrace; no CPU is free, unless `all_busy` says otherwise."""
     profile = Profile(500, timeline=timeline)
     options = RecordOptions(rate=500, timeline=timeline, max_pause=1.0, python=PythonView.OFF)
 
     def work(stop):
-        processes = Processes([LiveProcess(pid)])
+        finder = Descendants([pid], partial(LiveProcess, attach=False)) if descendants else None
+        processes = Processes([LiveProcess(pid)], finder)
         try:
             sampler = TrialSampler(processes, options, duration, profile)
             sampler._cpus = SimpleNamespace(all_busy=all_busy)
@@ -143,6 +148,16 @@ def test_free_cpus_keep_the_stops():
     assert stats.timers_since_s is None
     assert stats.as_json()["engine"] == "ptrace"
     assert stats.engine_why == "CPUs were free, and threads ran long enough to be stopped"
+
+
+@pytest.mark.parametrize(("descendants", "privileged"), [(True, False), (True, True), (False, False)])
+def test_timers_of_descendants_spare_setuid_programs(monkeypatch, descendants, privileged):
+    monkeypatch.setattr(module, "stops_keep_privileges", lambda: privileged)
+    with running(fixture("v3"), "leaf") as target:
+        stats = recorded(target.pid, lambda profile: profile.stats.engine_why and profile.stats.samples,
+                         all_busy=lambda: 0.0, descendants=descendants).stats  # fmt: skip
+    assert (stats.timers_since_s is not None) == (descendants and not privileged)
+    assert ("setuid" in stats.engine_why) == (descendants and not privileged)
 
 
 def test_busy_cpus_are_a_reason_for_timers(monkeypatch):

@@ -106,11 +106,20 @@ def test_all_gates_are_open_for_an_own_process(leaf: Target) -> None:
     leaf.assert_unharmed()
 
 
-def test_doctor_without_a_target_judges_four_gates() -> None:
+def test_doctor_without_a_target_judges_five_gates() -> None:
     process = doctor(code=0)
     assert (process["pid"], process["may_attach"]) == (None, None)
-    assert list(process["gates"]) == ["capability", "ptrace_scope", "ptrace(2)", "process_vm_readv(2)"]
-    assert process["gates"]["capability"]["status"] == ("pass" if is_root() else "unknown")
+    names = ["capability", "execve(2)", "ptrace_scope", "ptrace(2)", "process_vm_readv(2)"]
+    assert list(process["gates"]) == names
+    for name in names[:2]:
+        assert process["gates"][name]["status"] == ("pass" if is_root() else "unknown")
+
+
+@as_root
+def test_doctor_says_to_an_ordinary_user_what_stops_may_cost() -> None:
+    gate = doctor(code=0, wrapper=NOBODY)["gates"]["execve(2)"]
+    assert gate["status"] == "unknown"
+    assert gate["found"].startswith("a stop within it costs a setuid program its privileges")
 
 
 @as_root

@@ -153,7 +153,7 @@ def named():
         end(500)
 
 def should_stop():
-    seen = {profile.processes.get(key.pid) for key in profile.counts}
+    seen = {profile.processes.get(key.process_key) for key in profile.counts}
     if turns[0] in seen:
         os.write(on, b"+")
         turns.pop(0)

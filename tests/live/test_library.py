@@ -23,7 +23,7 @@ def recorded(*pids: int, **options: object) -> sfsample.Profile:
     profile = sfsample.Profile(100)
 
     def enough() -> bool:
-        return profile.stats.samples >= 5 and {key.pid for key in profile.counts} == {*pids}
+        return profile.stats.samples >= 5 and {key.process_key for key in profile.counts} == {*pids}
 
     record_options = sfsample.RecordOptions(rate=100, **options)
     return sfsample.record(pids, HANG_S, record_options, profile=profile, should_stop=enough)
@@ -52,7 +52,7 @@ def test_record():
         assert 1 <= stats.samples <= stats.ticks - stats.late_ticks
         assert stats.samples == sum(profile.counts.values()) <= stats.pauses.count
         assert profile.processes == {target.pid: "target"}
-        assert {(key.pid, key.tid): name for key, name in profile.threads.items()} == {
+        assert {(key.process_key, key.tid): name for key, name in profile.threads.items()} == {
             (target.pid, target.pid): "target"
         }
         assert stats.threads == 1
@@ -64,7 +64,7 @@ def test_record():
         assert (str(fixture("v3")), True) in stats.module_paths
         assert not stats.problems
         for key in profile.counts:
-            assert (key.pid, key.tid) == (target.pid, target.pid)
+            assert (key.process_key, key.tid) == (target.pid, target.pid)
             assert key.stop_reason is sfsample.StopReason.OUTERMOST
             for module, address, lookup, *_ in key.locations:
                 assert module.path.startswith("/")
@@ -80,8 +80,8 @@ def test_named_says_where_how_and_by_what_it_was_recorded():
     with running(fixture("v3"), "leaf") as target:
         report = sfsample.named(recorded(target.pid, mode="wall"))
     assert report.host == os.uname().nodename
-    assert report.stats["recorder"] == f"sfsample {sfsample.__version__}"
-    assert report.stats["mode"] == "wall"
+    assert report.stats.text("recorder") == f"sfsample {sfsample.__version__}"
+    assert report.stats.text("mode") == "wall"
 
 
 def test_folded():
@@ -102,7 +102,7 @@ def test_several_processes():
         pids = {first.pid, second.pid}
         profile = recorded(*pids, mode="wall")
         assert set(profile.processes) == pids
-        assert {key.pid for key in profile.counts} == pids
+        assert {key.process_key for key in profile.counts} == pids
         text = sfsample.folded(profile)
         assert ";leaf_spin " in text
         assert ";spin_innermost " in text
@@ -118,7 +118,7 @@ def test_one_of_several_targets_ends():
         profile = sfsample.Profile(100)
 
         def sampled() -> set[int]:
-            return {key.pid for key in profile.counts}
+            return {key.process_key for key in profile.counts}
 
         def ended() -> bool:
             if sampled() == {first.pid, other.pid}:

@@ -4,6 +4,8 @@ Each case is one line with a remedy and a documented exit code; the target is un
 """
 
 import _thread
+import os
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,9 +13,12 @@ from functools import partial
 import pytest
 
 import sfsample as library
+from sfsample.dumping import run
+from sfsample.errors import NoReturn
+from sfsample.process.facts import descriptors
 from sfsample.process.procfs import ProcFs
 from tests.live.cli_runner import NOBODY, Done, is_root, sampled, sfsample
-from tests.live.targets import Target, fixture, running
+from tests.live.targets import HANG_S, Target, fixture, running
 
 pytestmark = pytest.mark.live
 
@@ -22,6 +27,10 @@ pytestmark = pytest.mark.live
 def leaf() -> Iterator[Target]:
     with running(fixture("v3"), "leaf") as target:
         yield target
+
+
+def refuse(*_: object) -> int:
+    raise RuntimeError("can't start new thread")
 
 
 def has_result(done: Done) -> bool:
@@ -42,9 +51,6 @@ def test_few_descriptors_are_reported(leaf: Target, run: Callable[..., Done]) ->
 
 
 def test_missing_thread_is_reported(leaf: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
     monkeypatch.setattr(_thread, "start_new_thread", refuse)
     with pytest.raises(library.SfsampleError, match="cannot start a thread") as refusal:
         library.record(leaf.pid, 1)
@@ -89,3 +95,66 @@ def test_hidden_process_is_reported(leaf: Target, level: int) -> None:
     assert text.startswith(f"sfsample: not permitted to look at: {leaf.pid}\n")
     assert "hidepid" in text
     leaf.assert_unharmed()
+
+
+# Uses a second of CPU time, then starts processes until the limit of the user is reached, and ends.
+CROWD = """
+import os, socket, sys, time
+while time.process_time() < 1: pass
+try:
+    while os.fork(): pass
+except BlockingIOError: sys.exit()
+os.closerange(1, 3)
+with socket.socket(socket.AF_UNIX) as end:
+    end.connect("\\0" + sys.argv[1])
+    end.recv(1)
+"""
+
+
+@pytest.mark.skipif(not is_root(), reason="needs a user that has no other process")
+def test_finished_recording_is_named_and_written_if_no_thread_can_be_started() -> None:
+    user, name = 61_000 + os.getpid() % 1000, f"sfsample-crowd-{os.getpid()}"
+    limited = ["prlimit", "--nproc=10", "setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    with socket.socket(socket.AF_UNIX) as end:  # the crowd lives until it is closed
+        end.bind(f"\0{name}")
+        end.listen(20)
+        done = sfsample("-d", HANG_S, "--", "/usr/bin/python3", "-c", CROWD, name, wrapper=limited)
+    assert done.code == 0, done.err
+    assert sum(done.stacks().values()) > 0
+    assert not [line for line in done.err if "thread" in line and "cannot" in line]
+
+
+class StuckRun(run._Run):
+    """A dump that is stuck, and has something to show."""
+
+    has_begun = True  # type: ignore[assignment]
+
+    def run(self, *_: object) -> object:  # type: ignore[override]
+        raise NoReturn
+
+    def results(self) -> object:  # type: ignore[override]
+        return ["what there is"], []
+
+
+def test_stuck_dump_shows_what_there_is_if_no_second_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start, started = _thread.start_new_thread, []
+
+    def start_one(*words: object) -> int:
+        started.append(words)
+        return start(*words) if len(started) == 1 else refuse()  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_thread, "start_new_thread", start_one)
+    monkeypatch.setattr(run, "_Run", StuckRun)
+    assert run.dump_all([1], run.DumpOptions()) == (["what there is"], [])
+    assert len(started) == 2
+
+
+def test_peer_is_unknown_if_no_thread_can_look_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket of another network namespace; the dump goes on without its peer."""
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    monkeypatch.setattr(ProcFs, "link", lambda *_: "net:[1]")
+    proc = ProcFs(os.getpid())
+    assert descriptors._unix_peer_inode(proc, 1) is None
+    proc.close()

@@ -60,7 +60,7 @@ WORKING = 30  # samples of the thread that works; the other one sleeps
 
 def works(profile: Profile) -> bool:
     """Whether the thread that works has enough samples."""
-    return sum(count for key, count in profile.counts.items() if key.tid != key.pid) >= WORKING
+    return sum(count for key, count in profile.counts.items() if key.tid != key.process_key) >= WORKING
 
 
 @pytest.mark.parametrize("flags", [(), ("-static",)], ids=["dynamic", "static"])

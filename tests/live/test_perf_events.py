@@ -11,13 +11,14 @@ import time
 import pytest
 
 import sfsample
+from sfsample.errors import NotPermitted
 from sfsample.process import perf_events
 from sfsample.process.perf_events import PerfEvents
 from sfsample.process.perf_records import Named
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
+from sfsample.recording.due_threads import Thread
 from sfsample.recording.profile import Profile
-from sfsample.recording.thread_table import Thread
 from tests.live.cli_runner import NOBODY, ended, is_root, sampled
 from tests.live.cli_runner import begun as sfsample_begun
 from tests.live.cli_runner import sfsample as sfsample_command
@@ -195,6 +196,25 @@ def test_interrupted_close_can_be_repeated(monkeypatch, after):
                 events.close()
             events.close()
         assert not [name for name in files_of(os.getpid()) if "perf_event" in name]
+
+
+def test_a_setuid_program_among_the_threads_keeps_timers_for_the_others(monkeypatch):
+    """The kernel refuses its timers with EACCES, as another user's."""
+    real, pid = perf_events._open, os.getpid()
+
+    def opened(syscall, attributes, tid, cpu, flags=0):
+        if tid == refused:
+            raise PermissionError(errno.EACCES, "refused")
+        return real(syscall, attributes, tid, cpu, flags)
+
+    monkeypatch.setattr(perf_events, "_open", opened)
+    with running(fixture("v3"), "leaf") as target:
+        refused = target.pid
+        assert perf_events.can_set_timers([refused, pid], ARCH)
+        assert not perf_events.can_set_timers([refused], ARCH)
+        PerfEvents([pid, refused], [pid, refused], ARCH, 10**9, 4096).close()
+        with pytest.raises(NotPermitted):
+            PerfEvents([refused], [refused], ARCH, 10**9, 4096)
 
 
 def test_ended_threads_leave_the_history():

@@ -90,7 +90,7 @@ def test_samples_of_a_descendant_that_was_never_open_are_counted_as_lost(monkeyp
             target.pid, None, options, profile=profile, should_stop=lambda: stats.problems[_NOT_OPENED] > 20
         )
     assert stats.captures[Capture.FAILED] >= stats.problems[_NOT_OPENED] > 20
-    assert {key.pid for key in profile.counts} <= {target.pid}
+    assert {key.process_key for key in profile.counts} <= {target.pid}
 
 
 def test_ended_descendants_leave_no_open_files():
@@ -101,7 +101,7 @@ def test_ended_descendants_leave_no_open_files():
         profile = record_by_perf(
             target.pid, subprocesses=True, until=lambda profile: profile.stats.subprocesses.watched > 5
         )
-        assert len({key.pid for key in profile.counts}) > 2
+        assert len({key.process_key for key in profile.counts}) > 2
         del profile
         gc.collect()
         assert open_files() == files
@@ -123,4 +123,4 @@ def test_programs_that_run_briefly_are_unwound():
         profile = record_by_perf(target.pid, samples=300, rate=200, subprocesses=True)
     stats = profile.stats
     assert stats.captures[Capture.FAILED] < 0.2 * stats.samples, stats.problems
-    assert len({key.pid for key in profile.counts}) > 3
+    assert len({key.process_key for key in profile.counts}) > 3

@@ -54,7 +54,9 @@ class Director:
         lines = self.target.reader.available()
         self.answers += lines
         self.pids |= {int(line.split()[1]) for line in lines if line.startswith("child ")}
-        if len(self.answers) < self._orders_sent or not self.pids <= {key.pid for key in self.profile.counts}:
+        if len(self.answers) < self._orders_sent or not self.pids <= {
+            key.process_key for key in self.profile.counts
+        }:
             return False
         if not self.orders:
             return True
@@ -83,11 +85,11 @@ def test_present_and_later_children_and_grandchildren_are_sampled():
         assert stats.subprocesses.refused == 0
         for pid in director.pids - {target.pid}:
             assert_untraced(pid)
-            own = {key: count for key, count in profile.counts.items() if key.pid == pid}
+            own = {key: count for key, count in profile.counts.items() if key.process_key == pid}
             # an execve(2) between the reads of the maps and of the stack; sh calls it twice
             assert sum(n for key, n in own.items() if key.stop_reason is not StopReason.OUTERMOST) <= 2
             # no sample stands for the time before the start of the process
-            wall = sum(ns for key, ns in profile.wall_ns.items() if key.pid == pid)
+            wall = sum(ns for key, ns in profile.wall_ns.items() if key.process_key == pid)
             assert wall <= stats.duration_s * 1e9
         roots = {line.partition(";")[0] for line in sfsample.folded(profile).splitlines()}
         assert {"target", "sh"} < roots
@@ -114,7 +116,7 @@ def test_without_the_flag_children_are_not_sampled():
     with parent() as target:
         send_order(target, "child")
         profile = record_samples(target.pid, 40, rate=200, mode="wall")
-        assert {key.pid for key in profile.counts} == {target.pid}
+        assert {key.process_key for key in profile.counts} == {target.pid}
         assert profile.stats.as_json()["subprocesses"] == {"watched": 0, "short_lived": 0, "refused": 0}
 
 
@@ -139,7 +141,7 @@ def test_ended_children_leave_no_open_files():
 
         record(target, profile, enough)
         assert set(ended) == {"ended 0"}  # each child succeeded
-        assert profile.roots.keys() == profile.processes.keys() == {key.pid for key in profile.counts}
+        assert profile.roots.keys() == profile.processes.keys() == {key.process_key for key in profile.counts}
         del profile
         gc.collect()
         assert open_files() == files
@@ -182,7 +184,7 @@ def test_child_of_another_tracer_is_reported_as_a_problem():
             profile = sfsample.Profile(200)
             stats = profile.stats
             record(target, profile, lambda: bool(stats.captures["failed"]) and stats.ticks > 50)
-        assert {key.pid for key in profile.counts} == {target.pid}
+        assert {key.process_key for key in profile.counts} == {target.pid}
         assert stats.captures["failed"]
         assert any(f"process {tracer.pid} traces it" in text for text in stats.problems)
         wait_until(lambda: not_traced(child), "released")

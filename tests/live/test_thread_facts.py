@@ -11,7 +11,7 @@ import pytest
 
 from sfsample.process.facts.thread_facts import FactReader, exec_start_s
 from sfsample.process.procfs import ProcFs
-from sfsample.process.scheduler import balance_of
+from sfsample.process.run_state import balance_of
 from tests.live.hanging import hung
 from tests.live.targets import fixture, running, states, wait_until
 

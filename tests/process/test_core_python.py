@@ -4,6 +4,7 @@ from struct import pack_into
 
 import pytest
 
+from sfsample.core.budget import COPIED_NS
 from sfsample.core.stack import Frame
 from sfsample.formats.elf.image import ElfImage
 from sfsample.process import core_python
@@ -16,7 +17,7 @@ from tests.builders.core_builder import Load, core, prstatus
 LAYOUT = layout_of(0x030C01F0)
 BASE, TID, SIZE = 0x10000, 7, 0x20000
 OWNER, CFRAME, STATE, FRAME = BASE + 0x100, BASE + 0x200, BASE + 0x300, BASE + 0x1000
-LIMIT = 500_000  # bytes
+LIMIT = 500 * COPIED_NS
 FRAMES = [Frame(1, BASE, BASE + 0x80, "context", True)]
 
 
@@ -39,15 +40,15 @@ def hostile() -> CoreProcess:
 
 
 def test_frames_without_end_are_read_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    process, bytes_read = hostile(), 0
+    process, reads = hostile(), 0
     read = process.memory.read
 
     def counted(address: int, size: int) -> bytes | None:
-        nonlocal bytes_read
-        bytes_read += size
+        nonlocal reads
+        reads += 1
         return read(address, size)
 
-    monkeypatch.setattr(core_python, "LEAST_SIZE", LIMIT)
+    monkeypatch.setattr(core_python, "DUMP_NS", LIMIT)
     monkeypatch.setattr(core_python, "find_interpreter", lambda *_: Interpreter(None, BASE, LAYOUT))  # type: ignore[arg-type]
     monkeypatch.setattr(process.memory, "read", counted)
     python = CorePython(process)
@@ -55,6 +56,6 @@ def test_frames_without_end_are_read_to_a_limit(monkeypatch: pytest.MonkeyPatch)
     stack = python.stack(TID, FRAMES)
     assert stack is not None
     assert not stack.is_whole
-    assert bytes_read < LIMIT
-    assert any("more of them than a file of its size can hold" in problem for problem in python.problems)
+    assert reads <= 500
+    assert any("leads to more of them than sfsample reads" in problem for problem in python.problems)
     assert python.stack(TID + 1, FRAMES) is None

@@ -48,6 +48,36 @@ def added(files: dict[str, bytes | None], maps: str = "") -> dict[str, str]:
 # -- facts of the kernel
 
 
+UID = os.getuid()
+
+
+@pytest.mark.parametrize(("cgroup", "owner"), [
+    ("0::/system.slice/nginx.service", "nginx.service"),
+    ("0::/system.slice/system-getty.slice/getty@1.service", "getty@1.service"),
+    ("0::/system.slice/web.service/nginx.service", "web.service"),  # a group that web.service has made
+    ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/nginx.service", "user-1000"),
+    ("0::/user.slice/user-1000.slice/session-3.scope", f"user-{UID}"),
+    (f"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope", "user-1000"),
+    (f"0::/system.slice/docker-{ID}.scope", "container"),
+    (f"0::/system.slice/docker-{ID}.scope/system.slice/nginx.service", "container"),
+    (f"0::/docker/{ID}", "container"),
+    (f"0::{PODS}/cri-containerd-{ID}.scope", "container"),
+    (f"0::/system.slice/shop.service/libpod-payload-{ID}", "shop.service"),
+    ("4:memory:/system.slice/fake.service\n1:name=systemd:/\n0::/", f"user-{UID}"),  # a user may own it
+    ("4:memory:/x\n1:name=systemd:/system.slice/cron.service\n0::/", "cron.service"),
+    ("0::/", f"user-{UID}"),
+    ("", f"user-{UID}"),
+])  # fmt: skip
+def test_owner_is_what_only_root_can_choose(cgroup, owner):
+    assert identity({"cgroup": f"{cgroup}\n".encode()}).owner == owner
+
+
+def test_owner_is_the_user_who_started_a_setuid_program():
+    status = b"Name:\tx\nUid:\t1000\t0\t0\t0\n"
+    assert identity({"cgroup": b"0::/\n", "status": status}).owner == "user-1000"
+    assert identity({"cgroup": b"0::/\n", "status": b""}).owner is None
+
+
 def test_own_process_is_identified():
     known = identity({})
     comm = Path("/proc/self/comm").read_text().rstrip("\n")

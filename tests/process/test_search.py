@@ -43,8 +43,9 @@ def test_kernel_threads_zombies_and_sfsample_are_no_targets(tmp_path: Path) -> N
     process(tmp_path, 4, command=b"/usr/bin/python3\0-m\0sfsample\0watch\0")
     process(tmp_path, 5, command=b"/usr/bin/python3\0/usr/bin/sfsample\0", name="sfsample")
     process(tmp_path, 6, command=b"nginx: master process\0")
+    process(tmp_path, 8, command=b"/usr/bin/python3\0-I\0/opt/lib/sfsample/__main__.py\0watch\0")
     process(tmp_path, os.getpid())
-    assert programs([3, 4, 5, 6, 7, os.getpid()], str(tmp_path)) == [6]
+    assert programs([3, 4, 5, 6, 7, 8, os.getpid()], str(tmp_path)) == [6]
 
 
 def test_name_that_the_kernel_cut_is_completed_by_the_command_line(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ import pytest
 
 from sfsample.core.arch import AMD64
 from sfsample.process import stop_request as module
+from sfsample.process.exec_guard import TOO_YOUNG
 from sfsample.process.not_captured import Reason
 from sfsample.process.ptrace import PTRACE_EVENT_STOP, PtraceError
+from sfsample.process.run_state import BeforeStop
 from sfsample.process.stop_request import StopRequest, StopState, Tracer
 
 PID, TID = 100, 101
@@ -115,6 +117,23 @@ def test_signal_that_stopped_the_thread_is_delivered_once(tracer, kernel):
         tracer.release()
     assert [call for call in kernel.calls if call[0] == "detach"] == [
         ("detach", TID, signal.SIGUSR1), ("detach", TID, 0)]  # fmt: skip
+
+
+def test_a_running_thread_of_a_young_process_is_not_traced(tracer, kernel):
+    request = StopRequest(TID)
+    tracer._guard = SimpleNamespace(forbids=lambda: True)
+    refusal = tracer.stop(request)
+    assert (refusal.reason, refusal.detail) == (Reason.NOT_STOPPABLE, TOO_YOUNG)
+    tracer.release()
+    assert (request.state, tracer.pending, kernel.calls) == (StopState.IDLE, [], [])
+
+
+def test_a_thread_that_sleeps_is_not_within_execve(tracer, kernel):
+    request = StopRequest(TID)
+    request.before = BeforeStop(asleep=True)
+    tracer._guard = SimpleNamespace(forbids=lambda: True)
+    kernel.statuses[TID] = EVENT_STOP
+    assert tracer.stop(request) is None
 
 
 @pytest.mark.parametrize(

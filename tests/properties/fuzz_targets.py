@@ -8,6 +8,7 @@ atheris. `seeds` gives real sections to start from, in the layout of the target.
 import lzma
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from gzip import decompress
 from itertools import islice
 from pathlib import Path
 from struct import error as struct_error
@@ -15,7 +16,7 @@ from struct import pack, unpack_from
 from zlib import compress
 
 from sfsample.core.memory import BytesMemory
-from sfsample.errors import FormatError, SfsampleError
+from sfsample.errors import BadInput, FormatError, SfsampleError
 from sfsample.formats.dwarf.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.dwarf.expression import evaluate
 from sfsample.formats.elf.image import ElfImage, build_id_of
@@ -24,6 +25,18 @@ from sfsample.formats.sframe import HEADER_SIZE, SFrameTable, read_tables
 from sfsample.inspect.coverage import measure_coverage
 from sfsample.modules.module import Module
 from sfsample.process.core_process import CoreProcess
+from sfsample.process.proc_text import (
+    cgroup_paths,
+    container_ids,
+    control_group_paths,
+    parse_cpu_idle,
+    parse_last_run,
+    parse_schedstat,
+    parse_stat,
+    parse_status,
+    parse_syscall,
+)
+from sfsample.report.formats import folded, parse, pprof, profile_json
 from sfsample.saved_stacks.format import from_json, save, to_json
 from sfsample.saved_stacks.replay import replay
 from sfsample.unwind.row import apply_row
@@ -32,6 +45,7 @@ from sfsample.unwind.unwinder import Unwinder
 from tests.builders.debug_frame_builder import section as debug_frame_section
 from tests.builders.elf_builder import Bytes, Load
 from tests.builders.elf_builder import elf as elf_file
+from tests.builders.reports import full
 from tests.builders.symbol_tables import SymbolTable
 from tests.builders.walks import CODE, LEAF, RowsByPc, module_map, snapshot, words
 from tests.properties.fuzz_names import NAMES
@@ -254,7 +268,29 @@ def core(data: bytes) -> None:
     assert all(isinstance(text, str) for text in target.problems)
 
 
-_ALL = (sframe, eh_frame, debug_frame, dwarf_expr, elf, symtab, core, saved_stack, *NAMES)
+# -- words of others: a profile; a text of /proc
+
+
+def profile(data: bytes) -> None:
+    """Read a profile in any format, and write what was read."""
+    try:
+        report = parse(data)
+    except BadInput:
+        return
+    assert parse(profile_json.write(report, threads=False)) == report
+    pprof.write(report, threads=False)
+
+
+def proc_text(data: bytes) -> None:
+    """Parse it as each file of /proc."""
+    text = data.decode("utf-8", "replace")
+    for parser in (parse_stat, parse_syscall, parse_schedstat, parse_last_run):
+        parser(data)
+    for reader in (parse_status, control_group_paths, container_ids, cgroup_paths, parse_cpu_idle):
+        reader(text)
+
+
+_ALL = (profile, proc_text, sframe, eh_frame, debug_frame, dwarf_expr, elf, symtab, core, saved_stack, *NAMES)
 TARGETS: dict[str, Target] = {target.__name__: target for target in _ALL}
 
 
@@ -280,6 +316,16 @@ def seeds(target: str) -> Iterator[bytes]:
         return
     if target == "saved_stack":
         yield from _saved_stack_seeds()
+        return
+    if target == "profile":
+        report = full()
+        yield from (module.write(report, threads=False) for module in (profile_json, folded, pprof))
+        yield from (b"a;b 1\n", decompress(pprof.write(report, threads=False)))
+        return
+    if target == "proc_text":
+        yield b"7 (a) S 1 " + b" ".join(b"%d" % at for at in range(5, 53))
+        yield from (b"232 0x5 0x6 0x7", b"1 2 3", b"se.exec_start : 1.5\nnr_switches : 7\n",
+                    b"0::/docker/" + b"a" * 64 + b"\n", b"cpu0 1 2 3 4 5 6 7\n")  # fmt: skip
         return
     if target in NAME_SEEDS:
         yield from NAME_SEEDS[target](files)

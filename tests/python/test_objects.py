@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sfsample.core.budget import DUMP_NS, READ_NS, Budget
 from sfsample.core.memory import BytesMemory
 from sfsample.modules.location import PythonPlace
 from sfsample.python.chain import PythonFrame
@@ -55,12 +56,12 @@ def test_hostile_memory_is_read_within_bounds(layout, seed, share):
     order = chance.sample(FUNCTIONS, len(FUNCTIONS))
     places = [PythonPlace(function, file, 1, 1) for file, function in order]
     stack = PythonStack(((0, tuple(places)),), True, tuple(frames))
-    reader = ThreadReader(Interpreter(None, BASE, layout), read, BASE + 8)  # type: ignore[arg-type]
+    reader = ThreadReader(Interpreter(None, BASE, layout), read, BASE + 8, lambda: False)  # type: ignore[arg-type]
     facts = reader.facts(stack, 1, BASE + 8 * chance.randrange(SIZE // 8))
     shown = reader.locals(stack)
-    assert len(facts.tasks) <= 5000
+    assert len(facts.tasks) <= 12_000
     assert all(len(text) < 500 for frame in shown for _, text in frame)
-    assert reads < 1_000_000
+    assert reads <= (DUMP_NS + DUMP_NS // 2) // READ_NS
 
 
 class World:
@@ -70,8 +71,9 @@ class World:
         self._data = bytearray(0x10000)
         self._end = 0x100
         self.objects = Objects(
-            layout_of(0x030C01F0), lambda at, size: BytesMemory(0, bytes(self._data)).read(at, size)
-        )
+            layout_of(0x030C01F0), lambda at, size: BytesMemory(0, bytes(self._data)).read(at, size),
+            Budget(DUMP_NS),
+        )  # fmt: skip
 
     def put(self, data: bytes) -> int:
         at, self._end = self._end, self._end + (len(data) + 15) // 16 * 16
@@ -112,3 +114,23 @@ def test_texts_of_a_type_that_only_looks_simple_are_not_read():
     world = World()
     assert world.objects.repr(world.object(b"Secret", 1 << 3, 5)) == "<Secret>"
     assert world.objects.integer(world.object(b"Secret", 1 << 3, 5)) is None
+
+
+def test_nothing_more_is_read_once_sfsample_is_asked_to_end():
+    reads = 0
+
+    def read(_address: int, size: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        return bytes(size)
+
+    frames = tuple(PythonFrame(BASE + 8 * at, BASE, BASE) for at in range(len(FUNCTIONS)))
+    places = tuple(PythonPlace(function, file, 1, 1) for file, function in FUNCTIONS)
+    stack = PythonStack(((0, places),), True, frames)
+    interpreter = Interpreter(None, BASE, LAYOUTS[1])  # type: ignore[arg-type]
+    reader = ThreadReader(interpreter, read, BASE + 8, lambda: reads >= 5)
+    facts = reader.facts(stack, 1, BASE)
+    reader.locals(stack)
+    assert reads == 5
+    assert facts.tasks == ()
+    assert {text.rpartition(": ")[2] for text in reader.problems} == {"sfsample was asked to end"}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sfsample.core.budget import CAPTURE_NS, COPIED_NS, READ_NS, Budget
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.core.stack import Frame
 from sfsample.process.beside import Beside, Room
@@ -45,7 +46,8 @@ def test_hostile_memory_gives_frames_or_none(layout, seed, share):
     memory = BytesMemory(BASE, bytes(AREA))
     tid = words[(layout.native_thread_id + 0x100) // 8] or 1
     runtime = PythonRuntime(Interpreter(None, BASE, layout), memory.read,  # type: ignore[arg-type]
-                            lambda pieces: [memory.read(*piece) for piece in pieces])  # fmt: skip
+                            lambda pieces: [memory.read(*piece) for piece in pieces],
+                            Budget(CAPTURE_NS))  # fmt: skip
     for thread in (tid, 1, 7, tid):
         plan = runtime.plan(thread)
         copied: Memory = memory
@@ -91,7 +93,8 @@ def two_threads(layout: Layout) -> PythonRuntime:
         return ctypes.string_at(address, size) if is_there else None
 
     return PythonRuntime(Interpreter(None, BASE, layout), read,  # type: ignore[arg-type]
-                         lambda pieces: [read(*piece) for piece in pieces])  # fmt: skip
+                         lambda pieces: [read(*piece) for piece in pieces],
+                         Budget(CAPTURE_NS))  # fmt: skip
 
 
 def begin(layout: Layout) -> None:
@@ -138,3 +141,93 @@ def test_thread_that_begins_late_is_found(layout):
     found = runtime.stack(CHILD, copy(runtime.plan(CHILD)), FRAMES)
     assert len(found.activations) == 1
     assert runtime.plan(NATIVE) is None
+
+
+class Target:
+    """Memory of words that are put there one by one; counts what is read."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.words: dict[int, int] = {}
+        self.layout, self.reads, self.bytes = layout, 0, 0
+        self.budget = Budget(CAPTURE_NS)
+        self.runtime = PythonRuntime(
+            Interpreter(None, BASE, layout),  # type: ignore[arg-type]
+            self.read, lambda pieces: [self.read(*piece) for piece in pieces], self.budget,
+        )  # fmt: skip
+
+    def read(self, address: int, size: int) -> bytes | None:
+        if not self.budget.permits(size):
+            return None
+        self.reads, self.bytes = self.reads + 1, self.bytes + size
+        return self.words_of(address, size)
+
+    def words_of(self, address: int, size: int) -> bytes:
+        words = (self.words.get(at, 0) for at in range(address, address + size, 8))
+        return b"".join(word.to_bytes(8, "little") for word in words)[:size]
+
+    def interpreters(self, count: int, threads: int) -> None:
+        """List interpreters with the states of as many threads each, whose ids are 1 and so on."""
+        layout, at, link = self.layout, 1 << 20, BASE + self.layout.interpreters
+        for _ in range(count):
+            owner, at = at, at + (1 << 14)
+            self.words[link], link = owner, owner + layout.interpreter_next
+            state_link = owner + layout.threads
+            for tid in range(1, threads + 1):
+                self.words[state_link], state_link = at, at + layout.thread_next
+                self.words[at + layout.thread_interpreter] = owner
+                self.words[at + layout.native_thread_id] = tid
+                at += 512
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:2], ids=["3.11", "3.12"])
+def test_lists_without_end_are_read_to_the_budget_of_a_look(layout):
+    target = Target(layout)
+    target.interpreters(30, 1000)
+    assert target.runtime.plan(1) is None or target.budget.why
+    assert target.budget.why == "there are too many"
+    assert target.reads <= CAPTURE_NS // READ_NS
+    assert target.bytes <= CAPTURE_NS // READ_NS * layout.thread_bytes
+    spent = target.reads
+    assert target.runtime.plan(2) is None or target.budget.why
+    assert target.reads == spent, "nothing more is read in this look"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:2], ids=["3.11", "3.12"])
+def test_program_with_many_threads_does_not_meet_the_budget(layout):
+    target = Target(layout)
+    target.interpreters(3, 2000)
+    for tid in (1, 2000, 5000):
+        target.budget.begin()
+        assert (target.runtime.plan(tid) is None) == (tid == 5000)
+        assert not target.budget.why
+
+
+def test_many_frames_in_copies_are_read_to_the_budget_of_a_look():
+    """Words of a copy lead to a frame at each word, in each of eight states of a thread."""
+    layout = layout_of(0x030C01F0)
+    target = Target(layout)
+    target.interpreters(8, 1)
+    assert target.runtime.plan(1) is not None
+    frames, size, reads = 1 << 30, 1 << 20, 0
+    links = struct.pack(f"<{size // 8}Q", *range(frames, frames + size, 8))
+    memory = BytesMemory(frames, links)  # `previous` of each leads to the next word
+
+    class Copies:
+        byteorder = "little"
+
+        def read(self, address: int, size: int) -> bytes | None:
+            nonlocal reads
+            reads += 1
+            return memory.read(address, size) if address >= frames else target.words_of(address, size)
+
+        def word(self, address: int) -> int | None:
+            data = self.read(address, 8)
+            return None if data is None else int.from_bytes(data, "little")
+
+    for at in [*target.words]:
+        if at % 512 == layout.thread_interpreter and at > 1 << 20:
+            target.words[at - layout.thread_interpreter + layout.thread_frame] = frames
+    target.budget.begin()
+    target.runtime.stack(1, Copies(), FRAMES)
+    assert target.budget.why == "there are too many"
+    assert reads <= CAPTURE_NS // COPIED_NS

@@ -143,7 +143,7 @@ def test_places_are_vaddrs_in_modules(process):
     [(key, count)] = profile.counts.items()
 
     assert count == 8
-    assert (key.pid, key.tid, key.stop_reason) == (PID, PID, StopReason.OUTERMOST)
+    assert (key.process_key, key.tid, key.stop_reason) == (PID, PID, StopReason.OUTERMOST)
     [place] = key.locations
     assert (place.module.path, place.address, place.lookup) == ("/bin/x", 0x1000, 0x1000)
 

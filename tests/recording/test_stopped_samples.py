@@ -9,7 +9,7 @@ from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.not_captured import NotCaptured, Reason
-from sfsample.process.scheduler import RunState
+from sfsample.process.run_state import RunState
 from sfsample.recording import process_sampler, ptrace_sampler
 from sfsample.unwind.unwinder import Unwinder
 from tests.recording.fake_process import (

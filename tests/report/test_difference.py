@@ -18,6 +18,7 @@ from sfsample.report.difference import (
 from sfsample.report.formats.difference import difference_html, difference_json, difference_text, warnings
 from sfsample.report.merge import merge
 from sfsample.report.report import Report, ReportBuilder, ReportThread
+from sfsample.report.stats import ReportStats
 from tests.builders.reports import compare, frame, from_lines, full
 
 
@@ -41,23 +42,27 @@ def test_twice_the_samples_in_twice_the_time_is_no_change():
 
 
 def test_missed_ticks_are_not_counted_as_time():
-    missed = timed(10, "p;a 250")._replace(stats={"late_ticks": 500})
+    missed = timed(10, "p;a 250")._replace(stats=ReportStats({"late_ticks": 500}))
     assert compare(missed, timed(10, "p;a 500")).by_self[0].verdict == NOISE
 
 
 def test_skipped_ticks_are_not_counted_as_time():
     """They are skipped to stay below --max-overhead."""
-    skipped = timed(10, "p;a 250")._replace(stats={"late_ticks": 100, "spared_ticks": 400})
+    skipped = timed(10, "p;a 250")._replace(stats=ReportStats({"late_ticks": 100, "spared_ticks": 400}))
     assert compare(skipped, timed(10, "p;a 500")).by_self[0].verdict == NOISE
 
 
 def test_ticks_are_those_that_were_taken_however_long_it_took():
     """A recording that ends while it skips ticks has skipped some that were to come after its end."""
-    ended = timed(1, "p;a 4")._replace(stats={"ticks": 200, "late_ticks": 0, "spared_ticks": 196})
-    brief = timed(0.96, "p;a 4")._replace(stats={"ticks": 100, "late_ticks": 1, "spared_ticks": 95})
+    ended = timed(1, "p;a 4")._replace(
+        stats=ReportStats({"ticks": 200, "late_ticks": 0, "spared_ticks": 196})
+    )
+    brief = timed(0.96, "p;a 4")._replace(
+        stats=ReportStats({"ticks": 100, "late_ticks": 1, "spared_ticks": 95})
+    )
     for report in (ended, brief, merge([ended, brief])):
         assert compare(report, timed(10, "p;a 1000")).by_self[0].share_before == 1.0
-    part = merge([timed(10, "p;a 1000"), timed(10, "p;a 1000")._replace(stats={"ticks": 1000})])
+    part = merge([timed(10, "p;a 1000"), timed(10, "p;a 1000")._replace(stats=ReportStats({"ticks": 1000}))])
     assert count(part).ticks == 2000
 
 
@@ -163,7 +168,9 @@ def test_an_idle_process_that_was_recorded_for_long_has_enough_samples():
 
 
 def test_inputs_of_different_modes_or_processes_are_a_warning():
-    cpu, wall = (timed(60, "p;a 4000")._replace(stats={"mode": mode}) for mode in ("cpu", "wall"))
+    cpu, wall = (
+        timed(60, "p;a 4000")._replace(stats=ReportStats({"mode": mode})) for mode in ("cpu", "wall")
+    )
     assert warnings(compare(cpu, wall)) == [
         "before has --mode cpu and after --mode wall: only wall has the threads that sleep"
     ]

@@ -15,6 +15,7 @@ from sfsample.report.formats import FORMATS, parse, read_report
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
 from sfsample.report.naming import with_python_marks
 from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.stats import ReportStats
 from tests.builders.reports import APP, from_lines, full
 
 
@@ -239,7 +240,10 @@ def test_merge_keeps_the_labels_and_the_target_that_all_reports_have():
     ({"cpu_charged_ns": 3, "cpu_sampled_ns": -9}, 0.0), (None, None),
 ])  # fmt: skip
 def test_coverage_is_the_share_of_the_cpu_time_that_has_samples(stats, coverage):
-    assert json.loads(FORMATS["json"].write(full()._replace(stats=stats)))["coverage"] == coverage
+    assert (
+        json.loads(FORMATS["json"].write(full()._replace(stats=ReportStats(stats or {}))))["coverage"]
+        == coverage
+    )
 
 
 @pytest.mark.parametrize("change", [
@@ -259,19 +263,19 @@ def test_texts_of_labels_and_target_are_cleaned():
 
 
 def test_caption_says_how_much_of_the_cpu_time_was_sampled():
-    report = full()._replace(stats={"cpu_charged_ns": 284, "cpu_sampled_ns": 71})
+    report = full()._replace(stats=ReportStats({"cpu_charged_ns": 284, "cpu_sampled_ns": 71}))
     assert extent(report).startswith("11 samples, 71 ns of 284 ns of CPU time, ")
     assert losses(report)[0] == "samples stand for 25 % of the CPU time"
     merged = merge([report, report])
     assert extent(merged).startswith("22 samples, 142 ns of 568 ns of CPU time")
-    whole = report._replace(stats={"cpu_charged_ns": 71, "cpu_sampled_ns": 71})
+    whole = report._replace(stats=ReportStats({"cpu_charged_ns": 71, "cpu_sampled_ns": 71}))
     assert extent(whole).startswith("11 samples, 71 ns of CPU time, ")
     assert "CPU time" not in str(losses(whole))
 
 
 @pytest.mark.parametrize("value", [None, "x", [], -1, 1.5, 0])
 def test_caption_survives_statistics_of_another_program(value):
-    report = full()._replace(stats={"cpu_charged_ns": value, "cpu_sampled_ns": value})
+    report = full()._replace(stats=ReportStats({"cpu_charged_ns": value, "cpu_sampled_ns": value}))
     assert extent(report).startswith("11 samples, 71 ns of CPU time, ")
     assert "CPU time" not in str(losses(report))
 
@@ -281,7 +285,7 @@ def test_merge_adds_losses():
     assert losses(merged) == [
         "2 of 23 samples have a truncated stack", "2 of 24 ticks missed", "4 captures failed"
     ]  # fmt: skip
-    odd = full()._replace(stats={"ticks": "x", "captures": 5, "problems": 3})
+    odd = full()._replace(stats=ReportStats({"ticks": "x", "captures": 5, "problems": 3}))
     assert losses(merge([odd, odd])) == ["2 of 22 samples have a truncated stack"]
 
 

@@ -8,52 +8,84 @@ from sfsample.process.labels import Identity
 from sfsample.recording.profile import Profile
 from sfsample.report.report import OUTERMOST, WEIGHTS, ReportBuilder, ReportFrame, ReportThread
 from sfsample.report.services import by_service
+from sfsample.report.stats import ReportStats
 
 MAIN = ReportFrame("main")
 
 
-def split(*processes, charged=()):
+def split(*processes, charged=(), labels=()):
     """Split the report of processes with one sample each, of ids 1, 2 ...: (name, identity)."""
     profile, builder = Profile(19.0), ReportBuilder(WEIGHTS)
+    profile.labels = dict(labels)
     for pid, (name, identity) in enumerate(processes, 1):
         profile.identify(pid, identity)
         builder.add(ReportThread(name, name, pid, pid), [MAIN], OUTERMOST, (1, 50, 10 * pid))
     profile.charged_ns = Counter(dict(enumerate(charged, 1)))
     stats = {"ticks": 1140, "samples": len(processes), "captures": {"stopped": 2}, "mode": "wall"}
-    return by_service(builder.finish()._replace(stats=stats), profile)
+    return by_service(builder.finish()._replace(stats=ReportStats(stats)), profile)
 
 
 @pytest.mark.parametrize(
     ("identity", "service"),
     [
-        (Identity({"service.name": "shop\x1b"}, unit="web.service"), "shop?"),
-        (Identity({}, unit="nginx.service"), "nginx.service"),
-        (Identity({}, unit="user@1000.service"), "python3"),  # whatever the user runs
-        (Identity({}, unit="session-2.scope"), "python3"),
-        (Identity({}, unit="docker.service", container="ab" * 32), "python3"),
-        (Identity({}), "python3"),
+        (
+            Identity({"service.name": "shop\x1b"}, unit="web.service", owner="web.service"),
+            "web.service/shop?",
+        ),
+        (Identity({}, unit="nginx.service", owner="nginx.service"), "nginx.service"),
+        (
+            Identity({}, unit="user@1000.service", owner="user-1000"),
+            "user-1000/python3",
+        ),  # what the user runs
+        (Identity({}, unit="nginx.service", owner="user-1000"), "user-1000/nginx.service"),  # the user's own
+        (Identity({}, unit="session-2.scope", owner="user-1000"), "user-1000/python3"),
+        (Identity({}, unit="docker.service", container="ab" * 32, owner="container"), "container/python3"),
+        (Identity({"service.name": "user-0/cron"}, owner="user-1000"), "user-1000/user-0_cron"),
+        (Identity({"service.name": "nginx.service"}, owner="user-1000"), "user-1000/nginx.service"),
+        (Identity({}), "unknown/python3"),
     ],
 )
-def test_a_service_is_what_it_says_or_a_unit_or_a_program(identity, service):
+def test_a_service_is_a_name_within_its_owner(identity, service):
+    """The name is what the process says, its unit, or its program."""
     assert [name for name, _ in split(("python3", identity))] == [service]
 
 
+def test_one_claim_of_two_owners_is_two_services():
+    claims = [Identity({"service.name": "redis"}, owner=owner) for owner in ("redis.service", "user-1000")]
+    parts = split(*(("redis-server", claim) for claim in claims))
+    names = ["redis.service/redis", "user-1000/redis"]
+    assert [name for name, _ in parts] == names
+    assert [report.total() for _, report in parts] == [1, 1]
+    assert [report.labels for _, report in parts] == [{"service.name": name} for name in names]
+
+
+def test_label_of_the_user_names_the_service_whatever_a_process_claims():
+    claims = [Identity({"service.name": "redis"}, owner=owner) for owner in ("redis.service", "user-1000")]
+    [(name, report)] = split(*(("r", claim) for claim in claims), labels={"service.name": "team/cache"})
+    assert (name, report.labels, report.total()) == ("team/cache", {"service.name": "team/cache"}, 2)
+
+
 def test_processes_of_one_service_are_together_and_others_are_not():
-    worker = Identity({"service.name": "web", "comm": "gunicorn"}, build_id="beef")
-    helper = Identity({"service.name": "web", "comm": "node"})
-    parts = split(("gunicorn", worker), ("redis", Identity({})), ("node", helper), charged=(11, 22, 40))
+    worker = Identity({"service.name": "web", "comm": "gunicorn"}, build_id="beef", owner="container")
+    helper = Identity({"service.name": "web", "comm": "node"}, owner="container")
+    parts = split(
+        ("gunicorn", worker),
+        ("redis", Identity({}, owner="container")),
+        ("node", helper),
+        charged=(11, 22, 40),
+    )
     (web, redis) = parts
-    assert (web[0], redis[0]) == ("web", "redis")
-    assert web[1].labels == {"service.name": "web"}  # that all of its processes have
+    assert (web[0], redis[0]) == ("container/web", "container/redis")
+    assert web[1].labels == {"service.name": "container/web"}  # that all of its processes have
     assert (web[1].total(), web[1].total("cpu_ns"), redis[1].total("cpu_ns")) == (2, 40, 20)
-    assert web[1].stats == {
+    assert web[1].stats.document == {
         "ticks": 1140, "mode": "wall", "samples": 2, "stacks": {"outermost": 2}, "cpu_charged_ns": 51,
         "cpu_sampled_ns": 40, "cpu_ms_by_second": [],
     }  # fmt: skip
 
 
 def test_one_program_in_two_containers_is_two_services_of_one_name():
-    inside = [Identity({"container.id": letter}, container=letter) for letter in "ab"]
+    inside = [Identity({"container.id": letter}, container=letter, owner="container") for letter in "ab"]
     parts = split(*(("postgres", identity) for identity in inside))
     assert [(name, report.labels) for name, report in parts] == [
-        ("postgres", {"container.id": "a"}), ("postgres", {"container.id": "b"})]  # fmt: skip
+        ("container/postgres", {"container.id": letter}) for letter in "ab"]  # fmt: skip

@@ -68,7 +68,9 @@ def test_a_kernel_function_needs_no_symbol_table():
     assert Symbolizer().missing_names() == []
 
 
-@pytest.mark.parametrize("failure", [OSError(12, "Cannot allocate memory"), MemoryError()])
+@pytest.mark.parametrize(
+    "failure", [OSError(12, "Cannot allocate memory"), MemoryError(), ValueError("a bug")]
+)
 def test_a_failure_costs_the_name_and_is_said(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise failure

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from sfsample.cli.sinks import Metrics
-from sfsample.core.snapshot import Capture
-from sfsample.core.stack import StopReason
 from sfsample.errors import SfsampleError
 from sfsample.recording.stats import Pauses, Stats
 
@@ -64,6 +62,7 @@ class Door:
         self._due_s = time.monotonic() + self._patience_s  # for the next slice to be closed
         self._last_failure = ""
         self._lock = threading.Lock()  # of `ask`
+        self.answering_s = self.served_s = 0.0  # CPU time of the threads that answer; of all of the server
         self._wanted: Wanted | None = None
         self.has_ended = False  # the loop has
         # by name and the rest of the line; no lock guards them: at worst an answer is not counted
@@ -101,11 +100,8 @@ class Door:
         self.count("slices_total")
         self.count("samples_total", number=stats.samples)
         self.count("missed_ticks_total", number=stats.late_ticks)
-        lost = {"missed tick": stats.late_ticks, "skipped tick": stats.spared_ticks,
-                "failed capture": stats.captures[Capture.FAILED],
-                "truncated stack": stats.samples - stats.stacks[StopReason.OUTERMOST]}  # fmt: skip
-        for reason, number in lost.items():
-            self.count("lost_total", f'{{reason="{reason}"}}', number)
+        for loss in stats.losses:
+            self.count("lost_total", f'{{reason="{loss.reason}"}}', loss.number)
         for end, value in _pauses(stats.pauses).items():
             self.count("stop_seconds", end, value)
         self._last_slice, self._last_failure = {"": time.time()}, ""

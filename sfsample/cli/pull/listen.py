@@ -9,11 +9,12 @@ import threading
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from shlex import quote
 
 from sfsample.cli.pull.door import Door
 from sfsample.cli.pull.server import Server
 from sfsample.cli.secret_file import read_secret
-from sfsample.errors import SfsampleError
+from sfsample.errors import NoThread, SfsampleError
 
 _TOKEN = re.compile(rb"[!-~]{16,}")
 _ACCEPT_POLL_S = 0.1
@@ -35,6 +36,9 @@ def listening(arguments: Namespace, door: Door) -> Iterator[str]:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         threading.Thread(target=server.serve_forever, args=(_ACCEPT_POLL_S,), daemon=True).start()
+    except RuntimeError:
+        server.socket.close()
+        raise NoThread from None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
@@ -42,7 +46,8 @@ def listening(arguments: Namespace, door: Door) -> Iterator[str]:
     finally:
         door.has_ended = True
         server.shutdown()
-        server.server_close()
+        with suppress(RuntimeError):  # from a thread that could not be started
+            server.server_close()
         if isinstance(where, str):
             with suppress(OSError):
                 os.unlink(where)
@@ -77,5 +82,5 @@ def _token(path: str) -> bytes:
     token = read_secret(path).strip()
     if not _TOKEN.fullmatch(token):
         raise SfsampleError(f"no token of at least 16 letters, digits or signs: {path}",
-                            f"make one: (umask 077; openssl rand -hex 32 > {path})")  # fmt: skip
+                            f"make one: (umask 077; openssl rand -hex 32 > {quote(path)})")  # fmt: skip
     return token

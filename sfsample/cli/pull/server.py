@@ -6,6 +6,9 @@ not reach this port through the user's browser: a name in `Host` that was not al
 
 A thread of the server holds the interpreter while it computes, which would lengthen a pause of the target: it
 computes only while no target thread is held (SUSPEND_LOCK), and waits and sends at any time.
+
+Answers are no cost of sampling, so they are not counted to --max-overhead.  They have a share of their own:
+as many connections are accepted as cost a tenth of a CPU, so that a flood leaves the rest to the sampler.
 """
 
 import hmac
@@ -26,11 +29,13 @@ from urllib.parse import parse_qsl
 from sfsample.cli.pull.door import Door, Wanted
 from sfsample.cli.terminal import printable
 from sfsample.core.checkpoint import SUSPEND_LOCK
+from sfsample.recording.overhead import OverheadLimit
 
 _MAX_HEAD = 8192  # bytes of the request line and all headers
 _HEAD_S = 5.0  # for these to arrive
 _SEND_S = 10.0  # for a client to take an answer
 _MAX_CONNECTIONS = 32
+_MAX_SHARE = 0.1  # of a CPU; in a flood, connections wait in the queue of the kernel
 _POLL_S = 0.1  # between two looks whether the client is there
 _MAX_HOLD_S = 1.0  # that an answer waits for target threads to be released
 _MAX_SECONDS, _USUAL_SECONDS, _MAX_RATE_HZ = 120, "30", 1000  # 30 is that of Go's net/http/pprof
@@ -75,7 +80,15 @@ class Server(ThreadingMixIn, TCPServer):
             self.address_family = socket.AF_INET6
         self.door, self.token, self.hosts = door, token, [name.lower() for name in hosts]
         self.free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._limit = OverheadLimit(_MAX_SHARE, time.monotonic(), 0.0)
         super().__init__(where, _Handler)  # type: ignore[arg-type]  # typeshed knows no AF_UNIX here
+
+    def service_actions(self) -> None:
+        """Accept the next connection when answers have taken less than their share of the time."""
+        self.door.served_s = self.door.answering_s + time.thread_time()
+        until_s = self._limit.resume_at(time.monotonic(), self.door.served_s)
+        while (wait_s := until_s - time.monotonic()) > 0 and not self.door.has_ended:
+            time.sleep(min(wait_s, _POLL_S))
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - socketserver's
         """Log what failed; neither the client nor the terminal gets a traceback."""
@@ -98,6 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._serve()
             finally:
                 self.server.free.release()
+        self.server.door.answering_s += time.thread_time()
 
     def _serve(self) -> None:
         try:
@@ -126,6 +140,9 @@ class _Handler(BaseHTTPRequestHandler):
         is_locked = SUSPEND_LOCK.acquire(timeout=_MAX_HOLD_S)
         try:
             return self._answer(head)
+        except Exception as failure:  # noqa: BLE001 - of a sink too: the client gets a line
+            _log.debug("answering a request failed", exc_info=True)
+            raise failure if isinstance(failure, Refusal) else Refusal(500, "the answer failed") from None
         finally:
             if is_locked:
                 SUSPEND_LOCK.release()

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from sfsample.cli.secret_file import read_secret
 from sfsample.cli.values import is_loopback
+from sfsample.core.foreign import total
 from sfsample.errors import SfsampleError
 
 PATHS = {"pyroscope": "/push.v1.PusherService/Push", "parca": "/api/profiles/writeraw",
@@ -33,10 +34,7 @@ class Backend(NamedTuple):
     @property
     def is_private(self) -> bool:
         """Whether what is sent to it cannot be read on the way."""
-        try:
-            return self.is_tls or self.host == "localhost" or is_loopback(self.host)
-        except ValueError:  # another name
-            return False
+        return self.is_tls or self.host == "localhost" or bool(total(is_loopback)(self.host))
 
 
 def parse_backend(text: str) -> Backend:

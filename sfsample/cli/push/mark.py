@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 
-from sfsample.core.filesystem import whole_file
-from sfsample.errors import SfsampleError
+from sfsample.core.filesystem import read_regular, whole_file
+from sfsample.errors import BadInput, SfsampleError
 from sfsample.history.lock import lock
+from sfsample.report.formats.profile_json import read_json
+
+_MAX_BYTES = 16 << 20
 
 
 class Mark:
@@ -39,11 +42,12 @@ class Mark:
 
     def load(self) -> None:
         """Read it; where it is damaged or absent nothing was taken, and all is sent again."""
-        with suppress(OSError, ValueError, TypeError, LookupError), open(self.path, "rb") as file:
-            found = json.load(file)
-            done = {key: int(number) for key, number in dict(found["done"]).items()}
-            self.sent, self.until_s = int(found["sent"]), float(found["until"])
-            self.dropped, self.done = Counter(found["dropped"]), done
+        with suppress(OSError, BadInput):
+            found = read_json(read_regular(self.path, _MAX_BYTES))
+            sent, until_s = found.field("sent").count(), found.field("until").number()
+            dropped, done = ({key: part.field(key).count() for key in part.members()}
+                             for part in map(found.field, ("dropped", "done")))  # fmt: skip
+            self.sent, self.until_s, self.dropped, self.done = sent, until_s, Counter(dropped), done
 
     def save(self) -> None:
         """Write it.  Raises OSError."""

@@ -2,13 +2,12 @@
 
 import signal
 import time
-from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import NamedTuple
 
 from sfsample import __version__
 from sfsample.cli.push.backend import Backend
+from sfsample.core.foreign import http_date, natural
 
 _MAX_ANSWER = 64 << 10  # bytes
 _TOTAL_S = 30.0  # to connect, send, and read the answer
@@ -44,11 +43,9 @@ def post(backend: Backend, body: bytes, headers: dict[str, str]) -> Answer:
 
 def _wait_s(text: str) -> float:
     """Return the seconds that Retry-After asks for: a number, or until a date (RFC 9110, 10.2.3)."""
-    if text.isascii() and text.isdecimal():
-        return min(float(text[:9]), _MAX_WAIT_S)
-    with suppress(ValueError):
-        return min(max(0.0, parsedate_to_datetime(text).timestamp() - time.time()), _MAX_WAIT_S)
-    return 0.0
+    asked_s = natural(text)
+    wait_s = (http_date(text) or 0.0) - time.time() if asked_s is None else asked_s
+    return min(max(0.0, wait_s), _MAX_WAIT_S)
 
 
 def without_secrets(refusal: bytes, headers: dict[str, str]) -> str:

@@ -22,6 +22,7 @@ from sfsample.history.facts import SliceFacts
 from sfsample.history.files import HistoryFile
 from sfsample.history.paths import file_names
 from sfsample.history.store import History
+from sfsample.report.formats import check_numbers
 
 _LATER = (429, 502, 503, 504)
 _MAX_PAUSE_S = 300.0
@@ -60,7 +61,7 @@ class Pusher:
                     self.mark.finish(file.identity, self._service, facts.number)
                     self.mark.save()
                     self._succeeded()
-        except (SfsampleError, OSError) as failure:
+        except Exception as failure:  # noqa: BLE001 - whatever it is, other backends get their slices
             self._failed(failure)
             return False
         self._succeeded()
@@ -76,7 +77,7 @@ class Pusher:
         self._tries += 1
         pause_s = min(_MAX_PAUSE_S, 2.0**self._tries) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         self.due_s = time.monotonic() + max(pause_s, getattr(failure, "wait_s", 0.0))
-        why = getattr(failure, "strerror", None) or failure
+        why = getattr(failure, "strerror", None) or str(failure) or repr(failure)
         self._late.met(f"cannot push to {self.backend.text}: {why}", *getattr(failure, "help", ()))
 
     def unsent(self) -> Iterator[tuple[HistoryFile, SliceFacts]]:
@@ -93,6 +94,7 @@ class Pusher:
         """Send a slice, or give it up.  Raises SfsampleError and OSError where it is to wait."""
         try:
             report = file.report([facts])
+            check_numbers(report)
             body, own = encode(self.backend.kind, facts, report, f"{file.identity}.{facts.id}")
         except BadInput as failure:
             self._drop("damaged", str(failure))

@@ -5,14 +5,15 @@
 
 import os
 import subprocess
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 
+from sfsample.cli.own_program import start_child
 from sfsample.cli.push.backend import check_credentials
 from sfsample.cli.push.mark import Mark
 from sfsample.cli.sinks import Metrics, Sink
+from sfsample.cli.trouble import Trouble
 from sfsample.history.facts import Slice
 
 _END_S = 10.0  # for what is left, when `watch` ends
@@ -31,6 +32,7 @@ class PushSink(Sink):
         self._pipe = os.pipe()  # stdin of each child: it ends when this process does
         os.set_blocking(self._pipe[1], False)
         self._child: subprocess.Popen[bytes] | None = None
+        self._unstarted = Trouble("slices wait in the history")
         self._begin_s = self._kept_s = 0.0  # of the first slice, and the end of the latest one
 
     def prepare(self) -> None:
@@ -38,10 +40,7 @@ class PushSink(Sink):
         with suppress(BlockingIOError):  # no child has read 64 KiB of these
             os.write(self._pipe[1], b"\n")
         if self._child is None or self._child.poll() is not None:
-            command = [sys.executable, "-m", "sfsample", *self._words]
-            self._child = subprocess.Popen(
-                command, stdin=self._pipe[0], stdout=subprocess.DEVNULL, start_new_session=True
-            )
+            self._child = start_child(self._words, self._unstarted, stdin=self._pipe[0])
 
     def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002
         """Say that there is a slice."""

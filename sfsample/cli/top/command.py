@@ -23,6 +23,7 @@ from sfsample.cli.top.screen import Screen, terminal
 from sfsample.cli.top.table import FunctionName
 from sfsample.cli.top.view import TopView
 from sfsample.core.checkpoint import SUSPEND_LOCK
+from sfsample.core.foreign import utc
 from sfsample.errors import NoThread, SfsampleError, UsageError
 from sfsample.modules.location import Location
 from sfsample.recording.live_window import LiveWindow
@@ -131,7 +132,7 @@ class _Session:
         return [(frame.text, module) for frame in self._symbolizer.frames(location)]
 
     def _write(self) -> None:
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        stamp = utc(time.time(), "%Y%m%dT%H%M%SZ")
         path = f"sfsample-{'-'.join(map(str, self._pids[:3]))}-{stamp}.html"
         try:
             output = Output(path)

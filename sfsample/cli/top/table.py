@@ -84,12 +84,12 @@ def task_rows(records: Iterable[WindowRecord], profile: Profile, *, threads: boo
     samples: Counter[TaskKey] = Counter()
     cpu_ns: Counter[TaskKey] = Counter()
     for record in records:
-        task = record.key.thread if threads else record.key.pid
+        task = record.key.thread if threads else record.key.process_key
         samples[task] += record.times
         cpu_ns[task] += record.cpu_ns
     for task, count in samples.items():
         if isinstance(task, ThreadKey):
-            name, number = profile.threads.get(task), task.tid or pid_of(task.pid)
+            name, number = profile.threads.get(task), task.tid or pid_of(task.process_key)
         else:
             name, number = profile.processes.get(task), pid_of(task)
         yield Row(name or "?", str(number), count, cpu_ns[task], task)

@@ -140,7 +140,7 @@ class TopView:
             return
         task = choices.task
         if task is not None:
-            records = [record for record in records if task in (record.key.thread, record.key.pid)]
+            records = [record for record in records if task in (record.key.thread, record.key.process_key)]
         rows = (
             function_rows(records, find_names, choices.callers_of)
             if choices.view == FUNCTIONS

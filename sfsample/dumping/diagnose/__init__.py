@@ -1,4 +1,4 @@
-"""Works out from a dump what its threads wait for, and says it in sentences.
+"""Finds out from a dump what its threads wait for, and says it in sentences.
 
-Works on the values of a dump only, never on the process.
+It uses only the values of the dump, never the process.
 """

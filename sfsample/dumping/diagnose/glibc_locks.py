@@ -15,24 +15,27 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from sfsample.core.memory import Memory
+from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.errors import FormatError
 from sfsample.modules.module import Module
 
-_COMMAND_MASK, _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 127, 0, 6, 9, 13  # FUTEX_CMD_MASK, FUTEX_WAIT, ...
+_COMMAND_MASK, _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 127, 0, 6, 9, 13  # FUTEX_CMD_MASK, FUTEX_WAIT ...
 _OWNER_MASK, _WAITERS = 0x3FFFFFFF, 0x80000000  # FUTEX_TID_MASK, FUTEX_WAITERS
-_CONTENDED = 2  # value of a mutex word that some thread waits for
+_CONTENDED = 2  # value of a mutex word for which a thread waits
 _ROBUST = 16  # PTHREAD_MUTEX_ROBUST_NORMAL_NP
-_KIND_END = 0x200  # above a mutex's type and its bits for robust, inheriting, shared and elided
-_FUTEX_OFFSET = (1 << 64) - 32  # -32, in set_robust_list(2): from a mutex's list entry to its futex word
-_MAX_WAITERS = 1 << 20  # a larger count is not believed
-_WRITE_PHASE, _READERS_SHIFT = 1, 3  # of a rwlock's __readers: PTHREAD_RWLOCK_WRPHASE, _READER_SHIFT
+_KIND_END = 0x200  # first value above a mutex's type and its bits for robust, inheriting, shared and elided
+_FUTEX_OFFSET = (
+    1 << 64
+) - 32  # -32, the distance from a mutex's list entry to its futex word: set_robust_list(2)
+_MAX_WAITERS = 1 << 20  # waiters; a larger count is not believed
+_WRITE_PHASE, _READERS_SHIFT = 1, 3  # PTHREAD_RWLOCK_WRPHASE and _READER_SHIFT of a rwlock's __readers
 _WRITER_WAITS = 6  # PTHREAD_RWLOCK_WRLOCKED and RWAITING, in a readers' phase
 
 _MUTEX = ("pthread_mutex_lock", "pthread_mutex_cond_lock")
 _TIMED_MUTEX = ("pthread_mutex_timedlock", "pthread_mutex_clocklock", "pthread_mutex_clocklock_common")
 _CONDITION = ("pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait")
-_MUTEX_FUNCTIONS = {  # that wait for a mutex by a futex command; until glibc 2.33, all used _WAIT
+_MUTEX_FUNCTIONS = {  # futex command -> functions that wait for a mutex; until glibc 2.33, all used _WAIT
     _WAIT: {*_MUTEX, *_TIMED_MUTEX, *_CONDITION},
     _WAIT_BITSET: {*_TIMED_MUTEX},
 }
@@ -44,19 +47,16 @@ _ONCE = ("pthread_once", "cxa_guard_acquire")
 
 
 class Lock(NamedTuple):
-    """What a thread waits for; `owner` is a tid in the target's pid namespace, None when it is not known.
+    """The lock that a thread waits for; `owner` is a tid in the target's pid namespace, None if unknown."""
 
-    `kind`: mutex, read lock, write lock, condition, thread (the end of one), semaphore, barrier, once.
-    """
-
-    kind: str
+    kind: WaitKind
     address: int
     owner: int | None
     note: str = ""
 
 
 class OtherThreads(NamedTuple):
-    """The process's threads that live, and how many of them sleep on each futex word."""
+    """The living threads of a process, and the number of them that sleep on each futex word."""
 
     tids: Mapping[int, int]  # tid in the process's own pid namespace -> tid in sfsample's
     sleepers: Mapping[int, int]
@@ -64,7 +64,7 @@ class OtherThreads(NamedTuple):
 
 
 def lock_of(thread: NamedThread, others: OtherThreads) -> Lock | None:
-    """Return the lock that a thread sleeps on; None when it is not glibc's, or the facts disagree."""
+    """Return the lock that a thread sleeps on; None if it is not glibc's, or if the facts disagree."""
     alive = others.tids
     call, memory = thread.dump.call, thread.dump.memory
     if call is None or call.name != "futex":
@@ -79,7 +79,7 @@ def lock_of(thread: NamedThread, others: OtherThreads) -> Lock | None:
     if value == _CONTENDED and functions & _MUTEX_FUNCTIONS.get(command, set()):
         return _mutex(word, memory, alive)
     if functions & set(_ONCE):
-        return Lock("once", word, None)
+        return Lock(WaitKind.ONCE, word, None)
     if others.since_2_25 and functions & {*_CONDITION, *_READ_LOCK, *_WRITE_LOCK, *_SEMAPHORE, *_BARRIER}:
         return _since_2_25(functions, word, value, memory, alive)
     if command not in (_WAIT, _WAIT_BITSET):
@@ -108,27 +108,27 @@ def _mutex(address: int, memory: Memory, alive: Container[int]) -> Lock | None:
     """Check __lock (0) and __owner (8)."""
     lock, owner = _u32(memory, address), _u32(memory, address + 8)
     if lock != _CONTENDED or owner is None:
-        return None  # released since the thread went to sleep
+        return None  # the mutex was released since the thread went to sleep
     if owner == 0:
-        return Lock("mutex", address, None, "between two owners")
+        return Lock(WaitKind.MUTEX, address, None, "between two owners")
     if owner not in alive:
-        return Lock("mutex", address, owner, "which has ended without unlocking it")
-    return Lock("mutex", address, owner)
+        return Lock(WaitKind.MUTEX, address, owner, "which has ended without unlocking it")
+    return Lock(WaitKind.MUTEX, address, owner)
 
 
 def _priority_inheriting(address: int, memory: Memory, alive: Container[int]) -> Lock | None:
-    """Check the word of a priority-inheriting mutex: by the kernel's protocol it contains the owner's tid."""
+    """Check the word of a priority-inheriting mutex, which has the owner's tid (the kernel's protocol)."""
     owner = (_u32(memory, address) or 0) & _OWNER_MASK
-    return Lock("mutex", address, owner) if owner in alive else None
+    return Lock(WaitKind.MUTEX, address, owner) if owner in alive else None
 
 
 def _robust(thread: NamedThread, word: int, value: int, alive: Container[int]) -> Lock | None:
-    """Check a robust mutex: its word contains the owner's tid too, and __kind (16) says that it is robust."""
+    """Check a robust mutex: its word has the owner's tid too, and its __kind (16) is robust."""
     memory, owner = thread.dump.memory, value & _OWNER_MASK
     if _u32(memory, word) != value or _u32(memory, word + 8) != owner or owner not in alive:
         return None
     robust = (_u32(memory, word + 16) or 0) & _ROBUST and thread.in_c_library()
-    return Lock("mutex", word, owner) if robust else None
+    return Lock(WaitKind.MUTEX, word, owner) if robust else None
 
 
 def _unnamed_mutex(word: int, value: int, timeout: int, memory: Memory, alive: Container[int]) -> Lock | None:
@@ -160,27 +160,27 @@ def _condition(word: int, memory: Memory) -> Lock | None:
         address = signals - 32
     else:
         return None
-    return Lock("condition", address, None, f"{waiters} waiter{'s' * (waiters != 1)}")
+    return Lock(WaitKind.CONDITION, address, None, f"{waiters} waiter{'s' * (waiters != 1)}")
 
 
 def _counts_waiters(address: int, memory: Memory) -> bool:
-    """Whether __wseq (0), which counts all waiters since the start, is not below __g1_start (8)."""
+    """Return whether __wseq (0), the count of all waiters so far, is at least __g1_start (8)."""
     sequence, start = memory.word(address), memory.word(address + 8)
     return sequence is not None and start is not None and 0 < sequence >> 1 >= start >> 1
 
 
 def _read_lock(word: int, value: int, memory: Memory, alive: Container[int]) -> Lock | None:
-    """Check a reader: it sleeps on __wrphase_futex (8) while a writer holds the lock.
+    """Check a reader.  While a writer holds the lock, it sleeps on __wrphase_futex (8).
 
-    It sleeps on __readers (0) while readers hold the lock and a writer, which goes first, waits.
+    While readers hold the lock and a writer waits, which goes first, it sleeps on __readers (0).
     """
     writer = _writer(word - 8, memory, alive)
     if writer is not None:
-        return Lock("read lock", word - 8, writer, "for writing")
+        return Lock(WaitKind.READ_LOCK, word - 8, writer, "for writing")
     readers = value >> _READERS_SHIFT
     if _u32(memory, word) != value or value & 7 != _WRITER_WAITS or not 0 < readers < _MAX_WAITERS:
         return None
-    return Lock("read lock", word, None, f"{_held_by(readers)}; a writer waits, and goes before it")
+    return Lock(WaitKind.READ_LOCK, word, None, f"{_held_by(readers)}; a writer waits, and goes before it")
 
 
 def _write_lock(word: int, memory: Memory, alive: Container[int]) -> Lock | None:
@@ -188,13 +188,13 @@ def _write_lock(word: int, memory: Memory, alive: Container[int]) -> Lock | None
     address = word - (12 if word % 8 else 8)
     writer = _writer(address, memory, alive)
     if writer is not None:
-        return Lock("write lock", address, writer, "for writing")
+        return Lock(WaitKind.WRITE_LOCK, address, writer, "for writing")
     readers = (_u32(memory, address) or 0) >> _READERS_SHIFT
-    return Lock("write lock", address, None, _held_by(readers)) if 0 < readers < _MAX_WAITERS else None
+    return Lock(WaitKind.WRITE_LOCK, address, None, _held_by(readers)) if 0 < readers < _MAX_WAITERS else None
 
 
 def _writer(address: int, memory: Memory, alive: Container[int]) -> int | None:
-    """Return the tid that holds a lock for writing: __cur_writer (24), if __readers (0) says so."""
+    """Return the tid of the writer that holds a lock: __cur_writer (24), if __readers (0) states a writer."""
     state, writer = _u32(memory, address), _u32(memory, address + 24)
     return writer if state is not None and state & _WRITE_PHASE and writer in alive else None
 
@@ -204,13 +204,13 @@ def _held_by(readers: int) -> str:
 
 
 def _semaphore(word: int, memory: Memory) -> Lock | None:
-    """Check the value, on which threads sleep, and the number of waiters: halves of one 64-bit word."""
+    """Check the value, on which threads sleep, and the number of waiters: the halves of a 64-bit word."""
     waiters_at = _semaphore_waiters_at(word, memory)
     value, waiters = _u32(memory, word), _u32(memory, waiters_at)
     if value != 0 or waiters is None or not 0 < waiters < _MAX_WAITERS:
         return None
     note = f"value 0, {waiters} waiter{'s' * (waiters != 1)}"
-    return Lock("semaphore", min(word, waiters_at), None, note)
+    return Lock(WaitKind.SEMAPHORE, min(word, waiters_at), None, note)
 
 
 def _semaphore_waiters_at(value_at: int, memory: Memory) -> int:
@@ -220,7 +220,7 @@ def _semaphore_waiters_at(value_at: int, memory: Memory) -> int:
 def _unnamed_semaphore(word: int, value: int, memory: Memory, others: OtherThreads) -> Lock | None:
     """Check a semaphore in a C library without symbols, where sem_wait(3) leaves no named frame.
 
-    It must count as many waiters as threads sleep on it.
+    Its number of waiters must be the number of threads that sleep on it.
     """
     lock = _semaphore(word, memory) if others.since_2_25 and value == 0 else None
     is_counted = _u32(memory, _semaphore_waiters_at(word, memory)) == others.sleepers.get(word)
@@ -232,20 +232,20 @@ def _barrier(address: int, memory: Memory) -> Lock | None:
     arrived, finished, count = (_u32(memory, address + at) for at in (0, 4, 8))
     if arrived is None or finished is None or count is None or not 0 < arrived - finished < count:
         return None
-    return Lock("barrier", address, None, f"{arrived - finished} of {count} have arrived")
+    return Lock(WaitKind.BARRIER, address, None, f"{arrived - finished} of {count} have arrived")
 
 
 def _join(word: int, value: int, memory: Memory, alive: Container[int]) -> Lock | None:
     """Check the tid in struct pthread, which the kernel clears when the thread ends.
 
-    Behind it are the last (8) and the first (16) of the robust mutexes that the thread holds, which point to
-    the list itself where it holds none, and the offset that glibc gives to set_robust_list(2) (24).
+    The list of robust mutexes that the thread holds follows: the last one (8), the first one (16), and the
+    offset that glibc gives to set_robust_list(2) (24).  If the thread holds none, both point to the list.
     """
     last, first, futex_offset = (memory.word(word + at) for at in (8, 16, 24))
     if _u32(memory, word) != value or value not in alive or futex_offset != _FUTEX_OFFSET:
         return None
     is_list = (first == word + 16) == (last == word + 16)
-    return Lock("thread", word, value) if first and last and is_list else None
+    return Lock(WaitKind.THREAD, word, value) if first and last and is_list else None
 
 
 def _u32(memory: Memory, address: int) -> int | None:
@@ -254,7 +254,7 @@ def _u32(memory: Memory, address: int) -> int | None:
 
 
 def is_since_2_25(modules: Iterable[Module]) -> bool:
-    """Whether a module is a glibc with the structures of 2.25: .dynstr has the versions that it provides."""
+    """Return whether a module is a glibc with the structures of 2.25, by the versions in its .dynstr."""
     for module in modules:
         if module.path.rpartition("/")[2].startswith(("libc.so", "libc-2.", "libpthread")):
             with suppress(FormatError):

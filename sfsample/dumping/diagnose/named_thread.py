@@ -1,8 +1,8 @@
 """Names the functions of a thread's stack, recognizes those of the C library, and groups equal threads.
 
-A function is recognized by its symbol, without the underscores and versions that a C library adds.  Threads
-are in one group, which a dump shows once, when their stacks have the same addresses and their states and
-system calls are the same.
+A function is recognized by its symbol, without the underscores and versions that a C library adds.  A dump
+shows a group of threads once: they have the same addresses on their stacks, the same state and the same
+system call.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +25,7 @@ _MAX_NAME_LENGTH = 60
 
 
 class NamedThread(NamedTuple):
-    """One thread; `frames` are the functions at each frame of its stack, the innermost inlined first."""
+    """A thread with names; `frames` has the functions of each frame of its stack, innermost inlined first."""
 
     pid: int
     dump: ThreadDump
@@ -33,28 +33,28 @@ class NamedThread(NamedTuple):
 
     @property
     def tid(self) -> int:
-        """Its id in sfsample's pid namespace."""
+        """The thread id in sfsample's pid namespace."""
         return self.dump.tid
 
     @property
     def python(self) -> tuple[NamedFrame, ...]:
-        """The Python frames, the innermost first; empty: it runs no Python."""
+        """The Python frames, innermost first; empty if the thread runs no Python."""
         runs = self.dump.python.activations if self.dump.python else ()
         return tuple(python_frame(place) for _, run in runs for place in run)
 
     def locals_of(self, depth: int) -> tuple[tuple[str, str], ...]:
-        """Return the names and short texts of the locals of a Python frame; none where they were not read."""
+        """Return the names and short texts of the locals of a Python frame; none if they were not read."""
         return self.dump.facts.locals[depth] if depth < len(self.dump.facts.locals) else ()
 
     def rows(self, depth: int | None = None) -> Iterator[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
-        """Yield the innermost `depth` frames (None: all) with module and names, innermost first."""
+        """Yield the innermost `depth` frames (None: all frames) with module and names, innermost first."""
         if self.dump.stack is not None:
             yield from islice(zip(self.dump.stack.frames, self.dump.modules, self.frames, strict=True), depth)
 
     def library_functions(self) -> Iterator[str]:
         """Yield the bare names of the C library's functions on the stack, innermost first.
 
-        In a static program the library's functions look like the program's, so all names are yielded.
+        A static program has no module of the library, so all names are yielded.
         """
         static = not any(_is_file(path, _C_LIBRARIES) for path in self._paths())
         for names, path in zip(self.frames, self._paths(), strict=True):
@@ -62,13 +62,13 @@ class NamedThread(NamedTuple):
                 yield from (bare_symbol(name.raw) for name in names if name.raw)
 
     def in_c_library(self) -> bool:
-        """Whether its innermost frame is in the C library."""
+        """Return whether the innermost frame is in the C library."""
         return _is_file(next(iter(self._paths()), ""), _C_LIBRARIES)
 
     def call_path(self, depth: int = 0) -> str:
         """Return the innermost functions of the program, from frame `depth` on: "pop <- worker <- main".
 
-        They are those in Python where it runs Python.
+        If the thread runs Python, these are Python functions.
         """
         if python := self.python:
             return " <- ".join(str(frame.function) for frame in python[:_MAX_PATH_FUNCTIONS])
@@ -92,7 +92,7 @@ def name_threads(dump: ProcessDump, namer: Namer) -> tuple[NamedThread, ...]:
     return tuple(named)
 
 
-Group = list[NamedThread]  # with the same stack, by ascending tid; the first one stands for all
+Group = list[NamedThread]  # threads with the same stack, by ascending tid; the first one stands for all
 
 
 def group_threads(threads: Iterable[NamedThread]) -> list[Group]:
@@ -126,7 +126,7 @@ def short_name(function: str) -> str:
 
 
 def fold_name(function: str, room: int | None) -> str:
-    """Fit a function's name into `room` characters: empty its brackets first, then cut it."""
+    """Return a function's name in at most `room` characters: empty its brackets first, then cut it."""
     if room is None or len(function) <= room:
         return function
     folded = _drop_brackets(function, "<", ">", "...")
@@ -136,7 +136,7 @@ def fold_name(function: str, room: int | None) -> str:
 
 
 def _drop_brackets(text: str, opening: str, closing: str, filler: str | None = None) -> str:
-    """Drop brackets with their contents, or with a `filler` only the contents.
+    """Drop brackets and their contents; if there is a `filler`, it takes the place of the contents.
 
     Names with `operator`, as in `operator<`, stay as they are.
     """

@@ -1,4 +1,4 @@
-"""Finds the asyncio tasks that wait for each other, and says what a task waits for."""
+"""Finds asyncio tasks that wait for each other, and describes the wait of a task."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,7 @@ def task_text(task: Task) -> str:
 
 
 def deadlocks(tasks: Sequence[Task]) -> Iterator[tuple[Task, ...]]:
-    """Yield the tasks that wait for each other in a circle."""
+    """Yield each circle of tasks that wait for each other."""
     known = {task.address: task for task in tasks}
     needs = ((task.address, next(filter(known.get, task.on), None)) for task in tasks)
     edges = {Node(0, task): Node(0, needed) for task, needed in needs if needed is not None}

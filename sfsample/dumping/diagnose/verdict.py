@@ -1,7 +1,7 @@
 """Says in a few sentences why a process hangs, the gravest finding first.
 
-Each sentence follows from the dump and says no more.  When nothing is wrong, it says what the main thread
-does.
+Each sentence follows from the dump and says no more.  If nothing is wrong, the sentence says what the main
+thread does.
 """
 
 from collections import Counter
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
+from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.glibc_locks import OtherThreads, is_since_2_25
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.python_tasks import deadlocks, task_text
@@ -19,17 +20,21 @@ from sfsample.dumping.model import ProcessDump, slept_together
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
-_MIN_BUSY_SHARE = 0.8  # of the time between the samples: a thread that ran or waited for a CPU so long spins
+_MIN_BUSY_SHARE = 0.8  # share of the time between looks; a thread that ran or waited for a CPU so long spins
 _MAX_CALLS_BELOW_LOOP = 2  # frames between the looping function and the innermost one
-_LOCK_KINDS = ("mutex", "read lock", "write lock", "barrier")  # of which every waiting thread is a finding
-_SOCKET_KINDS = ("read", "write", "connect")
-# waits for something outside the process, or for an unknown thread of it; each is a finding
-_OUTSIDE_KINDS = ("kernel", "vfork", "stopped", "file lock", "full pipe", "connect", "name resolution",
-                  "write", "database lock", "once", "lock", "rlock")  # fmt: skip
+# Every thread that waits for one of these is a finding.
+_LOCK_KINDS = (WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, WaitKind.BARRIER)
+_SOCKET_KINDS = (WaitKind.READ, WaitKind.WRITE, WaitKind.CONNECT)
+# These are waits for something outside the process, or for an unknown thread of it; each is a finding.
+_OUTSIDE_KINDS = (
+    WaitKind.KERNEL, WaitKind.VFORK, WaitKind.STOPPED, WaitKind.FILE_LOCK, WaitKind.FULL_PIPE,
+    WaitKind.CONNECT, WaitKind.NAME_RESOLUTION, WaitKind.WRITE, WaitKind.DATABASE_LOCK, WaitKind.ONCE,
+    WaitKind.LOCK, WaitKind.RLOCK,
+)  # fmt: skip
 
 
 class Finding(NamedTuple):
-    """One sentence: `kind` for scripts, `nodes` the threads that it names, `lines` details."""
+    """One sentence of the verdict.  `kind` is for scripts, `nodes` has the threads that it names."""
 
     kind: str
     text: str
@@ -38,7 +43,7 @@ class Finding(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The findings, the gravest first; what each thread waits for; and the names of threads and processes."""
+    """The findings, the gravest first, the waits of all threads, and the names of threads and processes."""
 
     processes: ProcessSet
     findings: tuple[Finding, ...]
@@ -46,13 +51,13 @@ class Verdict(NamedTuple):
     wording: Wording
 
     def tids(self, pid: int) -> tuple[int, ...]:
-        """Return the threads of a process that the findings name, in their order."""
+        """Return the threads of a process that the findings name, in the order of the findings."""
         nodes = (node for finding in self.findings for node in finding.nodes if node.pid == pid)
         return tuple(dict.fromkeys(node.tid for node in nodes))
 
 
 def judge(processes: ProcessSet) -> Verdict:
-    """Find out which threads wait for which, in all processes that were dumped."""
+    """Find out which thread waits for which, in all dumped processes."""
     threads = {Node(thread.pid, thread.tid): thread for _, threads in processes for thread in threads}
     waits = {node: wait for dump, threads in processes for node, wait in _waits(dump, threads)}
     names = {dump.pid: dump.name for dump, _ in processes}
@@ -104,14 +109,14 @@ class _VerdictBuilder:
                 yield Finding("main", self._wording.sentence(main) + moves, (main,))
 
     def _at_one_instant(self, cycle: Sequence[Node]) -> bool:
-        """Whether all threads of a cycle, and of the processes in it, slept at one instant."""
+        """Return whether all threads of a cycle, and of the processes in it, slept at one instant."""
         pids = {node.pid for node in cycle if not node.tid}
         return slept_together(
             thread.dump for node, thread in self._threads.items() if node in cycle or node.pid in pids
         )
 
     def _crashed(self) -> Iterator[Finding]:
-        """Yield the thread of a core file that got the signal, unless that is the main thread."""
+        """Yield the thread of a core file that got the fatal signal, unless it is the main thread."""
         for node, thread in self._threads.items():
             if thread.dump.signal and node.tid != node.pid:
                 yield Finding("signal", self._wording.sentence(node), (node,))
@@ -124,7 +129,7 @@ class _VerdictBuilder:
             text = f"DEADLOCK: {members} wait for each other, {self._outlook(threads)}"
             if len(threads) == 1:
                 subject = self._wording.subject(threads[0])
-                is_result = self._waits[threads[0]].kind == "future"
+                is_result = self._waits[threads[0]].kind is WaitKind.FUTURE
                 what = "result that only it can compute" if is_result else "lock that it holds itself"
                 text = f"DEADLOCK: {subject} waits for a {what}"
             yield Finding("deadlock", text, threads, tuple(map(self._wording.sentence, threads)))
@@ -145,11 +150,13 @@ class _VerdictBuilder:
         waits = [self._waits[node] for node in threads]
         if any(wait.timed for wait in waits):
             return "until one gives up: there is a time-out"
-        sockets = any(wait.kind in _SOCKET_KINDS for wait in waits)  # SO_RCVTIMEO cannot be seen from outside
+        sockets = any(
+            wait.kind in _SOCKET_KINDS for wait in waits
+        )  # SO_RCVTIMEO, invisible, may end their waits
         return f"and none can go on{', unless a socket has a time-out of its own' * sockets}"
 
     def _blocked(self) -> Iterator[Finding]:
-        """Yield a finding for the end of each chain of waits, that with most threads behind it first."""
+        """Yield findings for the ends of chains of waits, those with most threads behind them first."""
         known = {node for cycle in self._cycles for node in cycle}
         matter = {node for node, wait in self._waits.items() if not wait.idle}
         ends = [(end, tuple(node for node in behind if node in matter))
@@ -173,19 +180,20 @@ class _VerdictBuilder:
         return f"{len(nodes)} threads ({names})"
 
     def _objects(self, end: Node, behind: tuple[Node, ...]) -> str:
-        """Say what threads wait for: "2 for mutex 0x1, 1 for its end, 3 behind them", most threads first.
+        """Return the objects of waits: "2 for mutex 0x1, 1 for its end, 3 behind them", most threads first.
 
         Threads "behind them" wait for one of the other waiting threads.
         """
         direct = [self._waits[node] for node in behind if self._edges[node] == end]
-        counts = Counter("its end" if wait.kind == "thread" else wait.what for wait in direct).most_common()
+        whats = ["its end" if wait.kind is WaitKind.THREAD else wait.what for wait in direct]
+        counts = Counter(whats).most_common()
         parts = [what if number == len(behind) else f"{number} for {what}" for what, number in counts]
         if len(direct) < len(behind):
             parts.append(f"{len(behind) - len(direct)} behind them")
         return ", ".join(parts)
 
     def _blocked_by_unknown(self) -> Iterator[Finding]:
-        """Yield threads that wait for a lock whose owner is not known, or has ended."""
+        """Yield threads that wait for a lock whose owner is unknown or has ended."""
         for node, wait in self._waits.items():
             if wait.kind in _LOCK_KINDS and wait.tid is None:
                 yield Finding("blocked", self._wording.sentence(node), (node,))
@@ -199,7 +207,7 @@ class _VerdictBuilder:
                 yield Finding("spinning", text, (node,))
 
     def _outside(self) -> Iterator[Finding]:
-        """Yield threads that wait for something outside the process; one finding for the same thing."""
+        """Yield threads that wait for something outside the process; equal waits are one finding."""
         same: dict[tuple[int, str, str], list[Node]] = {}
         for node, wait in self._waits.items():
             if wait.kind in _OUTSIDE_KINDS and node not in self._edges:
@@ -214,16 +222,16 @@ class _VerdictBuilder:
 
 
 def _target(node: Node, wait: Wait) -> Node | None:
-    """Return the thread or process that has to act; None when it is not known, or there are several."""
+    """Return the thread or process that has to act; None if it is unknown, or if there are several."""
     if wait.tid is not None:
         return Node(node.pid, wait.tid)
     if wait.idle and wait.timed:
-        return None  # servers wait for work like this
+        return None  # idle: servers wait for work like this
     return Node(wait.pids[0], 0) if len(wait.pids) == 1 and wait.pids[0] != node.pid else None
 
 
 def _busy_place(thread: NamedThread) -> str:
-    """Say where a thread is busy: in the innermost call that every sample found (same CFA)."""
+    """Return the place where a thread is busy: the innermost call that every look found (same CFA)."""
     stacks = [look.stack.frames for look in thread.dump.looks if look.stack]
     if len(stacks) < 2 or thread.dump.stack is None:
         return f"is busy in {_function_at(thread, 0)}"
@@ -235,6 +243,6 @@ def _busy_place(thread: NamedThread) -> str:
 
 
 def _function_at(thread: NamedThread, depth: int) -> str:
-    """Return the program's own functions from a frame on, or else the address of the frame."""
+    """Return the functions of the program from a frame on, or the address of the frame if there are none."""
     unnamed = thread.frames[depth][0].text if depth < len(thread.frames) else "code that could not be seen"
     return thread.call_path(depth) or unnamed

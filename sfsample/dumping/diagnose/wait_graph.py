@@ -1,6 +1,6 @@
-"""Finds cycles in the graph of waits, and the threads and processes that others wait for in the end.
+"""Finds cycles in the graph of waits, and the threads and processes at the ends of chains of waits.
 
-A node waits for at most one other.  A process waits when each of its threads does.  It is stuck when no
+A node waits for at most one other node.  A process waits if each of its threads waits.  It is stuck if no
 thread that its threads wait for can go on.  A cycle is reported once, beginning at its smallest node.
 """
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Node(NamedTuple):
-    """A thread; `tid` 0 means the process, any of whose threads may act."""
+    """A thread; `tid` 0 means a process, of which any thread may act."""
 
     pid: int
     tid: int
@@ -32,7 +32,7 @@ def cycles(edges: Edges) -> tuple[tuple[Node, ...], ...]:
 
 
 def _follow(node: Node, edges: Edges) -> Iterator[Node]:
-    """Yield the nodes of a chain of waits, up to a node that was seen or waits for none."""
+    """Yield the nodes of a chain of waits, up to a node that was seen before or does not wait."""
     seen: set[Node] = set()
     while node not in seen and node in edges:
         seen.add(node)
@@ -41,7 +41,7 @@ def _follow(node: Node, edges: Edges) -> Iterator[Node]:
 
 
 def blockers(edges: Edges) -> dict[Node, tuple[Node, ...]]:
-    """Return each node that waits for none, with the nodes that wait for it, directly or behind others."""
+    """Return each node that does not wait, with the nodes that wait for it, directly or behind others."""
     behind: dict[Node, list[Node]] = {}
     for start in edges:
         *_, last = _follow(start, edges)
@@ -52,9 +52,9 @@ def blockers(edges: Edges) -> dict[Node, tuple[Node, ...]]:
 
 
 def stuck(edges: Edges) -> frozenset[Node]:
-    """Return the nodes that can never go on by themselves: what they wait for cannot go on either.
+    """Return the nodes that can never go on, because the nodes that they wait for cannot go on either.
 
-    A process can go on while one of its threads can.
+    A process can go on as long as one of its threads can.
     """
     candidates = set(edges)
     while free := {node for node in candidates if not _is_held(node, edges, candidates)}:
@@ -71,7 +71,7 @@ def _is_held(node: Node, edges: Edges, candidates: set[Node]) -> bool:
 def with_process_edges(threads: Mapping[Node, Node | None]) -> dict[Node, Node]:
     """Return the edges of the threads, and an edge for each process all of whose threads wait.
 
-    `threads` holds every thread; None: what the thread waits for is not known, or it does not wait.
+    `threads` has every thread with the node that it waits for; None: unknown, or it does not wait.
     """
     edges = {node: target for node, target in threads.items() if target is not None}
     for pid in {node.pid for node in threads}:

@@ -1,14 +1,15 @@
 """Finds what one thread waits for: a lock, a time, a child process, I/O at a descriptor, a stop, the kernel.
 
-Each answer follows from what the kernel reports or from the structure that the thread sleeps on.  Where the
-other side of a wait is not known, none is named; that of a pipe or socket is named when the thread waits for
-one descriptor and sfsample may read the processes that have the other end.  A thread gets one answer, the
-most specific one.  `wording` makes a sentence of it.
+Each answer follows from the kernel's report or from the structure that the thread sleeps on.  An unknown
+other side of a wait is not named.  The other side of a pipe or socket is named if the thread waits for one
+descriptor, and sfsample may read the processes that have the other end.  A thread gets the most specific
+answer; `wording` makes a sentence of it.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.glibc_locks import OtherThreads, lock_of
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.python_waits import thread_to_act
@@ -16,17 +17,17 @@ from sfsample.dumping.model import ProcessDump
 from sfsample.process.facts.descriptors import Descriptor
 from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, FORK_CALLS, DecodedSyscall
 
-_ENDLESS_S = 365 * 86400.0  # a longer time-out counts as none
+_ENDLESS_S = 365 * 86400.0  # seconds; a longer time-out counts as none
 _SLEEP_CALLS = ("nanosleep", "clock_nanosleep")
 _SIGNAL_CALLS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
-# Where the kernel keeps the threads of a frozen cgroup.  The compiler inlines do_freezer_trap into
-# get_signal, where otherwise only threads in states T and t sleep.
+# Kernel functions in which threads of a frozen cgroup sleep.  The compiler inlines do_freezer_trap into
+# get_signal.  Other threads that sleep in get_signal are in state T or t.
 _FREEZER_FUNCTIONS = ("__refrigerator", "do_freezer_trap", "get_signal")
-_LOCK_TEXTS = {"mutex": "mutex {}", "read lock": "the read lock of rwlock {}",
-               "write lock": "the write lock of rwlock {}",
-               "condition": "a signal on condition variable {}",
-               "semaphore": "semaphore {}", "barrier": "the other threads at barrier {}",
-               "once": "an initialisation that another thread has begun"}  # fmt: skip
+_LOCK_TEXTS = {WaitKind.MUTEX: "mutex {}", WaitKind.READ_LOCK: "the read lock of rwlock {}",
+               WaitKind.WRITE_LOCK: "the write lock of rwlock {}",
+               WaitKind.CONDITION: "a signal on condition variable {}",
+               WaitKind.SEMAPHORE: "semaphore {}", WaitKind.BARRIER: "the other threads at barrier {}",
+               WaitKind.ONCE: "an initialisation that another thread has begun"}  # fmt: skip
 _MAX_CHILDREN_NAMED = 3
 _READ_CALLS = ("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg")
 _WRITE_CALLS = ("write", "writev", "pwrite64", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice")
@@ -38,42 +39,38 @@ _RESOLVER_FUNCTIONS = ("res_nsend", "res_context_send", "res_nquery", "res_query
 
 
 class Wait(NamedTuple):
-    """What a thread waits for: `kind` for scripts, `verb` and `what` as text ("waits for" "mutex 0x1").
-
-    `lasting` is the verb with the time since when ("has waited 3.0 s for").
+    """The wait of a thread.
 
     The thread continues when thread `tid` of its own process acts, or one of the processes `pids`.
-    `idle`: servers wait like this for work, so the wait alone means nothing is wrong.
-    `timed`: the wait ends after a time-out.
     """
 
-    kind: str
-    what: str
+    kind: WaitKind
+    what: str  # object of the sentence: "mutex 0x1"
     tid: int | None = None
     pids: tuple[int, ...] = ()
     note: str = ""
-    idle: bool = False
+    idle: bool = False  # servers wait for work like this: the wait alone is no fault
     verb: str = "waits for"
-    lasting: str = "has waited {time} for"
-    timed: bool = False
+    lasting: str = "has waited {time} for"  # verb with the length of the wait
+    timed: bool = False  # the wait ends after a time-out
 
 
 class WaitContext(NamedTuple):
-    """The process around a thread, as far as it is needed to say what the thread waits for."""
+    """The process around a thread, as far as the finding of its wait needs it."""
 
     dump: ProcessDump
     others: OtherThreads
-    variable_at: Callable[[int], str | None]  # the name of the variable at an address
+    variable_at: Callable[[int], str | None]  # address -> name of the variable there
 
 
 def wait_of(thread: NamedThread, context: WaitContext) -> Wait | None:
-    """Return what a thread waits for; None when it runs, or the answer is not known."""
+    """Return the wait of a thread; None if it runs, or if its wait is unknown."""
     state, call = thread.dump.state, thread.dump.call
     if state in ("T", "t"):
         return _stopped(state, context)
     if thread.dump.wchan in _FREEZER_FUNCTIONS:
         return Wait(
-            "stopped", "its cgroup to be thawed", verb="is frozen, and waits for",
+            WaitKind.STOPPED, "its cgroup to be thawed", verb="is frozen, and waits for",
             lasting="has been frozen for {time}, and waits for")  # fmt: skip
     if state == "R" or call is None:
         return _uninterruptible(thread) if state == "D" else None
@@ -86,21 +83,21 @@ def wait_of(thread: NamedThread, context: WaitContext) -> Wait | None:
 def _stopped(state: str, context: WaitContext) -> Wait:
     if state == "T" or context.dump.tracer is None:
         return Wait(
-            "stopped", f"kill -CONT {context.dump.pid}", verb="is stopped; resume it with",
+            WaitKind.STOPPED, f"kill -CONT {context.dump.pid}", verb="is stopped; resume it with",
             lasting="has been stopped for {time}; resume it with")  # fmt: skip
     pid, name = context.dump.tracer
     return Wait(
-        "stopped", f"process {pid} ({name}), which traces it", verb="is stopped by",
+        WaitKind.STOPPED, f"process {pid} ({name}), which traces it", verb="is stopped by",
         lasting="has been stopped for {time} by")  # fmt: skip
 
 
 def _by_title(context: WaitContext) -> Wait | None:
-    """Return what PostgreSQL says in the title of its process."""
+    """Return the wait that PostgreSQL states in the title of its process."""
     title = " ".join(context.dump.cmdline)
     if not (title.startswith("postgres: ") and title.endswith(" waiting")):
         return None
     query = f"SELECT pg_blocking_pids({context.dump.pid})"
-    return Wait("database lock", f"a PostgreSQL lock: {query} names the process that holds it")
+    return Wait(WaitKind.DATABASE_LOCK, f"a PostgreSQL lock: {query} names the process that holds it")
 
 
 def _by_call(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:
@@ -110,13 +107,13 @@ def _by_call(thread: NamedThread, call: DecodedSyscall, context: WaitContext) ->
     if name in FILE_LOCK_CALLS:
         return _file_lock(call, context)
     if name in _SLEEP_CALLS:
-        return Wait("sleep", _time_left(thread, call), idle=True, verb="sleeps")
+        return Wait(WaitKind.SLEEP, _time_left(thread, call), idle=True, verb="sleeps")
     if name in CHILD_CALLS:
         return _child(call, context)
     if name in FORK_CALLS and thread.dump.state == "D":
         return _vfork(context)
     if name in _SIGNAL_CALLS:
-        return Wait("signal", "a signal", idle=True)
+        return Wait(WaitKind.SIGNAL, "a signal", idle=True)
     if name in _EVENT_CALLS:
         return _name_resolution(thread, call) or _events(call, context)
     if name in (*_READ_CALLS, *_WRITE_CALLS, *_ACCEPT_CALLS, "connect"):
@@ -127,38 +124,39 @@ def _by_call(thread: NamedThread, call: DecodedSyscall, context: WaitContext) ->
 def _futex(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait:
     gil = thread.dump.gil
     if gil is not None and thread.dump.waits_for_gil:
-        return Wait("gil", "the GIL", context.others.tids.get(gil.holder), idle=not gil.holder)
+        return Wait(WaitKind.GIL, "the GIL", context.others.tids.get(gil.holder), idle=not gil.holder)
     python = thread.dump.facts.wait
     if python is not None:
         tid, note = thread_to_act(thread.dump, python, context.dump.threads, context.others.tids)
-        what = "the end of" if python.kind == "thread" and tid is not None else python.what
+        what = "the end of" if python.kind is WaitKind.THREAD and tid is not None else python.what
         return Wait(python.kind, what, tid, note=note, idle=python.idle)
     lock = lock_of(thread, context.others)
     if lock is None:
-        return Wait("futex", f"futex {call.refers_to[0]}", idle=True)
+        return Wait(WaitKind.FUTEX, f"futex {call.refers_to[0]}", idle=True)
     owner = context.others.tids.get(lock.owner) if lock.owner is not None else None
-    if lock.kind == "thread":
-        return Wait("thread", "the end of", owner)
+    if lock.kind is WaitKind.THREAD:
+        return Wait(WaitKind.THREAD, "the end of", owner)
     variable = context.variable_at(lock.address)
     place = f"{variable} ({lock.address:#x})" if variable else f"{lock.address:#x}"
-    what, is_idle = _LOCK_TEXTS[lock.kind].format(place), lock.kind in ("condition", "semaphore")
+    what = _LOCK_TEXTS[lock.kind].format(place)
+    is_idle = lock.kind in (WaitKind.CONDITION, WaitKind.SEMAPHORE)
     is_unknown = lock.owner is not None and owner is None
     note = f"held by thread {lock.owner}, {lock.note}" if is_unknown else lock.note
     return Wait(lock.kind, what, owner, note=note, idle=is_idle)
 
 
 def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:
-    """Find the lock in /proc/locks by the inode of the file."""
+    """Return the wait for a file lock, found in /proc/locks by the inode of the file."""
     inodes = {descriptor.inode for descriptor in call.descriptors}
     lock = next((lock for lock in context.dump.locks if lock.inode in inodes), None)
     if lock is None:
         return None
     what = f"the {'flock' if call.name == 'flock' else 'record lock'} on {call.descriptors[0].text}"
-    return Wait("file lock", what, pids=(lock.holder,) if lock.holder > 0 else ())
+    return Wait(WaitKind.FILE_LOCK, what, pids=(lock.holder,) if lock.holder > 0 else ())
 
 
 def _time_left(thread: NamedThread, call: DecodedSyscall) -> str:
-    """Say how long a thread will still sleep: from the end, or from the duration and when it last ran."""
+    """Return the time left of a sleep, by its end, or by its duration and the last run of the thread."""
     asked, left = call.timeout_s, call.left_s
     if left is None and asked is not None and thread.dump.idle_s is not None:
         left = max(0.0, asked - thread.dump.idle_s)
@@ -172,16 +170,18 @@ def _child(call: DecodedSyscall, context: WaitContext) -> Wait:
         names, pids = _children(context)
         more = ", ..." * (len(names) > _MAX_CHILDREN_NAMED)
         which = f": {', '.join(names[:_MAX_CHILDREN_NAMED])}{more}" if names else ""
-        return Wait("child", f"a child to end{which}", pids=pids)
+        return Wait(WaitKind.CHILD, f"a child to end{which}", pids=pids)
     pid = int(call.refers_to[0].rpartition(" ")[2])
     name = dict(context.dump.children).get(pid)
-    return Wait("child", f"child {pid}{f' ({name})' if name else ''} to end", pids=(pid,) if name else ())
+    child = f"child {pid} ({name})" if name else f"child {pid}"
+    return Wait(WaitKind.CHILD, f"{child} to end", pids=(pid,) if name else ())
 
 
 def _vfork(context: WaitContext) -> Wait:
     names, pids = _children(context)
     which = f": one of {', '.join(names)}" if len(names) > 1 else f" {''.join(names)}".rstrip()
-    return Wait("vfork", f"its vfork child{which} to exec or to end", pids=pids if len(pids) == 1 else ())
+    pids = pids if len(pids) == 1 else ()
+    return Wait(WaitKind.VFORK, f"its vfork child{which} to exec or to end", pids=pids)
 
 
 def _children(context: WaitContext) -> tuple[list[str], tuple[int, ...]]:
@@ -190,13 +190,16 @@ def _children(context: WaitContext) -> tuple[list[str], tuple[int, ...]]:
 
 
 def _uninterruptible(thread: NamedThread) -> Wait | None:
-    """Name the kernel function; the usual cause is a file system or device that does not answer."""
+    """Return an uninterruptible wait by its kernel function.
+
+    Its usual cause is a file system or a device that does not answer.
+    """
     if thread.dump.state != "D":
         return None
     call, function = thread.dump.call, thread.dump.wchan or "?"
     request = f" for {call.name}({', '.join(call.refers_to)})" if call and call.name else ""
     cause = "a disk, a file server or a FUSE daemon"
-    return Wait("kernel", f"the kernel{request}, uninterruptibly, in {function}: {cause}")
+    return Wait(WaitKind.KERNEL, f"the kernel{request}, uninterruptibly, in {function}: {cause}")
 
 
 def _transfer(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:
@@ -204,26 +207,26 @@ def _transfer(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -
         return None
     descriptor, name = call.descriptors[0], call.name or ""
     if name == "splice" and descriptor.kind != "pipe":
-        descriptor = call.descriptors[-1]  # from a file or socket into a pipe
+        descriptor = call.descriptors[-1]  # the pipe into which a file or socket is copied
     if name == "connect":
         what = f"an answer to connect: {descriptor.text}"
-        return Wait("connect", what, pids=_peers(descriptor, context, "rw"))
+        return Wait(WaitKind.CONNECT, what, pids=_peers(descriptor, context, "rw"))
     if name in _ACCEPT_CALLS:
-        return Wait("accept", f"a connection on {descriptor.text}", idle=True)
+        return Wait(WaitKind.ACCEPT, f"a connection on {descriptor.text}", idle=True)
     if descriptor.kind == "pipe":
-        # splice(2) reads from a pipe or writes to one: the end that is open says which
+        # splice(2) reads from a pipe or writes to it; the open end of the pipe tells which.
         is_full = name in _WRITE_CALLS and descriptor.mode != "r"
         pipe = f"pipe {descriptor.inode}, which is {'full' if is_full else 'empty'} (fd {descriptor.fd})"
         wait = (
-            Wait("full pipe", f"room in {pipe}")
+            Wait(WaitKind.FULL_PIPE, f"room in {pipe}")
             if is_full
-            else Wait("empty pipe", f"data in {pipe}", idle=True)
+            else Wait(WaitKind.EMPTY_PIPE, f"data in {pipe}", idle=True)
         )
         return _with_peers(wait, descriptor, context)
     if name in _READ_CALLS:
-        data = Wait("read", f"data from {_text(descriptor)}", idle=descriptor.kind != "file")
+        data = Wait(WaitKind.READ, f"data from {_text(descriptor)}", idle=descriptor.kind != "file")
         return _name_resolution(thread, call) or _with_peers(data, descriptor, context)
-    return _with_peers(Wait("write", f"room to write to {_text(descriptor)}"), descriptor, context)
+    return _with_peers(Wait(WaitKind.WRITE, f"room to write to {_text(descriptor)}"), descriptor, context)
 
 
 def _text(descriptor: Descriptor) -> str:
@@ -231,7 +234,7 @@ def _text(descriptor: Descriptor) -> str:
 
 
 def _with_peers(wait: Wait, descriptor: Descriptor, context: WaitContext) -> Wait:
-    """Add the processes that have the other end of a pipe or socket."""
+    """Return a wait with the processes that have the other end of its pipe or socket."""
     mode = "rw" if descriptor.kind == "socket" else "w" if "r" in descriptor.mode else "r"
     pids = _peers(descriptor, context, mode)
     listens = any(p.near.listens for p in context.dump.peers if p.near.inode == descriptor.inode)
@@ -250,19 +253,19 @@ def _events(call: DecodedSyscall, context: WaitContext) -> Wait:
     limit = f", at most {timeout:g} s" if timeout is not None and timeout < _ENDLESS_S else ""
     if len(call.descriptors) == 1 and call.descriptors[0].kind != "epoll":
         descriptor = call.descriptors[0]
-        wait = Wait("events", f"events on {_text(descriptor)}{limit}", idle=True)
+        wait = Wait(WaitKind.EVENTS, f"events on {_text(descriptor)}{limit}", idle=True)
         return _with_peers(wait, descriptor, context)
     is_epoll = (call.name or "").startswith("epoll") and call.descriptors
     count = len(call.descriptors[0].watches if is_epoll else call.descriptors)
     if not count:
-        return Wait("sleep", limit.removeprefix(", ") or "without a limit", idle=True, verb="sleeps")
-    return Wait("events", f"events on {count} fd{'s' * (count != 1)}{limit}", idle=True)
+        return Wait(WaitKind.SLEEP, limit.removeprefix(", ") or "without a limit", idle=True, verb="sleeps")
+    return Wait(WaitKind.EVENTS, f"events on {count} fd{'s' * (count != 1)}{limit}", idle=True)
 
 
 def _name_resolution(thread: NamedThread, call: DecodedSyscall) -> Wait | None:
-    """Recognize the resolver by its functions on the stack, and the DNS server by the socket."""
+    """Return the wait for a DNS server: the resolver is on the stack, and a socket names the server."""
     sockets = (d for d in call.descriptors if d.kind == "socket" and d.text.startswith(("udp", "tcp")))
     server = next(sockets, None)
     if server is None or not any(name in _RESOLVER_FUNCTIONS for name in thread.library_functions()):
         return None
-    return Wait("name resolution", f"an answer from the DNS server: {server.text}")
+    return Wait(WaitKind.NAME_RESOLUTION, f"an answer from the DNS server: {server.text}")

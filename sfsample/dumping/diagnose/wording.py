@@ -1,29 +1,33 @@
-"""Names threads and processes, and says what they do, in the same words wherever a dump mentions them.
+"""Names threads and processes and describes what they do, in the same words throughout a dump.
 
-Names are as the target set them and may contain control characters; `dumping.text` removes these.
+The target chooses the names, which may contain control characters; `dumping.text` removes these.
 """
 
 import signal
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
 
-_MAX_PROCESSES_NAMED = 8  # in one sentence
-_MAX_NAMES = 3  # of threads whose names have nothing in common
-_SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # a longer time is given in minutes, in hours
-_PEER_TEXTS = {  # by the kind of a wait: what the processes that it names have to do with it
-    "full pipe": "to be read by",
-    "empty pipe": "to be written by",
-    "read": "to be sent by",
-    "write": "to be read by",
-    "events": "with the other end open in",
-    "connect": "to be accepted by",
+_MAX_PROCESSES_NAMED = 8  # processes named in one sentence
+_MAX_NAMES = 3  # names of threads that have no prefix in common
+_SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # limits above which minutes, and hours, are the unit
+_PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that may end it
+    WaitKind.FULL_PIPE: "to be read by",
+    WaitKind.EMPTY_PIPE: "to be written by",
+    WaitKind.READ: "to be sent by",
+    WaitKind.WRITE: "to be read by",
+    WaitKind.EVENTS: "with the other end open in",
+    WaitKind.CONNECT: "to be accepted by",
 }
 
-_LINKS = {"thread": " ", "future": ", to be computed by "}  # to the thread that has to act
+_LINKS = {
+    WaitKind.THREAD: " ",
+    WaitKind.FUTURE: ", to be computed by ",
+}  # text before the thread that has to act
 
 
 class Wording(NamedTuple):
@@ -52,32 +56,32 @@ class Wording(NamedTuple):
         return f"thread {node.tid} ({thread.dump.name}){process}"
 
     def sentence(self, node: Node) -> str:
-        """Return a sentence about a thread: its name, and what it does."""
+        """Return a sentence about a thread: its name and its predicate."""
         return f"{self.subject(node)} {self.predicate(node)}"
 
     def predicate(self, node: Node) -> str:
-        """Return what a thread does: "has waited 3.0 s for mutex 0x1, held by thread 2 (b), in f <- main"."""
+        """Return the predicate: "has waited 3.0 s for mutex 0x1, held by thread 2 (b), in f <- main"."""
         thread, wait = self.threads.get(node), self.waits.get(node)
         if thread is None:
             return ""
         functions = thread.call_path()
-        where = f", in {functions}" if functions and not (wait and wait.kind == "stopped") else ""
+        where = f", in {functions}" if functions and not (wait and wait.kind is WaitKind.STOPPED) else ""
         if wait is None:
             return f"{_state(thread)}{where}"
         idle = thread.dump.idle_s
         verb = wait.verb
-        if idle is not None and wait.kind != "sleep":
+        if idle is not None and wait.kind is not WaitKind.SLEEP:
             verb = wait.lasting.format(time=format_seconds(idle))
         return f"{verb} {self.object(node, wait)}".rstrip() + where
 
     def object(self, node: Node, wait: Wait) -> str:
-        """Return what a thread waits for, and the threads or processes that have to act."""
+        """Return the object of a wait, and the threads or processes that have to act."""
         note = f" ({wait.note})" if wait.note else ""
         if wait.tid is not None:
             link = _LINKS.get(wait.kind, ", held by ")
             holder = "itself" if wait.tid == node.tid else self.subject(Node(node.pid, wait.tid))
             return f"{wait.what}{link}{holder}{note}"
-        if wait.pids and wait.kind not in ("child", "vfork"):
+        if wait.pids and wait.kind not in (WaitKind.CHILD, WaitKind.VFORK):
             peers = ", ".join(self.process(pid) for pid in wait.pids[:_MAX_PROCESSES_NAMED])
             peer_note = f", {wait.note}" if wait.note else ""
             return f"{wait.what}, {_PEER_TEXTS.get(wait.kind, 'held by')} {peers}{peer_note}"
@@ -85,7 +89,7 @@ class Wording(NamedTuple):
 
 
 def common_name(names: list[str]) -> str:
-    """Return a pattern for names ("worker-*"), or the first names where they have nothing in common."""
+    """Return a pattern for names ("worker-*"), or the first names if they have no prefix in common."""
     distinct = list(dict.fromkeys(names))
     if len(distinct) == 1:
         return distinct[0]
@@ -98,7 +102,7 @@ def common_name(names: list[str]) -> str:
 
 
 def signal_name(number: int) -> str | None:
-    """Return "SIGSEGV" for 11; None for 0, no signal."""
+    """Return the name of a signal ("SIGSEGV" for 11); None for 0, which is no signal."""
     try:
         return signal.Signals(number).name if number else None
     except ValueError:
@@ -109,7 +113,7 @@ def _state(thread: NamedThread) -> str:
     call = thread.dump.call
     if thread.dump.state == "R":
         return "runs"
-    if not thread.dump.state and thread.dump.signal:  # a core file has no state
+    if not thread.dump.state and thread.dump.signal:  # core file, which has no state
         return f"got {signal_name(thread.dump.signal)}"
     if call and call.name:
         return f"is in {call.name}"

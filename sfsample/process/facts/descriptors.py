@@ -26,6 +26,8 @@ from ipaddress import IPv4Address, IPv6Address
 from struct import Struct
 from typing import NamedTuple
 
+from sfsample.core.foreign import total
+from sfsample.errors import NoThread
 from sfsample.process.proc_text import parse_status
 from sfsample.process.procfs import ProcFs
 from sfsample.process.tracer_thread import TracerThread
@@ -132,7 +134,7 @@ class SocketTable:
             if fields:
                 return _internet_text(protocol, fields)
         fields = self._line_of(inode, "unix", _UNIX_INODE)
-        return _unix_text(fields) if fields else f"socket {inode}"
+        return total(_unix_text)(fields) or f"socket {inode}"  # a path may have lines of its own
 
     def peer(self, inode: int) -> PeerSocket | None:
         """Return the socket at the other end; None: it is on another machine, or sfsample cannot see it."""
@@ -178,8 +180,7 @@ def _address(text: str) -> str:
 
 
 def _unix_text(fields: list[str]) -> str:
-    words = ["unix"]
-    words += fields[7:8]
+    words = ["unix", *fields[7:8]]
     if int(fields[3], 16) & _SO_ACCEPTCON:
         words.append("listening")
     return " ".join(words) if len(words) > 1 else f"unix socket {fields[_UNIX_INODE]}"
@@ -242,7 +243,7 @@ def _unix_peer_inode(proc: ProcFs, inode: int) -> int | None:
         with netlink:
             netlink.send(_request(inode))
             return _peer_in_answer(netlink.recv(_MAX_ANSWER_BYTES))
-    except OSError:
+    except (OSError, NoThread):
         return None
 
 

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from sfsample.core.foreign import total
 from sfsample.process.facts.descriptors import access_mode
 from sfsample.process.procfs import read_link, read_text
 
@@ -63,6 +64,7 @@ class FileLock(NamedTuple):
     holder: int
 
 
+@total
 def parse_locks(text: str) -> tuple[FileLock, ...]:
     """Parse /proc/locks: a line with an arrow waits for the line before it with the same number."""
     locks: dict[str, FileLock] = {}

@@ -9,13 +9,14 @@ from contextlib import closing, suppress
 from typing import NamedTuple
 
 from sfsample.errors import NotPermitted, UnsupportedTarget
+from sfsample.process.exec_guard import ExecGuard
 from sfsample.process.find import check
 from sfsample.process.permission.evidence import own_credentials, target_credentials
 from sfsample.process.permission.gates import Gate, Remedy, judge_gates
 from sfsample.process.procfs import ProcFs
 from sfsample.process.ptrace import may_attach
 from sfsample.process.tracer_thread import TracerThread
-from sfsample.process.vm import read_memory
+from sfsample.process.vm import may_access, read_memory
 
 NOT_NEEDED = ("files",)  # gates that an attach does not need: a closed one costs names only
 _MAX_FILES_NAMED = 3
@@ -66,14 +67,15 @@ def diagnose(pid: int | None) -> Diagnosis:
 
 
 def _attach(proc: ProcFs) -> Gate:
-    """Attach to one thread and detach at once, without stopping it."""
+    """Attach to one thread and detach at once, without stopping it; of a young process, ask for access."""
     tid = proc.anchor()
     stat = proc.thread(tid).stat()
     if stat is not None and stat.state in "Tt":
         return Gate(
             "attach", "unknown", "not tried: it is stopped, and the attempt would wake it for a moment"
         )
-    if TracerThread(lambda _: may_attach(tid), lambda: False).run():
+    is_young = ExecGuard(proc.pid).forbids()
+    if may_access(tid) if is_young else TracerThread(lambda _: may_attach(tid), lambda: False).run():
         return Gate("attach", "pass", "tried: the kernel allows it")
     return Gate("attach", "fail", "tried: the kernel refuses (Operation not permitted)")
 

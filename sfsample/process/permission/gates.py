@@ -84,9 +84,10 @@ _SECCOMP = Remedy(
 def judge_gates(own: SelfCredentials, target: TargetCredentials | None) -> tuple[Gate, ...]:
     """Judge every gate; without a target, those that depend on sfsample alone."""
     if target is None:
-        return (_privilege(own), _yama(own), *_calls(own))
+        return (_privilege(own), _execve(own), _yama(own), *_calls(own))
     return (_tracer(target), _user(own, target), _dumpable(own, target), _capabilities(own, target),
-            _yama(own), _namespace(own, target), *_calls(own), _security_module(own, target))  # fmt: skip
+            _execve(own), _yama(own), _namespace(own, target), *_calls(own),
+            _security_module(own, target))  # fmt: skip
 
 
 def closed_gates_help(own: SelfCredentials, target: TargetCredentials) -> tuple[str, ...]:
@@ -146,6 +147,13 @@ def _capabilities(own: SelfCredentials, target: TargetCredentials) -> Gate:
     if own.may_trace or not target.permitted & ~own.permitted:
         return Gate("capabilities", "pass", "it holds none that you would have to hold")
     return Gate("capabilities", "fail", "it holds capabilities that you do not hold", _PRIVILEGE)
+
+
+def _execve(own: SelfCredentials) -> Gate:
+    if own.may_trace:
+        return Gate("execve(2)", "pass", "your stops cost no setuid program its privileges")
+    found = "a stop within it costs a setuid program its privileges: you stop no young process"
+    return Gate("execve(2)", "unknown", found)
 
 
 def _yama(own: SelfCredentials) -> Gate:

@@ -1,10 +1,10 @@
 """The formats of profiles: each is a module with `write`, and with `read` if it can be read back.
 
-A module is imported when it is used.  A recording is written in one of `FORMATS`; a file is read by its
-contents, never by its name.  Every failure names the file, the place in it and what the user can do.  A
-hostile file costs memory in proportion to its size.
+A module is imported when it is used.  A recording is written in one of `FORMATS`.  The contents of a file,
+never its name, decide which module reads it.  Every failure names the file, the place in it and a next step.
+A hostile file costs memory in proportion to its size.
 
-Invariant: any bytes are a report or raise BadInput (tests/report/test_report.py).
+Invariant: any bytes give a report or raise BadInput (tests/report/test_report.py).
 """
 
 import re
@@ -23,8 +23,8 @@ _PICTURE = re.compile(rb"\s*<(!doctype html>|svg xmlns)", re.IGNORECASE)
 _HINT = "give a profile in one of these formats: json (sfsample -o out.json), folded, pprof"
 _MAX_INPUT_BYTES = 400 << 20  # a recording with full tables makes some 250 MB of JSON
 _PIECE_BYTES = 1 << 20
-_MAX_NUMBER = (1 << 63) - 1  # of pprof, whose numbers are int64
-_MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 1e9  # a period of one ns, and of 2**63 ns at most
+_MAX_NUMBER = (1 << 63) - 1  # largest int64, the type of pprof's numbers
+_MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 1e9  # periods between 1 ns and 2**63 ns
 
 
 class Format(NamedTuple):
@@ -91,7 +91,7 @@ def parse(data: bytes) -> Report:
 
 
 def check_numbers(report: Report) -> None:
-    """Raise BadInput where the sums, the times or the rate are none that every format can hold."""
+    """Raise BadInput if a sum, a time or the rate is one that some format cannot hold."""
     numbers = [report.started_ns or 0, report.duration_ns or 0, *map(report.total, report.weights)]
     if report.timeline is not None:
         numbers += map(sum, (report.timeline.samples, report.timeline.wall_ns, report.timeline.cpu_ns))
@@ -116,7 +116,7 @@ def _load(path: str) -> bytes:
 
 
 def _read_all(file: BinaryIO) -> bytes:
-    """Return the rest of a file, which may have no end."""
+    """Return the rest of a file up to the limit; a pipe may have no end."""
     data = bytearray()
     while piece := file.read(_PIECE_BYTES):
         data += piece

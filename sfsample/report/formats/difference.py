@@ -6,9 +6,9 @@ noise.  The page is the one of the flame graph, with two weights, and with colou
 
 from collections.abc import Iterator, Sequence
 from math import isfinite
-from time import gmtime, strftime
 from typing import Any
 
+from sfsample.core.foreign import utc
 from sfsample.report.caption import losses, sample_count
 from sfsample.report.difference import (
     NOISE,
@@ -26,9 +26,9 @@ from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThr
 
 _SIDES = ("before", "after")
 _MAX_ROWS = 20  # functions in a table, unless verbose
-_MAX_NAMES = 3  # of processes or functions, in a sentence or row
-_CHANGING_LOAD = 1.05  # ordinary ratio from which it is advised to compare shares
-_FUNCTION_SHARE = 0.1  # too few samples: such a function may double and is not seen
+_MAX_NAMES = 3  # names of processes or functions in a sentence or row
+_CHANGING_LOAD = 1.05  # ordinary ratio; from there on the text advises to compare shares
+_FUNCTION_SHARE = 0.1  # share of a function; if its doubling would not be seen, there are too few samples
 
 
 # -- what was compared, in words
@@ -41,10 +41,10 @@ def _input_lines(difference: Difference) -> Iterator[str]:
 
 
 def _input_text(side: Side) -> str:
-    """Return what is known of an input, and what is not."""
+    """Return the facts of an input as a text, also which of them are unknown."""
     seconds = "" if side.duration_ns is None else f"{side.duration_ns / 1e9:.1f} s"
     rate = "" if side.rate_hz is None else f"{side.rate_hz:g} Hz"
-    started = strftime("%Y-%m-%d %H:%M UTC", gmtime(side.started_ns // 10**9)) if side.started_ns else ""
+    started = utc(side.started_ns // 10**9, "%Y-%m-%d %H:%M UTC") if side.started_ns else ""
     name = side.name if side.files == 1 else f"{side.name} ({side.files} files)"
     parts = [name, " at ".join(filter(None, (seconds, rate))), sample_count(side.samples),
              side.host and f"host {side.host}", started]  # fmt: skip
@@ -56,7 +56,7 @@ def _input_text(side: Side) -> str:
 
 
 def compared(difference: Difference) -> str:
-    """Return the sentence that says what a share is a share of, and why."""
+    """Return the sentence that names the whole of which shares are given, and the reason."""
     if difference.per_time:
         whole = "thread's" if "wall" in {side.mode for side in difference.sides} else "CPU's"
         return f"rates, in shares of one {whole} time"
@@ -67,7 +67,7 @@ def compared(difference: Difference) -> str:
 
 
 def warnings(difference: Difference) -> list[str]:
-    """Return a sentence for each reason why the answer says less than it seems to."""
+    """Return a sentence for each reason to doubt the answer."""
     before, after = difference.sides
     found = list(filter(None, [_too_few(difference), *_too_few_pairs(difference)]))
     if before.mode and after.mode and before.mode != after.mode:
@@ -80,7 +80,7 @@ def warnings(difference: Difference) -> list[str]:
 
 
 def _too_few_pairs(difference: Difference) -> Iterator[str]:
-    """Yield why there is no verdict, and the other warnings of a history."""
+    """Yield the reason why there is no verdict, and the other warnings of a history."""
     ordinary = difference.ordinary
     if ordinary is None:
         return
@@ -96,7 +96,7 @@ def _pairs(number: int) -> str:
 
 
 def _noise_lines(difference: Difference) -> Iterator[str]:
-    """Yield what a history says about ordinary differences."""
+    """Yield the sentences about ordinary differences, which a history knows."""
     ordinary, load = difference.ordinary, difference.overall.ordinary or 1.0
     if ordinary is not None and ordinary.enough:
         number = _pairs(len(ordinary.pairs))
@@ -108,7 +108,7 @@ def _noise_lines(difference: Difference) -> Iterator[str]:
 
 
 def _too_few(difference: Difference) -> str:
-    """Return what cannot be seen at these counts, if that is much, or ''."""
+    """Return a sentence if the counts are too small to see the growth of a large function, else ''."""
     share = _FUNCTION_SHARE * max(difference.overall.share_before, difference.overall.share_after)
     sides = zip(_SIDES, difference.sides, difference.exposures, strict=True)
     few = [f"{text} has {sample_count(side.samples)}" for text, side, exposure in sides
@@ -126,7 +126,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def difference_json(difference: Difference) -> bytes:
-    """Return what `diff --json` prints."""
+    """Return the JSON document of `diff --json`."""
     ordinary = difference.ordinary
     document = {
         "schema": "sfsample.diff/1",
@@ -169,7 +169,7 @@ def difference_text(difference: Difference, *, verbose: bool = False) -> Iterato
 
 
 def _table(changes: Sequence[Change], *, verbose: bool) -> Iterator[str]:
-    """Yield the rows of real changes, one for those that are the same, and how many functions are noise."""
+    """Yield the rows of real changes, equal ones as one row, and the number of functions that are noise."""
     rows: dict[Change, list[str]] = {}
     for change in changes:
         if change.verdict != NOISE:
@@ -206,7 +206,7 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
     reports = zip(_SIDES, (before, after), strict=True)
     lost = [f"{text}: {what}" for text, report in reports for what in losses(report)]
     both = _side_by_side(before, after)
-    del before, after, reports  # the page takes much memory, too
+    del before, after, reports  # memory, of which the page needs as much
     data = page_data(both, threads=False)
     by_name = {change.name: change for change in difference.by_total}
     changes = [by_name.get(text) for text in data["frames"]["text"]]
@@ -225,7 +225,7 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
 
 
 def _vanished(difference: Difference) -> Iterator[str]:
-    """Yield a sentence about the functions of `before` that `after` has no more, if there are any."""
+    """Yield a sentence about functions that only `before` has, if there are any."""
     real = (change for change in difference.by_total if change.verdict != NOISE)
     gone = [change.name for change in real if not change.after]
     if gone:
@@ -238,9 +238,9 @@ def _verdict_text(change: Change) -> str:
 
 
 def _side_by_side(before: Report, after: Report) -> Report:
-    """Return one report with the weights "after" and "before"; a frame is the name that it is compared by.
+    """Return one report with the weights "after" and "before", whose frames are names only.
 
-    So a function has one box although its module lies elsewhere in another build; its path is in `after`.
+    So a function has one box in the graph even if its address has changed; its module is that of `after`.
     """
     builder = ReportBuilder(("after", "before"))
     rows: dict[str, ReportFrame] = {}

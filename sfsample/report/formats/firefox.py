@@ -24,7 +24,7 @@ from sfsample.report.report import (
 from sfsample.report.stack_paths import common_prefix_length
 
 _VERSION = 49
-_USER, _KERNEL, _JIT, _TRUNCATED, _PYTHON = range(5)  # indexes of _CATEGORIES
+_USER, _KERNEL, _JIT, _TRUNCATED, _PYTHON = range(5)  # indexes into _CATEGORIES
 _COLORS = {"User": "yellow", "Kernel": "orange", "JIT": "green", "Truncated": "grey", "Python": "blue"}
 _CATEGORIES = [{"name": name, "color": color, "subcategories": ["Other"]} for name, color in _COLORS.items()]
 _BY_KIND = {"k": _KERNEL, "j": _JIT, "p": _PYTHON}
@@ -82,7 +82,7 @@ def _lib(path: str, build_id: str | None) -> dict[str, Any]:
 
 
 def _rows_by_thread(report: Report) -> Iterator[tuple[ReportThread, list[int], list[_Row]]]:
-    """Yield each thread, its stacks and its samples; without times, one sample begins where another ends."""
+    """Yield each thread, its stacks and its samples; if times are unknown, samples follow each other."""
     stacks: list[list[int]] = [[] for _ in report.threads]
     for at, stack in enumerate(report.stacks):
         stacks[stack.thread].append(at)
@@ -112,8 +112,8 @@ class _ThreadTables:
         self._resources = Numbers[tuple[int, str]]()  # index of the lib, and its path
         self._funcs = Numbers[tuple[str, int, str | None]]()  # name, resource, file
         self._frames = Numbers[tuple[int | str, int]]()  # frame, or a mark of truncation; depth of inlining
-        self._prefixes: list[int | None] = []  # of each stack: the row of its caller's stack
-        self._innermost: list[int] = []  # of each stack: the row of its frame
+        self._prefixes: list[int | None] = []  # row of the caller's stack, for each stack
+        self._innermost: list[int] = []  # row of the innermost frame, for each stack
         self._thread = thread
         self._samples = self._sample_table(self._stack_rows(stacks), rows)
 
@@ -128,9 +128,9 @@ class _ThreadTables:
         }
 
     def _stack_rows(self, stacks: list[int]) -> dict[int, int | None]:
-        """Fill the stack table; return the row of each stack, None without frames.
+        """Fill the stack table; return the row of each stack, None for one without frames.
 
-        Sorted paths share their prefix with the path before, so that no prefix need be looked up.
+        The paths are sorted, so each shares its prefix with the path before, and no look-up is needed.
         """
         rows: dict[int, int | None] = {}
         before: tuple[int, ...] = ()

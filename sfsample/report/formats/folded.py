@@ -1,8 +1,8 @@
 """`-f folded`: one line for each distinct stack, root first: `process;frame;...;frame count`.
 
-What sfsample writes is sorted, UTF-8 and nothing else; stacks with the same text are one line.  It also reads
-lines of other tools.  A line states all that is known: its first frame is the process (or `name/TID`), and a
-frame whose text is an address in a module is read as an address.
+The output is sorted UTF-8 text; stacks with the same text are one line.  The reader also takes lines of other
+tools.  The first frame of a line is the process (or `name/TID`).  A frame whose text is an address in a
+module is read as an address.
 
 Invariant: folded text that is read and written again is the same (tests/report/test_report.py).
 """
@@ -30,7 +30,7 @@ _LINE_COST, _REFERENCE_COST, _FRAME_COST = 700, 24, 1000  # see report/budget.py
 def write(report: Report, *, threads: bool) -> bytes:
     """Return the file.  `threads`: the first frame is `name/TID`."""
     labels, _, paths = stack_paths(report, threads=threads)
-    # lines are sorted without being made: a frame counts with the ";" that follows it, the last one without
+    # Sorting by frames gives the order of the lines if each frame but the last one has its ";".
     texts = sorted({text for label in labels for text in (label.text, f"{label.text};")})
     rank = {text: at for at, text in enumerate(texts)}
     inner, last = [rank[f"{label.text};"] for label in labels], [rank[label.text] for label in labels]
@@ -78,7 +78,7 @@ def _thread(root: str) -> ReportThread:
 
 
 def frame_of(text: str) -> ReportFrame:
-    """Return the frame with what its text states: an address; or a function, and of what kind it is."""
+    """Return the frame of a text: an address in a module, or a function with its kind."""
     unnamed = _UNNAMED.fullmatch(text)
     if unnamed:
         return ReportFrame(text, module=unnamed[1], offset=int(unnamed[2], 16))

@@ -3,9 +3,9 @@
 The sources are in report/formats/page/, and only this module puts them together.  The profile is JSON in a
 script element with every `<` escaped, so that no name can end the element.  page/profile.js reads it.
 
-Paths are sorted, and each states only how it differs from the one before it, so that the page builds its tree
-in one pass, in the order in which it draws.  A label's number is written as `width` letters, '?' being 0:
-50,000 stacks have millions of such numbers, and a browser reads letters faster than numbers.
+Paths are sorted, and each states only its difference from the path before.  So the page builds its tree in
+one pass, in the order in which it draws.  The number of a label is written as `width` letters, '?' being 0:
+50,000 stacks have millions of such numbers, and a browser reads letters faster than digits.
 
 Invariant: no name becomes markup, and the page makes no request (tests/browser/test_page.py).
 """
@@ -17,11 +17,11 @@ from operator import add
 from typing import Any
 
 from sfsample.report.caption import amounts, label_texts, losses, process_ids
-from sfsample.report.formats.time_line import time_line_data
+from sfsample.report.formats.time_slices import slices_data
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Report
 from sfsample.report.stack_paths import StackPaths, common_prefix_length, stack_paths
-from sfsample.report.time_line import TimeLine
+from sfsample.report.time_slices import TimeSlices
 from sfsample.symbolize.named_frame import clean_name
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
@@ -31,13 +31,13 @@ _Row = tuple[tuple[int, ...], int]  # path and thread index
 _PLACEHOLDER = re.compile(r"/\*\{\{([a-z.]+)\}\}\*/")  # a file of the page, or "profile"
 
 
-def write(report: Report, *, threads: bool, time_line: TimeLine | None = None) -> bytes:
+def write(report: Report, *, threads: bool, time_slices: TimeSlices | None = None) -> bytes:
     """Return the page.  `threads`: each thread has a root of its own."""
-    return page(page_data(report, threads=threads, time_line=time_line))
+    return page(page_data(report, threads=threads, time_slices=time_slices))
 
 
 def page(data: dict[str, Any]) -> bytes:
-    """Return the page that shows `data`, which is what `page_data` returns."""
+    """Return the page that shows `data`, the result of `page_data`."""
     text = json_text(data).replace("<", "\\u003c")
     html = _PLACEHOLDER.sub(
         lambda name: text if name[1] == "profile" else _source(name[1]), _source("page.html")
@@ -50,9 +50,9 @@ def _source(name: str) -> str:
         return file.read()
 
 
-def page_data(report: Report, *, threads: bool, time_line: TimeLine | None = None) -> dict[str, Any]:
-    """Return what the page shows, of texts and numbers only."""
-    paths, stats = stack_paths(report, threads=threads), report.stats or {}
+def page_data(report: Report, *, threads: bool, time_slices: TimeSlices | None = None) -> dict[str, Any]:
+    """Return the data of the page: texts and numbers only."""
+    paths, stats = stack_paths(report, threads=threads), report.stats
     rows = sorted(_weights_by_row(report, paths).items())
     place = {row: at for at, (row, _) in enumerate(rows)}
     row_of = [place[path, stack.thread] for path, stack in zip(paths.paths, report.stacks, strict=True)]
@@ -62,10 +62,10 @@ def page_data(report: Report, *, threads: bool, time_line: TimeLine | None = Non
         "recorded": {
             "who": process_ids(report),
             "host": report.host,
-            "labels": ", ".join(reversed(label_texts(report))),  # those of the user first
+            "labels": ", ".join(reversed(label_texts(report))),  # labels of --label first
             "started_ns": report.started_ns,
-            "by": clean_name(str(stats["recorder"])) if stats.get("recorder") else "",
-            "what": _MODES.get(str(stats.get("mode"))),
+            "by": clean_name(recorder) if (recorder := stats.text("recorder")) else "",
+            "what": _MODES.get(stats.text("mode") or ""),
         },
         "extent": ", ".join(amounts(report)),
         "losses": losses(report),
@@ -83,12 +83,12 @@ def page_data(report: Report, *, threads: bool, time_line: TimeLine | None = Non
             "thread": [thread for (_, thread), _ in rows],
             "weights": [[weights[at] for _, weights in rows] for at in range(len(report.weights))],
         },
-        "slices": time_line_data(time_line, row_of, report.weights) if time_line else None,
+        "slices": slices_data(time_slices, row_of, report.weights) if time_slices else None,
     }
 
 
 def _weights_by_row(report: Report, paths: StackPaths) -> dict[_Row, tuple[int, ...]]:
-    """Return the weights of each path and thread; stacks that differ in addresses only have one path."""
+    """Return the sums by path and thread; stacks that differ only in addresses have the same path."""
     sums: dict[_Row, tuple[int, ...]] = {}
     for path, stack in zip(paths.paths, report.stacks, strict=True):
         row = path, stack.thread
@@ -97,7 +97,7 @@ def _weights_by_row(report: Report, paths: StackPaths) -> dict[_Row, tuple[int, 
 
 
 def _pack(paths: list[tuple[int, ...]], label_count: int) -> dict[str, Any]:
-    """Return columns by path: how many labels it shares with the path before, how many follow, and which."""
+    """Return columns by path: how many labels it shares with the path before, and its other labels."""
     width = 1
     while _BASE**width < label_count:
         width += 1

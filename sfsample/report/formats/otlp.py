@@ -1,8 +1,8 @@
 """Encodes a report as a request of OTLP profiles: for `--push otlp=URL` only, as the format may still change.
 
-Its tables are those of pprof: the same fields in the same order, but an index instead of an id, so that
-numbers are less by one, and element 0 of each table is empty.  Stacks are a table too.  A profile has one
-weight, so there is one for each.  The numbers are those of opentelemetry-proto 1.10, "Development":
+Its tables have the fields of pprof in the same order.  They refer to each other by index instead of id, so
+numbers are less by one, and element 0 of each table is empty.  Stacks are a table too.  A profile has a
+single weight, so each weight is a profile.  The numbers are those of opentelemetry-proto 1.10, "Development":
 
     ExportProfilesServiceRequest  resource_profiles 1, dictionary 2
     ProfilesDictionary   mapping_table 1, location_table 2, function_table 3, link_table 4, string_table 5,
@@ -29,7 +29,7 @@ _EMPTY_LINK = (message(1, bytes(16)), message(2, bytes(8)))
 
 
 def export_request(report: Report, attributes: Mapping[str, str], identity: str) -> bytes:
-    """Return the request; `identity` is one text for all attempts to send it."""
+    """Return the request; `identity` is the same text at each attempt to send it."""
     return b"".join(_OtlpEncoder(report).request(attributes, identity))
 
 
@@ -43,7 +43,7 @@ class _OtlpEncoder(Encoder):
         yield message(2, *self._dictionary(stacks))
 
     def _profile(self, at: int, identity: str) -> Iterator[bytes]:
-        """Yield the fields of the profile of one weight; stacks without any of it are left out."""
+        """Yield the fields of the profile of one weight, without the stacks of which it is 0."""
         report, weight = self._report, self._report.weights[at]
         kind = self._value_type(*VALUE_TYPES[weight])
         yield message(1, *kind)
@@ -59,14 +59,14 @@ class _OtlpEncoder(Encoder):
     def _dictionary(self, stacks: list[bytes]) -> Iterator[bytes]:
         yield from (message(field) for field in (1, 2, 3, 6, 7))
         yield message(4, *_EMPTY_LINK)
-        for key in self._locations:  # before functions and mappings: it fills both
+        for key in self._locations:  # locations first, as they fill functions and mappings
             yield message(2, *self._location(key, 1))
         for names in self._functions:
             yield message(3, *self._function(names, 1))
         for path, build_id in self._mappings:
             yield message(1, integer(2, self._limit(path, build_id)), integer(4, self._strings[path]))
         yield from (message(7, stack) for stack in stacks)
-        for text in self._strings:  # last, because everything above fills it
+        for text in self._strings:  # strings last, as all tables above fill them
             yield message(5, text.encode("utf-8", "replace"))
 
 

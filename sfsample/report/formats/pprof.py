@@ -53,7 +53,7 @@ def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - threads 
 
 
 class Encoder:
-    """Encodes one report; each table gives a row its id, and ids begin at 1.
+    """Encodes one report.  The id of a row is its place in its table, from 1 on.
 
     A thread without names has no labels.
     """
@@ -76,7 +76,7 @@ class Encoder:
             yield message(1, *self._value_type(*VALUE_TYPES[weight]))  # sample_type
         for stack in report.stacks:
             yield message(2, *self._sample(stack))  # sample
-        for number, key in enumerate(self._locations, 1):  # before functions and mappings: it fills both
+        for number, key in enumerate(self._locations, 1):  # locations first, as they fill both tables below
             yield message(4, integer(1, number), *self._location(key, 2))  # location: id
         for number, (path, build_id) in enumerate(self._mappings, 1):
             yield message(3, *self._mapping(path, build_id, number))  # mapping
@@ -90,7 +90,7 @@ class Encoder:
         for text in self._comments():
             yield integer(13, self._strings[text])  # comment
         yield integer(14, self._strings[VALUE_TYPES[SAMPLES][0]])  # default_sample_type
-        for text in self._strings:  # last, because everything above fills it
+        for text in self._strings:  # strings last, as all tables above fill them
             yield message(6, text.encode("utf-8", "replace"))  # string_table
 
     def _comments(self) -> Iterator[str]:
@@ -184,7 +184,7 @@ def read(data: bytes, budget: Budget) -> Report:
 
 
 class _Location(NamedTuple):
-    """Indexes of frames, innermost first; `stop_reason` where it is a mark of truncation, else ""."""
+    """Indexes of frames, innermost first; `stop_reason` of a mark of truncation, else ""."""
 
     frames: tuple[int, ...]
     stop_reason: str

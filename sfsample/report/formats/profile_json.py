@@ -1,8 +1,8 @@
 """`-f json`: the whole report as `sfsample.profile/1` (docs/profile-json.md).
 
-The document leaves nothing out and derives only `coverage`, from `stats`.  Addresses are hexadecimal strings,
-`_ns` numbers are integers and unknown values are null, as in every JSON of sfsample.  `read` checks types,
-indexes and that columns have one length; it cleans texts again, because a file can hold anything.
+The document has the whole report; only `coverage` is derived, from `stats`.  Addresses are hexadecimal
+strings, `_ns` numbers are integers and unknown values are null, as in every JSON of sfsample.  `read` checks
+types, indexes and the lengths of columns.  It cleans texts again, because a file can hold anything.
 
 Invariant: `read` returns the report that was written, and raises only BadInput, whatever the document holds
 (tests/report/test_report.py).
@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from sfsample.errors import BadInput
 from sfsample.report.budget import Budget
-from sfsample.report.caption import coverage
 from sfsample.report.json_text import json_text
 from sfsample.report.report import (
     SAMPLES,
@@ -29,15 +28,16 @@ from sfsample.report.report import (
     ReportThread,
     ReportTimeline,
 )
+from sfsample.report.stats import ReportStats
 from sfsample.symbolize.named_frame import clean_name
 
 _SCHEMA = "sfsample.profile/1"
 _T = TypeVar("_T")
-_MAX_DEPTH = 50  # of --stats, which has 4
+_MAX_DEPTH = 50  # levels of `stats`; those of --stats are 4
 _ADDRESS = re.compile("(0x)?[0-9a-fA-F]{1,16}")
 _MAX_COUNT = (1 << 63) - 1  # pprof cannot hold more
-_COSTS = {b",": 36, b"[": 64, b"{": 360, b'"': 30}  # what follows takes, in bytes
-_WIDE_COST = 8  # of each byte, where one letter can make all of them take four
+_COSTS = {b",": 36, b"[": 64, b"{": 360, b'"': 30}  # bytes of memory of the value behind a sign
+_WIDE_COST = 8  # bytes of memory for each byte of a text, in which one letter may widen all others
 
 
 def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file always has the threads
@@ -65,8 +65,8 @@ def document(report: Report) -> dict[str, Any]:
         "timeline": None if report.timeline is None else _timeline_json(report.timeline),
         "labels": report.labels or {},
         "target": None if report.target is None else dict.fromkeys(TARGET_FIELDS) | report.target,
-        "coverage": None if (share := coverage(report)) is None else round(share, 4),
-        "stats": report.stats,
+        "coverage": None if (share := report.stats.coverage) is None else round(share, 4),
+        "stats": dict(report.stats.document) or None,
     }  # fmt: skip
 
 
@@ -122,7 +122,7 @@ class JsonValue:
             yield JsonValue(value, f"{self.place}[{at}]")
 
     def optional(self, read: Callable[["JsonValue"], _T]) -> _T | None:
-        """Return what `read` returns; None where the value is null."""
+        """Return the result of `read`, or None if the value is null."""
         return None if self.value is None else read(self)
 
     def text(self) -> str:
@@ -167,6 +167,15 @@ class JsonValue:
         return int(self.value, 16)
 
 
+def read_json(data: bytes | str) -> JsonValue:
+    """Return any JSON document.  Raises BadInput."""
+    try:
+        return JsonValue(json.loads(data))
+    except (ValueError, RecursionError) as failure:  # a mere ValueError is that of int()
+        why = "a number that is too long" if type(failure) is ValueError else failure
+        raise BadInput(f"not JSON, or cut off: {why}") from None
+
+
 def _is_plain(value: object, depth: int = 0) -> bool:
     if isinstance(value, dict | list):
         members = value.values() if isinstance(value, dict) else value
@@ -179,10 +188,7 @@ def read(data: bytes, budget: Budget) -> Report:
     budget.number = len(data)
     budget.charge(sum(data.count(mark) * cost for mark, cost in _COSTS.items()))
     budget.charge(0 if data.isascii() else len(data) * _WIDE_COST)
-    try:
-        root = JsonValue(json.loads(data))
-    except (ValueError, RecursionError) as failure:  # also not UTF-8, or a number of a million digits
-        raise BadInput(f"not JSON, or cut off: {failure}") from None
+    root = read_json(data)
     if root.field("schema").value != _SCHEMA:
         raise BadInput(f"schema: not {_SCHEMA}")
     weights = _weights(root.field("weights"))
@@ -205,7 +211,7 @@ def read(data: bytes, budget: Budget) -> Report:
         host=root.field("host").optional(JsonValue.text),
         labels=root.field("labels").optional(JsonValue.texts) or None,
         target=root.field("target").optional(_target),
-        stats=root.field("stats").optional(JsonValue.plain_object),
+        stats=ReportStats(root.field("stats").optional(JsonValue.plain_object) or {}),
     )
 
 

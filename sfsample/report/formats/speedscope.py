@@ -44,7 +44,7 @@ def _frame(frame: ReportFrame) -> dict[str, Any]:
 
 
 def _stacks(report: Report, marks: Numbers[str]) -> Iterator[list[int]]:
-    """Yield the frame numbers of each stack, root first; marks of truncation come after all frames."""
+    """Yield the frame numbers of each stack, root first; marks of truncation have the highest numbers."""
     for stack in report.stacks:
         mark = truncation_mark(stack)
         head = [] if mark is None else [len(report.frames) + marks[mark]]
@@ -73,7 +73,10 @@ def _profiles(report: Report, stacks: list[list[int]]) -> Iterator[dict[str, Any
 
 
 def _samples(report: Report) -> tuple[Sequence[int], dict[str, Sequence[int]]]:
-    """Return the stack of each sample of the timeline, or else each stack; and a column for each weight."""
+    """Return a list of stacks, and a column for each weight.
+
+    With a timeline the list has the stack of each sample, else it has each stack once.
+    """
     timeline = report.timeline
     if timeline is not None and not timeline.dropped:
         return timeline.stack, {SAMPLES: timeline.samples, WALL: timeline.wall_ns, CPU: timeline.cpu_ns}

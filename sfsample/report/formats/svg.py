@@ -1,7 +1,8 @@
 """`-f svg`: a static flame graph, for a ticket or a README.
 
 The file has no script, no links and nothing from outside.  The outermost function is at the bottom.  Boxes
-narrower than a third of a pixel are left out, and where too many are left, the narrowest; a note counts them.
+narrower than a third of a pixel are left out.  If there still are too many, the narrowest are left out
+too.  A note counts them.
 
 Invariant: every name is escaped, in a text or a title (tests/report/formats/test_svg.py).
 """
@@ -16,9 +17,9 @@ from sfsample.report.report import CPU, SAMPLES, Report
 from sfsample.report.stack_paths import StackPaths, common_prefix_length, stack_paths
 
 _WIDTH, _ROW, _MARGIN, _TOP = 1200, 17, 10, 44  # pixels
-_LETTER_WIDTH = 6.6  # pixels, of the 11 px monospaced font
+_LETTER_WIDTH = 6.6  # pixels in the 11 px monospaced font
 _MIN_BOX_WIDTH = 0.33  # pixels
-_MAX_BOXES = 50_000  # at most twice as many are written: a browser takes seconds to show them
+_MAX_BOXES = 50_000  # boxes; up to twice as many are written, which a browser shows within seconds
 _MAX_NAME = 500  # letters of a name in a tooltip
 _TRUNCATED_COLOR = "#b0b0b0"
 _NOT_XML = re.compile("[\0-\x1f\ufffe\uffff]")
@@ -46,10 +47,10 @@ def write(report: Report, *, threads: bool) -> bytes:
 
 
 def _boxes(report: Report, paths: StackPaths) -> tuple[list[_Box], int]:
-    """Return the boxes, and how many are hidden; siblings are in the order of their names.
+    """Return the boxes, siblings in the order of their names, and the number of hidden ones.
 
-    Stacks are visited in the order of their paths, a function's own samples after those of its callees.  So
-    the samples of a box are those that are visited while its function is on the path.
+    Stacks are visited in the order of their paths.  The samples of a box are those that are visited while
+    its function is on the current path.
     """
     total, end = report.total(), len(paths.labels)
     scale = (_WIDTH - 2 * _MARGIN) / total if total else 0.0

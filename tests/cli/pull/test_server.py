@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -15,7 +16,7 @@ import pytest
 from sfsample.cli.pull import server
 from sfsample.cli.pull.door import Door, Wanted
 from sfsample.core.checkpoint import SUSPEND_LOCK
-from sfsample.errors import NoSuchProcess, SfsampleError
+from sfsample.errors import NoSuchProcess, NoThread, SfsampleError
 from tests.cli.pull.http_client import connected, get, looping, read, request, send, serving
 
 PROFILE = "/debug/pprof/profile"
@@ -31,6 +32,28 @@ def door() -> Door:
 def where(door: Door) -> Iterator[str]:
     with serving(door) as at:
         yield at
+
+
+def refuse(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_door_that_no_thread_can_serve_is_one_error(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(NoThread, match="cannot start a thread"), serving(door):
+        pytest.fail("it is open")
+
+
+def test_client_without_a_thread_is_left_and_the_door_goes_on(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(door) as at:
+        for last in (False, True):
+            with monkeypatch.context() as limited:
+                limited.setattr(threading.Thread, "start", refuse)
+                with connected(at) as client, suppress(ConnectionResetError):
+                    assert client.recv(100) == b""
+            assert last or get(at, "/healthz").status == 200
 
 
 def encoded(wanted: Wanted) -> bytes:
@@ -245,7 +268,7 @@ def test_bug_is_no_traceback(
     where: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Door, "metrics", lambda _: 1 / 0)
-    assert get(where, "/metrics").status == 0
+    assert get(where, "/metrics").status == 500
     assert get(where, "/healthz").status == 200
     assert capfd.readouterr() == ("", "")
 

@@ -18,7 +18,7 @@ from sfsample.cli.push.backend import parse_backend
 from sfsample.cli.push.pusher import Pusher
 from sfsample.history.facts import Selection
 from sfsample.history.store import History
-from sfsample.report.time_line import TIME_UNIT_NS
+from sfsample.report.time_slices import TIME_UNIT_NS
 from tests.builders.histories import DAY_S, MIDNIGHT_S, delete, minute
 from tests.cli.push.fake_backend import (
     answer,

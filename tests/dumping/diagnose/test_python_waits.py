@@ -1,13 +1,16 @@
 """Which thread has to act, from the facts of threads that were read one after the other."""
 
+from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.python_waits import thread_to_act
 from sfsample.dumping.model import ThreadDump
 from sfsample.python.waits import Pool, PythonFacts, PythonWait
 from tests.builders.hang_builder import seen, thread
 
 FUTURE, OTHER = 0x1000, 0x2000
-LOCK = PythonWait("lock", "threading.Lock 0x4000", 0x4000)
-RESULT, OTHER_RESULT = (PythonWait("future", "the result of a Future", at) for at in (FUTURE, OTHER))
+LOCK = PythonWait(WaitKind("lock"), "threading.Lock 0x4000", 0x4000)
+RESULT, OTHER_RESULT = (
+    PythonWait(WaitKind("future"), "the result of a Future", at) for at in (FUTURE, OTHER)
+)
 
 
 def one(tid: int, span: tuple[float, float], counts: tuple[int, int] = (5, 5), **facts: object) -> ThreadDump:

@@ -122,7 +122,7 @@ def test_stats_list_unnamed_locations_and_problems():
     profile.stats.note("a problem")
     report = name_profile(profile, Namer())
     assert report.host == os.uname().nodename
-    stats = report.stats
+    stats = report.stats.document
 
     assert stats["problems"] == ["a problem", "libc.so.6: no lines"]
     assert stats["unnamed"] == [{"where": "/bin/x", "places": 3, "why": "stripped", "hint": ""}]

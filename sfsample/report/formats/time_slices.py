@@ -1,9 +1,9 @@
-"""The time line of the html page: for each slice, what it has of each row of the page.
+"""The time line of the html page: for each slice, its part of each row of the page.
 
-A slice is letters: the numbers of its rows (each as its distance to the one before), then samples, then
-times.  A number is digits of five bits, the lowest first; the sixth bit says that another digit follows.
-Times are in units of 10 ms; what is left of one slice goes to the next, so that the sum of a row over any
-time is wrong by less than a unit.
+A slice is a string of letters: the numbers of its rows (each as the distance to the one before), then
+samples, then times.  A number has digits of five bits, the lowest first; the sixth bit says that another
+digit follows.  Times are in units of 10 ms.  The remainder of a row in one slice is added to the next slice,
+so the sum of a row over any time is wrong by less than a unit.
 
 Slices are joined in pairs until they fit, so a page has less than 10 MB (scripts/bench/page PAGE.html).
 """
@@ -13,11 +13,12 @@ from itertools import chain
 from operator import sub
 from typing import Any
 
+from sfsample.recording.losses import coverage_of
 from sfsample.report.report import WEIGHTS
-from sfsample.report.time_line import TIME_UNIT_NS, TimeLine, TimeSlice, join_slices
+from sfsample.report.time_slices import TIME_UNIT_NS, TimeSlice, TimeSlices, join_slices
 from sfsample.symbolize.named_frame import clean_name
 
-_MAX_ENTRIES = 1_500_000  # rows of all slices, of some four letters each
+_MAX_ENTRIES = 1_500_000  # rows of all slices, each of about four letters
 _UNIT_NS = 10_000_000
 _PER_UNIT = _UNIT_NS // TIME_UNIT_NS
 _ZERO, _BASE = ord("?"), 32  # the letter for digit 0, and how many digits there are
@@ -35,8 +36,11 @@ class _Words(dict[int, str]):
         return word
 
 
-def time_line_data(line: TimeLine, rows: Sequence[int], weights: Sequence[str]) -> dict[str, Any]:
-    """Return what the page shows.  `rows`: the row of each stack; `weights`: those that the page has."""
+def slices_data(line: TimeSlices, rows: Sequence[int], weights: Sequence[str]) -> dict[str, Any]:
+    """Return the data of the time line.
+
+    `rows` has the row of each stack; `weights` are the names of the weights on the page.
+    """
     count = max(rows, default=-1) + 1
     slices, together = [_on_rows(each, rows, count) for each in line.slices], 1
     while len(slices) > 1 and sum(len(each.columns[0]) for each in slices) > _MAX_ENTRIES:
@@ -47,8 +51,7 @@ def time_line_data(line: TimeLine, rows: Sequence[int], weights: Sequence[str]) 
     return {
         "begin": [each.begin_s for each in slices],
         "end": [each.end_s for each in slices],
-        "coverage": [min(1, each.cpu_sampled_ns / each.cpu_charged_ns) if each.cpu_charged_ns else None
-                     for each in slices],
+        "coverage": [coverage_of(each.cpu_sampled_ns, each.cpu_charged_ns) for each in slices],
         "sums": [[sum(each.columns[1 + at]) * scales[at] for each in slices] for at in kept],
         "counts": [len(each.columns[0]) for each in slices],
         "letters": _letters(slices, kept, count),
@@ -60,14 +63,14 @@ def time_line_data(line: TimeLine, rows: Sequence[int], weights: Sequence[str]) 
 
 
 def _on_rows(each: TimeSlice, rows: Sequence[int], count: int) -> TimeSlice:
-    """Return a slice with the rows of its stacks, of which several may be one."""
+    """Return a slice by rows instead of stacks; several stacks may have the same row."""
     stacks, *weights = each.columns
     return join_slices([each._replace(columns=[[rows[stack] for stack in stacks], *weights])], count)
 
 
 def _letters(slices: Sequence[TimeSlice], kept: Sequence[int], count: int) -> list[str]:
     words, found = _Words(), []
-    rests = [[0] * count for _ in WEIGHTS]  # of each row, what is less than a unit
+    rests = [[0] * count for _ in WEIGHTS]  # remainder of each row, less than a unit
     for each in slices:
         numbers = each.columns[0]
         columns = [map(sub, numbers, [0, *numbers]),

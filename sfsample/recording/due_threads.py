@@ -1,11 +1,13 @@
-"""Says which threads of a process are due at a tick.
+"""Decides which threads of a process are due at a tick.
 
-Where all processes of a recording have fewer than 16 threads, each is due at every tick.  Of more, threads
-that have long been quiet take turns: the next turn comes after a random number of ticks, at most a quarter of
-the time that the thread has been quiet, and such that about 16 of them, in all processes, are due in a tick.
-A thread is quiet while it does not run (cpu mode), or hardly ever (wall mode: timers of idle services).  A
-sample stands for all ticks since the one before: that is exact for a thread whose scheduler counters have not
-changed, and right on average for one whose counters have, because the turns are random.
+If all processes of a recording have fewer than 16 threads, each thread is due at every tick.  If there are
+more, threads that have long been quiet take turns.  The next turn comes after a random number of ticks, at
+most a quarter of the time that the thread has been quiet.  About 16 quiet threads, in all processes, are due
+in a tick.  A thread is quiet while it does not run (cpu mode), or runs hardly ever (wall mode: timers of idle
+services).
+
+A sample stands for all ticks since the previous one.  That is exact for a thread whose scheduler counters
+have not changed.  For other threads it is right on average, because the turns are random.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,11 +17,11 @@ from sfsample.core.stack import Stack
 from sfsample.modules.location import Located
 from sfsample.process.thread import Thread
 from sfsample.recording.sample import Places, TickTime
-from sfsample.recording.schedule import uniform
+from sfsample.recording.ticks import uniform
 
 _FULL_TURN_THREADS = 16
 _MAX_TICKS_BETWEEN_TURNS = 64
-_QUIET_SHARE = 1 / 400  # of the time in which a thread runs hardly ever
+_QUIET_SHARE = 1 / 400  # share of the time up to which a thread runs hardly ever
 FLUSH_NS = 1_000_000_000  # idle time after which the samples of a thread that does not run are counted
 _tid_of = attrgetter("tid")
 
@@ -71,12 +73,12 @@ class SampledThread:
 
 
 def spread_of(threads: int) -> int:
-    """Return for how many ticks at most a quiet thread is not due, in a recording of so many threads."""
+    """Return the most ticks between two turns of a quiet thread, in a recording of `threads` threads."""
     return min(2 * (threads // _FULL_TURN_THREADS), _MAX_TICKS_BETWEEN_TURNS)
 
 
-class ThreadTable:
-    """Threads by id, and by the tick at which they are due."""
+class DueThreads:
+    """The threads of a process by id, and by the tick at which they are due."""
 
     def __init__(self, random: Callable[[], float] = uniform) -> None:
         self._random = random
@@ -102,12 +104,12 @@ class ThreadTable:
             del self._threads[thread.tid]
 
     def compare(self, tids: Iterable[int]) -> tuple[list[int], list[SampledThread]]:
-        """Return the ids that are new, and the threads that are no longer there."""
+        """Return the new thread ids, and the threads that have ended."""
         now = set(tids)
         return sorted(now - self._threads.keys()), [t for t in self if t.tid not in now]
 
     def due(self, tick: int) -> list[SampledThread]:
-        """Return the threads that are due now, by id; each must be given its next turn."""
+        """Return the threads that are due now, by id; each must then get its next turn."""
         due, self._due_next = [*self._due_next, *self._due.pop(tick, ())], []
         return due and sorted((thread for thread in due if self._has(thread)), key=_tid_of)
 
@@ -115,7 +117,7 @@ class ThreadTable:
         return self._threads.get(thread.tid) is thread
 
     def give_next_turn(self, threads: Iterable[SampledThread], tick: int, spread: int) -> None:
-        """Say when threads that were due at `tick` are due again; see `spread_of`."""
+        """Choose the next turn of threads that were due at `tick`; see `spread_of`."""
         for thread in threads:
             most_skipped = min(spread, (tick - thread.quiet_since.number) // 4)
             skipped = int(self._random() * most_skipped) if most_skipped else 0

@@ -1,12 +1,12 @@
-"""Says when to sample: one tick in every interval of 1/rate, at a random instant of it.
+"""Draws the ticks, the times to sample: one tick in every interval of 1/rate, at a random instant of it.
 
 Interval k begins at start + k / rate, and its tick is drawn from it with uniform probability.  So the rate is
-exact, two ticks are up to two intervals apart, and no periodic work of the target can keep step.  There are
-as many intervals as fit into the duration, at least one; the last may be shorter.  This module reads no
-clock.
+exact, two ticks are up to two intervals apart, and no periodic work of the target can keep step with them.
+There are as many intervals as fit into the duration, at least one; the last may be shorter.  This module
+reads no clock.
 
 Invariant: a tick whose interval has passed is counted as missed and never made up for
-(tests/recording/test_schedule.py).
+(tests/recording/test_ticks.py).
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from math import ceil, inf
 from random import Random
 
 # A number is drawn at every turn of a thread, so it must not cost a system call.  The generator is sfsample's
-# own: a program that uses the library may have given a seed to its own generator.
+# own, because a program that uses the library may have seeded the common one.
 uniform = Random().random  # noqa: S311 - a random instant, not a secret
 
 
@@ -32,25 +32,25 @@ class Schedule:
         self._intervals = inf if duration is None else duration * rate
         self._total = None if duration is None else max(1, round(self._intervals))
         self._jitter = jitter
-        self.ticks = 0  # that were due so far, taken or not
+        self.ticks = 0  # number of ticks that were due so far, taken or not
 
     @property
     def over(self) -> bool:
-        """Whether there are no more ticks."""
+        """True if there are no more ticks."""
         return self._total is not None and self.ticks >= self._total
 
     @property
     def end(self) -> float:
-        """When the duration is over, on the clock of `start`."""
+        """The end of the duration, on the clock of `start`."""
         return self._start + self._intervals / self._rate
 
     def next(self) -> float:
-        """Return when the next tick is due, on the clock of `start`."""
+        """Return the time of the next tick, on the clock of `start`."""
         length = min(1.0, self._intervals - self.ticks)
         return self._start + (self.ticks + self._jitter() * length) / self._rate
 
     def take(self, now: float) -> int:
-        """Take the tick that is due, and return 0; or return how many ticks were missed, and take none."""
+        """Take the tick that is due and return 0; if ticks were missed, return their number."""
         missed = int((now - self._start) * self._rate - self.ticks)
         if self._total is not None:
             missed = min(missed, self._total - self.ticks)
@@ -58,7 +58,7 @@ class Schedule:
         return max(0, missed)
 
     def skip(self, until: float) -> int:
-        """Leave out the ticks whose intervals begin before `until`; return how many."""
+        """Leave out the ticks whose intervals begin before `until`; return their number."""
         skipped = ceil((until - self._start) * self._rate) - self.ticks
         if self._total is not None:
             skipped = min(skipped, self._total - self.ticks)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfsample.history import tiers
+from sfsample.history import retention
 from sfsample.history.facts import Selection
 from sfsample.history.files import HistoryFile
 from sfsample.history.paths import file_names, remove
@@ -248,7 +248,7 @@ def test_kill_at_any_step_loses_nothing_and_counts_nothing_twice(tmp_path, monke
 def test_tidying_is_done_by_one_at_a_time(tmp_path):
     history = History(str(tmp_path))
     history.add(minute(0))
-    fd = tiers.lock(str(tmp_path), "")
+    fd = retention.lock(str(tmp_path), "")
     assert fd is not None
     history.tidy(FIRST_MERGE_S)
     assert tiers_of(history) == {"1m": 1}

@@ -1,15 +1,16 @@
-"""Keeps a history small: merges the slices of a day that is over, deletes what is too old or too much.
+"""Keeps a history small: merges old slices, and deletes slices that are too old or too many.
 
-Slices of a minute are kept for two days, then merged to ten minutes; after two weeks to hours.  Pinned slices
-are not merged, and are the last to be deleted for their size; nor are those within an hour of a change of the
-build-id on the same day.  Damaged files that were set aside are the first.
+Slices of a minute are kept for two days, then merged to ten minutes; after two weeks to hours.  Slices within
+an hour of a change of the build-id on the same day are pinned, as are those that a trigger pinned.  A pinned
+slice is not merged.  If the history is too large, damaged files that were set aside are deleted first, pinned
+slices last.
 
-Until then the sums of ten minutes are kept beside the minutes, so that a question about a day reads 144 of
-them instead of 1,440 slices.
+Before minutes are merged, their sums of ten minutes are kept beside them.  So a question about a day reads
+144 sums instead of 1,440 slices.
 
-Each merged slice is one commit, so a process that is killed leaves the rest for the next one.
+Each merged slice is one commit, so if the process is killed, the next one does the rest.
 
-Invariant: the sums of each stack of each service stay the same (tests/history/test_tiers.py).
+Invariant: the sums of each stack of each service stay the same (tests/history/test_retention.py).
 """
 
 import os
@@ -23,14 +24,17 @@ from sfsample.history.files import HistoryFile
 from sfsample.history.lock import lock
 from sfsample.history.paths import DAY_S, file_names, files_set_aside, remove
 
-_DUE_S = {"1h": 14 * DAY_S, "10m": 2 * DAY_S}  # slices of a tier are so old, from the end of their day on
-_SUMMED = "10m"  # what slices of a minute are to be merged to
+_DUE_S = {
+    "1h": 14 * DAY_S,
+    "10m": 2 * DAY_S,
+}  # age of slices that are merged to a tier, from the end of their day
+_SUMMED = "10m"  # tier whose sums are kept beside the minutes
 _SUM_S = TIERS[_SUMMED]
-_LATE_S = 120.0  # a slice is added after its end
-_PINNED_S = 3600.0  # before and after a change of the build-id
+_LATE_S = 120.0  # seconds after its end until a slice is surely added
+_PINNED_S = 3600.0  # seconds before and after a change of the build-id
 
 
-Skipping = Callable[[str], AbstractContextManager[None]]  # goes on behind a block where a file is damaged
+Skipping = Callable[[str], AbstractContextManager[None]]  # block that damage of the file at a path ends early
 
 
 def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipping: Skipping) -> None:
@@ -46,7 +50,7 @@ def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipp
             else:
                 with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
                     _merge(file, tier) if tier else _keep_sums(file, now_s)
-        for name, path in files_set_aside(directory):  # no answer needs them
+        for name, path in files_set_aside(directory):  # files that no answer needs
             if name.end_s + keep_for_s <= now_s or size_of(directory) > keep_bytes:
                 os.unlink(path)
         _shrink(directory, keep_bytes, skipping)
@@ -66,20 +70,20 @@ def _merge(file: HistoryFile, tier: str) -> None:
 
 
 def _keep_sums(file: HistoryFile, now_s: float) -> None:
-    """Keep the sums that slices of a minute will be merged to, for questions about many hours."""
+    """Keep the sums of ten minutes beside the slices of a minute, for questions about many hours."""
     summed = file.summed()
-    facts = file.facts(max(summed, default=0))  # not all of them each hour
+    facts = file.facts(max(summed, default=0))  # slices since the last sum
     last_s = max((each.begin_s for each in islice(facts, bool(summed))), default=-_SUM_S)
     begin_s = last_s // _SUM_S * _SUM_S + _SUM_S
     end_s = (now_s - _LATE_S) // _SUM_S * _SUM_S
     for group in _groups((each for each in facts if begin_s <= each.begin_s < end_s), _SUMMED):
         if len(group) > 1:
-            with suppress(BadInput):  # an answer says so
+            with suppress(BadInput):  # damage, which the next answer reports
                 file.keep_sum(group)
 
 
 def _groups(slices: Iterable[SliceFacts], tier: str) -> Iterable[list[SliceFacts]]:
-    """Return the slices that a tier merges to one."""
+    """Return groups of slices, each of which a tier merges to one."""
     groups: dict[object, list[SliceFacts]] = {}
     for facts in slices:
         groups.setdefault(merge_key(facts, tier), []).append(facts)
@@ -87,7 +91,7 @@ def _groups(slices: Iterable[SliceFacts], tier: str) -> Iterable[list[SliceFacts
 
 
 def _shrink(directory: str, keep_bytes: int, skipping: Skipping) -> None:
-    """Delete the oldest slices until so many bytes are left: first what is not pinned; never the last day."""
+    """Delete the oldest slices until `keep_bytes` are left: pinned ones last, and never the last day."""
     names = file_names(directory)[:-1]
     for name in names:
         if size_of(directory) > keep_bytes:
@@ -104,7 +108,7 @@ def _shrink(directory: str, keep_bytes: int, skipping: Skipping) -> None:
 
 
 def size_of(directory: str) -> int:
-    """Return how many bytes a history takes."""
+    """Return the size of a history in bytes."""
     size = 0
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -129,5 +133,5 @@ def _facts(file: HistoryFile) -> list[SliceFacts]:
 
 
 def _origin(facts: SliceFacts) -> object:
-    """Return whose build-id it is."""
+    """Return the identity of a service whose build-ids are compared."""
     return facts.service, tuple(sorted(facts.labels.items()))

@@ -4,21 +4,21 @@ from random import Random
 
 import pytest
 
+from sfsample.recording.due_threads import DueThreads, SampledThread, spread_of
 from sfsample.recording.sample import BEGINNING, TickTime
-from sfsample.recording.thread_table import SampledThread, ThreadTable, spread_of
 from tests.builders.threads import thread as new_thread
 
 TICK_NS = 10_000_000
 
 
-def table_of(count: int, random=lambda: 0.999) -> ThreadTable:
-    table = ThreadTable(random)
+def table_of(count: int, random=lambda: 0.999) -> DueThreads:
+    table = DueThreads(random)
     for tid in range(count):
         table.add(SampledThread(new_thread(tid), BEGINNING, 0), 1)
     return table
 
 
-def turns(table: ThreadTable, ticks: int, *, ran_ns: int = 0, wall: bool = True) -> list[list[int]]:
+def turns(table: DueThreads, ticks: int, *, ran_ns: int = 0, wall: bool = True) -> list[list[int]]:
     """Return the ids of the threads that are due at each tick; each runs for `ran_ns` between two turns."""
     due_tids = []
     spread = spread_of(len(table))

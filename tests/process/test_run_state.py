@@ -3,7 +3,7 @@
 import pytest
 
 from sfsample.core.snapshot import LastRun, SchedulerEvidence
-from sfsample.process.scheduler import (
+from sfsample.process.run_state import (
     BeforeStop,
     RunQueueBalance,
     RunState,

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.report.formats import time_line
+from sfsample.report.formats import time_slices
 from sfsample.report.formats.html import page_data
-from sfsample.report.formats.time_line import time_line_data
+from sfsample.report.formats.time_slices import slices_data
 from sfsample.report.merge import merge
 from sfsample.report.report import CPU, SAMPLES, WALL, WEIGHTS
-from sfsample.report.time_line import TIME_UNIT_NS, TimeLine, TimeSlice, renumber
+from sfsample.report.time_slices import TIME_UNIT_NS, TimeSlice, TimeSlices, renumber
 from tests.builders.histories import report
 
 ROWS = [0, 1, 1, 2]  # two stacks are one row of the page
@@ -46,8 +46,8 @@ def read(letters: str, count: int, weights: int) -> list[list[int]]:
 @given(found=lines)
 def test_sums_of_rows_are_those_of_the_slices(most, found):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time_line, "_MAX_ENTRIES", most)
-        data = time_line_data(TimeLine(slices_of(found)), ROWS, WEIGHTS)
+        patch.setattr(time_slices, "_MAX_ENTRIES", most)
+        data = slices_data(TimeSlices(slices_of(found)), ROWS, WEIGHTS)
     read_slices = [read(text, count, 3) for text, count in zip(data["letters"], data["counts"], strict=True)]
     assert sum(data["counts"]) <= most or len(read_slices) == 1
     assert len(read_slices) == -(-len(found) // data["together"])
@@ -63,7 +63,7 @@ def test_sums_of_rows_are_those_of_the_slices(most, found):
 
 
 def test_page_has_only_the_weights_of_its_report():
-    data = time_line_data(TimeLine(slices_of([{0: (3, 700, 250)}])), ROWS, (SAMPLES, CPU))
+    data = slices_data(TimeSlices(slices_of([{0: (3, 700, 250)}])), ROWS, (SAMPLES, CPU))
     assert read(data["letters"][0], 1, 2) == [[0], [3], [2]]
     assert data["sums"] == [[3], [25_000_000]]
     assert data["coverage"] == [0.75]

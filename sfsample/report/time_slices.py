@@ -1,12 +1,12 @@
-"""What a report was at each time: sums of its stacks for slices of time, and the gaps between these."""
+"""A report by time: sums of its stacks for slices of time, and the gaps between the slices."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sfsample.report.report import Numbers, Report
 
-TIME_UNIT_NS = 100_000  # of the times in columns
-Columns = Sequence[Sequence[int]]  # of one length: stacks, samples, wall time, CPU time
+TIME_UNIT_NS = 100_000  # unit of the times in columns
+Columns = Sequence[Sequence[int]]  # stacks, samples, wall time, CPU time: columns of one length
 
 
 class TimeSlice(NamedTuple):
@@ -14,13 +14,13 @@ class TimeSlice(NamedTuple):
 
     begin_s: float
     end_s: float
-    cpu_charged_ns: int  # what the threads have used
-    cpu_sampled_ns: int  # the part of it that samples stand for
+    cpu_charged_ns: int  # CPU time of the threads
+    cpu_sampled_ns: int  # CPU time that samples stand for
     columns: Columns
-    cpu_ms: Sequence[int] = ()  # sampled in each second; empty: not known
+    cpu_ms: Sequence[int] = ()  # sampled CPU time of each second; empty if it is unknown
 
 
-class TimeLine(NamedTuple):
+class TimeSlices(NamedTuple):
     """The slices of a report, the oldest first, and times without slices: begin, end, why."""
 
     slices: Sequence[TimeSlice]
@@ -28,7 +28,7 @@ class TimeLine(NamedTuple):
 
 
 def add_columns(slices: Iterable[Columns], stacks: int) -> Columns:
-    """Return the sums by stack of columns that refer to so many stacks; the stacks of the sum ascend."""
+    """Return the sums by stack, in ascending order; columns refer to `stacks` stacks."""
     seen: set[int] = set()
     samples, wall, cpu = sums = [[0] * stacks for _ in range(3)]
     for numbers, *columns in slices:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.recording.schedule import Schedule, uniform
+from sfsample.recording.ticks import Schedule, uniform
 
 
 @given(st.lists(st.floats(0, 0.999), min_size=1, max_size=50))
@@ -78,7 +78,7 @@ def test_skip_leaves_out_ticks():
 
 _DRAW = """
 import ctypes, os
-from sfsample.recording.schedule import uniform
+from sfsample.recording.ticks import uniform
 ctypes.CDLL(None, use_errno=True).prctl(22, 1, 0, 0, 0)  # PR_SET_SECCOMP, SECCOMP_MODE_STRICT
 for _ in range(2000):
     uniform()

@@ -1,0 +1,97 @@
+"""The statistics of a report: what its recording did and lost.
+
+They are the object that `--stats` writes, or what a file has of it.  A file can hold anything: a property
+whose value has another type than it should is unknown.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Self
+
+from sfsample.recording.losses import Loss, coverage_of, losses
+
+_ADDED = ("ticks", "late_ticks", "samples", "eintr_prone_stops", "cpu_charged_ns", "cpu_sampled_ns",
+          "spared_ticks")  # fmt: skip
+_ADDED_BY_NAME = ("captures", "stacks", "frames")
+_SAME = ("mode", "recorder")  # texts that a sum has if all parts have the same
+_BY_SECOND, _MAX_MS = "cpu_ms_by_second", 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class ReportStats:
+    """`document`: plain JSON values by the keys of `sfsample.stats/1`; empty if nothing is known."""
+
+    document: Mapping[str, Any] = field(default_factory=dict)
+
+    def having(self, **values: object) -> Self:
+        """Return these statistics with other values of some keys."""
+        return type(self)({**self.document, **values})
+
+    def only(self, keys: Iterable[str]) -> Self:
+        """Return these statistics with some of the keys, as far as they have a value."""
+        return type(self)({key: value for key in keys if (value := self.document.get(key))})
+
+    def number(self, key: str) -> int:
+        """Return a count or a time in ns; 0 if it is unknown."""
+        value = self.document.get(key)
+        return value if type(value) is int and value > 0 else 0
+
+    def text(self, key: str) -> str | None:
+        """Return a text; None if it is unknown."""
+        value = self.document.get(key)
+        return value if isinstance(value, str) else None
+
+    def numbers(self, key: str) -> dict[str, int]:
+        """Return counts by name: `captures`, `stacks`, `frames`."""
+        value = self.document.get(key)
+        counts = value.items() if isinstance(value, dict) else ()
+        return {name: number for name, number in counts if type(number) is int and number >= 0}
+
+    def texts(self, key: str) -> list[str]:
+        """Return a list of texts: `problems`, and `missing` of a selection out of a history."""
+        value = self.document.get(key)
+        return [*map(str, value)] if isinstance(value, list) else []
+
+    @property
+    def has_cpu_time(self) -> bool:
+        """Whether the CPU time of the threads is known; it is 0 in an idle minute."""
+        return "cpu_charged_ns" in self.document
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of the CPU time that samples stand for, 0 to 1; None: unknown, or none was used."""
+        has_both = self.has_cpu_time and "cpu_sampled_ns" in self.document
+        return coverage_of(self.number("cpu_sampled_ns"), self.number("cpu_charged_ns")) if has_both else None
+
+    @property
+    def cpu_ms_by_second(self) -> tuple[int, ...]:
+        """The CPU time in ms that was sampled in each second of a slice; empty if it is unknown."""
+        value = self.document.get(_BY_SECOND)
+        if not isinstance(value, list) or not all(type(ms) is int and 0 <= ms < _MAX_MS for ms in value):
+            return ()
+        return tuple(value)
+
+    def losses(self, samples: int, whole_stacks: int) -> list[Loss]:
+        """Return every kind of loss; the numbers of samples and of whole stacks are those of the report."""
+        ticks, late, spared = map(self.number, ("ticks", "late_ticks", "spared_ticks"))
+        failed = self.numbers("captures").get("failed", 0)
+        return losses(ticks=ticks, late_ticks=late, spared_ticks=spared, failed_captures=failed,
+                      samples=samples, whole_stacks=whole_stacks)  # fmt: skip
+
+
+def sum_stats(parts: Iterable[ReportStats]) -> ReportStats:
+    """Return the sums of the counts, above all of the losses; values that cannot be added are left out."""
+    known = [part for part in parts if part.document]
+    if not known:
+        return ReportStats()
+    total: dict[str, Any] = {"problems": [*chain.from_iterable(part.texts("problems") for part in known)]}
+    for key in _ADDED:
+        total[key] = sum(part.number(key) for part in known)
+    for key in _ADDED_BY_NAME:
+        total[key] = dict(sum((Counter(part.numbers(key)) for part in known), Counter()))
+    for key in _SAME:
+        texts = {part.text(key) for part in known}
+        total[key] = texts.pop() if len(texts) == 1 else None
+    return ReportStats(total)
