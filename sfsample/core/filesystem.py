@@ -68,12 +68,12 @@ def open_regular(path: str, *, streams: bool = False) -> int:
 
 
 def _check_path(path: str) -> None:
-    if "\0" in path or total(os.fsencode)(path) is None:  # at which os.open raises ValueError
+    if "\0" in path or total(os.fsencode)(path) is None:  # paths for which os.open raises ValueError
         raise OSError(EINVAL, "no file can have this path")
 
 
 def read_regular(path: str, max_bytes: int, *, streams: bool = False) -> bytes:
-    """Return a whole file, as `open_regular` opens it.  Raises OSError, also for one that is larger."""
+    """Return the contents of a file that `open_regular` opens.  Raises OSError, also for a larger file."""
     with open(open_regular(path, streams=streams), "rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
