@@ -1,22 +1,22 @@
 """Defines every exception that crosses a module boundary.
 
-An expected failure of a walk is a `StopReason` value, not an exception.  Callers branch on the class, and the
-modules that make system calls on `errno`; text is for people.
+A walk that ends early is no exception: it has a `StopReason`.  Callers branch on the class of an exception,
+never on its text.  Modules that make system calls also branch on `errno`.
 """
 
 from errno import EMFILE, ENFILE
 
-# the help lines of errors that several packages raise
+# help lines of errors that several packages raise
 FIND_HELP = "it has ended, or never was; -n NAME finds a process by its name or command line"
 FILES_HELP = "allow more: ulimit -n 1024; LimitNOFILE= in a systemd unit, --ulimit nofile= in a container"
 
-NO_FILE_ERRNOS = (ENFILE, EMFILE)  # the limit of open files is reached, of the system or of sfsample
+NO_FILE_ERRNOS = (ENFILE, EMFILE)  # errno values: the limit of open files of the system, of sfsample
 
 
 class SfsampleError(Exception):
-    """Base of all: `exit_code` is that of the command, `help` the lines that say what the user can do."""
+    """The base of all.  `help` holds lines that say what the user can do."""
 
-    exit_code = 1
+    exit_code = 1  # exit code of the command
 
     def __init__(self, what: str, *help_lines: str) -> None:
         super().__init__(what)
@@ -24,7 +24,7 @@ class SfsampleError(Exception):
 
 
 class FormatError(SfsampleError):
-    """Foreign bytes are wrong: in `section`, at byte `offset` of it; the table is lost, the run goes on."""
+    """Foreign bytes are wrong: at byte `offset` of `section`.  The table is not used, and the run goes on."""
 
     def __init__(self, section: str, offset: int, what: str) -> None:
         super().__init__(f"{section}+{offset:#x}: {what}")
@@ -34,11 +34,11 @@ class FormatError(SfsampleError):
 
 
 class BadInput(SfsampleError):  # noqa: N818 - reads as what happened
-    """A file that should hold a profile does not; the text says where in the file and why."""
+    """A file holds no profile.  The text names the place in the file and the reason."""
 
 
 class TargetError(SfsampleError):
-    """Process `pid` cannot be sampled or read: the target or the user is the problem."""
+    """Process `pid` cannot be sampled or read, because of the target or of what the user asked for."""
 
     def __init__(self, pid: int, what: str, *help_lines: str) -> None:
         super().__init__(what, *help_lines)
@@ -58,7 +58,7 @@ class NotPermitted(TargetError):  # noqa: N818 - reads as what happened
 
 
 class AlreadyTraced(NotPermitted):
-    """Another tracer traces every thread; threads that it has stopped can still be read."""
+    """Another tracer traces every thread.  A thread that it has stopped can still be read."""
 
 
 class UnsupportedTarget(TargetError):  # noqa: N818 - reads as what happened
@@ -66,7 +66,7 @@ class UnsupportedTarget(TargetError):  # noqa: N818 - reads as what happened
 
 
 class CoreError(SfsampleError):
-    """The file is not a core file, or it describes no thread."""
+    """A file is not a core file, or it describes no thread."""
 
 
 class NoThread(SfsampleError):  # noqa: N818 - reads as what happened
@@ -79,7 +79,7 @@ class NoThread(SfsampleError):  # noqa: N818 - reads as what happened
 
 
 class NoReturn(SfsampleError):  # noqa: N818 - reads as what happened
-    """A system call of sfsample on a target does not return, or a computation takes far too long."""
+    """A system call on the target did not return, or a computation took far too long."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -95,7 +95,7 @@ class UsageError(SfsampleError):
 
 
 class NoSpace(SfsampleError):  # noqa: N818 - reads as what happened
-    """A disk is full, so that it is worth waiting."""
+    """A disk is full.  A later attempt may succeed."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what, "free some space")

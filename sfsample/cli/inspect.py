@@ -16,10 +16,9 @@ from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import PT_LOAD, ElfImage
 from sfsample.formats.elf.object_file import LinkedObject, lay_out
 from sfsample.formats.sframe import SECTION
-from sfsample.inspect.bounds import check_tables
 from sfsample.inspect.coverage import measure_coverage
 from sfsample.inspect.text import Inspection, inspection_json, inspection_text, process_text
-from sfsample.inspect.verify import verify
+from sfsample.inspect.verify import check_tables, verify
 from sfsample.modules.location import Location
 from sfsample.modules.module import Module
 from sfsample.process.find_target import target_pids

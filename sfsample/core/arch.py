@@ -1,7 +1,7 @@
-"""The table of machines: every fact that code needs of one, by its ELF header or by its `Arch`.
+"""The tables of machines.  Code asks these tables, and never branches on the name of a machine.
 
-Code asks these tables and does not branch on the name of an architecture.  Register numbers are DWARF's.  The
-registers of a frame are a `dict[int, int]` with these numbers as keys; an absent key is an unknown value.
+Registers have DWARF numbers.  The registers of a frame are a `dict[int, int]` with these numbers as keys.  An
+absent key means that the register's value is unknown.
 
 To add a machine, write its file in `core/arches/` and name it in `ARCHES`, `LAYOUTS` and `RELOCATIONS`.
 """
@@ -16,12 +16,12 @@ __all__ = ["AARCH64", "AARCH64_BE", "AMD64", "ARCHES", "LAYOUTS", "RELOCATIONS",
            "RegisterLayout", "RelocationKind", "SignalFrame", "arch_of"]  # fmt: skip
 
 ARCHES = (AMD64, AARCH64, AARCH64_BE, S390X)
-LAYOUTS: dict[int, RegisterLayout] = {  # by e_machine
+LAYOUTS: dict[int, RegisterLayout] = {  # key: e_machine
     AMD64.machine: x86_64.LAYOUT,
     AARCH64.machine: aarch64.LAYOUT,
     S390X.machine: s390x.LAYOUT,
 }
-RELOCATIONS: dict[int, dict[int, RelocationKind]] = {  # by e_machine, then by relocation type
+RELOCATIONS: dict[int, dict[int, RelocationKind]] = {  # keys: e_machine, relocation type
     AMD64.machine: x86_64.RELOCATIONS,
     AARCH64.machine: aarch64.RELOCATIONS,
     S390X.machine: s390x.RELOCATIONS,
@@ -29,5 +29,5 @@ RELOCATIONS: dict[int, dict[int, RelocationKind]] = {  # by e_machine, then by r
 
 
 def arch_of(machine: int, byteorder: str) -> Arch | None:
-    """Return the architecture of an ELF header's e_machine and EI_DATA; None: it is not in the table."""
+    """Return the machine with this e_machine and EI_DATA of an ELF header; None: the table lacks it."""
     return next((arch for arch in ARCHES if (arch.machine, arch.byteorder) == (machine, byteorder)), None)

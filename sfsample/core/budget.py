@@ -1,10 +1,10 @@
-"""Bounds what one look at a process costs, whatever its memory holds.
+"""Bounds the cost of one look at a process.
 
-A look is one capture of a thread, or all that one dump reads of locks and tasks.  Lists and pointers of a
-target may lead to any number of things.  No reader counts these: each read takes from the budget of the look,
-and once that is spent, nothing more is read.
+A look is one capture of a thread, or all reads of locks and tasks for one dump.  Lists and pointers in a
+target may lead to any number of objects.  So each read takes from the budget of the look.  When the budget is
+spent, nothing more is read.
 
-The time is counted, not measured: a machine that is slow or busy must not decide which frames there are.
+The time is counted, not measured: a slow or busy machine must not decide which frames there are.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from sfsample.core.checkpoint import checkpoint
 
 # CPU time in ns, as measured with Python 3.11
 READ_NS = 4_000  # one process_vm_readv(2)
-COPIED_NS = 1_000  # a frame that was copied before, with its place and name
-_BYTE_NS = 200  # each byte behind the first 512: a large object is decoded or searched, as a line table is
+COPIED_NS = 1_000  # time for a frame that was copied before, with its place and name
+_BYTE_NS = 200  # time for each byte after the first 512: large objects, as line tables, are decoded
 _SMALL_BYTES = 512
 
 # A first look took 8 ms with 2,000 threads, and 49 ms with 300 large functions on one stack.  Later ones took
@@ -26,26 +26,26 @@ DUMP_NS = 2_500_000_000
 
 
 class Budget:
-    """What is left of a look.  `should_stop` is asked at each read of a process, and ends the look."""
+    """The time that is left for a look.  Each read calls `should_stop`; if it is True, the look ends."""
 
     def __init__(self, ns: int, should_stop: Callable[[], bool] = lambda: False) -> None:
         self._ns = self._left = ns
         self._should_stop = should_stop
-        self.why = ""  # the look has ended before it was complete
+        self.why = ""  # reason why the look has ended too early
 
     def begin(self) -> None:
-        """Begin another look: a process may cost as much as this one time, and a quarter of it each time."""
+        """Begin another look, with the rest of the budget and a quarter more, up to the whole budget."""
         self._left, self.why = min(self._ns, max(self._left, 0) + self._ns // 4), ""
 
     def take(self, size: int, small_ns: int = READ_NS) -> bool:
-        """Take the cost of a read, `small_ns` of a small one; return whether there was enough."""
+        """Take the time of a read (`small_ns` for a small one); return True if the budget had it."""
         self._left -= small_ns if size <= _SMALL_BYTES else small_ns + _BYTE_NS * (size - _SMALL_BYTES)
         if self._left < 0:
             self.why = self.why or "there are too many"
         return not self.why
 
     def permits(self, size: int) -> bool:
-        """Take what a read of a process costs; return whether there was enough."""
+        """Take the time of a read of a process; return True if the budget had it."""
         checkpoint()
         if self._should_stop():
             self.why = self.why or "sfsample was asked to end"
@@ -53,7 +53,7 @@ class Budget:
 
 
 class CountedMemory:
-    """What `read` reads of little-endian memory, until the budget is spent."""
+    """Little-endian memory, which `read` reads until the budget is spent."""
 
     byteorder: ByteOrder = "little"
 

@@ -1,13 +1,13 @@
-"""Releases stopped threads while sfsample computes, and keeps it from being suspended meanwhile.
+"""Releases stopped threads while sfsample computes, and keeps sfsample from being suspended meanwhile.
 
-A thread that was asked to stop and waits for a CPU stops whenever it is given one, perhaps while sfsample
-follows the code of a large file (0.3 s for a JVM).  ptrace(2) binds a tracee to one OS thread, and Python
-gives another thread no turn in time.  So code that can take milliseconds calls `checkpoint()` on its way: 50
-ns while no thread is to stop, otherwise once in a millisecond it captures and releases every thread that
-has stopped.  For the same reason no checkpoint may lie between a copy of a stack and its use.
+A thread that was asked to stop may have to wait for a CPU.  It stops when it gets one, perhaps while sfsample
+follows the code of a large file (0.3 s for a JVM).  No other OS thread of sfsample can release it: ptrace(2)
+binds a tracee to one OS thread.  So code that can take milliseconds calls `checkpoint()` on its way.  At most
+once in a millisecond, that captures and releases every thread that has stopped; while no thread is to stop,
+it takes 50 ns.  A checkpoint captures threads, so none may lie between a copy of a stack and its use.
 
-To suspend sfsample (Ctrl-Z) must not suspend the target: code that suspends it takes `SUSPEND_LOCK`, which is
-held as long as a thread is traced: one that is held, or was asked to stop and will, or is seized for a trial.
+If sfsample is suspended (Ctrl-Z), the target must not be.  So `SUSPEND_LOCK` is held as long as a thread is
+traced, and code that suspends sfsample takes it.
 """
 
 import threading
@@ -17,29 +17,29 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 SUSPEND_LOCK = threading.Lock()
-_CHECKPOINT_NS = 1_000_000  # between two collections
+_CHECKPOINT_NS = 1_000_000  # least time between two collections
 
 _T = TypeVar("_T")
-CollectStopped = Callable[[], object]  # called on the OS thread that has added it, as ptrace(2) wants it
+CollectStopped = Callable[[], object]  # function that is called on the OS thread that has added it
 
 
 class PendingStops:
-    """Processes of which a thread is held, or was asked to stop and will: the function that collects each."""
+    """The functions that collect stopped threads, one for each process with a thread that is traced."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._collectors: dict[CollectStopped, int] = {}  # and the OS thread that added it
+        self._collectors: dict[CollectStopped, int] = {}  # value: the OS thread that added it
         self._collected_ns = 0
 
     def add(self, collect: CollectStopped) -> None:
-        """Add a process; the first one waits for SUSPEND_LOCK."""
+        """Add the function of a process.  The first one waits for SUSPEND_LOCK."""
         with self._mutex:
             if not self._collectors:
                 SUSPEND_LOCK.acquire()
             self._collectors[collect] = threading.get_ident()
 
     def remove(self, collect: CollectStopped) -> None:
-        """Take back an `add`; the last one gives SUSPEND_LOCK back."""
+        """Take back an `add`.  The last one releases SUSPEND_LOCK."""
         with self._mutex:
             del self._collectors[collect]
             if not self._collectors:
@@ -47,7 +47,7 @@ class PendingStops:
 
     @contextmanager
     def unsuspended(self) -> Iterator[None]:
-        """Keep sfsample from being suspended, while a thread is traced that was not asked to stop."""
+        """Keep sfsample from being suspended while it traces a thread that it does not ask to stop."""
 
         def nothing() -> None:
             pass
@@ -60,11 +60,11 @@ class PendingStops:
 
     @property
     def any(self) -> bool:
-        """Whether a thread of any process is held, or was asked to stop and will."""
+        """True while a thread of any process is stopped, or was asked to stop."""
         return bool(self._collectors)
 
     def checkpoint(self) -> None:
-        """Collect threads that have stopped; at most once in a millisecond, and only if there may be any."""
+        """Collect the threads that have stopped, at most once in a millisecond."""
         if not self._collectors or (now := time.perf_counter_ns()) < self._collected_ns + _CHECKPOINT_NS:
             return
         for collect, os_thread in tuple(self._collectors.items()):
@@ -78,7 +78,7 @@ checkpoint = PENDING_STOPS.checkpoint
 
 
 def with_checkpoints(items: Iterable[_T]) -> Iterator[_T]:
-    """Yield items whose production takes long, with a checkpoint before each."""
+    """Yield items that take long to make, with a checkpoint before each."""
     for item in items:
         checkpoint()
         yield item

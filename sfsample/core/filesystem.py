@@ -1,11 +1,11 @@
 """Opens files by path, below sfsample's root directory or that of a process, and writes files atomically.
 
-A target, a core file or a sysroot chooses paths, and what lies there, and sfsample opens them with all its
-privileges.  So a path is resolved inside its root directory (symbolic links too), and only a regular file is
-opened: to open a device or a FIFO can have an effect, or block.  A `Root` keeps its directory open, so files
-below it can be found after the process has ended.
+A target, a core file or a sysroot chooses the paths and the files, but sfsample opens them with all its own
+privileges.  So a path and its symbolic links are resolved inside the root directory.  Only regular files are
+opened, because opening a device or a FIFO can have an effect, or block.  A `Root` keeps its directory open,
+so files below it can be found after the process has ended.
 
-openat2(2) with RESOLVE_IN_ROOT resolves a path alike, but Python does not offer it, and a step costs 2 us.
+openat2(2) with RESOLVE_IN_ROOT does the same, but Python does not offer it.  Here a step takes 2 us.
 
 Source: open(2), O_PATH; proc(5), /proc/PID/fd; path_resolution(7).
 """
@@ -25,18 +25,18 @@ from sfsample.core.foreign import total
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PATH_FLAGS = os.O_PATH | os.O_CLOEXEC
-_MAX_LINKS = 40  # as the kernel
+_MAX_LINKS = 40  # symbolic links in one path; the kernel has the same limit
 _MAX_DEPTH = 256  # directories that are open at once
-_STREAMS = ("/dev/std", "/dev/fd/", "/proc/")  # begins the paths of what a process has open
+_STREAMS = ("/dev/std", "/dev/fd/", "/proc/")  # prefixes of paths of files that a process has open
 
 
 @contextmanager
 def whole_file(path: str, mode: int, *, keep: bool = False) -> Iterator[BinaryIO]:
-    """Yield a file to write; it appears at `path`, complete, when the block ends without an exception.
+    """Yield a file to write; when the block ends without an exception, it appears at `path`, complete.
 
-    It belongs to the user of this process.  It takes over the mode of a file of that user that it replaces.
-    Raises OSError.  `keep`: if only the rename fails, the file stays under its temporary name, which is the
-    `filename` of the error; `filename2` is the path.
+    The file belongs to the user of this process.  If it replaces a file of that user, it keeps that file's
+    mode.  Raises OSError.  With `keep`, the file stays under its temporary name if only the rename fails.
+    Then `filename` of the error is that name, and `filename2` is the path.
     """
     temporary = os.path.join(os.path.dirname(path), f".sfsample-{os.getpid()}-{time.monotonic_ns():x}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -58,8 +58,8 @@ def whole_file(path: str, mode: int, *, keep: bool = False) -> Iterator[BinaryIO
 def open_regular(path: str, *, streams: bool = False) -> int:
     """Return a descriptor of the regular file at a path that the user or the kernel has chosen.
 
-    Magic links of /proc (`map_files`, `exe`) are followed.  `streams`: what sfsample has open may be anything
-    that can be read: `/dev/stdin`, a shell's `<(...)`.  Raises OSError.
+    Magic links of /proc (`map_files`, `exe`) are followed.  With `streams`, a path to an open file of
+    sfsample (`/dev/stdin`, a shell's `<(...)`) may lead to a pipe or a device.  Raises OSError.
     """
     _check_path(path)
     if streams and path.startswith(_STREAMS):
@@ -68,12 +68,12 @@ def open_regular(path: str, *, streams: bool = False) -> int:
 
 
 def _check_path(path: str) -> None:
-    if "\0" in path or total(os.fsencode)(path) is None:  # at which os.open raises ValueError
+    if "\0" in path or total(os.fsencode)(path) is None:  # paths for which os.open raises ValueError
         raise OSError(EINVAL, "no file can have this path")
 
 
 def read_regular(path: str, max_bytes: int, *, streams: bool = False) -> bytes:
-    """Return a whole file, as `open_regular` opens it.  Raises OSError, also for one that is larger."""
+    """Return the contents of a file that `open_regular` opens.  Raises OSError, also for a larger file."""
     with open(open_regular(path, streams=streams), "rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -82,7 +82,7 @@ def read_regular(path: str, max_bytes: int, *, streams: bool = False) -> bytes:
 
 
 def _reopened(path_fd: int) -> int:
-    """Open for reading the regular file that an O_PATH descriptor refers to, and close that."""
+    """Open the regular file of an O_PATH descriptor for reading, and close the descriptor."""
     try:
         mode = os.fstat(path_fd).st_mode
         if not stat.S_ISREG(mode):
@@ -109,16 +109,16 @@ def _close_all(fds: Iterable[int]) -> None:
 
 
 class Root:
-    """A root directory, held open.  Raises OSError when it cannot be opened."""
+    """A root directory, held open.  Raises OSError if it cannot be opened."""
 
     def __init__(self, path: str = "/") -> None:
         self._fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        # serves to close the descriptor in C: a Ctrl-C that arrives while a `__del__` runs is lost
+        # this object closes the descriptor in C: a `__del__` would lose a Ctrl-C that arrives while it runs
         self._closer = epoll.fromfd(self._fd)
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Device and inode: equal for two processes that share their root directory."""
+        """Device and inode; they are equal if two processes share their root directory."""
         status = os.fstat(self._fd)
         return status.st_dev, status.st_ino
 
@@ -131,9 +131,9 @@ class Root:
         return _reopened(self._walk(path, follow=follow))
 
     def _walk(self, path: str, *, follow: bool) -> int:
-        """Return an O_PATH descriptor of a path, resolved step by step and no farther up than this root.
+        """Return an O_PATH descriptor of a path, resolved step by step, never above this root.
 
-        A link of /proc that is no text (`exe`, `root`) leads where its text says.
+        A magic link of /proc (`exe`, `root`) is resolved by the text that readlink(2) gives for it.
         """
         names, links, opened = deque(path.split("/")), 0, [os.dup(self._fd)]
         try:
@@ -161,19 +161,19 @@ class Root:
             _close_all(opened)
 
     def map(self, path: str) -> mmap | None:
-        """Map the regular file at an absolute path; None: there is none, or it is empty."""
+        """Map the regular file at an absolute path; None if there is none, or if it is empty."""
         with suppress(OSError):
             return map_and_close(self.open(path))
         return None
 
 
 class ProcessRoot(NamedTuple):
-    """Which files a process sees: those with the same root directory and `mounts` see the same files."""
+    """A process's view of files.  Processes with the same root directory and `mounts` see the same files."""
 
     root: Root | None  # None: sfsample may not open it
-    pid: int  # in the process's own pid namespace
+    pid: int  # pid in the process's own pid namespace
     uid: int
-    mounts: str | None = None  # the mount namespace; None: unknown
+    mounts: str | None = None  # mount namespace; None: unknown
 
 
 def check_replaceable(path: str, old: os.stat_result | None) -> None:

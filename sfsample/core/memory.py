@@ -1,6 +1,6 @@
-"""Defines what the unwinder reads: a `Memory` returns bytes, or None where it has none, and never raises.
+"""Defines `Memory`, which the unwinder reads.  It returns bytes, or None if it has none, and never raises.
 
-A live capture hands over a copy of a stack, and a test hands over bytes; nothing here reads a process.
+Nothing here reads a process: a live capture makes a `Memory` from a copy of the stack.
 """
 
 import sys
@@ -12,20 +12,20 @@ from typing import NewType, Protocol
 
 from sfsample.core.arch import ByteOrder
 
-Address = NewType("Address", int)  # in a process
-Vaddr = NewType("Vaddr", int)  # as stated in the ELF file: address - load bias
+Address = NewType("Address", int)  # run-time address in a process
+Vaddr = NewType("Vaddr", int)  # address that the ELF file states: vaddr = address - load bias
 
-_SMALL_BYTES = 144  # of a piece
+_SMALL_BYTES = 144  # bytes of the largest small piece
 ADDRESS_SPACE = 1 << 64  # bytes
-USER_SPACE = 1 << 63  # bytes from 0, in which all that a process has lies
+USER_SPACE = 1 << 63  # bytes from address 0 on; all memory of a process lies there
 _WORDS = {"little": Struct("<Q"), "big": Struct(">Q")}
 
-Span = tuple[int, int]  # an address and a size in bytes
-Words = tuple[int, memoryview]  # an address, and the 8-byte words from there on as integers
+Span = tuple[int, int]  # address, size in bytes
+Words = tuple[int, memoryview]  # address, and the 8-byte words from there on, as integers
 
 
 class Memory(Protocol):
-    """Read-only target memory by run-time address; None: it cannot be read."""
+    """Read-only memory of a target, by run-time address.  A read returns None if bytes are missing."""
 
     @property
     def byteorder(self) -> ByteOrder:
@@ -49,7 +49,7 @@ class BytesMemory:
         self._unpack = _WORDS[byteorder].unpack_from
 
     def word(self, address: int) -> int | None:
-        """Return the unsigned 8-byte word at `address`, or None outside the copy."""
+        """Return the unsigned 8-byte word at `address`; None outside the copy."""
         offset = address - self.base
         if 0 <= offset <= self._last:
             value: int = self._unpack(self.data, offset)[0]
@@ -57,7 +57,7 @@ class BytesMemory:
         return None
 
     def read(self, address: int, size: int) -> bytes | None:
-        """Return `size` bytes from `address`, or None where they are not all in the copy."""
+        """Return `size` bytes from `address`; None if the copy lacks one of them."""
         offset = address - self.base
         if offset < 0 or size < 0 or offset + size > len(self.data):
             return None
@@ -65,7 +65,7 @@ class BytesMemory:
 
     @cached_property
     def words(self) -> Words | None:
-        """The aligned words, quick to read in bulk; None where the byte order is not this machine's."""
+        """The aligned words, quick to read in bulk; None if the byte order is not this machine's."""
         if self.byteorder != sys.byteorder:
             return None
         skipped = -self.base % 8
@@ -74,7 +74,7 @@ class BytesMemory:
 
 
 class PiecewiseMemory:
-    """Several copies taken at one instant: a stack, and the stack that a signal handler interrupted."""
+    """Several copies of one instant: a stack, and the stack that a signal handler interrupted."""
 
     __slots__ = ("pieces",)
 
@@ -104,9 +104,9 @@ class PiecewiseMemory:
 
 
 class JointMemory:
-    """Pieces of memory that were copied to one buffer, `data`; of each its address, its size and where it is.
+    """Many pieces of memory, copied to one buffer.  Each is (address, size in bytes, offset in the buffer).
 
-    They may be many.  A small one is found by its begin only.
+    A small piece is found by its first address only.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class JointMemory:
     ) -> None:
         self._data, self.byteorder = data, order
         self._unpack = _WORDS[order].unpack_from
-        self._small: dict[int, tuple[int, int]] = {}  # size and offset
-        self._large: list[tuple[int, int, int]] = []  # address, end and offset
+        self._small: dict[int, tuple[int, int]] = {}  # address -> size, offset
+        self._large: list[tuple[int, int, int]] = []  # address, end, offset
         for piece in pieces:
             self.add(*piece)
 
@@ -153,9 +153,9 @@ class JointMemory:
         return None if offset is None else bytes(self._data[offset : offset + size])
 
     def offset(self, address: int, size: int) -> int | None:
-        """Return where in the buffer the bytes from `address` are; None: no piece has all of them."""
-        have, offset = self._small.get(address, (-1, 0))
-        if 0 <= size <= have:
+        """Return the offset in the buffer of the bytes from `address`; None: no piece has all of them."""
+        small_size, offset = self._small.get(address, (-1, 0))
+        if 0 <= size <= small_size:
             return offset
         index = bisect_right(self._large, (address, ADDRESS_SPACE)) - 1
         if index >= 0 and size >= 0:

@@ -1,10 +1,10 @@
-"""Defines what a user wants to see of threads that run Python."""
+"""Defines the choices of the user for threads that run Python."""
 
 from enum import StrEnum
 
 
 class PythonView(StrEnum):
-    """What is shown of a thread that runs Python."""
+    """The frames that are shown of a thread that runs Python."""
 
     AUTO = "auto"  # Python frames, and native ones around them
     ALL = "all"  # the interpreter's own frames too

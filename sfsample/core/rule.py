@@ -1,14 +1,14 @@
-"""Defines how one value of the caller is recovered: the common form of SFrame rows and CFI rules."""
+"""Defines the rule that recovers one value of the caller: the common form of SFrame rows and CFI rules."""
 
 from typing import NamedTuple
 
-CFA = -1  # the `base` of a rule that counts from the frame's CFA instead of a register
+CFA = -1  # `base` of a rule that counts from the frame's CFA, not from a register
 
 
 class Rule(NamedTuple):
-    """A value of the caller: base + offset, or the 8-byte word stored there (`deref`)."""
+    """A value of the caller."""
 
-    base: int  # a DWARF register number, or CFA
+    base: int  # DWARF register number, or CFA
     offset: int  # bytes
-    deref: bool
-    expression: bytes = b""  # a DWARF expression that replaces base + offset; b"": none
+    deref: bool  # False: value = base + offset; True: value = the 8-byte word at that address
+    expression: bytes = b""  # DWARF expression that gives the address or value instead of base + offset

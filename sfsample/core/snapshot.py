@@ -1,6 +1,6 @@
-"""A thread at one instant: registers, a copy of its stack, and what the scheduler had counted.
+"""A thread at one instant: its registers, a copy of its stack, and the scheduler's counters.
 
-These values are all that unwinding needs, so a stack can be unwound later and on another machine.
+Unwinding needs no other values, so a stack can be unwound later, or on another machine.
 """
 
 from enum import StrEnum
@@ -9,58 +9,49 @@ from typing import NamedTuple
 from sfsample.core.arch import AMD64, Arch
 from sfsample.core.memory import Memory
 
-Registers = dict[int, int]  # DWARF number -> value; absent = unknown
+Registers = dict[int, int]  # DWARF number -> value; an absent register is unknown
 
 
 class Capture(StrEnum):
-    """How a thread's state was taken."""
+    """The way in which a thread's state was taken."""
 
     STOPPED = "stopped"
-    READ = "read"
-    REUSED = "reused"
-    EVENT = "event"  # by the kernel, in a timer interrupt
-    CORE = "core"  # from a core file
+    READ = "read"  # the thread slept, and was not stopped
+    REUSED = "reused"  # the thread has not run since its last capture
+    EVENT = "event"  # the kernel took it in a timer interrupt
+    CORE = "core"  # a core file has it
     FAILED = "failed"
 
 
 class LastRun(NamedTuple):
-    """What /proc/PID/task/TID/sched says of when a thread last began or ceased to run.
+    """The last time that a thread began or ceased to run, by /proc/PID/task/TID/sched."""
 
-    `at` (exec_start) and `renewed_ns` (the load average's last update) are on clocks of their own; `left` is
-    how often the thread was taken off a CPU, -1: unknown.
-    """
-
-    at: bytes
-    renewed_ns: int = 0
-    left: int = -1
+    at: bytes  # exec_start, a time on a clock of its own
+    renewed_ns: int = 0  # time of the load average's last update, on another clock
+    left: int = -1  # times that the thread was taken off a CPU; -1: unknown
 
 
 class SchedulerEvidence(NamedTuple):
-    """What the scheduler had counted for a thread (`ThreadFiles.counters`), before and after it was captured.
+    """The scheduler's counters of a thread (`ThreadFiles.counters`) around a capture, and how it stopped."""
 
-    At `after` the thread was off the CPU: as long as the counters stay the same, it has not run.
-    `stopped_ns` is when it was seen to be stopped (perf_counter_ns), 0: it was not stopped.  `held_ns` is for
-    how long it was stopped: at least (since that was seen), and at most (since it was last seen to run).
-    """
-
-    before: bytes | None
-    after: bytes | None
-    stopped_ns: int = 0
-    interrupted_sleep: bool = False  # in a system call, by the stop
-    preempted_by_us: bool | None = None  # it had lost its CPU to sfsample; None: unknown
-    held_ns: tuple[int, int] = (0, 1 << 62)
+    before: bytes | None  # counters before the capture
+    after: bytes | None  # counters after it: while they stay the same, the thread has not run
+    stopped_ns: int = 0  # perf_counter_ns when the thread was seen to be stopped; 0: it was not stopped
+    interrupted_sleep: bool = False  # the stop interrupted a system call in which the thread slept
+    preempted_by_us: bool | None = None  # the thread had lost its CPU to sfsample; None: unknown
+    held_ns: tuple[int, int] = (0, 1 << 62)  # ns that the thread was stopped: at least, at most
 
 
 class ThreadSnapshot(NamedTuple):
-    """A thread at one instant: enough to unwind it later, elsewhere."""
+    """A thread at one instant, with all that its unwinding needs."""
 
     tid: int
     registers: Registers
     memory: Memory
-    bounded: bool  # the copy ended at --stack-bytes, not at the end of the mapping
-    stop_ns: int  # from the request to stop to the release; 0: not stopped, or not measured
+    bounded: bool  # the copy ended at --stack-bytes, before the end of the mapping
+    stop_ns: int  # ns from the request to stop to the release; 0: not stopped, or not measured
     eintr: bool  # this stop made a system call of the target fail with EINTR
     arch: Arch = AMD64
     capture: Capture = Capture.STOPPED
     scheduler: SchedulerEvidence | None = None
-    assumed: bool = False  # some registers are of an earlier stop: a failed walk is no table's fault
+    assumed: bool = False  # some registers are from an earlier stop, so a failed walk is no table's fault

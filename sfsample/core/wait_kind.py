@@ -1,10 +1,10 @@
-"""The kinds of waits: what a thread may wait for.  Each value is what `dump --json` calls it."""
+"""Defines the kinds of waits.  The values are the words of `dump --json`."""
 
 from enum import StrEnum
 
 
 class WaitKind(StrEnum):
-    """What a thread waits for."""
+    """The thing for which a thread waits."""
 
     # locks and other structures of the C library
     MUTEX = "mutex"
@@ -13,9 +13,9 @@ class WaitKind(StrEnum):
     CONDITION = "condition"
     SEMAPHORE = "semaphore"
     BARRIER = "barrier"
-    ONCE = "once"  # an initialisation that another thread has begun
-    THREAD = "thread"  # the end of one
-    FUTEX = "futex"  # of no structure that is known
+    ONCE = "once"  # initialisation that another thread has begun
+    THREAD = "thread"  # end of a thread
+    FUTEX = "futex"  # futex of an unknown structure
     # Python's objects
     GIL = "gil"
     LOCK = "lock"
@@ -30,14 +30,14 @@ class WaitKind(StrEnum):
     WRITE = "write"
     CONNECT = "connect"
     ACCEPT = "accept"
-    EVENTS = "events"  # of descriptors
+    EVENTS = "events"  # events of descriptors
     FILE_LOCK = "file lock"
     NAME_RESOLUTION = "name resolution"
     DATABASE_LOCK = "database lock"
     # time, other processes, the kernel
     SLEEP = "sleep"
     SIGNAL = "signal"
-    CHILD = "child"  # the end of one
-    VFORK = "vfork"  # an exec or the end of the child
-    STOPPED = "stopped"  # by a signal, a tracer or a frozen cgroup
-    KERNEL = "kernel"  # uninterruptibly
+    CHILD = "child"  # end of a child
+    VFORK = "vfork"  # exec or end of the child
+    STOPPED = "stopped"  # stop by a signal, a tracer or a frozen cgroup
+    KERNEL = "kernel"  # uninterruptible sleep

@@ -1,7 +1,7 @@
 """Encodes and decodes the wire format of protocol buffers, as far as profiles need it.
 
-It knows fields, not schemas.  32-bit and 64-bit fields are skipped, like unknown fields of the specification;
-damage and groups raise `FormatError` with the offset.
+It knows fields, not schemas.  A reader skips 32-bit and 64-bit fields.  Damage and groups raise `FormatError`
+with the offset.
 
 Source: https://protobuf.dev/programming-guides/encoding
 """
@@ -16,7 +16,7 @@ _MASK = (1 << 64) - 1
 
 
 def varint(number: int) -> bytes:
-    """Encode an integer; a negative number as its 64-bit two's complement."""
+    """Encode an integer.  A negative number becomes its 64-bit two's complement."""
     number &= _MASK
     out = bytearray()
     while number > 0x7F:
@@ -48,7 +48,7 @@ def packed(field: int, numbers: Iterable[int]) -> bytes:
 
 
 def read_varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Return the integer at offset `at` and the offset of its end.  Raises FormatError when it has no end."""
+    """Return the integer at offset `at`, and the offset of its end.  Raises FormatError if it has no end."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -86,7 +86,7 @@ def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def integers(value: int | memoryview) -> Iterator[int]:
-    """Yield the numbers of a repeated integer field from one value, packed or not."""
+    """Yield the numbers of a repeated integer field, from one value that is packed or not."""
     if isinstance(value, int):
         yield value
         return

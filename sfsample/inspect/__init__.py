@@ -1,1 +1,1 @@
-"""Shows which unwind tables a module has, what they cover, and whether they agree."""
+"""Shows the unwind tables of a module, the code that they cover, and their disagreements."""

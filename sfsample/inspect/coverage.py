@@ -1,7 +1,7 @@
-"""Measures how much of a module's code its unwind tables cover.
+"""Measures the share of a module's code that its unwind tables cover.
 
-Bytes of executable sections are counted, each once (of segments, where the file has no sections); bytes that
-a table claims outside of them do not count.  Only the extents of functions are decoded.
+Each byte of executable sections counts once.  If the file has no sections, bytes of executable segments
+count. Bytes that a table claims outside of them do not count.  Only the extents of functions are decoded.
 """
 
 from bisect import bisect_right
@@ -14,18 +14,14 @@ Range = tuple[int, int]  # [start, end) in vaddrs
 
 
 class Coverage(NamedTuple):
-    """Bytes of code in a module, and how many of them SFrame covers, `.eh_frame` covers, or neither.
+    """The coverage of a module, in bytes of code."""
 
-    `dropped` are the ranges of functions that `.eh_frame` has and SFrame does not: the assembler dropped
-    them.  It is empty for a module without SFrame.
-    """
-
-    text_bytes: int
-    sframe_bytes: int
-    eh_frame_bytes: int
-    uncovered_bytes: int
-    eh_frame_fdes: int
-    dropped: tuple[Range, ...]
+    text_bytes: int  # bytes of all code
+    sframe_bytes: int  # bytes that SFrame covers
+    eh_frame_bytes: int  # bytes that `.eh_frame` covers
+    uncovered_bytes: int  # bytes that neither covers
+    eh_frame_fdes: int  # number of FDEs
+    dropped: tuple[Range, ...]  # functions that `.eh_frame` has and SFrame lacks; empty without SFrame
 
     def share(self, part: int) -> float:
         """Return `part` bytes as a share of all code, 0 to 1."""
@@ -50,16 +46,16 @@ def measure_coverage(module: Module) -> Coverage:
 
 def _outside(functions: list[Range], covered: list[Range]) -> tuple[Range, ...]:
     """Return the functions that share no byte with `covered`, which is a result of `merge_ranges`."""
-    found = []
+    outside = []
     for start, end in functions:
-        at = bisect_right(covered, start, key=lambda extent: extent[1])  # the first that ends after `start`
+        at = bisect_right(covered, start, key=lambda extent: extent[1])  # first range that ends after `start`
         if start < end and (at == len(covered) or covered[at][0] >= end):
-            found.append((start, end))
-    return tuple(found)
+            outside.append((start, end))
+    return tuple(outside)
 
 
 def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
-    """Return sorted ranges; those that overlap or touch are joined, empty ones are left out."""
+    """Return sorted ranges.  Ranges that overlap or touch are joined, empty ones are left out."""
     merged: list[Range] = []
     for start, end in sorted(ranges):
         if merged and start <= merged[-1][1]:
@@ -70,7 +66,7 @@ def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
 
 
 def shared_bytes(first: list[Range], second: list[Range]) -> int:
-    """Return how many bytes two results of `merge_ranges` share: what their union has less than their sum."""
+    """Return the number of bytes that two results of `merge_ranges` share."""
     return _size(first) + _size(second) - _size(merge_ranges([*first, *second]))
 
 

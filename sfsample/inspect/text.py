@@ -1,9 +1,12 @@
-"""Writes what sfsample finds out about a module, as text and as JSON.
+"""Writes an inspection of a module, as text and as JSON.
 
-The keys of the JSON are a contract with scripts: they may be added, never changed.  Rules and rows are in the
-notation of `readelf --sframe`: `sp+8` and `fp+16` are a register plus an offset; `r10+0` is another register,
-by its DWARF number; `(fp-8)` is the word stored there; `c-16` is the word stored at an offset from the CFA,
-and `=c-16` that address itself; `exp` is a DWARF expression.
+The keys of the JSON are a contract with scripts: keys may be added, but never changed.  Rules have the
+notation of `readelf --sframe`:
+
+* `sp+8`, `fp+16`, `r10+0`: a register plus an offset; a number is a DWARF number;
+* `(fp-8)`: the word at that address;
+* `c-16`: the word at an offset from the CFA; `=c-16`: that address itself;
+* `exp`: a DWARF expression.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,30 +20,26 @@ from sfsample.inspect.coverage import Coverage
 from sfsample.inspect.verify import CallerRules, Verification
 from sfsample.modules.module import Module
 
-_MAX_LINES = 20  # dropped functions, or disagreements, unless verbose
+_MAX_LINES = 20  # lines of dropped functions, or of disagreements, unless verbose
 
 FunctionName = Callable[[int], str]  # vaddr -> text
 
 
 class Inspection(NamedTuple):
-    """One module: its tables, what is wrong with them, what they cover, and whether they agree.
-
-    `verification` is None unless the user asked for it, and `base` is None outside a process.  `layout` is
-    for an object file: the name of each code section and the vaddr it was placed at.
-    """
+    """The results for one module."""
 
     module: Module
-    findings: tuple[str, ...]
+    findings: tuple[str, ...]  # texts about faults of its tables
     coverage: Coverage
-    verification: Verification | None
-    base: int | None = None
-    layout: tuple[tuple[str, int], ...] = ()
+    verification: Verification | None  # None: the user did not ask for it
+    base: int | None = None  # load bias; None: the module is in no process
+    layout: tuple[tuple[str, int], ...] = ()  # (section, vaddr) of the code sections of an object file
 
 
 def inspection_text(
     inspection: Inspection, name: FunctionName, *, rows: bool, verbose: bool
 ) -> Iterator[str]:
-    """Yield lines for one module, without newlines.  `rows`: with every row of every function."""
+    """Yield lines for one module, without newlines; with `rows`, also every row of every function."""
     module, coverage = inspection.module, inspection.coverage
     arch = arch_of(module.image.machine, module.image.byteorder)
     yield module.path
@@ -96,17 +95,18 @@ def _dropped_text(coverage: Coverage, name: FunctionName, *, verbose: bool) -> I
 def _verification_text(
     verification: Verification, name: FunctionName, arch: Arch, *, verbose: bool
 ) -> Iterator[str]:
-    found = verification.disagreements
+    disagreements = verification.disagreements
+    count = len(disagreements)
     yield (
-        f"  verified: {verification.compared} intervals compared with .eh_frame, {len(found)} disagree"
+        f"  verified: {verification.compared} intervals compared with .eh_frame, {count} disagree"
         + (f"; {verification.sframe_only} only in SFrame" if verification.sframe_only else "")
     )
-    for function, vaddr, sframe, eh_frame in found if verbose else found[:_MAX_LINES]:
+    for function, vaddr, sframe, eh_frame in disagreements if verbose else disagreements[:_MAX_LINES]:
         yield f"    {vaddr:#x}  {name(function)}+{vaddr - function:#x}"
         yield f"      SFrame     {_rules_text(sframe, arch)}"
         yield f"      .eh_frame  {_rules_text(eh_frame, arch)}"
-    if len(found) > _MAX_LINES and not verbose:
-        yield f"    and {len(found) - _MAX_LINES} more (-v shows all)"
+    if count > _MAX_LINES and not verbose:
+        yield f"    and {count - _MAX_LINES} more (-v shows all)"
 
 
 def _rules_text(rules: CallerRules, arch: Arch) -> str:
@@ -129,7 +129,7 @@ def _functions_text(table: SFrameTable, name: FunctionName) -> Iterator[str]:
 
 
 def process_text(pid: int, inspections: list[Inspection]) -> Iterator[str]:
-    """Yield a table of the modules of a process, with the shares of code that the tables of each cover."""
+    """Yield a table of the modules of a process, with the shares of code that their tables cover."""
     row = "{:>7} {:>8} {:>10} {:>8}  {}".format
     yield f"process {pid}: {len(inspections)} modules"
     yield row("SFrame", "covers", ".eh_frame", "nothing", "module")
@@ -145,7 +145,7 @@ def process_text(pid: int, inspections: list[Inspection]) -> Iterator[str]:
 
 
 def inspection_json(inspection: Inspection, *, rows: bool) -> dict[str, Any]:
-    """Return the object for one module.  `rows`: with every row of every function."""
+    """Return the JSON object for one module; with `rows`, also every row of every function."""
     module, coverage = inspection.module, inspection.coverage
     arch = arch_of(module.image.machine, module.image.byteorder)
     document: dict[str, Any] = {
@@ -173,7 +173,10 @@ def inspection_json(inspection: Inspection, *, rows: bool) -> dict[str, Any]:
 
 
 def _tables_json(module: Module, *, rows: bool) -> dict[str, Any]:
-    """Return the tables as one (some linkers concatenate them): the first header, all functions."""
+    """Return the tables of a module as one object, with the first header and all functions.
+
+    Some linkers concatenate tables.
+    """
     first = module.sframe[0]
     document: dict[str, Any] = {
         "version": first.version,
@@ -227,7 +230,7 @@ def _verification_json(verification: Verification, arch: Arch | None) -> dict[st
 
 
 def _rule_text(rule: Rule | None, arch: Arch) -> str | None:
-    """Return a rule as text; None: there is none, the register is unchanged."""
+    """Return a rule as text; None if there is no rule, as the register is unchanged."""
     if rule is None:
         return None
     if rule.expression:
@@ -240,10 +243,9 @@ def _rule_text(rule: Rule | None, arch: Arch) -> str | None:
 
 
 def _ra_text(fre: SFrameFre, table: SFrameTable) -> str | None:
-    """Return the RA rule of a row.
+    """Return the RA rule of a row as text; None: the RA is unchanged, or the row is damaged.
 
-    "undefined": an outermost frame; "fixed": in the slot that the header states; None: unchanged, or a
-    damaged row.
+    "undefined": the frame is outermost.  "fixed": the RA is in the slot that the header states.
     """
     if fre.cfa is None:
         return "undefined" if fre.problem is None else None
@@ -253,7 +255,7 @@ def _ra_text(fre: SFrameFre, table: SFrameTable) -> str | None:
 
 
 def _caller_rules_texts(rules: CallerRules, arch: Arch | None) -> dict[str, str | None]:
-    """Return the texts of the rules by "cfa", "ra" and "fp"; None: unchanged."""
+    """Return the texts of the rules, by "cfa", "ra" and "fp"; None: unchanged."""
     if arch is None or rules.ra is None:
         return {"cfa": None, "ra": "undefined", "fp": None}
     return {
@@ -264,7 +266,7 @@ def _caller_rules_texts(rules: CallerRules, arch: Arch | None) -> dict[str, str 
 
 
 def _rows_of(fde: SFrameFde, table: SFrameTable) -> tuple[SFrameFre, ...]:
-    """Return the rows of a function, none where they are damaged: the findings list the damage."""
+    """Return the rows of a function; none if they are damaged, as the findings say then."""
     try:
         return table.decode(fde)
     except FormatError:

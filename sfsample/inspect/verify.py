@@ -1,9 +1,12 @@
 """Compares SFrame with `.eh_frame`: two encodings that must lead to the same caller.
 
-The rules for CFA, return address and frame pointer and the signal mark are compared as they are written.
-Where CFI has an expression (PLT, stack realignment), both rows are executed over synthetic registers and
-memory.  Every interval in which both tables are constant is compared once.  The result states what differs,
-not why.
+The rules for CFA, return address and frame pointer are compared as they are written.  If CFI has an
+expression (PLT, stack realignment), both rows are executed over synthetic registers and memory.  Every
+interval in which both tables are constant is compared once.  The result has the differences, but not their
+reasons.
+
+A file may state functions of 4 GiB, rows that repeat at every byte, and rows that many functions share.  So
+the work is bounded in proportion to the size of the file.  Real files stay far below these bounds.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,53 +18,64 @@ from sfsample.core.arch import AMD64, Arch, ByteOrder, arch_of
 from sfsample.core.rule import Rule
 from sfsample.core.snapshot import Registers
 from sfsample.core.stack import StopReason
-from sfsample.errors import FormatError
+from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.dwarf.eh_frame import EhFrame, Fde
 from sfsample.formats.sframe import SFrameFde, SFrameTable
-from sfsample.inspect.bounds import Intervals
 from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow, apply_row
 from sfsample.unwind.steppers.cfi import to_row as row_of_cfi
 from sfsample.unwind.steppers.sframe import to_row as row_of_sframe
 
-_PROGRAM_BYTES = 512  # of call frame instructions; a longer program is executed again for each place
-_MIX = 0x9E3779B97F4A7C15  # an odd multiplier (2**64 / golden ratio) spreads addresses over all 64-bit words
+_PROGRAM_BYTES = 512  # bytes of call frame instructions; a longer program is executed again for each place
+_LEAST_SIZE = 50_000_000  # bytes; a smaller file may take as much work as a file of this size
+_BYTES_PER_ROW = 25  # bytes of the file for each row that is read; a row itself has at least 3
+_BYTES_PER_INTERVAL = 100  # bytes of the file for each interval that is compared
+_MAX_TABLE_SHARE = 4  # least ratio of the size of the file to that of an unwind table
+_MIX = 0x9E3779B97F4A7C15  # odd multiplier (2**64 / golden ratio), which spreads addresses over 64-bit words
 
 
 class CallerRules(NamedTuple):
-    """The rules of a row for the three registers that SFrame knows.
+    """The rules of a row for the three registers that SFrame knows."""
 
-    `cfa` and `ra` None: the frame is the outermost.  `fp` None: FP is unchanged; a rule with base FP and
-    offset 0 means the same and is None, too.
-    """
-
-    cfa: Rule | None
-    ra: Rule | None
-    fp: Rule | None
-    signal: bool
+    cfa: Rule | None  # None: the frame is outermost
+    ra: Rule | None  # None: the frame is outermost
+    fp: Rule | None  # None: FP is unchanged; a rule FP + 0 becomes None, too
+    signal: bool  # True: a signal interrupted the caller
 
 
 class Disagreement(NamedTuple):
-    """Both tables cover `vaddr`, in the function that starts at `function`, and their rules differ."""
+    """A place that both tables cover with different rules."""
 
-    function: int
+    function: int  # vaddr of the start of the function
     vaddr: int
     sframe: CallerRules
     eh_frame: CallerRules
 
 
 class Verification(NamedTuple):
-    """How many intervals were compared, how many only SFrame covers, and what differs."""
+    """The result for a module."""
 
-    compared: int
-    sframe_only: int
+    compared: int  # intervals that were compared
+    sframe_only: int  # intervals that only SFrame covers
     disagreements: tuple[Disagreement, ...]
+
+
+def check_tables(module: Module) -> None:
+    """Raise SfsampleError if a table is too large to be read, or has too many rows."""
+    size = max(len(module.image.data), _LEAST_SIZE)
+    eh_frame = module.eh_frame
+    table_bytes = max(sum(table.used for table in module.sframe), eh_frame.size if eh_frame else 0)
+    if table_bytes > size // _MAX_TABLE_SHARE:
+        raise _error(module, f"an unwind table of {table_bytes} bytes")
+    rows = sum(fde.num_fres for table in module.sframe for fde in table.fdes())
+    if rows > size // _BYTES_PER_ROW:
+        raise _error(module, f"SFrame functions with {rows} rows")
 
 
 def verify(module: Module) -> Verification:
     """Compare every SFrame row of a module with the row of `.eh_frame` at that pc.
 
-    Raises SfsampleError where the tables claim more places than a file of this size can have.
+    Raises SfsampleError if the tables claim more places than a file of this size can have.
     """
     arch = arch_of(module.image.machine, module.image.byteorder)
     eh_frame = module.eh_frame
@@ -91,7 +105,7 @@ def verify(module: Module) -> Verification:
 def row_pair_at(
     module: Module, table: SFrameTable, vaddr: int, arch: Arch
 ) -> tuple[UnwindRow, UnwindRow | None] | None:
-    """Return the rows of SFrame and of CFI at `vaddr` (None: CFI has none); None where SFrame has none."""
+    """Return the rows of SFrame and of CFI (None: CFI has none) at `vaddr`; None if SFrame has none."""
     try:
         fre = table.row_at(vaddr)
         cfi = module.eh_frame.row_at(vaddr) if module.eh_frame else None
@@ -112,7 +126,7 @@ def caller_rules(row: UnwindRow, arch: Arch = AMD64) -> CallerRules:
 
 
 def rows_disagree(sframe: UnwindRow, cfi: UnwindRow, pc: int, arch: Arch = AMD64) -> bool:
-    """Return whether two rows for `pc` lead to different callers."""
+    """Return True if two rows for `pc` lead to different callers."""
     first, second = caller_rules(sframe, arch), caller_rules(cfi, arch)
     if first == second:
         return False
@@ -121,6 +135,24 @@ def rows_disagree(sframe: UnwindRow, cfi: UnwindRow, pc: int, arch: Arch = AMD64
     if not any(rule is not None and rule.expression for rule in (*first[:3], *second[:3])):
         return True
     return _execute(sframe, pc, arch) != _execute(cfi, pc, arch)
+
+
+class Intervals:
+    """Counts the intervals that `verify` may still compare."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self._left = max(len(module.image.data), _LEAST_SIZE) // _BYTES_PER_INTERVAL
+
+    def take(self, count: int) -> None:
+        """Count intervals.  Raises SfsampleError if there are too many."""
+        self._left -= count
+        if self._left < 0:
+            raise _error(self.module, "too many places to compare with --verify")
+
+
+def _error(module: Module, what: str) -> SfsampleError:
+    return SfsampleError(f"cannot inspect: {module.path}: {what}", "give a file whose tables are not damaged")
 
 
 class _SyntheticMemory:
@@ -137,7 +169,7 @@ class _SyntheticMemory:
 
 
 def _execute(row: UnwindRow, pc: int, arch: Arch) -> tuple[int, Registers] | StopReason:
-    """Return the CFA and the caller's sp, fp and pc that a row gives over synthetic registers and memory."""
+    """Execute a row over synthetic registers and memory; return the CFA, and the caller's sp, fp and pc."""
     registers = {number: 0x7FFF_0000_0000 + number * 0x10_1008 for number in range(33)} | {arch.pc: pc}
     caller = apply_row(row, registers, _SyntheticMemory(arch.byteorder), arch)
     if isinstance(caller, StopReason):
@@ -149,7 +181,7 @@ def _execute(row: UnwindRow, pc: int, arch: Arch) -> tuple[int, Registers] | Sto
 def _interval_starts(
     table: SFrameTable, fde: SFrameFde, eh_frame: EhFrame, cfi_fdes: list[Fde], intervals: Intervals
 ) -> list[int]:
-    """Return the vaddrs at which either table begins another row; every byte where CFI has an expression."""
+    """Return the vaddrs at which either table begins a row; also every vaddr with an expression in CFI."""
     module = intervals.module
     end = _function_end(module, fde)
     overlapping = _overlapping(cfi_fdes, fde.start, end, intervals)
@@ -163,13 +195,13 @@ def _interval_starts(
     except FormatError as damage:
         module.note_damage(damage)
         return []
-    longest = max((each.program_end - each.program_begin for each in overlapping), default=0)
+    longest = max((cfi_fde.program_end - cfi_fde.program_begin for cfi_fde in overlapping), default=0)
     intervals.take(len(starts) * (longest // _PROGRAM_BYTES))
     return sorted(start for start in starts if fde.start <= start < end)
 
 
 def _function_end(module: Module, fde: SFrameFde) -> int:
-    """Return the vaddr at which a function ends, at most the end of the code in the file."""
+    """Return the vaddr at which a function ends, or the code of the file, if that ends before."""
     limits = [high for low, high in module.image.executable if low <= fde.start < high]
     return min([fde.start + fde.size, *limits]) if limits else fde.start
 
@@ -183,7 +215,7 @@ def _sframe_starts(table: SFrameTable, fde: SFrameFde, end: int) -> Iterator[int
 
 
 def _overlapping(fdes: list[Fde], start: int, end: int, intervals: Intervals) -> list[Fde]:
-    """Return those of sorted FDEs, which do not overlap each other, that share code with [start, end)."""
+    """Return the FDEs that share code with [start, end).  `fdes` are sorted, and do not overlap."""
     first = max(0, bisect_right(fdes, start, key=lambda fde: fde.start) - 1)
     last = bisect_left(fdes, end, key=lambda fde: fde.start)
     intervals.take(max(0, last - first))
@@ -191,7 +223,7 @@ def _overlapping(fdes: list[Fde], start: int, end: int, intervals: Intervals) ->
 
 
 def _cfi_starts(eh_frame: EhFrame, fdes: list[Fde], start: int, end: int) -> Iterator[int]:
-    """Yield where rows of CFI begin, and every byte of [start, end) with an expression."""
+    """Yield the vaddrs at which rows of CFI begin, and every vaddr of [start, end) with an expression."""
     for fde in fdes:
         yield fde.start
         has_expression = False

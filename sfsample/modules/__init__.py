@@ -1,1 +1,1 @@
-"""Which ELF object is mapped at which address of a process."""
+"""Finds the ELF object that is mapped at an address of a process."""

@@ -1,8 +1,9 @@
 """Finds the separate debug file of an ELF image, by build-id or by `.gnu_debuglink`.
 
-Invariant: a file is used only if it belongs to the image: the build-ids are equal and code sections have the
-same addresses or, where the image or the file has no build-id, the CRC of the file is the one in the link; a
-file that was found and refused is reported (tests/symbolize/test_module_symbols.py).
+Invariant: a file is used only if it belongs to the image; a file that is refused is reported
+(tests/symbolize/test_module_symbols.py).  It belongs to the image if the build-ids are equal and the code
+sections have the same addresses.  If one of the two has no build-id, the CRC of the file must be that in the
+link.
 
 Source: gdb manual, "Debugging Information in Separate Files".  `.gnu_debuglink` is a name, padding to a
 multiple of 4 bytes, and a CRC-32.
@@ -22,24 +23,24 @@ from sfsample.formats.elf.image import ElfImage
 
 SYSTEM_DEBUG_DIR = "/usr/lib/debug"
 _MAX_LINK_BYTES = 4096
-_MAX_CRC_BYTES = 1 << 30  # of a file, read within 1 to 3 s
-_CHUNK_BYTES = 1 << 20  # between two checkpoints
+_MAX_CRC_BYTES = 1 << 30  # bytes of a file, which are read within 1 to 3 s
+_CHUNK_BYTES = 1 << 20  # bytes read between two checkpoints
 
-FetchDebugFile = Callable[[str], mmap | None]  # (build-id)
-FindDebugFile = Callable[[ElfImage, str], "DebugFile"]  # (image, path that it was mapped from)
+FetchDebugFile = Callable[[str], mmap | None]  # argument: build-id
+FindDebugFile = Callable[[ElfImage, str], "DebugFile"]  # arguments: image, path from which it was mapped
 
 
 class DebugFile(NamedTuple):
-    """A debug file, or None; `refused` says then why a file that was found is not used, else it is empty."""
+    """The result of a search for a debug file."""
 
     image: ElfImage | None
-    refused: str = ""
+    refused: str = ""  # reason why a file was not used, if `image` is None and there was a file
 
 
 class DebugFiles:
     """Searches `directories` of this machine, then the system's debug directory in each root and here.
 
-    `roots`: root directories of the targets.  `fetch`: asks a debuginfod server; None: no server is asked.
+    `roots`: root directories of the targets.  `fetch` asks a debuginfod server, unless it is None.
     """
 
     def __init__(
@@ -98,20 +99,17 @@ class DebugFiles:
 
 @cache
 def _here() -> Root:
-    """Return sfsample's own root directory; it stays open."""
+    """Return sfsample's own root directory, which stays open."""
     return Root()
 
 
 def debug_file_finder(root: Root | None, directories: Sequence[str]) -> FindDebugFile:
-    """Return a function that finds debug files for the unwinder, which needs them rarely.
-
-    `root`: the root directory of the target.
-    """
+    """Return a function that finds debug files for the unwinder.  `root`: root directory of the target."""
     return lambda image, path: DebugFiles([root] if root else [], directories).find(image, path)
 
 
 def debug_link(image: ElfImage) -> tuple[str, int] | None:
-    """Return the file name and the CRC in `.gnu_debuglink`; None where it is damaged or names a path."""
+    """Return the file name and the CRC in `.gnu_debuglink`; None if it is damaged, or has a path."""
     section = image.section(".gnu_debuglink")
     data = bytes(image.contents(section)[:_MAX_LINK_BYTES]) if section else b""
     name, end, _ = data.partition(b"\0")
@@ -122,12 +120,12 @@ def debug_link(image: ElfImage) -> tuple[str, int] | None:
 
 
 def _mismatch(image: ElfImage, candidate: ElfImage, link: tuple[str, int] | None) -> str | None:
-    """Return why a candidate is not the debug file of `image`, or None when it is."""
+    """Return the reason why a candidate is not the debug file of `image`; None if it is."""
     prefix = f"a debug file is not the one of this module: {candidate.name}: "
     if image.build_id and candidate.build_id:
         if image.build_id != candidate.build_id:
             return f"{prefix}has build-id {candidate.build_id}"
-        places = [known for known in (image.code_sections, candidate.code_sections) if known]
+        places = [sections for sections in (image.code_sections, candidate.code_sections) if sections]
         return f"{prefix}its code lies elsewhere" if len({*places}) > 1 else None
     if len(candidate.data) > _MAX_CRC_BYTES:
         return f"{prefix}has no build-id, and a CRC is compared of up to {_MAX_CRC_BYTES >> 30} GiB only"

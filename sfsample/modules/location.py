@@ -1,4 +1,4 @@
-"""Names a place in code by module and vaddr, so that it can be symbolized later or on another machine."""
+"""Defines a place in code by module and vaddr, so that it can be named later, or on another machine."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -6,50 +6,41 @@ from typing import NamedTuple
 from sfsample.core.stack import Frame
 from sfsample.modules.module import Module
 
-PROCESS_KEY_STEP = 1 << 22  # above every pid: PID_MAX_LIMIT, Linux include/linux/threads.h
+PROCESS_KEY_STEP = 1 << 22  # number above every pid: PID_MAX_LIMIT, Linux include/linux/threads.h
 
 
 class PythonPlace(NamedTuple):
-    """A line of a Python function.  `first_line` is that of its definition; None: unknown."""
+    """A line of a Python function."""
 
     function: str
     file: str
-    line: int | None
-    first_line: int | None
+    line: int | None  # line that was executed; None: unknown
+    first_line: int | None  # line of the function's definition; None: unknown
 
 
 class Location(NamedTuple):
-    """A place in code.  `address` and `lookup` are vaddrs in `module`, or run-time addresses without one.
-
-    `address` is the pc of the frame; `lookup` is the address to symbolize: one less for a return address.
-    `pid` is 0 where there is a module, so that all processes share the location; else it is the key of the
-    process whose (generated) code this is.  `found`: how the frame was found.  `kernel`: the name of a kernel
-    function, `python` a place in Python; nothing else is known of it then.
-    """
+    """A place in code: native code, or else a kernel function or a line of Python, without an address."""
 
     module: Module | None
-    address: int
-    lookup: int
-    pid: int = 0
-    found: str = ""
-    kernel: str = ""
+    address: int  # pc of the frame: a vaddr in `module`; without a module, a run-time address
+    lookup: int  # address to look up in symbols: `address`, or `address` - 1 for a return address
+    pid: int = 0  # key of the process with this generated code; 0: all processes share the location
+    found: str = ""  # label of the frame
+    kernel: str = ""  # name of a kernel function
     python: PythonPlace | None = None
 
 
 class Located(NamedTuple):
-    """The frames of a captured stack with their modules and locations, by the module map's `generation`.
+    """The frames of a captured stack, with their modules and locations."""
 
-    While the generation and the frames are the same, so are the modules and locations.
-    """
-
-    generation: int = -1
+    generation: int = -1  # generation of the module map; in it, equal frames have equal locations
     frames: tuple[Frame, ...] = ()
     modules: tuple[Module | None, ...] = ()
     locations: tuple[Location, ...] = ()
 
 
 def pid_of(process_key: int) -> int:
-    """Return the pid of the process that has this key in a profile."""
+    """Return the pid of the process with this key in a profile."""
     return process_key % PROCESS_KEY_STEP
 
 

@@ -11,33 +11,33 @@ _DELETED = " (deleted)"
 
 
 class Mapping(NamedTuple):
-    """One mapping.  `path` is as the target sees it, "" for anonymous memory; `device` is "major:minor"."""
+    """One mapping of a process."""
 
     start: int
     end: int
     readable: bool
     executable: bool
-    offset: int
-    device: str
+    offset: int  # bytes from the start of the file
+    device: str  # text "major:minor"
     inode: int
-    path: str
-    deleted: bool
+    path: str  # path as the target sees it; "": anonymous memory
+    deleted: bool  # True: the path no longer leads to this file
 
     @property
     def is_file(self) -> bool:
-        """Whether a file is mapped."""
+        """True if a file is mapped."""
         return self.path.startswith("/") and self.inode != 0
 
 
 def parse_maps(text: str) -> tuple[Mapping, ...]:
-    """Parse the whole text.  In paths the kernel escapes the newline (as octal 012) and nothing else."""
+    """Parse the whole text.  In paths the kernel escapes only the newline, as octal 012."""
     return tuple(m for line in text.split("\n") if (m := _parse_line(line)) is not None)
 
 
 class MapsParser:
-    """Parses the maps of one process repeatedly, and each line only once: a process may have thousands.
+    """Parses the maps of one process repeatedly, but only the lines that are new.
 
-    When no line has changed, the result is the same tuple object.
+    If no line has changed, the result is the same tuple object.
     """
 
     def __init__(self) -> None:
@@ -48,8 +48,10 @@ class MapsParser:
     def parse(self, data: bytes) -> tuple[Mapping, ...]:
         """Parse the present content of the file."""
         if data != self._data:
-            lines, known = data.decode("utf-8", "surrogateescape").split("\n"), self._parsed_lines
-            self._parsed_lines = {line: known[line] if line in known else _parse_line(line) for line in lines}
+            lines, parsed = data.decode("utf-8", "surrogateescape").split("\n"), self._parsed_lines
+            self._parsed_lines = {
+                line: parsed[line] if line in parsed else _parse_line(line) for line in lines
+            }
             self._data, self._mappings = data, tuple(filter(None, self._parsed_lines.values()))
         return self._mappings
 

@@ -1,7 +1,7 @@
 """Describes a module: one ELF object as it is mapped in a process.
 
-This is the only file that computes `address == vaddr + load_bias`.  What does not depend on the load bias is
-in `UnwindTables`, which all modules of the same file share.
+Only this file converts between addresses: address = vaddr + load_bias.  Tables that do not depend on the load
+bias are in `UnwindTables`, which all modules of the same file share.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,15 @@ from sfsample.formats.machine_code import calls
 from sfsample.formats.sframe import SFrameTables
 from sfsample.modules.unwind_tables import UnwindTables
 
-_MAX_LEAF_BYTES = 4096  # of a leaf function
-_STUB_BYTES = 16  # of a PLT stub, at most
+_MAX_LEAF_BYTES = 4096  # bytes of the longest leaf function
+_STUB_BYTES = 16  # bytes of the longest PLT stub
+_MAX_CACHED_FUNCTIONS = 1000  # functions whose callers are cached
 
 
 class Module:
-    """`image`, mapped with `load_bias`; `path` is as the target sees it.  `tables`: those of the image.
+    """An image that is mapped in a process.  `path` is the path as the target sees it.
 
-    `is_closed`: the file was closed; of the image only the headers are left.
+    Once `is_closed` is True, the image has only headers.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Module:
         return self.image.build_id
 
     def vaddr(self, address: int) -> Vaddr:
-        """Return the vaddr, as the ELF file states it, of a run-time address."""
+        """Return the vaddr of a run-time address."""
         return Vaddr(address - self.load_bias)
 
     def address(self, vaddr: int) -> Address:
@@ -52,14 +53,14 @@ class Module:
         return Address(vaddr + self.load_bias)
 
     def code(self, address: int, size: int) -> bytes | None:
-        """Return `size` bytes of code at `address`, from the file; None where the file has fewer."""
+        """Return `size` bytes of code at `address`, from the file; None if the file has fewer there."""
         code = self.image.loaded(self.vaddr(address), size)
         return None if code is None else bytes(code)
 
     def code_near(self, address: int, distance: int) -> tuple[int, bytes]:
-        """Return the code from `distance` bytes before `address` to as many after it, and where it begins.
+        """Return the address and the bytes of the code up to `distance` bytes before and after `address`.
 
-        It is shorter where the segment begins or ends, and empty where `address` is in no code of the file.
+        The code ends with its segment.  It is empty if `address` is in no code of the file.
         """
         vaddr = self.vaddr(address)
         for low, high in self.image.executable:
@@ -70,7 +71,7 @@ class Module:
         return address, b""
 
     def follows_call(self, address: int) -> bool:
-        """Whether the instruction before `address` is a call, so that `address` can be a return address."""
+        """Return True if the instruction before `address` is a call: `address` can be a return address."""
         before = self._code_of_call(address)
         return before is not None and calls.ends_in_call(self.image.machine, before)
 
@@ -86,9 +87,11 @@ class Module:
     def calls_of(self, start: int) -> tuple[int, ...]:
         """Return the return addresses of all calls in this module to the function at `start`.
 
-        Empty if the dynamic symbols export the function, because other modules can call it then.
+        They are empty if the dynamic symbols export the function: other modules may call it then.
         """
         if start not in self._calls:
+            if len(self._calls) >= _MAX_CACHED_FUNCTIONS:
+                self._calls.clear()
             exported = Dynamic(self.image).defines(self.vaddr(start))
             self._calls[start] = () if exported else tuple(self._calls_in_code(start))
         return self._calls[start]
@@ -99,7 +102,7 @@ class Module:
             yield from calls.calls_of(self.image.machine, code, self.address(low), start)
 
     def is_entered_at(self, start: int, address: int) -> bool:
-        """Whether a function that begins at `start` may extend to `address`."""
+        """Return True if a function that begins at `start` may extend to `address`."""
         between = self.code(start, address - start) if 0 <= address - start < _MAX_LEAF_BYTES else None
         return between is not None and calls.may_share_function(self.image.machine, between)
 
@@ -108,13 +111,13 @@ class Module:
         return calls.stub_slot(self.image.machine, self.code(address, _STUB_BYTES) or b"", address)
 
     def function_start(self, address: int) -> int | None:
-        """Return where the function at `address` begins; None if neither `.eh_frame` nor SFrame has it."""
+        """Return the start of the function at `address`; None if neither `.eh_frame` nor SFrame has it."""
         start = self.tables.function_start(self.vaddr(address))
         return None if start is None else self.address(start)
 
     @property
     def sframe(self) -> SFrameTables:
-        """The SFrame tables; empty when the module has none or they are damaged."""
+        """The SFrame tables; empty if the module has none, or if they are damaged."""
         return self.tables.sframe
 
     @property
@@ -128,17 +131,17 @@ class Module:
         return self.tables.debug_frame
 
     def close_file(self) -> None:
-        """Close the file of an unmapped module.  Its addresses cannot be symbolized any more."""
+        """Close the file of an unmapped module, whose addresses then have no names."""
         self.image = self.image.headers()
         self.tables = UnwindTables(self.image)
         self._calls.clear()
         self.is_closed = True
 
     def note_damage(self, damage: FormatError) -> None:
-        """Add, once, to the problems that a table or a function of this module is damaged."""
+        """Add the damage of a table or of a function to the problems, once."""
         self.tables.note_problem(str(damage))
 
     @property
     def problems(self) -> list[str]:
-        """What could not be used so far, and why; each text begins with the path."""
+        """Texts about parts that could not be used so far; each begins with the path."""
         return [f"{self.path}: {problem}" for problem in (*self.tables.problems, *self.image.problems)]

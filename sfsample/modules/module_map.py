@@ -1,11 +1,13 @@
 """Finds the module that is mapped at an address of one process now.
 
-It does no I/O itself: the caller gives `read_maps` and `open_image`.  An address in no known mapping makes
-it read the maps again, at most once between two calls of `allow_refresh` (one sample), so that a wrong return
-address costs little.  `generation` changes with every change of an executable mapping: what was cached by
-address is void then.  A file that cannot be opened may just be coming or going (dlopen, dlclose), so opening
-it is retried a few times.  Unmapped modules are kept, to be symbolized later, but only a limited number,
-because a process may load ever new ones.
+It does no I/O itself: the caller gives `read_maps` and `open_image`.  If an address is in no known mapping,
+the maps are read again, but at most once between two calls of `allow_refresh` (one sample).  So a wrong
+return address costs little.  `generation` changes with every change of an executable mapping, and makes all
+that was cached by address void.
+
+A file that cannot be opened may be just coming or going (dlopen, dlclose), so opening it is retried a few
+times.  Unmapped modules are kept for their names, but only a limited number of them, because a process may
+load ever new ones.
 """
 
 from bisect import bisect_right
@@ -18,15 +20,15 @@ from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.unwind_tables import UnwindTables
 
-_MAX_OPEN_ATTEMPTS = 3  # for each mapping
+_MAX_OPEN_ATTEMPTS = 3  # attempts for each mapping
 _PAGE_BYTES = 4096
-_MAX_UNMAPPED_MODULES = 256  # kept: each has a file open
+_MAX_UNMAPPED_MODULES = 256  # unmapped modules that are kept; each has a file open
 _MAX_PROBLEMS = 10_000
 _MAX_UNSTABLE_PATHS = 10_000
-_MAX_SEGMENT_GAP = 0x20000  # bytes between two segments: less than two of the largest pages (64 KiB)
-_MAX_CODE_PAGES = 256  # of generated code, kept
-ReadMemory = Callable[[int, int], bytes | None]  # (address, size): exactly `size` bytes, or None
-ReadCode = Callable[[int, int], bytes]  # (address, size): up to `size` bytes of code
+_MAX_SEGMENT_GAP = 0x20000  # bytes; a gap between segments is less than two pages, of at most 64 KiB
+_MAX_CODE_PAGES = 256  # pages of generated code that are kept
+ReadMemory = Callable[[int, int], bytes | None]  # arguments: address, size; all bytes, or None
+ReadCode = Callable[[int, int], bytes]  # arguments: address, size; up to `size` bytes
 ReadMaps = Callable[[], tuple[Mapping, ...]]
 OpenImage = Callable[[Mapping], ElfImage]
 TablesOf = Callable[[ElfImage, str], UnwindTables]
@@ -36,7 +38,7 @@ IsCode = Callable[[int], bool]
 class ModuleMap:
     """The executable mappings of one process and their modules.
 
-    `tables_of` returns the unwind tables of an image and its path; processes that map the same image can
+    `tables_of` returns the unwind tables for an image and its path.  Processes that map the same image can
     share them.
     """
 
@@ -50,23 +52,23 @@ class ModuleMap:
         self._read_maps = read_maps
         self._open_image = open_image
         self._tables_of = tables_of
-        self.mappings: tuple[Mapping, ...] = ()  # all, at the last refresh, in address order
+        self.mappings: tuple[Mapping, ...] = ()  # all mappings at the last refresh, in address order
         self._executable: tuple[Mapping, ...] = ()
         self._starts: list[int] = []
         self._modules: dict[Mapping, Module | None] = {}
-        self._mapped: dict[tuple[str, str, int, int], Module] = {}  # by path, device, inode, load bias
-        self._all_modules: dict[tuple[ElfImage, int, str], Module] = {}  # unmapped ones too
-        self._open_failures: dict[Mapping, list[str]] = {}  # the error of each attempt
-        self._to_retry: set[Mapping] = set()  # could not be opened, will be tried again
+        self._mapped: dict[tuple[str, str, int, int], Module] = {}  # key: path, device, inode, load bias
+        self._all_modules: dict[tuple[ElfImage, int, str], Module] = {}  # modules, also unmapped ones
+        self._open_failures: dict[Mapping, list[str]] = {}  # errors, one for each attempt
+        self._to_retry: set[Mapping] = set()  # mappings that could not be opened, and will be tried again
         self._unstable_paths: dict[str, None] = {}  # files that were unmapped, or mapped in the same change
-        self._is_fresh = False  # the maps were read since `allow_refresh`
+        self._is_fresh = False  # True: the maps were read after the last `allow_refresh`
         self._read_memory = read_memory
-        self._code_pages: dict[int, bytes] = {}  # of generated code, by address
+        self._code_pages: dict[int, bytes] = {}  # address -> page of generated code
         self.generation = 0
         self._problems: list[str] = []
 
     def allow_refresh(self) -> None:
-        """Let the next address that is not found read the maps again; retry what could not be opened."""
+        """Let the maps be read again at the next unknown address; retry modules that could not be opened."""
         if self._to_retry:
             self._modules = {
                 mapping: module for mapping, module in self._modules.items() if mapping not in self._to_retry
@@ -76,10 +78,10 @@ class ModuleMap:
         self._is_fresh = False
 
     def refresh(self, *, force: bool = False) -> bool:
-        """Read the maps; keep the modules whose mappings are still there.
+        """Read the maps, and keep the modules that are still mapped.
 
-        `force`: begin a new generation even if no executable mapping has changed.  Return False when the
-        maps are empty: the process has ended, and its last known mappings are kept.
+        `force`: begin a new generation even if no executable mapping has changed.  Return False if the maps
+        are empty, as the process has ended.  The last mappings are kept then.
         """
         self._is_fresh = True
         mappings = self._read_maps()
@@ -109,8 +111,8 @@ class ModuleMap:
     def _close_unmapped(self) -> None:
         """Close the modules that were unmapped, except the last `_MAX_UNMAPPED_MODULES`.
 
-        A module that is not in use now may still be mapped and only has to be opened again.  So it counts as
-        unmapped if no mapping has its path, or if the module in use at that path is another.
+        A module that is not in use may still be mapped, and waits only to be opened again.  So it counts as
+        unmapped only if no mapping has its path, or if another module is in use at that path.
         """
         if len(self._all_modules) <= _MAX_UNMAPPED_MODULES:
             return
@@ -129,14 +131,14 @@ class ModuleMap:
 
     @property
     def has_unmapped_files(self) -> bool:
-        """Whether a file has lost an executable mapping since the beginning (dlclose, execve)."""
+        """True if a file has lost an executable mapping since the beginning (dlclose, execve)."""
         return bool(self._unstable_paths)
 
     @property
     def unstable_modules(self) -> frozenset[Module]:
-        """The modules in use that may be unmapped soon, because they were before.
+        """The modules in use that may be unmapped soon.
 
-        Their file was unmapped once, or was mapped at the moment when another was unmapped.
+        Their file was unmapped before, or was mapped at the moment when another file was unmapped.
         """
         if not self._unstable_paths:
             return frozenset()
@@ -144,15 +146,15 @@ class ModuleMap:
         return frozenset(module for module in in_use if module.path in self._unstable_paths)
 
     def is_mapped(self, module: Module) -> bool:
-        """Whether code of a module was mapped at the last refresh."""
+        """Return True if code of a module was mapped at the last refresh."""
         return module in self._modules.values()
 
     def will_retry_open(self, address: int) -> bool:
-        """Whether opening the module at `address` has failed, and is retried after `allow_refresh`."""
+        """Return True if the module at `address` could not be opened, and `allow_refresh` will retry it."""
         return bool(self._to_retry) and self._lookup(address) in self._to_retry
 
     def reload(self, modules: Collection[Module]) -> frozenset[Module]:
-        """Read the maps after one of `modules` was replaced; return the modules now at their addresses."""
+        """Read the maps after one of `modules` was replaced; return the modules that are there now."""
         self._modules = {mapping: m for mapping, m in self._modules.items() if m not in modules}
         self._mapped = {key: m for key, m in self._mapped.items() if m not in modules}
         self.refresh(force=True)
@@ -161,12 +163,12 @@ class ModuleMap:
 
     @property
     def modules(self) -> tuple[Module, ...]:
-        """The modules that were opened so far, unmapped ones included as far as they are kept."""
+        """The modules that were opened so far; also unmapped ones, if they are kept."""
         return tuple(self._all_modules.values())
 
     @property
     def problems(self) -> list[str]:
-        """The mappings that could not be opened and the problems of the modules, as texts."""
+        """Texts about mappings that could not be opened, and the problems of the modules."""
         retried = (
             failures[-1] for failures in self._open_failures.values() if len(failures) < _MAX_OPEN_ATTEMPTS
         )
@@ -174,7 +176,7 @@ class ModuleMap:
         return [*problems, *(text for module in self._all_modules.values() for text in module.problems)]
 
     def mapping(self, address: int) -> Mapping | None:
-        """Return the executable mapping at `address`, or None.  May read the maps again."""
+        """Return the executable mapping at `address`, or None.  It may read the maps again."""
         mapping = self._lookup(address)
         if mapping is None and not self._is_fresh:
             self.refresh()
@@ -188,17 +190,17 @@ class ModuleMap:
         return None
 
     def any_mapping(self, address: int) -> Mapping | None:
-        """Return the mapping of any kind (stacks too) at `address`, as of the last refresh."""
+        """Return the mapping of any kind (stacks too) that was at `address` at the last refresh, or None."""
         mapping = self._next_mapping(address)
         return mapping if mapping is not None and mapping.start <= address else None
 
     def _next_mapping(self, address: int) -> Mapping | None:
-        """Return the mapping at `address`, or the first above it."""
+        """Return the mapping at `address`, or the first above it, or None."""
         position = bisect_right(self.mappings, address, key=lambda m: m.end)
         return self.mappings[position] if position < len(self.mappings) else None
 
     def find(self, address: int) -> Module | None:
-        """Return the module whose code is at `address`; None for unmapped, anonymous or unreadable code."""
+        """Return the module with the code at `address`; None for unmapped, anonymous or unreadable code."""
         mapping = self.mapping(address)
         if mapping is None:
             return None
@@ -209,7 +211,7 @@ class ModuleMap:
             return module
 
     def may_be_returned_to(self, address: int) -> bool:
-        """Whether the code at `address` follows a call, or cannot be read."""
+        """Return True if the code at `address` follows a call, or cannot be read."""
         module = self.find(address - 1)
         return module is None or module.follows_call(address)
 
@@ -219,10 +221,10 @@ class ModuleMap:
         return module.call_target(return_address) if module else None
 
     def code(self, address: int, size: int) -> bytes:
-        """Return up to `size` (at most a page) bytes of code that lies in no file; fewer where none is.
+        """Return up to `size` bytes (at most a page) of code that lies in no file; fewer if memory ends.
 
-        They come from the memory of the target, each page once.  The target runs meanwhile and may have
-        written other code there since a thread was captured, so a caller must not take them as certain.
+        The bytes come from the memory of the target, which is read once for each page.  They are not certain:
+        the target runs, and may have written other code there since a thread was captured.
         """
         start = address & -_PAGE_BYTES
         code = self._code_page(start)
@@ -234,7 +236,7 @@ class ModuleMap:
         page = self._code_pages.get(start)
         if page is None:
             page = self._read_memory(start, _PAGE_BYTES)
-            if page is None:  # not kept: the target may be changing the mapping at this moment
+            if page is None:  # page that is not kept: the target may be changing the mapping now
                 return b""
             if len(self._code_pages) >= _MAX_CODE_PAGES:
                 self._code_pages.clear()
@@ -242,16 +244,16 @@ class ModuleMap:
         return page
 
     def word(self, address: int, byteorder: ByteOrder) -> int | None:
-        """Return the 8-byte word in the target's memory at `address`; None if it cannot be read."""
+        """Return the 8-byte word at `address` in the target's memory; None if it cannot be read."""
         data = self._read_memory(address, 8)
         return None if data is None else int.from_bytes(data, byteorder)
 
     def is_code(self, address: int) -> bool:
-        """Whether `address` was executable at the last refresh."""
+        """Return True if `address` was executable at the last refresh."""
         return self._lookup(address) is not None
 
     def open_first(self) -> None:
-        """Open one module now, so that the Python code for it is imported before a thread is stopped."""
+        """Open one module: this imports the Python code for it, before a thread is stopped."""
         if self._executable:
             self.find(self._executable[0].start)
 
@@ -284,10 +286,11 @@ class ModuleMap:
         return self._mapped[key]
 
     def _open_copied_code(self, mapping: Mapping) -> Module | None:
-        """Return the module that has replaced its own code by a copy in the anonymous memory of `mapping`.
+        """Return the module whose code is copied to the anonymous memory of `mapping`, or None.
 
-        Programs do that to have their code on huge pages.  The rest of the file is mapped on both sides, or
-        only above where the code comes first (s390x; AArch64, where a gap may follow the code).
+        Programs replace their code by such a copy to have it on huge pages.  Other segments of the file are
+        mapped on both sides of it.  If the code is the first segment (s390x, AArch64), they are only above
+        it, perhaps after a gap.
         """
         below, above = self.any_mapping(mapping.start - 1), self._next_mapping(mapping.end)
         if above is None or not above.is_file or above.start - mapping.end >= _MAX_SEGMENT_GAP:
@@ -305,7 +308,7 @@ class ModuleMap:
 
     def _note_open_failure(self, mapping: Mapping, problem: str) -> None:
         if mapping not in self._read_maps():
-            self._to_retry.add(mapping)  # unmapped meanwhile (dlclose, execve, exit): no problem of the file
+            self._to_retry.add(mapping)  # mapping that has gone (dlclose, execve): no problem of the file
             return
         failures = self._open_failures.setdefault(mapping, [])
         failures.append(problem)

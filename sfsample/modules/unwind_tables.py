@@ -1,8 +1,10 @@
-"""Holds the unwind tables of one ELF object, whatever processes map it, and wherever.
+"""Holds the unwind tables of one ELF object.
 
-A table is read on first use.  Invariant: a damaged table is dropped and reported in `problems`, and the
-others are used (tests/modules/test_module.py).  Nothing here depends on a process or a run-time address, so
-that all processes that map a file and have the same root directory share one object.
+A table is read on first use.  Nothing here depends on a process or a run-time address, so all processes that
+map a file and have the same root directory share one object.
+
+Invariant: a damaged table is not used, and reported in `problems`; the other tables are used
+(tests/modules/test_module.py).
 """
 
 from functools import cached_property
@@ -19,8 +21,8 @@ from sfsample.modules.debug_files import DebugFile, FindDebugFile
 class UnwindTables:
     """The tables of `image`, which was mapped from `path`.
 
-    `find` finds the separate debug file; it is called when the image itself has no `.debug_frame`.  `root` is
-    the root directory of the processes; only there, and in that of sfsample, is a debug file searched.
+    `find` finds the separate debug file.  It is called if the image itself has no `.debug_frame`. `root` is
+    the root directory of the processes.  Debug files are searched there, and in sfsample's own root.
     """
 
     def __init__(
@@ -35,20 +37,20 @@ class UnwindTables:
         self._path = path
         self._find = find
         self.problems: list[str] = []
-        # what unwind/steppers/code_analysis/stepper.py has found; it lives as long as the tables
+        # cache of unwind/steppers/code_analysis/stepper.py, which lives as long as the tables
         self.code_analysis: object = None
 
     @cached_property
     def sframe(self) -> SFrameTables:
-        """The SFrame tables, usually one; empty when there is none or they are damaged."""
-        found = self.image.sframe()
-        if found is None:
+        """The SFrame tables, usually one; empty if there is none, or if they are damaged."""
+        data = self.image.sframe()
+        if data is None:
             return SFrameTables()
         machine = (self.image.machine, self.image.byteorder)
-        is_v1 = bytes(found[0][2:3]) == b"\1"  # the ld that writes V1 has PLT rows known by their section
+        is_v1 = bytes(data[0][2:3]) == b"\1"  # version whose wrong PLT rows are known by their section
         sections = {s.name: (s.vaddr, s.vaddr + s.size) for s in self.image.sections} if is_v1 else None
         try:
-            tables = read_tables(*found, machine=machine, executable=self.image.executable, sections=sections)
+            tables = read_tables(*data, machine=machine, executable=self.image.executable, sections=sections)
         except FormatError as damage:
             self.note_problem(str(damage))
             return SFrameTables()
@@ -59,23 +61,23 @@ class UnwindTables:
 
     @cached_property
     def eh_frame(self) -> EhFrame | None:
-        """The CFI of `.eh_frame`, by `.eh_frame_hdr`, or by the section where that is missing or damaged."""
+        """The CFI of `.eh_frame`, by `.eh_frame_hdr`; by the section header if that is missing or damaged."""
         try:
-            found = self._eh_frame_by_header()
+            eh_frame = self._eh_frame_by_header()
         except FormatError as damage:
             self.note_problem(str(damage))
-            found = None
+            eh_frame = None
         section = self.image.section(".eh_frame")
-        if found is None and section is not None:
-            found = EhFrame(self.image.contents(section), section.vaddr, self.image.byteorder)
-        return found
+        if eh_frame is None and section is not None:
+            eh_frame = EhFrame(self.image.contents(section), section.vaddr, self.image.byteorder)
+        return eh_frame
 
     @cached_property
     def debug_frame(self) -> EhFrame | None:
-        """The CFI of `.debug_frame` in the image or its debug file: Go has only this, some libraries both."""
-        found = self._debug_frame_of(self.image)
-        if found is not None:
-            return found
+        """The CFI of `.debug_frame` in the image, or in its debug file.  Go programs have only this CFI."""
+        debug_frame = self._debug_frame_of(self.image)
+        if debug_frame is not None:
+            return debug_frame
         debug = self._find(self.image, self._path)
         if debug.refused:
             self.note_problem(debug.refused)
@@ -83,11 +85,11 @@ class UnwindTables:
 
     def _debug_frame_of(self, image: ElfImage) -> EhFrame | None:
         try:
-            found = section_bytes(image, "debug_frame")
+            section = section_bytes(image, "debug_frame")
         except FormatError as damage:
             self.note_problem(str(damage))
             return None
-        return None if found is None else EhFrame(*found, image.byteorder, debug=True)
+        return None if section is None else EhFrame(*section, image.byteorder, debug=True)
 
     def _eh_frame_by_header(self) -> EhFrame | None:
         byteorder = self.image.byteorder
@@ -101,7 +103,7 @@ class UnwindTables:
         return EhFrame(frames, vaddr, byteorder, *header)
 
     def function_start(self, vaddr: int) -> int | None:
-        """Return the start of the function that covers `vaddr`, by `.eh_frame`, else by SFrame; or None."""
+        """Return the start of the function that covers `vaddr`, by `.eh_frame` or by SFrame; or None."""
         try:
             fde = self.eh_frame.find(vaddr) if self.eh_frame else None
             if fde is not None:

@@ -1,9 +1,11 @@
-"""Defines a saved stack, as a value and as JSON: all that is needed to unwind it later or on another machine.
+"""Defines a saved stack, as a value and as JSON.  It can be unwound later, or on another machine.
 
-It holds the registers, the bytes of the stack, the mappings, and which files were mapped (build-ids).  It
-holds no other memory of the process, except what was copied for Python frames, and code of frames that is in
-no file: the vdso, and a few bytes of generated code.  A walk that ended too early may have missed the vdso
-(signal handlers return to it on some machines), so an incomplete stack always has the vdso.
+It holds the registers, the bytes of the stack, the mappings, and the build-ids of the mapped files.  It also
+holds the memory that was copied for Python frames, and code that lies in no file: the vdso, and a few bytes
+of generated code.  It holds no other memory of the process.
+
+On some machines signal handlers return to the vdso.  A walk that ended too early may have missed it, so an
+incomplete stack always has the vdso.
 
 Invariant: any damage in a file is a `FormatError` (tests/saved_stacks/test_replay.py).
 """
@@ -29,56 +31,56 @@ from sfsample.runtimes.cpython.saved import SavedPython
 
 SCHEMA = "sfsample.stack/1"
 VDSO = "[vdso]"
-_BYTES_ABOVE_FRAME = 16 << 10  # stack kept above the last frame in each piece of it
-_MAX_STACK_BYTES = 1 << 20  # in one file
-_MAX_UNPACKED_BYTES = 16 << 20  # of one field, when a file is read
+_BYTES_ABOVE_FRAME = 16 << 10  # bytes of stack saved above the last frame, in each piece
+_MAX_STACK_BYTES = 1 << 20  # bytes of stack in one file
+_MAX_UNPACKED_BYTES = 16 << 20  # bytes of one unpacked field
 _MAX_PIECES = 5_000
-MAX_CHARACTERS = 8 << 20  # of a file that is read: as JSON values, that is at most 200 MB
-_CODE_BYTES = 512  # generated code kept from the pc of a frame on
+MAX_CHARACTERS = 8 << 20  # characters that are read of a file; their JSON values take at most 200 MB
+_CODE_BYTES = 512  # bytes of generated code saved from the pc of a frame on
 
-Pieces = tuple[tuple[int, bytes], ...]  # address, bytes
+Pieces = tuple[tuple[int, bytes], ...]  # (address, bytes) of each piece
 
 
 class SavedModule(NamedTuple):
-    """A file that was mapped: its build-id, None without one, and a checksum of a few loaded bytes."""
+    """A file that was mapped."""
 
     path: str
-    build_id: str | None
-    checksum: str
+    build_id: str | None  # None: the file has none
+    checksum: str  # checksum of a few loaded bytes
 
 
 class SavedStack(NamedTuple):
-    """The captured registers and stack of a thread, what was mapped, and the result of the walk."""
+    """The captured registers and stack of a thread, the mappings, and the result of the walk."""
 
-    process: str
+    process: str  # name of the process
     tid: int
     arch: Arch
-    registers: dict[int, int]
-    pieces: Pieces  # of the stack
-    bounded: bool  # the pieces are not the whole stack
+    registers: dict[int, int]  # DWARF number -> value
+    pieces: Pieces  # pieces of the stack
+    bounded: bool  # True: the pieces are not the whole stack
     mappings: tuple[Mapping, ...]
     modules: tuple[SavedModule, ...]
     vdso: bytes
     code: Pieces  # generated code of frames in no module
     stop_reason: str
     stopped_at: str
-    frames: tuple[tuple[int, str], ...]  # pc, found
+    frames: tuple[tuple[int, str], ...]  # (pc, label) of each frame
     python: SavedPython | None = None
 
     @property
     def snapshot(self) -> ThreadSnapshot:
-        """The snapshot that an unwinder walks."""
+        """The snapshot for an unwinder."""
         pieces = (BytesMemory(at, data, self.arch.byteorder) for at, data in self.pieces)
         memory = PiecewiseMemory(*pieces)
         return ThreadSnapshot(self.tid, self.registers, memory, self.bounded, 0, eintr=False, arch=self.arch)
 
 
 def save(process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMap) -> SavedStack:
-    """Return all that a walk of `snapshot` used; `stack` is its result, `process` the name of the process."""
+    """Return the saved stack of a walk of `snapshot`, whose result is `stack`."""
     pieces, cut = _stack_pieces(snapshot, stack)
     images = {module.path: module for module in modules.open_all()}
     vdso = images.pop(VDSO, None)
-    owners = [modules.find(frame.lookup_pc) for frame in stack.frames]  # the module of each frame
+    owners = [modules.find(frame.lookup_pc) for frame in stack.frames]  # modules of the frames
     generated = [frame.pc for frame, owner in zip(stack.frames, owners, strict=True) if owner is None]
     incomplete = stack.stop_reason is not StopReason.OUTERMOST
     needs_vdso = incomplete or any(owner and owner.path == VDSO for owner in owners)
@@ -95,22 +97,22 @@ def save(process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMa
 
 
 def identify(module: Module) -> SavedModule:
-    """Return what identifies the file of a module on another machine."""
+    """Return the identity of a module's file, by which another machine can recognize it."""
     vaddr, size = module.image.fingerprint_range
     data = module.image.loaded(vaddr, size) or b""
     return SavedModule(module.path, module.build_id, sha256(data).hexdigest()[:32])
 
 
 def _stack_pieces(snapshot: ThreadSnapshot, stack: Stack) -> tuple[Pieces, bool]:
-    """Return the stack up to the last frame and a little above, and whether bytes were left out."""
-    kept, room, cut = [], _MAX_STACK_BYTES, False
+    """Return the stack up to a little above the last frame, and True if bytes were left out."""
+    pieces, room, is_cut = [], _MAX_STACK_BYTES, False
     for at, data in _flatten(snapshot.memory):
         inside = [frame.sp - at for frame in stack.frames if at <= frame.sp < at + len(data)]
         size = min(max(inside, default=0) + _BYTES_ABOVE_FRAME, room, len(data))
-        kept.append((at, bytes(data[:size])))
+        pieces.append((at, bytes(data[:size])))
         room -= size
-        cut |= size < len(data)
-    return tuple(kept), cut
+        is_cut |= size < len(data)
+    return tuple(pieces), is_cut
 
 
 def _flatten(memory: Memory) -> Iterator[tuple[int, bytes]]:
@@ -201,7 +203,7 @@ def _python(value: dict[str, Any]) -> SavedPython:
     states = tuple(map(_parse_word, value["states"]))
     saved = SavedPython(int(value["minor"]), _unpack(value["table"]), states, names)
     try:
-        _ = saved.layout  # can be had
+        _ = saved.layout  # check: it raises BadInput if the layout is damaged
     except BadInput as damage:
         raise ValueError(str(damage)) from None
     return saved
@@ -242,7 +244,7 @@ def _pack(data: bytes) -> str:
 
 def _unpack(text: str, room: int = _MAX_UNPACKED_BYTES) -> bytes:
     unpacker = decompressobj()
-    data = unpacker.decompress(b64decode(text, validate=True), max(room, 1))  # 0 would be no limit
+    data = unpacker.decompress(b64decode(text, validate=True), max(room, 1))  # limit; 0 would mean none
     if not unpacker.eof:
         raise ValueError("packed bytes do not end")
     return data

@@ -1,8 +1,8 @@
 """Unwinds a saved stack again, with the files on this machine.
 
-A file is used only if it is the one that was mapped when the stack was saved (the same build-id, or the same
-checksum without one).  A file that is missing or differs ends the replay with an error that names it, because
-a walk without it would prove nothing.
+A file is used only if it is the file that was mapped when the stack was saved: it has the same build-id.  A
+file without a build-id must have the same checksum.  If a file is missing or differs, the replay ends with an
+error that names it, because a walk without it would prove nothing.
 """
 
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ from sfsample.unwind.unwinder import Unwinder
 
 
 class ReplayedStack(NamedTuple):
-    """The stack, the module of each frame (None: in no module), what could not be read, and Python frames."""
+    """The result of a replay."""
 
     stack: Stack
-    modules: tuple[Module | None, ...]
-    problems: tuple[str, ...]
+    modules: tuple[Module | None, ...]  # module of each frame; None: in no module
+    problems: tuple[str, ...]  # texts about files that could not be read
     python: PythonStack | None = None
 
 
@@ -44,7 +44,7 @@ def replay(
 ) -> ReplayedStack:
     """Unwind a saved stack with the files inside `sysroot`.
 
-    Raises SfsampleError when a file that the walk needs is missing or differs.
+    Raises SfsampleError if a file that the walk needs is missing or differs.
     """
     try:
         root = Root(sysroot or "/")
@@ -52,7 +52,7 @@ def replay(
         raise SfsampleError(
             f"cannot open: {sysroot}: {failure.strerror}", "give a directory: --sysroot DIR"
         ) from None
-    refused: dict[str, str] = {}  # by path: which files are missing or differ
+    refused: dict[str, str] = {}  # path -> text about a file that is missing or differs
 
     def open_image(mapping: Mapping) -> ElfImage:
         try:
@@ -82,35 +82,35 @@ def replay(
 
 
 def _reader(pieces: Pieces) -> ReadMemory:
-    """Return a function that reads saved code; all other bytes are 0, which no stepper recognizes."""
+    """Return a function that reads saved code.  All other bytes are 0, which no stepper recognizes."""
 
     def read(address: int, size: int) -> bytes:
-        found = bytearray(size)
+        code = bytearray(size)
         for at, data in pieces:
             low, high = max(at, address), min(at + len(data), address + size)
             if low < high:
-                found[low - address : high - address] = data[low - at : high - at]
-        return bytes(found)
+                code[low - address : high - address] = data[low - at : high - at]
+        return bytes(code)
 
     return read
 
 
 def _open_mapped(saved: SavedStack, root: Root, mapping: Mapping) -> ElfImage:
-    """Return the image that was mapped.  Raises FormatError where the file is missing or differs."""
+    """Return the image that was mapped.  Raises FormatError if the file is missing or differs."""
     if mapping.path == VDSO:
         if not saved.vdso:
             raise FormatError(VDSO, 0, "was not saved")
         return ElfImage(saved.vdso, VDSO)
-    known = next((module for module in saved.modules if module.path == mapping.path), None)
-    if known is None:
+    mapped = next((module for module in saved.modules if module.path == mapping.path), None)
+    if mapped is None:
         raise FormatError(mapping.path, 0, "could not be read when the stack was saved")
     try:
         image = ElfImage(map_and_close(root.open(mapping.path)), mapping.path)
     except OSError as failure:
         raise FormatError(mapping.path, 0, f"cannot be opened: {failure.strerror}") from None
     here = identify(Module(image, 0, mapping.path))
-    if _identity(here) != _identity(known):
-        raise FormatError(mapping.path, 0, f"differs: {_identity(here)} here, {_identity(known)} was mapped")
+    if _identity(here) != _identity(mapped):
+        raise FormatError(mapping.path, 0, f"differs: {_identity(here)} here, {_identity(mapped)} was mapped")
     return image
 
 

@@ -1,8 +1,8 @@
 """Keeps incomplete stacks in a directory, one small file each.
 
-There is one file for each distinct stack (its return addresses and its stop reason), and a limited number of
-files.  Only the user may read them: a stack holds whatever the program stored there, passwords too.  A file
-that cannot be written is a problem in the report and never ends a recording.
+Each distinct stack (by return addresses and stop reason) has one file, and the number of files is limited.
+Only the user may read them, because a stack may hold passwords.  A file that cannot be written is a problem
+in the report, and never ends a recording.
 """
 
 import os
@@ -18,11 +18,11 @@ from sfsample.runtimes.cpython.saved import SavedPython
 from sfsample.saved_stacks.format import save, to_json
 
 MAX_FILES = 100
-_NOT_SAVED = (StopReason.OUTERMOST, StopReason.MAX_FRAMES)  # complete, or as long as the user allows
+_NOT_SAVED = (StopReason.OUTERMOST, StopReason.MAX_FRAMES)  # whole stacks; stacks as long as the user allows
 
 
 class BadStackStore:
-    """Writes incomplete stacks.  Raises SfsampleError when the directory cannot be made."""
+    """Writes incomplete stacks.  Raises SfsampleError if the directory cannot be made."""
 
     def __init__(self, directory: str) -> None:
         try:
@@ -33,7 +33,7 @@ class BadStackStore:
         self.directory = directory
         self._seen: set[str] = set()
         self.written = 0
-        self.full = False  # a stack was dropped, because there are `MAX_FILES` already
+        self.full = False  # True: a stack was dropped, because there are `MAX_FILES` already
         self.problems: list[str] = []
 
     def keep(
@@ -52,7 +52,7 @@ class BadStackStore:
         self._seen.add(key)
         path = os.path.join(self.directory, f"{stack.stop_reason}-{key}.json")
         if os.path.lexists(path):
-            return  # an earlier recording wrote it
+            return  # file of an earlier recording
         text = to_json(save(process, snapshot, stack, modules)._replace(python=python()))
         try:
             with whole_file(path, 0o600) as file:
@@ -64,9 +64,9 @@ class BadStackStore:
 
 
 def _key(stack: Stack, modules: ModuleMap) -> str:
-    """Return a hash of the stop reason and the return addresses (for a single frame, its pc).
+    """Return a hash of the stop reason and the return addresses; of a single frame, its pc.
 
-    Addresses are vaddrs, so that it does not matter where the modules are mapped.
+    Addresses are vaddrs, so the hash does not depend on the addresses of modules.
     """
     places = []
     for frame in stack.frames[1:] or stack.frames:

@@ -1,12 +1,12 @@
 """Downloads debug files from debuginfod servers into the cache that the standard client uses.
 
-No server is asked unless the user has said so, and `dump` never waits for the network (`online` False).
-Invariant: a download is limited in size and appears complete or not at all; like any debug file, it is used
-only if its build-id is the one that was asked for.  A file of another user, or where another user may write,
-is not used (tests/symbolize/test_debuginfod.py).
+No server is asked unless the user has said so.  `dump` never waits for the network (`online` False).
 
-Source: debuginfod_find_debuginfo(3): the file is CACHE/BUILDID/debuginfo; an empty one says that no server
-has it.
+Invariant: a download is limited in size, and appears complete or not at all; a file that another user may
+have written is not used (tests/symbolize/test_debuginfod.py).  Like any debug file, a download is used only
+if it has the right build-id.
+
+Source: debuginfod_find_debuginfo(3): the file is CACHE/BUILDID/debuginfo.  It is empty if no server has one.
 """
 
 import os
@@ -17,21 +17,21 @@ from typing import BinaryIO
 
 from sfsample.core.filesystem import open_regular, whole_file
 from sfsample.errors import SfsampleError
+from sfsample.symbolize.disk_cache import make_private
 from sfsample.symbolize.options import Progress
-from sfsample.symbolize.private_directory import make_private
 
 _MAX_FILE_BYTES = 4 << 30
 _CHUNK_BYTES = 1 << 18
-_NOT_FOUND_CACHED_S = 600  # after that time the servers are asked again
+_NOT_FOUND_CACHED_S = 600  # time after which the servers are asked again
 _HTTP_NOT_FOUND = 404
 _HEX_DIGITS = set("0123456789abcdef")
 _SCHEMES = ("http://", "https://")
 
 
 class Debuginfod:
-    """Asks `urls` in turn; `cache` is the standard client's cache directory.
+    """Asks the servers `urls` in turn.  `cache` is the standard client's cache directory.
 
-    `timeout_s`: for each connection and read.  `online` False: only the cache is searched.
+    `timeout_s` limits each connection and each read.  With `online` False, only the cache is searched.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class Debuginfod:
         self._progress, self._online = progress, online
 
     def __call__(self, build_id: str) -> mmap | None:
-        """Return the debug file of a build-id, or None.  Raises SfsampleError when a server fails."""
-        if not set(build_id) <= _HEX_DIGITS:  # it may be from a file that someone else wrote
+        """Return the debug file of a build-id, or None.  Raises SfsampleError if a server fails."""
+        if not set(build_id) <= _HEX_DIGITS:  # text from a file that another user may have written
             return None
         directory = os.path.join(self._cache, build_id)
         if not self._online and not os.path.lexists(directory):
@@ -52,17 +52,17 @@ class Debuginfod:
         try:
             if not make_private(directory):
                 raise SfsampleError(f"debuginfod: not used, as another user can write there: {directory}")
-            found, known_missing = _read_cache(path)
-            if found is not None or known_missing or not self._online:
-                return found
-            with whole_file(path, 0o644) as file:  # it stays empty when no server has it
+            debug_file, is_missing = _read_cache(path)
+            if debug_file is not None or is_missing or not self._online:
+                return debug_file
+            with whole_file(path, 0o644) as file:  # file that stays empty if no server has it
                 any(self._copy_from(f"{url}/buildid/{build_id}/debuginfo", file) for url in self._urls)
         except OSError as failure:
             raise SfsampleError(f"debuginfod: {failure.__class__.__name__}: {failure}") from None
         return _read_cache(path)[0]
 
     def _copy_from(self, url: str, file: BinaryIO) -> bool:
-        """Copy what a server sends into `file`; return False when it has no such file."""
+        """Copy the answer of a server into `file`; return False if the server has no such file."""
         from http.client import HTTPException
         from urllib.error import HTTPError
         from urllib.request import urlopen
@@ -86,9 +86,9 @@ class Debuginfod:
 
 
 def _read_cache(path: str) -> tuple[mmap | None, bool]:
-    """Return the file in the cache, and whether it is known (not too long) that no server has it.
+    """Return the file in the cache, or None, and True if no server had it a short time ago.
 
-    Raises SfsampleError where the file is not the user's own.
+    Raises SfsampleError if the file belongs to another user.
     """
     try:
         fd = open_regular(path)

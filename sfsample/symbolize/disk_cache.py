@@ -1,11 +1,16 @@
 """Keeps results on disk for the next run, as files `<hash>.<kind>` in a directory of sfsample.
 
-Invariant: the cache never makes a result wrong and never makes a run fail.  A name has a hash of all bytes
-that the result was made from: a build-id does not say what is in a file, as a program can claim that of
-another.  A file counts only if it belongs to the user of this process, in a directory that no other user may
-enter or replace, and if its checksum is right (tests/symbolize/test_disk_cache.py).  A file appears complete
-or not at all (temporary name, then rename), so no lock is needed.  The files that were not used for longest
-are deleted when the directory is too large.
+Invariant: the cache never makes a result wrong, and never makes a run fail
+(tests/symbolize/test_disk_cache.py). For that reason:
+
+* The name of a file has a hash of all bytes from which the result was made.  A build-id would not do, because
+a program can claim the build-id of another. * A file is used only if it belongs to the user of this process,
+and its checksum is right. * No other user may enter or replace the directory.  Root is trusted, as it can do
+anything.  All directories above count too, as the path names them and as symbolic links resolve.  In a sticky
+one (/tmp) a user can only rename files of that user, inode(7). * A file appears complete or not at all, so no
+lock is needed.
+
+If the directory is too large, the files that were not used for the longest time are deleted.
 """
 
 import os
@@ -14,26 +19,26 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from struct import Struct
 from zlib import crc32
 
 from sfsample.core.filesystem import whole_file
-from sfsample.symbolize.private_directory import make_private
 
-_HEADER = Struct("<8sIIQ")  # magic, version, CRC of the payload, its size
+_HEADER = Struct("<8sIIQ")  # magic, version, CRC of the payload, size of the payload
 _MAGIC, _VERSION = b"sfsnames", 1
 _CHUNK_BYTES = 1 << 20
-_MAX_BYTES = 512 << 20  # of all files
+_MAX_BYTES = 512 << 20  # bytes of all files
 
 
 class DiskCache:
-    """A cache of limited size in `directory`; it is always empty if that is None or cannot be used."""
+    """A cache of limited size in `directory`.  It is always empty if that is None or cannot be used."""
 
     def __init__(self, directory: str | None) -> None:
         self._directory = directory
 
     def get(self, name: str) -> memoryview | None:
-        """Return what was stored under a name, or None."""
+        """Return the payload that was stored under a name, or None."""
         path = self._path(name)
         if path is None:
             return None
@@ -44,7 +49,7 @@ class DiskCache:
         try:
             if not _is_own(os.fstat(fd), stat.S_IFREG) or not _is_intact(fd):
                 return None
-            os.utime(fd)  # marks it as used now
+            os.utime(fd)  # time of the last use
             return memoryview(mmap(fd, 0, access=ACCESS_READ))[_HEADER.size :]
         except (OSError, ValueError):
             return None
@@ -52,7 +57,7 @@ class DiskCache:
             os.close(fd)
 
     def put(self, name: str, payload: bytes) -> None:
-        """Store a payload under a name; do nothing if that is not possible."""
+        """Store a payload under a name, if possible."""
         path = self._path(name)
         if path is None or len(payload) > _MAX_BYTES:
             return
@@ -70,7 +75,7 @@ class DiskCache:
         return self._directory is not None and _prepare(self._directory)
 
     def _delete_oldest(self) -> None:
-        """Delete the files that were not used for longest, among them leftovers of killed writers."""
+        """Delete the files that were not used for the longest time, also leftovers of killed writers."""
         total = 0
         for _, size, path in sorted(self._files(), reverse=True):
             total += size
@@ -81,26 +86,51 @@ class DiskCache:
     def _files(self) -> Iterator[tuple[float, int, str]]:
         with os.scandir(self._directory) as entries:
             for entry in entries:
-                with suppress(OSError):  # another process has deleted it
-                    found = entry.stat(follow_symlinks=False)
-                    yield found.st_mtime, found.st_size, entry.path
+                with suppress(OSError):  # file that another process has deleted
+                    status = entry.stat(follow_symlinks=False)
+                    yield status.st_mtime, status.st_size, entry.path
+
+
+def make_private(directory: str) -> bool:
+    """Make a directory and those above it, for the user only.  Return True if no other user can write there.
+
+    Raises OSError.
+    """
+    path = Path(directory).absolute()
+    for level in (*reversed(path.parents), path):
+        if not level.exists():
+            level.mkdir(mode=0o700, exist_ok=True)
+    return is_private(directory)
+
+
+def is_private(directory: str) -> bool:
+    """Return True if no other user can write to a directory, or replace it.  Raises OSError."""
+    named = Path(os.path.abspath(directory))
+    resolved = named.resolve()
+    return all(_is_protected(level) for path in (named, resolved) for level in (path, *path.parents))
+
+
+def _is_protected(path: Path) -> bool:
+    status = path.lstat()
+    may_write = not stat.S_ISLNK(status.st_mode) and status.st_mode & 0o022
+    return status.st_uid in (0, os.geteuid()) and (not may_write or bool(status.st_mode & stat.S_ISVTX))
 
 
 def _prepare(directory: str) -> bool:
-    """Make the directory; return whether no other user may enter or replace it."""
+    """Make the directory; return True if no other user may enter or replace it."""
     try:
-        is_private, found = make_private(directory), os.lstat(directory)
+        is_safe, status = make_private(directory), os.lstat(directory)
     except OSError:
         return False
-    return is_private and _is_own(found, stat.S_IFDIR) and not found.st_mode & 0o077
+    return is_safe and _is_own(status, stat.S_IFDIR) and not status.st_mode & 0o077
 
 
-def _is_own(found: os.stat_result, kind: int) -> bool:
-    return stat.S_IFMT(found.st_mode) == kind and found.st_uid == os.geteuid()
+def _is_own(status: os.stat_result, kind: int) -> bool:
+    return stat.S_IFMT(status.st_mode) == kind and status.st_uid == os.geteuid()
 
 
 def _is_intact(fd: int) -> bool:
-    """Whether the checksum is right.  Reads in pieces, so that the file does not count as used memory."""
+    """Return True if the checksum is right.  It reads in pieces, which takes little memory."""
     header = os.pread(fd, _HEADER.size, 0)
     if len(header) < _HEADER.size:
         return False

@@ -1,12 +1,12 @@
 """Finds source lines and inlined functions in DWARF.  Only this file uses the library `symbolic`.
 
-The library is an extra (`pip install 'sfsample[lines]'`) and imported when the first line is needed.  It
-converts all DWARF of a file once (0.2 s for the debug file of glibc); the result is cached by a hash of the
-file (4 ms), and later opened without being read.  Of split DWARF, the file has only skeleton units, and the
-rest, in `.dwo` or `.dwp` files, is not read.
+The library is an extra (`pip install 'sfsample[lines]'`).  It is imported if a line is needed.  It converts
+all DWARF of a file once (0.2 s for the debug file of glibc).  The result is cached on disk by a hash of the
+file (4 ms).  Of split DWARF, only the skeleton units in the file itself are read, not the `.dwo` and `.dwp`
+files.
 
-Invariant: whatever the library raises on damaged DWARF, the module only has no lines, and that is reported in
-`problems` (tests/symbolize/test_dwarf_lines.py).
+Invariant: if the library raises any exception on damaged DWARF, the module has no lines, and `problems` says
+so (tests/symbolize/test_dwarf_lines.py).
 
 Source: DWARF 5 sections 3.1.2 and 7.3.2 (split DWARF).
 """
@@ -21,27 +21,27 @@ from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.options import Progress
 
 _SECTIONS = (".debug_info", ".zdebug_info")
-_MAX_FILE_BYTES = 2 << 30  # of a file with DWARF: the library cannot be interrupted, and 100 MB take it 1 s
+_MAX_FILE_BYTES = 2 << 30  # bytes of a file; 100 MB take 1 s, and the library cannot be interrupted
 
 
 class SourcePlace(NamedTuple):
-    """A function at an address: its symbol or DWARF name, file and line; empty or 0 where not known."""
+    """A function at an address.  Unknown fields are empty or 0."""
 
-    symbol: str
+    symbol: str  # symbol or DWARF name
     file: str
     line: int
     is_cxx: bool = False
 
 
 def available() -> bool:
-    """Whether the extra is installed."""
+    """Return True if the extra is installed."""
     from importlib.util import find_spec
 
     return find_spec("symbolic") is not None
 
 
 def has_dwarf(image: ElfImage) -> bool:
-    """Whether an image contains DWARF."""
+    """Return True if an image contains DWARF."""
     return any(image.section(name) for name in _SECTIONS)
 
 
@@ -54,20 +54,20 @@ class DwarfLines:
         self.problems: list[str] = []
 
     def at(self, image: ElfImage, vaddr: int) -> list[SourcePlace]:
-        """Return the functions at a vaddr, the most inlined first; none where DWARF has none."""
+        """Return the functions at a vaddr, innermost inlined function first; none if DWARF has none."""
         if image not in self._tables:
             lowest = min((s.vaddr for s in image.segments if s.type == PT_LOAD), default=0)
-            self._tables[image] = self._open(image), lowest  # to which symbolic's addresses are relative
+            self._tables[image] = self._open(image), lowest  # table; vaddr from which its addresses count
         table, base = self._tables[image]
         if table is None or vaddr < base:
             return []
         try:
-            found = table.lookup(vaddr - base)
+            entries = table.lookup(vaddr - base)
         except Exception as damage:  # noqa: BLE001 - damaged DWARF reaches code of a library
             self._note_damage(image, damage)
             return []
         return [SourcePlace(entry.symbol or "", entry.full_path or "", entry.line or 0, entry.lang == "cpp")
-                for entry in found]  # fmt: skip
+                for entry in entries]  # fmt: skip
 
     def _open(self, image: ElfImage) -> Any:  # noqa: ANN401 - the library has no types
         problem = split_dwarf_problem(image)
@@ -76,13 +76,13 @@ class DwarfLines:
         try:
             from symbolic.symcache import SymCache
 
-            return SymCache.from_bytes(_view(self._converted(image)))  # it keeps the view alive
+            return SymCache.from_bytes(_view(self._converted(image)))  # object that keeps the view alive
         except Exception as damage:  # noqa: BLE001 - as above
             self._note_damage(image, damage)
             return None
 
     def _converted(self, image: ElfImage) -> bytes | memoryview:
-        """Return the tables of lines in an image, from the cache or into it."""
+        """Return the tables of lines of an image, from the cache; convert and cache them if it lacks them."""
         size = len(image.data)
         if size > _MAX_FILE_BYTES:
             raise FormatError(image.name, 0, f"{size} bytes are more than {_MAX_FILE_BYTES >> 30} GiB")
@@ -90,10 +90,10 @@ class DwarfLines:
         if data is not None:
             return data
         self._progress(f"reading DWARF of {image.name} ({size / 1e6:.0f} MB)")
-        copy = bytes(image.data)  # what is hashed is what is converted, whatever a program does to its file
-        made = _convert(copy)
-        self._cache.put(_name_of(copy), made)
-        return made
+        copy = bytes(image.data)  # bytes that stay the same for hash and conversion if the file changes
+        tables = _convert(copy)
+        self._cache.put(_name_of(copy), tables)
+        return tables
 
     def _note_damage(self, image: ElfImage, damage: Exception) -> None:
         problem = f"{image.name}: no lines: {type(damage).__name__}: {damage}"
@@ -102,8 +102,8 @@ class DwarfLines:
 
 
 def _name_of(data: bytes | memoryview) -> str:
-    """Return the name in the cache of what is made from a file."""
-    from hashlib import sha256  # it takes 3 MB of memory
+    """Return the name in the cache for the tables of a file."""
+    from hashlib import sha256  # import of 3 MB
 
     from symbolic.symcache import SYMCACHE_LATEST_VERSION
 
@@ -125,9 +125,9 @@ def _view(data: bytes | memoryview) -> Any:  # noqa: ANN401 - the library has no
 
 
 def split_dwarf_problem(image: ElfImage) -> str:
-    """Return a text that lines are in other files; empty if they are not.  Never raises.
+    """Return a text if lines are in other files (split DWARF); else an empty text.  Never raises.
 
-    The units that split DWARF leaves behind need `.debug_addr`, and name their other file in `.debug_str`.
+    Skeleton units need `.debug_addr`, and `.debug_str` has the name of the other file.
     """
     try:
         strings = section_bytes(image, "debug_str") if image.section(".debug_addr") else None

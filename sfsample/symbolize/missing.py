@@ -1,7 +1,7 @@
 """Explains why places in code have no name, and what the user can do.
 
-Invariant: a hint names a package or a command only where the target's own distribution is known, because a
-guess could be wrong (tests/symbolize/test_missing.py).
+Invariant: a hint names a package or a command only if the target's own distribution is known, because a guess
+could be wrong (tests/symbolize/test_missing.py).
 """
 
 import os
@@ -12,7 +12,7 @@ from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.modules.module import Module
 from sfsample.symbolize.perf_map import perf_map_path
 
-# not "libc.so", which is musl's
+# prefixes of glibc's files; "libc.so" is musl's
 _GLIBC_NAMES = ("libc.so.", "libc-", "ld-linux", "libm.so.", "libpthread", "ld-2")
 _DEBIAN = ("debian", "ubuntu")
 _REDHAT = ("fedora", "rhel", "centos")
@@ -25,13 +25,10 @@ _PERF_MAP_HINT = (
 
 
 class MissingName(NamedTuple):
-    """Places without a name in a module or a process.
+    """Places without a name in a module or a process."""
 
-    `where`: the path of the module, or "process PID"; `places`: how many; `hint`: may be empty.
-    """
-
-    where: str
-    places: int
+    where: str  # path of the module, or "process PID"
+    places: int  # number of places
     why: str
     hint: str = ""
 
@@ -43,7 +40,7 @@ class MissingName(NamedTuple):
 def module_without_name(
     module: Module, why: str, process_roots: Mapping[int, ProcessRoot], places: int
 ) -> MissingName:
-    """Return why places in a module have no name, with a hint where debug symbols would help."""
+    """Return the reason why places in a module have no name, with a hint if debug symbols would help."""
     hint = _hint(module.path, process_roots.values()) if why.startswith("stripped") else ""
     return MissingName(module.path, places, why, hint)
 
@@ -51,8 +48,8 @@ def module_without_name(
 def generated_without_name(
     pid: int, process_root: ProcessRoot | None, places: int, has_perf_map: bool
 ) -> MissingName:
-    """Return why generated code of a process has no name.  `has_perf_map`: its perf map was read."""
-    if process_root is None:  # the profile comes from a file: no more is known of the process
+    """Return the reason why generated code has no name.  `has_perf_map`: the process's perf map was read."""
+    if process_root is None:  # process of a profile that comes from a file
         return MissingName(f"process {pid}", places, "generated code, or of a file that was not found")
     map_path = perf_map_path(process_root)
     if has_perf_map:
@@ -76,10 +73,10 @@ def _hint(path: str, process_roots: Iterable[ProcessRoot]) -> str:
 
 
 def _distribution(process_roots: Iterable[ProcessRoot]) -> set[str]:
-    """Return the words of ID and ID_LIKE in os-release(5) of the targets; none where targets differ."""
+    """Return the words of ID and ID_LIKE in os-release(5) of the targets; none if targets differ."""
     roots = [process.root for process in process_roots if process.root is not None] or [Root()]
-    found = {frozenset(_os_release_ids(root)) for root in roots}
-    return set(found.pop()) if len(found) == 1 else set()
+    distributions = {frozenset(_os_release_ids(root)) for root in roots}
+    return set(distributions.pop()) if len(distributions) == 1 else set()
 
 
 def _os_release_ids(root: Root) -> list[str]:

@@ -1,14 +1,14 @@
-"""Searches the symbol tables of one module, wherever they are.
+"""Searches the symbol tables of one module, in the file and elsewhere.
 
 The order is: `.symtab`; a separate debug file; `.gnu_debugdata`; `.dynsym` (without section headers, the
-dynamic symbols); a debuginfod server.  A table is opened only when those before have no symbol.  A function
-with a size in any table beats a guess (a symbol without a size) from another.  Where no table has the local
-functions, a symbol without a size ends at the next address at which another function is known to begin.  PLT
-stubs are in no table; their relocation names them.
+dynamic symbols); a debuginfod server.  A table is opened only if the tables before have no symbol.
 
-`.gnu_debugdata` (MiniDebugInfo) is an ELF file with the function symbols that `.dynsym` does not have,
-compressed with xz.  It is unpacked in each run, which takes some 0.1 s for 1 MB.  Source: gdb manual,
-"MiniDebugInfo".
+A function with a size, in any table, is preferred to a guess: a symbol without a size.  If no table has the
+local functions, a guess ends at the next address at which another function begins.  PLT stubs are in no
+table. Their relocations name them.
+
+`.gnu_debugdata` (MiniDebugInfo) is an ELF file, compressed with xz, with the function symbols that `.dynsym`
+does not have.  Each run unpacks it, which takes 0.1 s for 1 MB.  Source: gdb manual, "MiniDebugInfo".
 
 Invariant: no method raises, and the unpacked size is limited (tests/symbolize/test_module_symbols.py).
 """
@@ -24,19 +24,18 @@ from sfsample.modules.debug_files import DebugFile, DebugFiles
 from sfsample.modules.module import Module
 from sfsample.symbolize.dwarf_lines import has_dwarf
 from sfsample.symbolize.plt_names import PltStubs, is_stub, stub_sections
-from sfsample.symbolize.shared_tables import SymbolTables
-from sfsample.symbolize.symbol_table import Symbol, SymbolTable
+from sfsample.symbolize.symbol_table import Symbol, SymbolTable, SymbolTables
 
 _DEBUGDATA = ".gnu_debugdata"
 _MAX_UNPACKED_BYTES = 96 << 20
-_MAX_DECODER_BYTES = 128 << 20  # xz -9 needs 65 MiB
+_MAX_DECODER_BYTES = 128 << 20  # bytes of memory; files of xz -9 need 65 MiB
 
 
 class ModuleSymbols:
     """The symbols of a module."""
 
     def __init__(self, module: Module, debug_files: DebugFiles, tables: SymbolTables | None = None) -> None:
-        """`tables`: shared with other modules."""
+        """`tables` are shared with other modules."""
         self._shared = tables or SymbolTables()
         self._module, self._image = module, module.image
         self._debug_files = debug_files
@@ -45,22 +44,22 @@ class ModuleSymbols:
         self._stub_sections = stub_sections(module.image)
         self._debug: DebugFile | None = None
         self._damage = ""
-        self._is_complete = False  # a table of all functions was read, not only of exported ones
+        self._is_complete = False  # True: a table of all functions was read, not only of exported ones
 
     def find(self, vaddr: int) -> Symbol | None:
-        """Return the function symbol that covers `vaddr`."""
+        """Return the function symbol that covers `vaddr`, or None."""
         if is_stub(self._stub_sections, vaddr):
             return self._plt_stubs.find(vaddr)
         return self._find_in_tables(SymbolTable.find_stated, vaddr) or self._guess(vaddr)
 
     def debug_file(self) -> DebugFile:
-        """Return the separate debug file on this machine.  Searched once."""
+        """Return the separate debug file on this machine, which is searched once."""
         if self._debug is None:
             self._debug = self._debug_files.find(self._image, self._module.path)
         return self._debug
 
     def dwarf_image(self) -> ElfImage | None:
-        """Return the image that contains DWARF: the module's own, or its debug file; or None."""
+        """Return the image that contains DWARF: the module's image, or its debug file; or None."""
         if has_dwarf(self._image):
             return self._image
         debug = self.debug_file().image or self._fetch_debug_image()
@@ -68,7 +67,7 @@ class ModuleSymbols:
 
     @property
     def problems(self) -> list[str]:
-        """What limits have left out so far, and damage of the file; each text begins with the path."""
+        """Texts about damage of the file, and about limits that were reached; each begins with the path."""
         return [f"{self._module.path}: {problem}" for problem in (*self._image.problems, *self._limits)]
 
     @property
@@ -76,7 +75,7 @@ class ModuleSymbols:
         return [table.limit for table in self._opened if table.limit]
 
     def why_unnamed(self) -> str:
-        """Return why some addresses of this module have no name."""
+        """Return the reason why some addresses of this module have no name."""
         refused = (self._debug.refused if self._debug else "") or self._damage
         if self._image.section_damage:
             return "its section headers are damaged"
@@ -92,19 +91,19 @@ class ModuleSymbols:
         return f"stripped, and no debug file{build_id} was found"
 
     def _guess(self, vaddr: int) -> Symbol | None:
-        """Return a function without a size before `vaddr`, unless another is known to begin between."""
-        found = self._find_in_tables(SymbolTable.find_guessed, vaddr)
-        if found is None or found.size or self._is_complete:
-            return found
+        """Return a function without a size before `vaddr`, unless another function begins between them."""
+        guess = self._find_in_tables(SymbolTable.find_guessed, vaddr)
+        if guess is None or guess.size or self._is_complete:
+            return guess
         function_start = self._module.tables.function_start(vaddr)
         if function_start is not None:
-            return found if function_start <= found.start else None
+            return guess if function_start <= guess.start else None
         starts = self._function_starts
-        return found if bisect_right(starts, found.start) == bisect_right(starts, vaddr) else None
+        return guess if bisect_right(starts, guess.start) == bisect_right(starts, vaddr) else None
 
     @cached_property
     def _function_starts(self) -> list[int]:
-        from sfsample.formats.machine_code.function_starts import find_function_starts  # rarely needed
+        from sfsample.formats.machine_code.functions import find_function_starts  # rare case
 
         return find_function_starts(self._image)
 
@@ -130,21 +129,21 @@ class ModuleSymbols:
 
     def _symtab_of(self, image: ElfImage | None) -> Iterator[SymbolTable]:
         """Yield the `.symtab` of the module's image, or of a debug image, if it has one."""
-        found = image.symbols(SHT_SYMTAB) if image else None
-        if image is None or found is None:
+        symtab = image.symbols(SHT_SYMTAB) if image else None
+        if image is None or symtab is None:
             return
         self._is_complete = True
-        yield self._shared.table(image, *found)
+        yield self._shared.table(image, *symtab)
 
     def _fetch_debug_image(self) -> ElfImage | None:
-        """Return the debug file that a debuginfod server has, or None."""
+        """Return the debug file of a debuginfod server, or None."""
         fetched = self._debug_files.fetch(self._image)
         if fetched.image or fetched.refused:
             self._debug = fetched
         return fetched.image
 
     def _unpack_debugdata(self) -> ElfImage | None:
-        """Return the image in `.gnu_debugdata`."""
+        """Return the image in `.gnu_debugdata`, or None."""
         section = self._image.section(_DEBUGDATA)
         if section is None:
             return None
@@ -159,9 +158,9 @@ class ModuleSymbols:
         return PltStubs(self._image, self._name_of_resolver)
 
     def _name_of_resolver(self, vaddr: int) -> str | None:
-        """Return the name of the indirect function whose resolver is at `vaddr`.
+        """Return the name of the indirect function whose resolver is at `vaddr`, or None.
 
-        Only the tables are searched: a stub would need this name again.
+        Stubs are not searched, because a stub's name would need this name again.
         """
         symbol = self._find_in_tables(SymbolTable.find_stated, vaddr)
         return symbol.name if symbol and symbol.start == vaddr else None

@@ -1,8 +1,8 @@
 """Defines a named frame, and makes its text fit for the folded format and for a terminal.
 
-Invariant: the text is one line, not empty, and has no `;` and nothing that moves a terminal's cursor or
-changes how the text reads: control characters, line separators, bidirectional controls and lone surrogates
-become `?` (tests/symbolize/test_named_frame.py).
+Invariant: the text is one line, is not empty, has no `;`, and does no harm to a terminal
+(tests/symbolize/test_named_frame.py).  Control characters, line separators, bidirectional controls and lone
+surrogates become `?`.
 """
 
 from typing import Literal, NamedTuple
@@ -23,16 +23,12 @@ Kind = Literal["", "k", "j", "p"]  # native code, kernel code, generated code (a
 
 
 class NamedFrame(NamedTuple):
-    """A function at a location.  All text except `raw` may be written to a terminal.
+    """A function at a location.  All text except `raw` may be written to a terminal.  None: unknown."""
 
-    `text`: what the folded format shows.  `function`: the demangled name without suffix, or None.  `raw`: the
-    symbol as its table has it, or None.  `offset`: bytes from the start of the symbol, or None.
-    """
-
-    text: str
-    function: str | None
-    raw: str | None
-    offset: int | None
+    text: str  # text in the folded format
+    function: str | None  # demangled name without suffix
+    raw: str | None  # symbol as its table has it
+    offset: int | None  # bytes from the start of the symbol
     file: str | None = None
     line: int | None = None
     inlined: bool = False
@@ -40,9 +36,10 @@ class NamedFrame(NamedTuple):
 
 
 def python_frame(place: PythonPlace, *, executed: bool = False) -> NamedFrame:
-    """Return the frame of a place in Python; its text has the line of the definition: one for a function.
+    """Return the frame of a place in Python.
 
-    `executed`: its text has the line that was executed, if that is known.
+    Its text has the line of the function's definition, so a function has one text.  With `executed`, it has
+    the line that was executed, if that is known.
     """
     function, file = clean_name(place.function), clean_name(place.file) if place.file else None
     line = (place.line if executed else None) or place.first_line
@@ -51,7 +48,7 @@ def python_frame(place: PythonPlace, *, executed: bool = False) -> NamedFrame:
 
 
 def clean_name(name: str) -> str:
-    """Return `name` fit for one frame of a folded line; an empty one becomes `?`."""
+    """Return `name`, made fit for one frame of a folded line; an empty name becomes `?`."""
     if name.isascii() and name.isprintable() and ";" not in name:
         return name or "?"
     return name.translate(_REPLACEMENTS)
@@ -60,7 +57,7 @@ def clean_name(name: str) -> str:
 def address_text(module_path: str | None, address: int) -> str:
     """Return the text of a frame without a symbol.
 
-    `address` is the vaddr in the module, or the run-time address where there is no module.
+    `address` is the vaddr in the module.  Without a module it is the run-time address.
     """
     if not module_path:
         return f"[{address:#x}]"

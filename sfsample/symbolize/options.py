@@ -1,6 +1,6 @@
 """Options for finding and spelling symbols.
 
-The command line fills them from its flags and the environment; the library itself reads neither.
+The command line fills them from flags and the environment.  The library reads neither.
 """
 
 from collections.abc import Callable
@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sfsample.modules.debug_files import FetchDebugFile
 
-Progress = Callable[[str], None]  # is called with a text before slow work
+Progress = Callable[[str], None]  # function that is called with a text before slow work
 
 
 @dataclass(frozen=True, kw_only=True)
 class NameOptions:
     """How function names are spelled, and what is added to them."""
 
-    raw: bool = False  # keep names mangled
+    raw: bool = False  # mangled names
     simplify: bool = False  # C++ names without template arguments and parameter lists
-    merge_clones: bool = False  # `f.cold` and `f.part.0` are `f`
-    lines: bool = False  # add file and line from DWARF
-    inlines: bool = False  # add inlined functions from DWARF
+    merge_clones: bool = False  # one name `f` for `f.cold` and `f.part.0`
+    lines: bool = False  # file and line from DWARF
+    inlines: bool = False  # inlined functions from DWARF
 
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolOptions(NameOptions):
     """The same, and where names are found."""
 
-    debug_dirs: tuple[str, ...] = ()  # searched before the system's directory
-    fetch: "FetchDebugFile | None" = None  # asks a debuginfod server
-    cache_dir: str | None = None  # None: no cache
+    debug_dirs: tuple[str, ...] = ()  # directories that are searched before the system's
+    fetch: "FetchDebugFile | None" = None  # function that asks a debuginfod server
+    cache_dir: str | None = None  # directory of the cache; None: no cache
     progress: Progress = lambda _text: None
 
 

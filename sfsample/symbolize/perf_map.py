@@ -1,12 +1,14 @@
 """Reads names of generated code from /tmp/perf-PID.map, in the target's own root and by its own pid.
 
-Invariant: a map is used only if it is a regular file of the target's user or root, as perf requires; whatever
-a read does, only names are lost, and `problems` says so (tests/symbolize/test_perf_map.py).  No more is read
-than the size that the file states: files of /proc state 0, and some have no end.  Its names are not cleaned
-here.  Of several functions that cover an address, the last in the file counts, because a JIT reuses memory;
-so of a file that is too large only the end is read, and that is reported.  A map is read again when an
-address is not found and the file has changed, but only so often that reading takes less than a tenth of the
-time.
+Invariant: a map is used only if it is a regular file of the target's user or root, as perf requires; if a
+read fails, only names are lost, and `problems` says so (tests/symbolize/test_perf_map.py).
+
+A JIT reuses memory, so several functions may cover an address.  The last in the file counts.  For the same
+reason only the end of a file is read if it is too large, and that is reported.  No more bytes are read than
+the size that the file states: files of /proc state 0, and some have no end.  Names are not cleaned here.
+
+If an address is not found and the file has changed, the map is read again, but reading takes at most a tenth
+of the time.
 
 Source: Linux, tools/perf/Documentation/jit-interface.txt: lines `START SIZE NAME`, the numbers hexadecimal.
 """
@@ -25,10 +27,10 @@ from sfsample.core.filesystem import ProcessRoot
 from sfsample.symbolize.symbol_table import Symbol
 
 _MAX_FILE_BYTES = 128 << 20
-_MAX_LINES = 1 << 21  # which take 2 s and 0.2 GB
-_MAX_OUTER = 256  # earlier starts that are tried in search of a function that covers the address
+_MAX_LINES = 1 << 21  # lines of a file; they take 2 s and 0.2 GB
+_MAX_OUTER = 256  # earlier functions that a look-up tries
 _ADDRESS_END = 1 << 64
-_PAUSE_PER_READ_TIME = 10  # a file is not read again for 10 times as long as reading it took
+_PAUSE_PER_READ_TIME = 10  # ratio of the pause after a read to the time that the read took
 _MAX_NAME_BYTES = 10_000
 _NUMBER = rb"((?:0x)?[0-9a-fA-F]{1,16}) "
 _LINE = re.compile(rb"^%b%b(?=[^\n]*\S)" % (_NUMBER, _NUMBER), re.MULTILINE)
@@ -44,15 +46,15 @@ class PerfMap:
         self._starts = array("Q", map(starts.__getitem__, order))
         self._ends = array("Q", map(ends.__getitem__, order))
         self._names = array("Q", map(names.__getitem__, order))  # offsets in the data
-        self._max_ends = array("Q", accumulate(self._ends, max))  # of this function and all before
+        self._max_ends = array("Q", accumulate(self._ends, max))  # greatest end of the functions so far
 
     def find(self, address: int) -> Symbol | None:
-        """Return the function that covers an address, the last in the file if there are several; or None."""
+        """Return the function that covers an address, or None; of several, the last in the file."""
         last = bisect_right(self._starts, address) - 1 if 0 <= address < _ADDRESS_END else -1
         nearby = range(last, max(-1, last - _MAX_OUTER), -1)
         reaching = takewhile(lambda at: self._max_ends[at] > address, nearby)
         covering = (at for at in reaching if self._ends[at] > address)
-        best = max(covering, key=self._names.__getitem__, default=None)  # the last name in the file
+        best = max(covering, key=self._names.__getitem__, default=None)  # last function in the file
         if best is None:
             return None
         start = self._starts[best]
@@ -66,7 +68,7 @@ class PerfMap:
 def _columns(data: bytes) -> "tuple[array[int], array[int], array[int]]":
     """Return the start, the end and the offset of the name of each line that can be parsed."""
     starts, ends, names = array("Q"), array("Q"), array("Q")
-    for line in _LINE.finditer(data, 0, data.rfind(b"\n") + 1):  # the last line may not be whole yet
+    for line in _LINE.finditer(data, 0, data.rfind(b"\n") + 1):  # whole lines: the last may not be finished
         start, size = int(line[1], 16), int(line[2], 16)
         if 0 < size < _ADDRESS_END - start:
             starts.append(start)
@@ -88,20 +90,20 @@ class PerfMaps:
     ) -> None:
         self._process_roots, self._clock = process_roots, clock
         self._maps: defaultdict[int, PerfMap] = defaultdict(lambda: PerfMap(b""))
-        self._versions: dict[int, tuple[int, ...]] = {}  # of the files that were read
-        self._next_read: dict[int, float] = {}  # time of the clock, in seconds
-        self.problems: dict[int, str] = {}  # why a file was not read, or not the whole of it
+        self._versions: dict[int, tuple[int, ...]] = {}  # inode, size and mtime of the file that was read
+        self._next_read: dict[int, float] = {}  # earliest time of the next read, in seconds of the clock
+        self.problems: dict[int, str] = {}  # text about a file that was not read, or not whole
 
     def find(self, pid: int, address: int) -> Symbol | None:
-        """Return the generated function of process `pid` at an address."""
-        found = self._maps[pid].find(address)
-        if found is None:
+        """Return the generated function of process `pid` at an address, or None."""
+        function = self._maps[pid].find(address)
+        if function is None:
             self._refresh(pid)
-            found = self._maps[pid].find(address)
-        return found
+            function = self._maps[pid].find(address)
+        return function
 
     def has_map(self, pid: int) -> bool:
-        """Whether `find` has read a perf map of process `pid`."""
+        """Return True if `find` has read a perf map of process `pid`."""
         return pid in self._versions
 
     def _refresh(self, pid: int) -> None:
@@ -136,7 +138,7 @@ class PerfMaps:
 
 
 def _read_end(file: BinaryIO, size: int) -> bytes:
-    """Return a file, or the whole lines at its end where it has too many bytes or lines.
+    """Return a file; if it has too many bytes or lines, return only whole lines at its end.
 
     Raises OSError or MemoryError.
     """

@@ -1,8 +1,8 @@
 """Names PLT stubs: `printf@plt`.
 
-A stub is recognized by what it does: it jumps through a GOT slot, the slot has a relocation, and the
-relocation has a symbol.  A lazy stub with endbr64 jumps through no slot; it pushes the number of its
-relocation.  The first stub of a lazy `.plt`, which calls the dynamic linker, has no name.
+A stub jumps through a GOT slot, the slot has a relocation, and the relocation has a symbol.  A lazy stub with
+endbr64 jumps through no slot, but pushes the index of its relocation.  The first stub of a lazy `.plt`, which
+calls the dynamic linker, has no name.
 """
 
 import re
@@ -19,15 +19,14 @@ from sfsample.symbolize.symbol_table import Symbol
 _SECTIONS = (".plt", ".plt.sec", ".plt.got", ".plt.bnd", ".iplt")
 _EM_S390, _EM_X86_64, _EM_AARCH64 = 22, 62, 183
 _IRELATIVE = {_EM_S390: 61, _EM_X86_64: 37, _EM_AARCH64: 1032}
-_MAX_SECTION_BYTES = 1 << 20  # of a section of stubs; the largest known has 30 KB
-
-_MAX_STUB_BYTES = 16  # up to the jump
+_MAX_SECTION_BYTES = 1 << 20  # bytes of a section of stubs; the largest known has 30 KB
+_MAX_STUB_BYTES = 16  # bytes of a stub, up to its jump
 _STEP = {_EM_S390: 2, _EM_X86_64: 8, _EM_AARCH64: 4}  # bytes; stubs begin at multiples of it
 _PUSH = re.compile(rb"\xf3\x0f\x1e\xfa\x68(....)", re.DOTALL)  # x86-64: endbr64; push $number
-# AArch64: stp x2, x3, [sp, #-16]!: begins the code after the stubs that resolves TLS
+# AArch64: stp x2, x3, [sp, #-16]!, which begins the code after the stubs (it resolves TLS)
 _TLSDESC = b"\xe2\x0f\xbf\xa9"
 
-Resolve = Callable[[int], str | None]  # the name of the function at a vaddr
+Resolve = Callable[[int], str | None]  # function: vaddr -> name of the function there
 
 
 def stub_sections(image: ElfImage) -> list[Section]:
@@ -36,12 +35,12 @@ def stub_sections(image: ElfImage) -> list[Section]:
 
 
 def is_stub(sections: Iterable[Section], vaddr: int) -> bool:
-    """Whether `vaddr` is in one of these sections."""
+    """Return True if `vaddr` is in one of these sections."""
     return any(section.vaddr <= vaddr < section.vaddr + section.size for section in sections)
 
 
 class PltStubs:
-    """The PLT stubs of one image.  `resolve` names an indirect function by its resolver's vaddr."""
+    """The PLT stubs of one image.  `resolve` names an indirect function by the vaddr of its resolver."""
 
     def __init__(self, image: ElfImage, resolve: Resolve) -> None:
         self._image, self._resolve = image, resolve
@@ -53,7 +52,7 @@ class PltStubs:
         self._stubs = sorted(stubs, key=itemgetter(0))
 
     def find(self, vaddr: int) -> Symbol | None:
-        """Return the stub at `vaddr`, named after the function to which it leads; or None."""
+        """Return the stub at `vaddr`, with the name of the function to which it leads; or None."""
         position = bisect_right(self._stubs, vaddr, key=itemgetter(0)) - 1
         if position < 0:
             return None
@@ -62,18 +61,18 @@ class PltStubs:
         return Symbol(f"{name}@plt", start, end - start) if name else None
 
     def _stubs_of(self, section: Section) -> Iterator[tuple[int, int, Relocation | None]]:
-        """Yield start, end and relocation of each stub; a stub ends at the next, or with the section."""
+        """Yield start, end and relocation of each stub.  A stub ends at the next one, or with the section."""
         code = bytes(self._image.contents(section)[:_MAX_SECTION_BYTES])
         if section.size > _MAX_SECTION_BYTES:
             self._image.note_problem(f"{section.name}: only its first MiB has names of stubs")
-        relocations: dict[int, Relocation | None] = {section.vaddr: None}  # by the start of the stub
+        relocations: dict[int, Relocation | None] = {section.vaddr: None}  # start of the stub -> relocation
         last = None
         for at in range(0, len(code), _STEP.get(self._image.machine, _MAX_SECTION_BYTES)):
             vaddr, stub = section.vaddr + at, code[at : at + _MAX_STUB_BYTES]
             relocation = self._relocation_of(stub, vaddr)
             if stub.startswith(_TLSDESC):
                 relocations[vaddr] = None
-            elif relocation is not None and relocation is not last:  # the same: it began with a landing pad
+            elif relocation is not None and relocation is not last:  # same one: inside a stub
                 relocations[vaddr] = last = relocation
         starts = [*relocations]
         for start, end in zip(starts, [*starts[1:], section.vaddr + section.size], strict=True):

@@ -1,11 +1,9 @@
 """Spells a symbol as the user wants to see it: demangled or raw, with or without clones and arguments.
 
-Demangles C++ (Itanium ABI) and Rust (v0 and legacy).  The text is not cleaned here:
-`named_frame.clean_name` does that.
+It demangles C++ (Itanium ABI) and Rust (v0 and legacy).  `named_frame.clean_name` cleans the text later.
 
-Invariant: nothing raises or hangs; a name never becomes empty; a symbol that cannot be demangled, or a name
-that cannot be parsed, stays as it is (tests/symbolize/test_spelling.py,
-tests/symbolize/test_spelling_demangle.py).
+Invariant: nothing raises or hangs, and a name never becomes empty (tests/symbolize/test_spelling.py,
+tests/symbolize/test_spelling_demangle.py).  A name that cannot be demangled or parsed stays as it is.
 """
 
 import re
@@ -13,12 +11,12 @@ import re
 from sfsample.symbolize.options import SymbolOptions
 
 _PREFIXES = ("_Z", "_R")
-_MAX_NAME_CHARS = 10_000  # the longest of half a million symbols of LLVM, clang, rustc, scipy has 1,230
-# what compilers append to parts and copies of a function; a hash follows `.llvm.`
+_MAX_NAME_CHARS = 10_000  # characters; the longest of half a million symbols of LLVM and others has 1,230
+# suffixes that compilers give to parts and copies of a function; a hash follows `.llvm.`
 _CLONE = re.compile(r"(?:\.(?:cold|warm|unlikely|part|constprop|isra|lto_priv|localalias|llvm|__uniq|resume"
                     r"|cleanup|destroy)(?:\.[0-9A-F]+)*)+(?=@|$)")  # fmt: skip
-_RUST = re.compile(r"17h[0-9a-f]{16}E")  # the end of a legacy Rust symbol, which begins like one of C++
-_VERSION = re.compile(r"@(?!plt$).*")  # of a symbol: ld writes it into .symtab, not into .dynsym
+_RUST = re.compile(r"17h[0-9a-f]{16}E")  # end of a legacy Rust symbol, which begins like a C++ symbol
+_VERSION = re.compile(r"@(?!plt$).*")  # symbol version, which ld writes into .symtab only
 _OPERATOR = re.compile(r"\boperator(?:<=>|<<=?|>>=?|->\*?|[<>]=?|\(\)|\[\]|\+\+|--|&&|\|\|"
                        r'|[-+*/%^&|=!]=?|[~,]|"" ?\w+| ?[A-Za-z_][\w:]*(?:\[\])?)')  # fmt: skip
 _PARENTHESIZED_NAME = re.compile(r"\((?:anonymous namespace|anonymous class|lambda|'[^()]*'|\{[^()]*\})\)")
@@ -27,7 +25,7 @@ _QUALIFIERS = (" const", " volatile", " &", " &&", " noexcept")
 
 
 def spell(name: str, options: SymbolOptions) -> str:
-    """Return a symbol of a symbol table, spelled by the options."""
+    """Return the spelling of a symbol, by the options."""
     if options.merge_clones:
         name = _CLONE.sub("", name) or name
     if options.raw:
@@ -41,25 +39,25 @@ def spell(name: str, options: SymbolOptions) -> str:
 def simplify(text: str) -> str:
     """Return a demangled name without template arguments, parameters and return type.
 
-    `void a::f<int>(b::c<d>) const` is `a::f`; `operator<` and `(anonymous namespace)` stay.
+    `void a::f<int>(b::c<d>) const` becomes `a::f`; `operator<` and `(anonymous namespace)` stay.
     A name that cannot be parsed is returned unchanged.
     """
-    kept, at, depth = [], 0, 0
+    parts, at, depth = [], 0, 0
     while at < len(text):
         part = None if depth else _OPERATOR.match(text, at) or _PARENTHESIZED_NAME.match(text, at)
         if part:
-            kept.append(part[0])
+            parts.append(part[0])
             at = part.end()
             continue
         letter = text[at]
         depth -= letter in _CLOSE and not text.endswith("-", 0, at)
         if not depth and letter not in _CLOSE + _OPEN:
-            kept.append(letter)
+            parts.append(letter)
         depth += letter in _OPEN
         if depth < 0:
             return text
         at += 1
-    return _without_type("".join(kept)) or text
+    return _without_type("".join(parts)) or text
 
 
 def _without_type(name: str) -> str:
@@ -70,7 +68,7 @@ def _without_type(name: str) -> str:
         name = name.removesuffix(qualifier)
     operator = _OPERATOR.search(name)
     parenthesized = _PARENTHESIZED_NAME.search(name)
-    end = min((found.start() for found in (operator, parenthesized) if found), default=len(name))
+    end = min((match.start() for match in (operator, parenthesized) if match), default=len(name))
     start = name.rfind(" ", 0, end) + 1
     return name[start:].strip() + clones
 
@@ -78,8 +76,8 @@ def _without_type(name: str) -> str:
 def demangle(name: str) -> str:
     """Return `name` demangled in the style of c++filt and rustc-demangle, or unchanged.
 
-    A clone keeps its suffix, `f(int) [clone .cold]`; the hash of a legacy Rust symbol is dropped; a symbol
-    version (`@GLIBCXX_3.4`) stays.
+    A clone keeps its suffix: `f(int) [clone .cold]`.  A symbol version (`@GLIBCXX_3.4`) stays.  The hash of a
+    legacy Rust symbol is dropped.
     """
     if not name.startswith(_PREFIXES) or len(name) > _MAX_NAME_CHARS:
         return name

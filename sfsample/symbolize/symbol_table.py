@@ -1,19 +1,18 @@
 """Finds the function that contains a vaddr in an ELF64 symbol table.
 
-Invariant: it never raises on damaged tables, and a look-up reads a limited number of names of limited size;
-`limit` says which limit left out a name (tests/symbolize/test_symbol_table.py).  The table stays packed, and
-is sorted by operations on whole arrays, because it may have 100,000 records; a `Symbol` object is made only
-for a result.
+A table may have 100,000 records.  So it stays packed, and is sorted by operations on whole arrays.  A
+`Symbol` object is made only for a result.  The order of preference is:
 
-The order of preference is:
+1. a function (STT_FUNC, STT_GNU_IFUNC) whose stated size covers the vaddr, the innermost first; 2. a guess: a
+function without a size, or a label (STT_NOTYPE: hand-written assembly), in an executable section. Without a
+size it extends to the next symbol, but not beyond its section.
 
-1. a function (STT_FUNC, STT_GNU_IFUNC) whose stated size covers the vaddr, the innermost first;
-2. a guess: a function without a size, or a label (STT_NOTYPE: hand-written assembly) in an executable
-   section; without a size it extends to the next symbol, never beyond its executable section.
+Among aliases, global and weak symbols come before local ones, then names without a leading underscore, then
+the shortest, then the first in the alphabet.  Undefined, absolute and common symbols and ARM mapping symbols
+(`$x`) are no code.
 
-Of aliases, global and weak come before local, then names without a leading underscore, then the shortest,
-then the first in the alphabet.  Undefined, absolute and common symbols and ARM mapping symbols (`$x`) are not
-code.
+Invariant: damaged tables never raise, and a look-up reads a limited number of names of limited size; `limit`
+names the limit that left out a name (tests/symbolize/test_symbol_table.py).
 """
 
 import sys
@@ -26,47 +25,47 @@ from struct import Struct
 from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
+from sfsample.formats.elf.image import ElfImage
 
 _SYM = {"little": Struct("<IBBHQQ"), "big": Struct(">IBBHQQ")}  # name, info, other, shndx, value, size
 _SYM_SIZE = 24
 _STT_NOTYPE, _STT_OBJECT, _STT_FUNC, _STT_GNU_IFUNC = 0, 1, 2, 10
 _STB_LOCAL = 0
-_SHN_LORESERVE, _SHN_XINDEX = 0xFF00, 0xFFFF  # from LORESERVE on: absolute, common; XINDEX: a section
-# whether a symbol is of the type, by st_info
+_SHN_LORESERVE, _SHN_XINDEX = 0xFF00, 0xFFFF  # numbers from LORESERVE on are no sections, except XINDEX
+# 1 if a symbol has the type, else 0; index: st_info
 FUNCTIONS = bytes(info & 15 in (_STT_FUNC, _STT_GNU_IFUNC) for info in range(256))
 OBJECTS = bytes(info & 15 == _STT_OBJECT for info in range(256))
 _LABELS = bytes(info & 15 == _STT_NOTYPE for info in range(256))
 _ADDRESS_END = 1 << 64
 
-_MAX_RECORDS = 1 << 22  # of a table, which take 3 s and 0.7 GB; librustc_driver has 165,000
-# records that one look-up tries: enclosing symbols, and aliases; identical code folding makes dozens
-_MAX_TRIED = 512
-_MAX_NAME_BYTES = 10_000  # a longer name counts as none; the longest of half a million symbols has 1,230
-_NAME_READ_BYTES = (256, _MAX_NAME_BYTES + 1)  # tried in turn
+_MAX_RECORDS = 1 << 22  # records of a table, which take 3 s and 0.7 GB; librustc_driver has 165,000
+_MAX_TRIED = 512  # records that a look-up tries (enclosing symbols, aliases); identical code makes dozens
+_MAX_NAME_BYTES = 10_000  # bytes; the longest name of half a million symbols has 1,230
+_NAME_READ_BYTES = (256, _MAX_NAME_BYTES + 1)  # sizes of reads, tried in turn
+_MAX_COPIES = 64  # tables whose bytes are kept; further ones are not shared
+
+_Kind = tuple[object, ...]
 
 
 class Symbol(NamedTuple):
-    """A symbol as its table has it: mangled name, vaddr, size in bytes (0: not stated).
+    """A symbol as its table has it, or a generated function of a perf map."""
 
-    In a perf map: the name, address and size of a generated function.
-    """
-
-    name: str
-    start: int
-    size: int
+    name: str  # mangled name
+    start: int  # vaddr; in a perf map, run-time address
+    size: int  # bytes; 0: not stated
 
 
 class _SortedRecords:
-    """Records of a symbol table, sorted by start address; those with the same start stay in table order."""
+    """Records of a symbol table, sorted by start address.  Equal starts stay in table order."""
 
     def __init__(self, rows: list[int], values: "array[int]", sizes: "array[int]") -> None:
         rows.sort(key=values.__getitem__)
         ends = list(map(add, map(values.__getitem__, rows), map(sizes.__getitem__, rows)))
-        if max(ends, default=0) >= _ADDRESS_END:  # a size that wraps around covers nothing
+        if max(ends, default=0) >= _ADDRESS_END:  # sizes that wrap around; such a record covers no address
             ends = [end if end < _ADDRESS_END else 0 for end in ends]
         self.rows = array("I", rows)  # record numbers
         self.starts = array("Q", map(values.__getitem__, rows))
-        self.max_ends = array("Q", accumulate(ends, max))  # the greatest end of this record and all before it
+        self.max_ends = array("Q", accumulate(ends, max))  # greatest end of this record and all before it
 
     def first_alias(self, position: int) -> int:
         """Return the position of the first record with the same start as the record at `position`."""
@@ -76,8 +75,8 @@ class _SortedRecords:
 class SymbolTable:
     """The functions (or the symbols of other `types`) of a `.symtab` or `.dynsym`, and its string table.
 
-    `executable`: the vaddr ranges of executable sections.  Not of segments: in a segment, `_init`, which has
-    no size, would extend over the PLT that follows it.  Without them labels are not used.
+    `executable`: vaddr ranges of executable sections.  Without them labels are not used.  Segments would not
+    do: in a segment, `_init`, which has no size, would extend over the PLT that follows it.
     """
 
     def __init__(
@@ -120,22 +119,22 @@ class SymbolTable:
         return None
 
     def find_guessed(self, vaddr: int) -> Symbol | None:
-        """Return the nearest function without a size, or label, before `vaddr`; or None."""
+        """Return the nearest label or function without a size before `vaddr`, or None."""
         records, edges = self._guessed, self._edges
         position = bisect_right(records.starts, vaddr) - 1
         if position < 0 or bisect_right(edges, records.starts[position]) != bisect_right(edges, vaddr):
-            return None  # none before it in its executable section
+            return None  # no symbol precedes `vaddr` in its executable section
         first = records.first_alias(position)
         best = self._best_alias(records.rows[first : min(position + 1, first + _MAX_TRIED)], vaddr)
         return best if best and (best.size or not self._function_begins_between(best.start, vaddr)) else None
 
     def _function_begins_between(self, start: int, vaddr: int) -> bool:
-        """Whether a function with a size starts after `start` and not after `vaddr`."""
+        """Return True if a function with a size starts after `start` and not after `vaddr`."""
         starts = self._stated.starts
         return bisect_right(starts, start) != bisect_right(starts, vaddr)
 
     def _best_alias(self, rows: Sequence[int], vaddr: int) -> Symbol | None:
-        """Return the preferred alias of those that have a name and cover `vaddr`."""
+        """Return the preferred alias among those with a name that cover `vaddr`, or None."""
         if len(rows) == 1:
             return self._symbol(rows[0], vaddr)
         named = [(self._rank(row, symbol), symbol) for row in rows if (symbol := self._symbol(row, vaddr))]
@@ -149,19 +148,19 @@ class SymbolTable:
         return Symbol(name, start, size) if name else None
 
     def _rank(self, row: int, symbol: Symbol) -> tuple[bool, bool, bool, int]:
-        """Return the sort key of an alias: the lowest is shown."""
+        """Return the sort key of an alias; the alias with the lowest key is shown."""
         info = self._view[row * _SYM_SIZE + 4]
-        name = symbol.name.partition("@")[0]  # without the symbol version
+        name = symbol.name.partition("@")[0]  # name without the symbol version
         return info & 15 == _STT_NOTYPE, info >> 4 == _STB_LOCAL, name[:1] == "_", len(name)
 
     def _is_real_label(self, row: int) -> bool:
-        """Whether a label is code and has a name that is not internal to the assembler."""
+        """Return True if a label is code, and has a name that is not internal to the assembler."""
         offset = self._unpack(self._view, row * _SYM_SIZE)[0]
         prefix = bytes(self._names[offset : offset + 2])
         return prefix[:1] not in (b"", b"\0", b"$") and prefix != b".L"
 
     def _name(self, offset: int) -> str:
-        """Return the name at `offset`; empty when it does not begin or not end in the string table."""
+        """Return the name at `offset`; empty if it does not lie in the string table."""
         for length in _NAME_READ_BYTES:
             name, end, _ = bytes(self._names[offset : offset + length]).partition(b"\0")
             if end:
@@ -171,8 +170,42 @@ class SymbolTable:
         return ""
 
 
+class SymbolTables:
+    """The tables of one result.  Files with equal tables share one.
+
+    Containers have copies of the same programs.  20 processes of node would take 20 times 60 ms and 10 MB for
+    each result.  The kernel says that copies are different files, and any file can claim a build-id, so all
+    bytes are compared.  A shared table is made from a copy of the bytes, because the owner of a file can
+    change it later.  The first table of a kind is not copied, as mostly there is no second one.
+
+    Invariant: no file gives names to another file, unless it is equal
+    (tests/symbolize/test_symbol_table_shared.py).
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[_Kind] = set()
+        self._shared: list[tuple[_Kind, bytes, bytes, SymbolTable]] = []
+
+    def table(self, image: ElfImage, symtab: memoryview, strtab: memoryview) -> SymbolTable:
+        """Return the table with these contents, which are parts of `image`."""
+        sections = tuple(image.code_sections)
+        kind = len(symtab), len(strtab), image.byteorder, sections
+        if kind not in self._seen:
+            self._seen.add(kind)
+            return SymbolTable(symtab, strtab, image.byteorder, sections)
+        records, names = bytes(symtab), bytes(strtab)
+        image.release_pages()
+        for shared in self._shared:
+            if shared[:3] == (kind, records, names):
+                return shared[3]
+        table = SymbolTable(records, names, image.byteorder, sections)
+        if len(self._shared) < _MAX_COPIES:
+            self._shared.append((kind, records, names, table))
+        return table
+
+
 def _edges_of(ranges: Iterable[tuple[int, int]]) -> list[int]:
-    """Return starts and ends of the ranges, alternating and ascending; overlapping ranges are merged.
+    """Return starts and ends of the ranges, alternating and ascending.  Overlapping ranges are merged.
 
     An address is inside a range if its `bisect_right` is odd.
     """

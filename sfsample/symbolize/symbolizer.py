@@ -1,8 +1,8 @@
 """Turns locations into names.
 
 It runs after sampling, once for each distinct location.  A symbol table is read when the first location in
-its module is named, and only the names that are needed are demangled.  Locations without a name are counted,
-and `missing_names` says why they have none.
+its module is named.  Only names of locations are demangled.  Locations without a name are counted, and
+`missing_names` gives the reasons.
 """
 
 import os
@@ -26,21 +26,20 @@ from sfsample.symbolize.module_symbols import ModuleSymbols
 from sfsample.symbolize.named_frame import Kind, NamedFrame, address_text, clean_name, python_frame
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.perf_map import PerfMaps
-from sfsample.symbolize.shared_tables import SymbolTables
 from sfsample.symbolize.spelling import simplify, spell
-from sfsample.symbolize.symbol_table import Symbol
+from sfsample.symbolize.symbol_table import Symbol, SymbolTables
 
-# CPU time for names of modules: what a hostile program can make long, although each step has a limit.  All
-# names of a program take less than a second, 1 GB of DWARF 10 s.
+# CPU time for the names of modules.  A hostile program can make it long, although each step has a limit.  All
+# names of a usual program take less than a second, 1 GB of DWARF takes 10 s.
 _MAX_CPU_S = 300
 
 
 class Symbolizer:
-    """Names locations.  It keeps the tables of all modules it has named, so make one for each result.
+    """Names the locations of one result.  It keeps the tables of all modules, so make one for each result.
 
-    `process_roots`: the root directories of the processes, by process key, in which their perf maps are
-    searched.  The debug file of a module is searched in the root of the processes that map it, never in that
-    of others: those could give it names (tests/symbolize/test_symbolizer.py).
+    `process_roots`: process key -> root directory, in which the perf map is searched.
+    Invariant: the debug file of a module is searched only in the root of the processes that map it, so no
+    other process can give it names (tests/symbolize/test_symbolizer.py).
     """
 
     def __init__(
@@ -54,29 +53,29 @@ class Symbolizer:
         self._dwarf_lines = DwarfLines(DiskCache(options.cache_dir), options.progress)
         self._symbols: dict[UnwindTables, ModuleSymbols] = {}
         self._symbol_tables = SymbolTables()
-        self._first_module: dict[UnwindTables, Module] = {}  # of the modules with the same tables
-        self._frames: dict[Location, tuple[NamedFrame, ...]] = {}
-        self._given_up = ""
+        self._first_module: dict[UnwindTables, Module] = {}  # first module with these tables
+        self._frames: dict[Location, tuple[NamedFrame, ...]] = {}  # distinct locations of the result
+        self._given_up = ""  # reason why no more names are looked up
         self._cpu_s = 0.0  # CPU time that names of modules have taken
         self._failures: dict[str, None] = {}  # texts, each once
 
     def symbol(self, module: Module, vaddr: int) -> Symbol | None:
-        """Return the function symbol that covers `vaddr`."""
+        """Return the function symbol that covers `vaddr`, or None."""
         return self._symbols_of(module).find(vaddr)
 
     def frames(self, location: Location) -> tuple[NamedFrame, ...]:
-        """Return the functions at a location, at least one; the most inlined comes first."""
+        """Return the functions at a location, at least one; the innermost inlined function comes first."""
         module = location.module
         if module is not None:
             module = self._first_module.setdefault(module.tables, module)
-        key = location._replace(module=module, found="")  # how the frame was found makes no difference
+        key = location._replace(module=module, found="")  # location without the label of its frame
         frames = self._frames.get(key)
         if frames is None:
             frames = self._frames[key] = self._name_frames(key)
         return frames
 
     def _name_frames(self, location: Location) -> tuple[NamedFrame, ...]:
-        """Name a location; a failure, whatever its kind, costs the name and is a problem."""
+        """Name a location.  After a failure it has no name, and the failure is a problem."""
         try:
             return self._look_up(location)
         except Exception as failure:  # noqa: BLE001 - names of other modules are not lost by it
@@ -85,11 +84,11 @@ class Symbolizer:
             return (_unnamed(location),)
 
     def give_up(self, why: str) -> None:
-        """Look up no name from now on."""
+        """Look up no names from now on."""
         self._given_up = why
 
     def missing_names(self) -> list[MissingName]:
-        """Return the modules and processes with unnamed locations, and why; most locations first."""
+        """Return the modules and processes with unnamed locations, with reasons; most locations first."""
         unnamed = [location for location, frames in self._frames.items() if frames[-1].function is None]
         modules = Counter(location.module for location in unnamed if location.module)
         processes = Counter(location.pid for location in unnamed if not location.module and location.pid)
@@ -109,7 +108,7 @@ class Symbolizer:
 
     @property
     def problems(self) -> list[str]:
-        """What could not be read, as texts."""
+        """Texts about files that could not be read."""
         modules = [problem for symbols in self._symbols.values() for problem in symbols.problems]
         maps = [f"process {pid_of(key)}: {problem}" for key, problem in self._perf_maps.problems.items()]
         return [*modules, *self._dwarf_lines.problems, *maps, *self._failures]
@@ -148,10 +147,10 @@ class Symbolizer:
 
     def _generated_frame(self, location: Location) -> NamedFrame:
         """Return the frame of code that lies in no file, named by the perf map of its process."""
-        found = self._perf_maps.find(location.pid, location.lookup) if location.pid else None
-        if found is None:
+        function = self._perf_maps.find(location.pid, location.lookup) if location.pid else None
+        if function is None:
             return _unnamed(location)
-        return _marked_frame(found.name, location.address - found.start, "j")
+        return _marked_frame(function.name, location.address - function.start, "j")
 
     def _symbols_of(self, module: Module) -> ModuleSymbols:
         tables = module.tables
@@ -163,11 +162,11 @@ class Symbolizer:
 
 
 class OfflineSymbolizer:
-    """Names offsets in the modules of a profile from another machine, of which path and build-id are known.
+    """Names places in the modules of a profile from another machine, by path, build-id and vaddr.
 
-    Invariant: a file is used only if it has the build-id (tests/symbolize/test_symbolizer_offline.py).  The
-    search covers the debug files of `--debug-dir`, of the system and of debuginfod servers, and the programs
-    themselves: by name in `--debug-dir`, or at their old path.
+    It searches the debug files of `--debug-dir`, of the system and of debuginfod servers.  It also searches
+    the programs themselves: by name in `--debug-dir`, and at their old path.
+    Invariant: a file is used only if it has the build-id (tests/symbolize/test_symbolizer_offline.py).
     """
 
     def __init__(self, options: SymbolOptions) -> None:
@@ -177,7 +176,7 @@ class OfflineSymbolizer:
         self._here = Root()
 
     def frames(self, path: str, build_id: str, address: int, *, exact: bool) -> tuple[NamedFrame, ...]:
-        """Return the functions at a vaddr, the most inlined first; none when the module is not found.
+        """Return the functions at a vaddr, innermost inlined function first; none if the module is missing.
 
         `exact`: `address` is that of an instruction, not a return address.
         """
@@ -200,7 +199,7 @@ class OfflineSymbolizer:
             data = self._options.fetch(build_id) if self._options.fetch else None
             if data is not None:
                 yield ElfImage(data, path)
-        except SfsampleError as failure:  # of a server; a FormatError too
+        except SfsampleError as failure:  # failure of a server, or damage of its file
             self._options.progress(f"{path}: {failure}")
 
     def _candidates(self, path: str, build_id: str) -> Iterator[str]:
@@ -220,7 +219,7 @@ def _unnamed(location: Location) -> NamedFrame:
 
 
 def _marked_frame(name: str, offset: int | None, kind: Kind) -> NamedFrame:
-    """Return the frame of a function of the kernel, or of generated code; its text ends with the kind."""
+    """Return the frame of a kernel function, or of generated code.  Its text ends with the kind."""
     function = clean_name(name)
     return NamedFrame(f"{function}_[{kind}]", function, name, offset, kind=kind)
 
@@ -228,9 +227,9 @@ def _marked_frame(name: str, offset: int | None, kind: Kind) -> NamedFrame:
 def _with_places(
     frame: NamedFrame, places: list[SourcePlace], options: SymbolOptions
 ) -> tuple[NamedFrame, ...]:
-    """Return the frames at a location, the most inlined first.  `places`: what DWARF has there.
+    """Return the frames at a location, innermost inlined function first.  `places`: the functions of DWARF.
 
-    The outermost function is named by its symbol, or by DWARF where there is no symbol.
+    The outermost function is named by its symbol; if it has none, by DWARF.
     """
     if not places:
         return (frame,)
@@ -243,7 +242,7 @@ def _with_places(
 
 
 def _function_name(place: SourcePlace, options: SymbolOptions) -> str:
-    """Return the name of a function, which DWARF may have mangled or not."""
+    """Return the name of a function.  DWARF may have a mangled name or a plain one."""
     text = spell(place.symbol, options)
     if options.simplify and place.is_cxx and text == place.symbol and not text.startswith("_Z"):
         text = simplify(text)
@@ -256,7 +255,7 @@ def _inlined(place: SourcePlace, options: SymbolOptions) -> NamedFrame:
 
 
 def _with_line(frame: NamedFrame, place: SourcePlace, options: SymbolOptions) -> NamedFrame:
-    """Add file and line to the fields and to the text; the text of an inlined frame ends with `_[i]`."""
+    """Add file and line to the fields and the text of a frame.  An inlined frame's text ends with `_[i]`."""
     text = frame.text
     if options.lines and place.file and place.line:
         file = clean_name(place.file)

@@ -1,8 +1,9 @@
 """Names the global variable at a data address, by the symbol table of the mapped file.
 
-Only objects whose stated size covers the address count; memory that is allocated at run time has no name.
-A table is sorted once for each image, as a dump asks for the variable of each lock.
-Invariant: it never raises on damaged tables (tests/symbolize/test_variables.py).
+Only objects whose stated size covers the address are used.  Memory that is allocated at run time has no name.
+A dump asks for the variable of each lock, so the table of an image is sorted once.
+
+Invariant: damaged tables never raise (tests/symbolize/test_variables.py).
 """
 
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ _TABLES: "WeakKeyDictionary[ElfImage, SymbolTable | None]" = WeakKeyDictionary()
 
 
 def variable_at(modules: Iterable[Module], address: int) -> str | None:
-    """Return the name of the variable at a run-time address, "name+0x8" for a part of it; or None."""
+    """Return the name of the variable at a run-time address, or None; "name+0x8" inside a variable."""
     for module in modules:
         vaddr = module.vaddr(address)
         loaded = (s for s in module.image.segments if s.type == PT_LOAD)
@@ -30,8 +31,8 @@ def variable_at(modules: Iterable[Module], address: int) -> str | None:
 
 def _variable(image: ElfImage, vaddr: int) -> str | None:
     if image not in _TABLES:
-        found = image.symbols()
-        _TABLES[image] = SymbolTable(*found, image.byteorder, types=OBJECTS) if found else None
+        symtab = image.symbols()
+        _TABLES[image] = SymbolTable(*symtab, image.byteorder, types=OBJECTS) if symtab else None
     table = _TABLES[image]
     symbol = table.find_stated(vaddr) if table else None
     if symbol is None:

@@ -1,1 +1,1 @@
-"""From a copied thread to its stack: `Unwinder` walks, steppers give rows, `apply_row` executes them."""
+"""Unwinds a copied thread: `Unwinder` walks its stack, steppers give rows, `apply_row` executes them."""

@@ -1,7 +1,7 @@
 """Recognizes code by its bytes, and gives the row that holds there.
 
-A pattern quotes instructions; its group `here` covers the addresses where the row holds.  Nothing is
-disassembled, so code that no pattern quotes stays unknown.
+A pattern quotes instructions.  Its group `here` covers the addresses at which the row holds.  Code that no
+pattern quotes stays unknown, as nothing is disassembled.
 """
 
 import re
@@ -13,8 +13,8 @@ from sfsample.modules.module import Module
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.stepper import PcRange, only_this_pc
 
-PATTERN_BYTES = 96  # before and after a pc, that a pattern may cover
-_RANGE_BYTES = 1024  # before and after a pc, that `range_without` examines
+PATTERN_BYTES = 96  # bytes before and after a pc that a pattern may cover
+_RANGE_BYTES = 1024  # bytes before and after a pc that `range_without` examines
 
 
 class CodePattern(NamedTuple):
@@ -22,7 +22,7 @@ class CodePattern(NamedTuple):
 
     pattern: re.Pattern[bytes]
     row: UnwindRow
-    marker: bytes  # each match contains it: a quick test
+    marker: bytes  # bytes that each match contains, for a quick test
 
 
 def code_pattern(pattern: bytes, row: UnwindRow, marker: bytes = b"") -> CodePattern:
@@ -31,26 +31,26 @@ def code_pattern(pattern: bytes, row: UnwindRow, marker: bytes = b"") -> CodePat
 
 
 def row_near(patterns: Iterable[CodePattern], frame: Frame, module: Module) -> UnwindRow | None:
-    """Return the row of the first pattern that matches anywhere near the pc with the frame in its group."""
+    """Return the row of the first pattern that matches near the pc, with the frame in its group."""
     first, text = module.code_near(frame.pc, PATTERN_BYTES)
-    candidates = (known for known in patterns if known.marker in text)
-    matches = ((known.row, match) for known in candidates for match in known.pattern.finditer(text))
+    candidates = (entry for entry in patterns if entry.marker in text)
+    matches = ((entry.row, match) for entry in candidates for match in entry.pattern.finditer(text))
     return next((row for row, match in matches if _is_in_group(frame, module, match, first)), None)
 
 
 def row_from(patterns: Iterable[CodePattern], start: int, frame: Frame, module: Module) -> UnwindRow | None:
-    """Return the row of the first pattern that matches at address `start` with the frame in its group."""
+    """Return the row of the first pattern that matches at address `start`, with the frame in its group."""
     if abs(start - frame.pc) > PATTERN_BYTES:
         return None
     first, text = module.code_near(frame.pc, PATTERN_BYTES)
     if not 0 <= start - first < len(text):
         return None
-    matches = ((known.row, known.pattern.match(text, start - first)) for known in patterns)
+    matches = ((entry.row, entry.pattern.match(text, start - first)) for entry in patterns)
     return next((row for row, match in matches if match and _is_in_group(frame, module, match, first)), None)
 
 
 def range_without(markers: Iterable[bytes], frame: Frame, module: Module) -> PcRange:
-    """Return the addresses around a pc near which no marker is; the pc alone if a marker is near."""
+    """Return a range of addresses around the pc without a marker; only the pc if a marker is near."""
     first, text = module.code_near(frame.pc, _RANGE_BYTES + PATTERN_BYTES)
     if any(marker in text for marker in markers):
         return only_this_pc(frame)
@@ -58,11 +58,11 @@ def range_without(markers: Iterable[bytes], frame: Frame, module: Module) -> PcR
 
 
 def _is_in_group(frame: Frame, module: Module, match: re.Match[bytes], first: int) -> bool:
-    """Return whether the frame's pc lies in the group `here` of a match in code that starts at `first`.
+    """Return True if the frame's pc lies in the group `here` of a match in code that starts at `first`.
 
-    A return address may be the end of the group, behind a call.  It may be the beginning only where code has
-    prepared a return without a call; otherwise it belongs to the function before, whose last instruction
-    calls.
+    A return address may be the end of the group, which follows a call then.  A return address at the start of
+    the group usually belongs to the function before, whose last instruction calls.  It belongs to the group
+    only if no call precedes it: other code has stored it as a return address.
     """
     pc, begin, end = frame.pc, first + match.start("here"), first + match.end("here")
     if frame.exact:

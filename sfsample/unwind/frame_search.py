@@ -1,11 +1,14 @@
-"""Searches the stack, or the code, for the value of a register that a row needs and that is unknown.
+"""Searches the stack, or the code, for the value of an unknown register that a row needs.
 
-A frame ends at the return address of the call that made it.  A word on the stack is taken for that return
-address only if the call before it leads to the very function of the frame, directly or through a linkage
-stub; then the row of the function gives the register that its CFA is counted from.  Where the return address
-itself is in the unknown register (a leaf of AArch64 or s390x, as glibc's __syscall_cancel_arch), it is behind
-one of the calls of the function in its module.  A candidate proves nothing by itself: `Unwinder.search`
-accepts one only if its walk reaches the outermost frame and no other candidate's walk does.
+A frame ends at the return address of the call that made it.  A word on the stack may be that return address
+if the call before it leads to the function of the frame, directly or through a linkage stub.  The row of the
+function then gives the register from which its CFA is counted.
+
+A leaf of AArch64 or s390x may have the return address itself in the unknown register (an example is glibc's
+__syscall_cancel_arch).  Then the return address is behind one of the calls of the function in its module.
+
+A candidate proves nothing by itself.  `Unwinder.search` accepts it only if its walk reaches the outermost
+frame, and no other candidate's walk does.
 """
 
 from collections.abc import Iterator
@@ -37,7 +40,7 @@ def _return_addresses(walk: Walk, modules: ModuleMap) -> Iterator[int]:
 
 
 def _cfa_registers(walk: Walk, row: UnwindRow, modules: ModuleMap) -> Iterator[int]:
-    """Yield the values of the CFA register for which a return address of the function ends the frame."""
+    """Yield values of the CFA register, one for each word that may be the return address of the frame."""
     module, words = modules.find(walk.frame.lookup_pc), words_at(walk.memory, walk.frame.sp)
     start = module.function_start(walk.frame.lookup_pc) if module else None
     if start is None or words is None or row.ra is None:
@@ -51,7 +54,7 @@ def _cfa_registers(walk: Walk, row: UnwindRow, modules: ModuleMap) -> Iterator[i
 
 
 def _has_plain_cfa(row: UnwindRow) -> bool:
-    """Return whether the CFA is a register plus an offset, and the return address is on the stack."""
+    """Return True if the CFA is a register plus an offset, and the return address is on the stack."""
     cfa, ra = row.cfa, row.ra
     if ra is None or cfa.deref or cfa.expression or ra.expression:
         return False
@@ -59,7 +62,7 @@ def _has_plain_cfa(row: UnwindRow) -> bool:
 
 
 def _calls_function(return_address: int, start: int, modules: ModuleMap) -> bool:
-    """Return whether the call before a return address calls the function that begins at `start`."""
+    """Return True if the call before a return address leads to the function that begins at `start`."""
     target = modules.call_target(return_address)
     if target is None or target == start:
         return target == start

@@ -1,13 +1,15 @@
 """Defines `UnwindRow`, to which every stepper translates, and `apply_row`, which executes it.
 
 From an SFrame row to a caller, step 4 of 4: `apply_row` computes the CFA, the return address and the caller's
-registers from an `UnwindRow`, a frame's registers and memory; it reads nothing else.  (`rule_cache.py`
-computes the same for plain rows, only faster.)  Invariant: a register that no rule recovers is absent from
-the caller, never stale (tests/unwind/test_row.py).
+registers.  It reads an `UnwindRow`, the frame's registers and memory, and nothing else.  For plain rows
+`rule_cache.py` computes the same, but faster.
+
+Invariant: a register that no rule recovers is absent from the caller, never stale (tests/unwind/test_row.py).
 
 Source: DWARF 5 section 6.4.1 for the rules; SFrame, frame pointers and signal frames are special cases.
 """
 
+from enum import IntEnum
 from typing import NamedTuple
 
 from sfsample.core.arch import Arch, ByteOrder
@@ -20,30 +22,29 @@ from sfsample.formats.dwarf.expression import evaluate
 _MASK64 = (1 << 64) - 1
 
 
-class UnwindRow(NamedTuple):
-    """How to get from a frame to its caller.
+class Guess(IntEnum):
+    """The kinds of guesses, by what the return address must prove.  `False` and `True` are the first two."""
 
-    `ra` None: the ABI or the table says that there is no caller.
-    `registers`: pairs (DWARF number, rule).
-    `kept`: registers whose value the function has not changed; any other register is unknown in the caller.
-    `signal`: the caller was interrupted by a signal, so its pc is exact.
-    `guess`: the row follows a convention, no table describes this code.
-    `mangled`: the return address carries an authentication code (AArch64 PAC), which `apply_row` removes.
-    `sp_known` False: the CFA is a lower bound, so the caller's sp is unknown.
-    `called`: a guess that is accepted only if the call before the return address leads to this function.
-    `slides`: how many words the CFA may be moved up until the row is accepted.
+    NO = 0  # no guess: a table or known bytes describe the code
+    BEHIND_CALL = 1  # guess: the return address must follow a call
+    CALLS_HERE = 2  # guess: the call before the return address must lead to this function
+
+
+class UnwindRow(NamedTuple):
+    """The rules that lead from a frame to its caller.  Registers are DWARF numbers; `Rule` defines a value.
+
+    A register of the caller is known only if `registers` or `kept` has it, or if it is pc or sp.
     """
 
-    cfa: Rule
-    ra: Rule | None
-    registers: tuple[tuple[int, Rule], ...] = ()
-    kept: tuple[int, ...] = ()
-    signal: bool = False
-    guess: bool = False
-    mangled: bool = False
-    sp_known: bool = True
-    called: bool = False
-    slides: int = 0
+    cfa: Rule  # cfa = register + offset, the word at that address, or an expression over registers
+    ra: Rule | None  # caller's pc = value; None: the ABI or the table says that there is no caller
+    registers: tuple[tuple[int, Rule], ...] = ()  # (register, rule): caller's register = value
+    kept: tuple[int, ...] = ()  # caller's register = this frame's, which the function has not changed
+    signal: bool = False  # True: a signal interrupted the caller, so its pc is exact
+    guess: Guess | bool = Guess.NO  # kind of guess, or no guess
+    mangled: bool = False  # True: caller's pc = value & arch.ra_mask (a signed return address: AArch64 PAC)
+    sp_known: bool = True  # True: caller's sp = cfa + arch.sp_adjust; False: cfa is only a lower bound of it
+    slides: int = 0  # words: cfa + 8 * n is tried for n = 0 to `slides`, until a caller is accepted
 
 
 def entry_row(arch: Arch) -> UnwindRow:
@@ -64,7 +65,7 @@ class Caller(NamedTuple):
 
 
 def apply_row(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) -> Caller | StopReason:
-    """Execute `row`, whose `ra` is not None, on a frame's registers; a StopReason says why that fails."""
+    """Execute `row`, whose `ra` is not None, on a frame's registers.  A StopReason says why it failed."""
     cfa = _value(row.cfa, 0, registers, memory, arch)
     if isinstance(cfa, StopReason):
         return cfa
@@ -84,7 +85,7 @@ def apply_row(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) 
 
 
 def first_missing(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) -> int | None:
-    """Return the address that is not in `memory`, and for which `apply_row` returns BAD_MEMORY."""
+    """Return the first address that `apply_row` reads and that `memory` lacks, or None."""
     recorder = _MissRecorder(memory)
     apply_row(row, registers, recorder, arch)
     return recorder.missing
@@ -93,12 +94,12 @@ def first_missing(row: UnwindRow, registers: Registers, memory: Memory, arch: Ar
 def with_popped_words(
     memory: Memory, table_row: UnwindRow, code_row: UnwindRow, registers: Registers, arch: Arch
 ) -> Memory:
-    """Return `memory` with the words that the innermost function has popped and that `table_row` reads.
+    """Return `memory` with words that the innermost function has popped, and that `table_row` reads.
 
-    Such a word lies below sp, so a copy that begins at sp (perf_event_open(2)) lacks it, but the table may
-    refer to it until the return.  Its value is still in the register, if no instruction from the pc to the
-    return changes that register (`code_row.kept`).  That condition is needed: code may also save a register
-    below sp, in the red zone, and then change it.
+    A popped word lies below sp, and a copy that begins at sp (perf_event_open(2)) lacks it.  The table may
+    refer to the word until the return.  Its value is still in the register if no instruction from the pc to
+    the return changes the register (`code_row.kept`).  Otherwise the register may differ from the word: code
+    may save a register below sp, in the red zone, and then change it.
     """
     caller, by_code = (apply_row(row, registers, memory, arch) for row in (table_row, code_row))
     if isinstance(caller, StopReason) or isinstance(by_code, StopReason) or caller.cfa != by_code.cfa:
@@ -114,7 +115,7 @@ def with_popped_words(
 
 
 class _MissRecorder:
-    """Memory that remembers the first address that was read and is not there."""
+    """Memory that remembers the first address at which a read failed."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -150,7 +151,7 @@ class _RegistersUsed(Registers):
 def _value(rule: Rule, cfa: int, registers: Registers, memory: Memory, arch: Arch) -> int | StopReason:
     base, offset, deref, expression = rule
     if expression:
-        # DWARF 5, 6.4.2.3: the CFA is pushed first, except where the expression gives the CFA itself
+        # DWARF 5, 6.4.2.3: the CFA is pushed first, unless the expression gives the CFA itself
         used = _RegistersUsed(registers)
         address = evaluate(expression, used, memory, arch.byteorder, None if base != CFA else cfa)
         if address is None:

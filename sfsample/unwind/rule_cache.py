@@ -1,17 +1,20 @@
 """Caches the plain rows of one `StepperChain`, and steps by them without a Python call for each frame.
 
-Key: the pc, separately for exact pcs and for return addresses.  An exact pc is also found by the address
-range (`PcRange`) for which the steppers gave the same row, because hardly two samples stop at the same
-instruction.
-Invalid: all entries, when an executable mapping has changed (`StepperChain.forget_stale`).
+Key: the pc; exact pcs and return addresses have different tables.  Two samples hardly ever stop at the same
+instruction.  So an exact pc also has a row if it lies in an address range (`PcRange`) with one row.
+Valid for one generation of the module map, and for a limited number of entries; then
+`StepperChain.rule_cache` begins a new cache.
 Saves: a stack not seen before takes 57-81 us; without this cache 566, without the ranges 96-144.
 
 Invariant: a walk by this cache gives what `StepperChain.step` would give, or stops one frame before
-(tests/unwind/test_rule_cache.py).  For that reason a row is added only after `StepperChain` has accepted the
-answer of the first stepper that knew the pc.  A return address is followed only if a row or the end of a
-stack is known for it, so it is executable; and from a guess only if an accepted guess has led to it before.
-Only pc, sp and fp are computed: the caller of `walk` gets other registers by executing the rows of the frames
-(`row_of`).
+(tests/unwind/test_rule_cache.py).  For that reason:
+
+* A row is added only after `StepperChain` has accepted the answer of the first stepper that knew the pc.
+* A return address is followed only if the cache has it, as an address with a row or as the end of a stack.
+* A guess is followed only to a return address to which an accepted guess has led before.
+
+Only pc, sp and fp are computed.  A caller of `walk` that needs other registers executes the rows of the
+frames (`row_of`).
 """
 
 from bisect import bisect_right
@@ -33,33 +36,27 @@ from sfsample.unwind.walk_cache import (
 )
 
 _WORD = 8  # bytes
-_UNKNOWN_FP = -1  # no aligned CFA follows from it
+_MAX_ENTRIES = 1 << 16  # rows by pc; each takes about 1 KiB, in this cache and those of the steppers
+_UNKNOWN_FP = -1  # value from which no aligned CFA follows
 
 
 class RuleCache:
-    """The plain rows of one chain of steppers, by pc."""
+    """The plain rows of one chain of steppers, by pc, for one generation of the module map."""
 
-    def __init__(self) -> None:
+    def __init__(self, generation: int = 0) -> None:
+        self.generation = generation
+        self.left = _MAX_ENTRIES  # entries that may still be added
         self._by_return_address: dict[int, PlainRow] = {}
         self._by_exact_pc: dict[int, PlainRow] = {}
-        self._range_starts: list[int] = []  # of the ranges of exact pcs, in ascending order
-        self._ranges: list[tuple[int, PlainRow]] = []  # for each start: the end, and the row
+        self._range_starts: list[int] = []  # starts of ranges of exact pcs, ascending
+        self._ranges: list[tuple[int, PlainRow]] = []  # (end, row) of each range
         self._outermost: set[int] = set()  # return addresses of frames without a caller
-        self._reached_by_guess: set[int] = set()  # return addresses that accepted guesses have led to
+        self._reached_by_guess: set[int] = set()  # return addresses to which accepted guesses have led
         self._walks = WalkCache(self._by_return_address)
 
-    def clear(self) -> None:
-        """Drop all entries: the mappings have changed."""
-        self._by_return_address.clear()
-        self._by_exact_pc.clear()
-        self._range_starts.clear()
-        self._ranges.clear()
-        self._outermost.clear()
-        self._reached_by_guess.clear()
-        self._walks.clear()
-
     def add(self, frame: Frame, row: UnwindRow, found: str, arch: Arch, caller_pc: int | None) -> None:
-        """Keep a row that was accepted at `frame.pc` and led to `caller_pc`, if it is plain."""
+        """Add a row that was accepted at `frame.pc` and led to `caller_pc`, if it is plain."""
+        self.left -= 1
         if row.ra is None:
             if not frame.exact:
                 self._outermost.add(frame.pc)
@@ -74,7 +71,7 @@ class RuleCache:
         return frame.pc in (self._by_exact_pc if frame.exact else self._by_return_address)
 
     def add_range(self, pc: int, pc_range: PcRange) -> None:
-        """Use the row of an exact pc, which is in the cache, for all exact pcs of a range."""
+        """Add a range of exact pcs.  Its row is that of `pc`, which the cache has."""
         start, end = pc_range
         if end - start <= 1 or self._by_exact_pc[pc].row.cfa.expression:
             return
@@ -86,10 +83,11 @@ class RuleCache:
         row = self._by_exact_pc.get(pc)
         if row is None and (at := bisect_right(self._range_starts, pc)) and pc < self._ranges[at - 1][0]:
             row = self._by_exact_pc[pc] = self._ranges[at - 1][1]
+            self.left -= 1
         return row
 
     def is_outermost(self, frame: Frame) -> bool:
-        """Return whether the frame is known to have no caller."""
+        """Return True if the cache has the frame's pc as the end of stacks."""
         return not frame.exact and frame.pc in self._outermost
 
     def row_of(self, frame: Frame) -> UnwindRow:
@@ -99,8 +97,8 @@ class RuleCache:
     def walk(self, frame: Frame, fp: int | None, words: Words, max_steps: int) -> tuple[list[Frame], Frame]:
         """Step from `frame` at most `max_steps` times; return the frames stepped from, and the last one.
 
-        `words` is the copy that the frame's sp lies in.  The last frame has no CFA yet.  One long function,
-        to save a Python call for each frame.
+        `words` is the copy in which the frame's sp lies.  The last frame has no CFA yet.  One long function
+        saves a Python call for each frame.
         """
         base, view = words
         pc, sp, _, found, exact = frame
@@ -108,7 +106,7 @@ class RuleCache:
         walks, cached_walks, new = self._walks, self._walks.entries, tuple.__new__
         row = None if sp % _WORD else self._row_at_exact(pc) if exact else rows.get(pc)
         passed: list[Frame] = []
-        starts: list[WalkStart] = []  # of the walks to be cached
+        starts: list[WalkStart] = []  # places at which the walks to be cached begin
         if fp is None:
             fp = _UNKNOWN_FP
         while row is not None and len(passed) < max_steps:
@@ -134,7 +132,7 @@ class RuleCache:
                     break
             else:
                 cfa = sp + offset
-            at = cfa - base  # not negative, nor is at + ra_at; at + fp_at may be: a word below sp
+            at = cfa - base  # bytes from the start of the copy; only at + fp_at may be negative (below sp)
             try:
                 ra = view[at + ra_at >> 3]
                 row = rows.get(ra)

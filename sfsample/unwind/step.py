@@ -3,36 +3,46 @@
 From an SFrame row to a caller, step 2 of 4: `StepperChain.step` gets the row at the pc from a stepper
 (`steppers/sframe.py`), executes it (`row.py`), and accepts the caller or asks the next stepper.
 
-A caller is accepted if its frame lies above and its pc is executable; for a guess, the return address must
-also follow a call.  A return address of zero is accepted where the stack may end (`stack_end.py`).  If no
-caller is accepted, the first stepper that knew the pc gives the reason.  A guess gives a reason only if it
-lacks a register, which another capture of the thread may know.  If a row was wrong and the next stepper lacks
-a register, that is the reason: the other order of steppers, or another capture, may know the register.
+A caller is accepted if its frame lies above and its pc is executable.  If the row is a guess, the return
+address must also follow a call.
+
+If no caller is accepted, the first stepper that knew the pc gives the reason, with two exceptions.  A guess
+gives a reason only if it lacks a register.  If the first row was wrong and the next stepper lacks a register,
+that lack is the reason.  Another order of steppers, or another capture, may have the register.
+
+Coroutines and threads made by hand mark their first frame with a return address of zero, and chains of frame
+pointers end in zero.  But a wrong row finds a zero in any local variable.  So a zero ends a stack only if no
+word above it may be a return address, which a caller would have left there.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from sfsample.core.arch import Arch
+from sfsample.core.memory import Memory
 from sfsample.core.rule import CFA
 from sfsample.core.snapshot import Registers, ThreadSnapshot
 from sfsample.core.stack import Found, Frame, StopReason
+from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
-from sfsample.unwind.row import Caller, UnwindRow, apply_row, first_missing, with_popped_words
+from sfsample.unwind.row import Caller, Guess, UnwindRow, apply_row, first_missing, with_popped_words
 from sfsample.unwind.rule_cache import RuleCache
-from sfsample.unwind.stack_end import is_stack_end
 from sfsample.unwind.stepper import PcRange, Stepper, reach_of
 
 _WORD = 8  # bytes
-_MAX_REJECTED_ROWS = 1000  # different ones that are counted
-_BLOCK_BYTES = 1024  # of code, for each of which the last range of a stepper is kept
+_MAX_REJECTED_ROWS = 1000  # different rejected rows that are counted
+_MAX_ANSWERS = 1 << 16  # cached answers of one stepper
+_BLOCK_BYTES = 1024  # bytes of code in a block; of each block, a stepper's last range is cached
+_SEARCH_BYTES = 4096  # bytes of stack searched above a zero; words farther up may be another stack's
+_LOWEST_CODE = 4096  # no code lies in the first page
 _REJECTED = (StopReason.NO_PROGRESS, StopReason.BAD_PC)
 _EMPTY_RANGE: tuple[PcRange, None] = (0, 0), None
 
 
 class Walk:
-    """A walk in progress: the frames that it has passed, and the frame where it stands with its registers."""
+    """A walk in progress: the frames that it has passed, the frame at which it stands, and its registers."""
 
     __slots__ = ("arch", "frame", "memory", "passed", "registers", "snapshot")
 
@@ -60,50 +70,56 @@ class Step(NamedTuple):
 
 
 class RejectedRow(NamedTuple):
-    """A row that was rejected where another stepper's row was accepted: the table may be wrong."""
+    """A row that was rejected, although another stepper's row was accepted: the table may be wrong."""
 
     pc: int
     exact: bool
     found: str
     reason: StopReason
-    accepted: str  # the label of the other stepper
+    accepted: str  # label of the other stepper
 
 
 class CachedStepper:
     """A stepper, and its answers.
 
-    Key: (pc, exact); for exact pcs in a module also the last `PcRange` in each KiB of code.  Invalid: all
-    entries, when an executable mapping has changed (`StepperChain.forget_stale`).  Saves: looking up tables
-    and code again for a pc that was met before, or, by the ranges, for another instruction of the same
-    function.
+    Key: (pc, exact); for exact pcs in a module also the last `PcRange` in each KiB of code.  Valid in one
+    generation of the module map.  Saves: looking up tables and code again for a pc that was met before.  The
+    ranges save the look-up for other instructions of the same function.
     """
 
-    def __init__(self, stepper: Stepper) -> None:
-        self.stepper = stepper
+    def __init__(self, stepper: Stepper, modules: ModuleMap) -> None:
         self.found = stepper.found
-        self.rows: dict[tuple[int, bool], UnwindRow | None] = {}
-        self._ranges: dict[int, tuple[PcRange, UnwindRow | None]] = {}  # by pc // _BLOCK_BYTES
+        self._stepper, self._modules = stepper, modules
+        self._generation = modules.generation
+        self._rows: dict[tuple[int, bool], UnwindRow | None] = {}
+        self._ranges: dict[int, tuple[PcRange, UnwindRow | None]] = {}  # key: pc // _BLOCK_BYTES
 
-    def clear(self) -> None:
-        """Drop all answers."""
-        self.rows.clear()
-        self._ranges.clear()
+    def row_at(self, frame: Frame, arch: Arch) -> UnwindRow | None:
+        """Return the stepper's answer at a pc, in the module map's present generation."""
+        key = frame.pc, frame.exact
+        if self._generation == self._modules.generation and key in self._rows:
+            return self._rows[key]
+        module = self._modules.find(frame.lookup_pc)  # may read the maps again and begin a new generation
+        if self._generation != self._modules.generation or len(self._rows) >= _MAX_ANSWERS:
+            self._generation, self._rows, self._ranges = self._modules.generation, {}, {}
+        row = self._rows[key] = self._answer(frame, module, arch)
+        return row
 
-    def row_of(self, frame: Frame, modules: ModuleMap, arch: Arch) -> UnwindRow | None:
-        """Return the row for a pc that is not in `rows`: of a range that is known, or from the stepper."""
-        pc, module = frame.pc, modules.find(frame.lookup_pc)
+    def _answer(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
+        """Return the answer of a cached range, or that of the stepper."""
+        pc = frame.pc
         if not frame.exact or module is None:
-            return self.stepper.row_at(frame, module, arch)
+            return self._stepper.row_at(frame, module, arch)
         (start, end), row = self._ranges.get(pc // _BLOCK_BYTES, _EMPTY_RANGE)
         if not start <= pc < end:
-            row = self.stepper.row_at(frame, module, arch)
-            mapping, (start, end) = modules.mapping(pc), reach_of(self.stepper, frame, module, arch)
+            row = self._stepper.row_at(frame, module, arch)
+            mapping, (start, end) = self._modules.mapping(pc), reach_of(self._stepper, frame, module, arch)
             if mapping is not None:
                 self._ranges[pc // _BLOCK_BYTES] = (max(start, mapping.start), min(end, mapping.end)), row
         return row
 
     def range_at(self, pc: int) -> PcRange:
-        """Return the range of the answer for an exact pc, if it is the last range of its block."""
+        """Return the range of the answer for an exact pc: the last range of its block, or the pc alone."""
         pc_range, _ = self._ranges.get(pc // _BLOCK_BYTES, _EMPTY_RANGE)
         return pc_range if pc_range[0] <= pc < pc_range[1] else (pc, pc + 1)
 
@@ -111,30 +127,29 @@ class CachedStepper:
 class StepperChain:
     """Steppers in the order in which they are asked.
 
-    `last`: no other order is tried after this one, so a guess may stand in for a row that lacks a register.
+    `last`: no other order is tried after this one.  So a guess may replace a row that lacks a register.
     """
 
     def __init__(self, modules: ModuleMap, steppers: Sequence[CachedStepper], *, last: bool) -> None:
         self._modules = modules
         self._steppers = steppers
         self._last = last
-        self._generation = modules.generation
-        self.rule_cache = RuleCache()
+        self._rule_cache = RuleCache(modules.generation)
         self.rejected: Counter[RejectedRow] = Counter()
 
-    def forget_stale(self) -> None:
-        """Drop everything that was cached by address, if an executable mapping has changed since."""
-        if self._modules.generation != self._generation:
-            self._generation = self._modules.generation
-            self.rule_cache.clear()
-            for stepper in self._steppers:
-                stepper.clear()
+    @property
+    def rule_cache(self) -> RuleCache:
+        """The rule cache of the present generation; a new one if the mappings have changed or it is full."""
+        if self._rule_cache.generation != self._modules.generation or self._rule_cache.left <= 0:
+            self._rule_cache = RuleCache(self._modules.generation)
+        return self._rule_cache
 
     def step(self, walk: Walk) -> Step | StopReason:
         """Return the step to the caller, or the reason why there is none."""
         failure, rejected, is_first = StopReason.NO_ROW, "", True
+        rules = self.rule_cache  # cache that is dropped, with this step's row, if the mappings change
         for stepper in self._steppers:
-            row = self._row(stepper, walk.frame, walk.arch)
+            row = stepper.row_at(walk.frame, walk.arch)
             if row is None:
                 continue
             if row.guess and not self._allows_guess(failure):
@@ -144,7 +159,7 @@ class StepperChain:
                 if rejected:
                     self._count_rejected(walk, rejected, failure, stepper)
                 if is_first:
-                    self._cache(stepper, row, walk, outcome)
+                    self._cache(rules, stepper, row, walk, outcome)
                 return outcome
             is_first = False
             if failure in _REJECTED and outcome is StopReason.REGISTER_UNKNOWN and not row.guess:
@@ -158,70 +173,66 @@ class StepperChain:
         return failure
 
     def row_lacking_register(self, walk: Walk) -> UnwindRow | None:
-        """Return the row at the pc, if its CFA or return address needs a register that is unknown."""
+        """Return the row at the pc if its CFA or return address needs an unknown register; else None."""
         row = self._certain_row(walk)
         if row is None or row.ra is None:
             return None
-        known = row.ra.deref or row.ra.expression or row.ra.base == CFA or row.ra.base in walk.registers
-        return None if known and row.cfa.base in walk.registers else row
+        has_ra = row.ra.deref or row.ra.expression or row.ra.base == CFA or row.ra.base in walk.registers
+        return None if has_ra and row.cfa.base in walk.registers else row
 
     def missing_word(self, walk: Walk) -> int | None:
-        """Return the address of the word that the row at the pc needs and the copy lacks, if any."""
+        """Return the address of a word that the row at the pc needs and the copy lacks, or None."""
         row = self._certain_row(walk)
         return first_missing(row, walk.registers, walk.memory, walk.arch) if row else None
 
     def with_popped_words(self, snapshot: ThreadSnapshot) -> ThreadSnapshot:
-        """Return the snapshot with the words that the innermost function has popped (see row.py)."""
+        """Return the snapshot with the words that the innermost function has popped (`row.py`)."""
         walk = Walk(snapshot)
         table_row = self._certain_row(walk)
         if table_row is None:
             return snapshot
         code_steppers = (stepper for stepper in self._steppers if stepper.found == Found.CODE)
-        code_row = next((self._row(stepper, walk.frame, walk.arch) for stepper in code_steppers), None)
+        code_row = next((stepper.row_at(walk.frame, walk.arch) for stepper in code_steppers), None)
         if code_row is None:
             return snapshot
         memory = with_popped_words(snapshot.memory, table_row, code_row, snapshot.registers, walk.arch)
         return snapshot._replace(memory=memory)
 
     def _certain_row(self, walk: Walk) -> UnwindRow | None:
-        """Return the row of the first stepper that does not guess; None if that says: no caller."""
-        rows = (self._row(stepper, walk.frame, walk.arch) for stepper in self._steppers)
+        """Return the first row that is no guess; None if that row says that there is no caller."""
+        rows = (stepper.row_at(walk.frame, walk.arch) for stepper in self._steppers)
         row = next((row for row in rows if row is not None and not row.guess), None)
         return row if row is not None and row.ra is not None else None
 
-    def _row(self, stepper: CachedStepper, frame: Frame, arch: Arch) -> UnwindRow | None:
-        try:
-            return stepper.rows[frame.pc, frame.exact]
-        except KeyError:
-            self._modules.find(frame.lookup_pc)  # may read the maps again and find that they have changed
-            self.forget_stale()
-            row = stepper.rows[frame.pc, frame.exact] = stepper.row_of(frame, self._modules, arch)
-            return row
-
-    def _cache(self, stepper: CachedStepper, row: UnwindRow, walk: Walk, outcome: Step | StopReason) -> None:
-        """Keep a row for `RuleCache.walk`, with the range in which each stepper so far answers the same."""
+    def _cache(
+        self, rules: RuleCache, stepper: CachedStepper, row: UnwindRow, walk: Walk, outcome: Step | StopReason
+    ) -> None:
+        """Add a row to `rules`, with the range in which each stepper that was asked answers the same."""
         frame = walk.frame
         caller_pc = outcome.caller.registers[walk.arch.pc] if isinstance(outcome, Step) else None
-        self.rule_cache.add(frame, row, stepper.found, walk.arch, caller_pc)
-        if frame in self.rule_cache and frame.exact and not row.guess:
+        rules.add(frame, row, stepper.found, walk.arch, caller_pc)
+        if frame in rules and frame.exact and not row.guess:
             asked = self._steppers[: self._steppers.index(stepper) + 1]
-            starts, ends = zip(*(each.range_at(frame.pc) for each in asked), strict=True)
-            self.rule_cache.add_range(frame.pc, (max(starts), min(ends)))
+            starts, ends = zip(*(asked_stepper.range_at(frame.pc) for asked_stepper in asked), strict=True)
+            rules.add_range(frame.pc, (max(starts), min(ends)))
 
     def _count_rejected(self, walk: Walk, found: str, reason: StopReason, accepted: CachedStepper) -> None:
-        """Count a rejected row, unless a register was unknown or assumed: then the table may be right."""
+        """Count a rejected row, unless a register was unknown or assumed: the table may be right then."""
         may_be_wrong = reason is not StopReason.REGISTER_UNKNOWN and not walk.snapshot.assumed
         if may_be_wrong and len(self.rejected) < _MAX_REJECTED_ROWS:
             self.rejected[RejectedRow(walk.frame.pc, walk.frame.exact, found, reason, accepted.found)] += 1
 
     def _allows_guess(self, failure: StopReason) -> bool:
-        """Return whether a guess hides neither that the copy has ended nor what the next chain would find."""
+        """Return True if a guess may follow a failure.
+
+        It must not hide that the copy has ended.  If a register is lacking, the next chain may find more.
+        """
         if failure is StopReason.REGISTER_UNKNOWN:
             return self._last
         return failure is not StopReason.STACK_COPY_ENDED
 
     def _execute(self, stepper: CachedStepper, row: UnwindRow, walk: Walk) -> Step | StopReason:
-        """Execute a row; if it slides, move its CFA up the stack until the caller is accepted."""
+        """Execute a row; if it slides, move its CFA up the stack until a caller is accepted."""
         if row.ra is None:
             return StopReason.OUTERMOST
         if _is_end_of_frame_pointers(stepper, row, walk):
@@ -248,7 +259,7 @@ class StepperChain:
         return rejection or Step(stepper.found, caller, row.signal)
 
     def _is_beyond_copy(self, row: UnwindRow, walk: Walk) -> bool:
-        """Return whether the word that is missing lies on this stack, above the end of the copy."""
+        """Return True if the missing word lies on this stack, above the end of the copy."""
         if not walk.snapshot.bounded:
             return False
         missing = first_missing(row, walk.registers, walk.memory, walk.arch)
@@ -256,13 +267,13 @@ class StepperChain:
         return missing is not None and missing >= walk.frame.sp and (stack is None or missing < stack.end)
 
     def _why_rejected(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason | None:
-        """Return why the caller is rejected (OUTERMOST: there is no caller); None if it is accepted."""
+        """Return the reason to reject a caller; OUTERMOST if there is none; None if it is accepted."""
         arch, frame = walk.arch, walk.frame
         pc, sp = caller.registers[arch.pc], caller.registers.get(arch.sp, caller.cfa)
         if pc == 0:
             return self._outcome_of_zero(row, caller, walk)
-        # sp may stay the same while the return address is in a register (a leaf on AArch64; on AMD64 vfork,
-        # which keeps it in rdi), and on s390x after the function has saved it in its caller's frame
+        # sp may stay the same while the return address is in a register: in a leaf on AArch64, in vfork on
+        # AMD64 (rdi).  On s390x it also stays after the function has saved r14 in its caller's frame.
         in_register = row.ra is not None and not row.ra.deref
         is_leaf = frame.exact and (in_register or arch.pushed_ra is None)
         is_leaf |= _return_register_of_leaf(row, walk) is not None
@@ -272,11 +283,18 @@ class StepperChain:
             return StopReason.BAD_PC
         if not row.guess:
             return None
-        may_lead = self._calls_function_of(pc, frame.pc) if row.called else self._guess_may_lead_to(pc, arch)
+        may_lead = (
+            self._calls_function_of(pc, frame.pc)
+            if row.guess is Guess.CALLS_HERE
+            else self._guess_may_lead_to(pc, arch)
+        )
         return None if may_lead else StopReason.BAD_PC
 
     def _outcome_of_zero(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason:
-        """Judge a zero: a rule that computes it declares the end; a zero in memory may be a variable."""
+        """Judge a return address of zero: an expression that gives it declares the end of the stack.
+
+        A zero in memory may be a local variable.
+        """
         if row.guess:
             return StopReason.BAD_PC
         computed = row.ra is not None and bool(row.ra.expression) and not row.ra.deref
@@ -287,7 +305,7 @@ class StepperChain:
         return StopReason.OUTERMOST if is_end else StopReason.BAD_PC
 
     def _calls_function_of(self, return_address: int, pc: int) -> bool:
-        """Return whether the call before a return address leads to the function of `pc`, or to a stub."""
+        """Return True if the call before a return address leads to the function of `pc`, or to a stub."""
         target, called = self._modules.call_target(return_address), self._modules.find(pc)
         if target is None:
             return False
@@ -297,15 +315,15 @@ class StepperChain:
         return stubs is not None and stubs.stub_slot(target) is not None
 
     def _guess_may_lead_to(self, pc: int, arch: Arch) -> bool:
-        """Return whether a guess may lead to `pc`.
+        """Return True if a guess may lead to `pc`.
 
         It may lead behind a call, to code that cannot be read, to code in which stacks begin, and to a signal
-        trampoline: the handler returns to it, though it has called nothing.
+        trampoline, to which a handler returns although it has called nothing.
         """
         if self._modules.may_be_returned_to(pc):
             return True
         frame = Frame(pc, 0, None, Found.CONTEXT, exact=False)  # a row depends on the pc alone
-        rows = (self._row(stepper, frame, arch) for stepper in self._steppers)
+        rows = (stepper.row_at(frame, arch) for stepper in self._steppers)
         return any(row is not None and (row.ra is None or row.signal) for row in rows)
 
 
@@ -316,10 +334,10 @@ def _registers_usable_by(row: UnwindRow, walk: Walk) -> Registers:
 
 
 def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
-    """Return the register that holds, by its table, the return address of the caller of an innermost leaf.
+    """Return the register in which an innermost leaf's caller has its own return address, or None.
 
-    Caller and leaf share a convention of their own: some functions of glibc on AArch64 call
-    __libc_arm_za_disable with their return address in x13.
+    The two functions share a convention of their own.  Some functions of glibc on AArch64 call the leaf
+    __libc_arm_za_disable while their return address is in x13.
     """
     ra, from_leaf = row.ra, len(walk.passed) == 1 and walk.frame.sp == walk.passed[0].sp
     if ra is None or not from_leaf or ra.deref or ra.expression or ra.base in (CFA, walk.arch.ra):
@@ -328,14 +346,35 @@ def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
 
 
 def _is_end_of_frame_pointers(stepper: CachedStepper, row: UnwindRow, walk: Walk) -> bool:
-    """Return whether a chain of frame pointers has reached the zero with which the ABIs let it end."""
+    """Return True if a chain of frame pointers has reached the zero that ends it, as the ABIs say."""
     fp = walk.arch.fp
-    on_chain = row.guess and row.cfa.base == fp and walk.frame.found is stepper.found
+    on_chain = bool(row.guess) and row.cfa.base == fp and walk.frame.found is stepper.found
     return on_chain and walk.registers.get(fp) == 0
 
 
 def _why_interrupted_code_rejected(caller: Caller, walk: Walk) -> StopReason | None:
-    """Accept any interrupted code, on any stack, even a jump to an unmapped address; but each only once."""
+    """Return the reason to reject interrupted code: the walk has passed the same pc and sp before.
+
+    A signal may interrupt code on any stack, even a jump to an unmapped address.
+    """
     place = caller.registers[walk.arch.pc], caller.registers.get(walk.arch.sp)
-    again = any((frame.pc, frame.sp) == place for frame in (walk.frame, *walk.passed))
-    return StopReason.NO_PROGRESS if again else None
+    is_repeated = any((frame.pc, frame.sp) == place for frame in (walk.frame, *walk.passed))
+    return StopReason.NO_PROGRESS if is_repeated else None
+
+
+def is_stack_end(above: int, memory: Memory, modules: ModuleMap, arch: Arch) -> bool:
+    """Return True if a stack may end at the word below address `above`.
+
+    Code that cannot be read (generated code) counts as a possible caller.
+    """
+    return not any(_may_be_returned_to(word & arch.ra_mask, modules) for word in _words_from(above, memory))
+
+
+def _words_from(start: int, memory: Memory) -> Iterator[int]:
+    words = (memory.word(address) for address in range(start, start + _SEARCH_BYTES, _WORD))
+    return (word for word in takewhile(lambda word: word is not None, words) if word)
+
+
+def _may_be_returned_to(pc: int, modules: ModuleMap) -> bool:
+    mapping = modules.any_mapping(pc - 1) if pc > _LOWEST_CODE else None
+    return mapping is not None and mapping.executable and modules.may_be_returned_to(pc)

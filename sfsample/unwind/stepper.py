@@ -1,7 +1,7 @@
-"""Defines what the unwinder needs of a stepper: a source of unwind rows.
+"""Defines the protocol of steppers, the sources of unwind rows.
 
-A stepper answers for one pc, from tables, code bytes and facts of the architecture only.  Its answer depends
-on nothing else, so the unwinder keeps it.  None means "not mine": the unwinder asks the next stepper.
+A stepper answers for one pc.  The answer depends only on tables, code bytes and facts of the machine, so the
+unwinder caches it.  None means "not mine": the unwinder asks the next stepper.
 """
 
 from typing import Protocol
@@ -12,31 +12,30 @@ from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import UnwindRow
 
-# Run-time addresses [start, end), around an exact pc (an instruction to be executed next, not a return
-# address), at each of which a stepper gives the same answer (the same row, or None).  A plain tuple: users'
-# steppers return it from `reach`.
+# Run-time addresses [start, end) around an exact pc, for which a stepper gives one answer (a row, or None).
+# It is a plain tuple, because users' steppers return it from `reach`.
 PcRange = tuple[int, int]
 ALL_PCS: PcRange = (0, 1 << 64)
 
 
 class Stepper(Protocol):
-    """A source of unwind rows.  `found` labels the frames that it steps to."""
+    """A source of unwind rows."""
 
     @property
     def found(self) -> str:
-        """The label: a `Found`, or a word of the user's choice."""
+        """The label of the frames to which it steps: a `Found`, or a word of the user's choice."""
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the row for `frame.pc`, whose code lies in `module` (None: in no ELF object)."""
+        """Return the row for `frame.pc`, or None.  `module` is None if no ELF object has that code."""
 
 
 def only_this_pc(frame: Frame) -> PcRange:
-    """Return the range of an answer that may be different at the next address."""
+    """Return the range of an answer that may differ at the next address."""
     return frame.pc, frame.pc + 1
 
 
 def reach_of(stepper: Stepper, frame: Frame, module: Module, arch: Arch) -> PcRange:
-    """Return the range, within `module`, of a stepper's answer at an exact pc, by its optional `reach`."""
+    """Return the range of a stepper's answer at an exact pc in `module`, by its optional method `reach`."""
     reach = getattr(stepper, "reach", None)
     pc_range: PcRange = only_this_pc(frame) if reach is None else reach(frame, module, arch)
     return pc_range
@@ -45,8 +44,8 @@ def reach_of(stepper: Stepper, frame: Frame, module: Module, arch: Arch) -> PcRa
 def for_process(stepper: Stepper, modules: ModuleMap) -> Stepper:
     """Return the stepper that serves one process, by its optional methods `reading` and `mapped`.
 
-    `reading` gets a function that reads code that lies in no file; `mapped` gets a function that says whether
-    an address is executable.
+    `reading` gets a function that reads code that lies in no file.  `mapped` gets a function that returns
+    True for an executable address.
     """
     bound = stepper
     for method_name, argument in (("reading", modules.code), ("mapped", modules.is_code)):

@@ -1,9 +1,8 @@
-"""Walks stacks: knows the steppers and their order, and repeats a walk where another order may get further.
+"""Walks stacks.  It knows the order of the steppers, and repeats a walk if another order may get further.
 
 From an SFrame row to a caller, step 1 of 4: `Unwinder.walk` repeats `StepperChain.step` (`step.py`) for the
 innermost frame, its caller, and so on, until a step returns the reason why the walk ends.  Frames whose rows
-are cached are passed first (`rule_cache.py`, `walk_cache.py`).  The order of steppers is stated here and
-nowhere else.
+are cached are passed first (`rule_cache.py`, `walk_cache.py`).  No other file states the order of steppers.
 """
 
 from collections import Counter
@@ -38,16 +37,16 @@ from sfsample.unwind.steppers.signal_frame import SignalFrameStepper
 SIGNAL_FRAME: Final = SignalFrameStepper()
 NULL_CALL: Final = NullCallStepper()
 START: Final = StartStepper()
-# Always asked first.  They recognize code by its bytes, where a table is of no use (a signal trampoline may
-# carry CFI or even an SFrame row), and a call to no code, where the frame pointer would skip the function
-# that called.
+# Steppers that are always asked first.  The first and the third recognize code by its bytes, because its
+# tables may mislead (a signal trampoline may have CFI, or even an SFrame row).  The second recognizes a call
+# to an address without code, before the frame pointer would skip the function that called.
 ALWAYS: Final[tuple[Stepper, ...]] = (SIGNAL_FRAME, NULL_CALL, START)
-# What the user orders with `--unwind`.
+# Steppers that the user chooses with `--unwind`, in the user's order.
 CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
     "sframe": (SFrameStepper(),),
     "eh_frame": (EhFrameStepper(), DebugFrameStepper(), PltStepper()),
     "frame_pointer": (CodeStepper(), LeafStepper(), FramePointerStepper()),
-    "scan": (ScanStepper(),),  # not among the default steppers
+    "scan": (ScanStepper(),),  # no default stepper
 }
 
 
@@ -63,15 +62,16 @@ def choose_steppers(order: Iterable[str | Stepper]) -> tuple[Stepper, ...]:
 
 
 DEFAULT_STEPPERS: Final = choose_steppers(DEFAULT_ORDER)
-_MAX_ASSUMED_REGISTERS = 2  # in one walk of `Unwinder.search`
-_ASKED_LAST: Final[tuple[str, ...]] = (Found.SFRAME, Found.FRAME_POINTER, Found.SCAN)  # in a repeated walk
+_MAX_ASSUMED_REGISTERS = 2  # registers that one walk of `Unwinder.search` assumes
+# labels of the steppers that a repeated walk asks last
+_ASKED_LAST: Final[tuple[str, ...]] = (Found.SFRAME, Found.FRAME_POINTER, Found.SCAN)
 
 
 class Unwinder:
     """Walks the stacks of one process.
 
-    `_chain` asks in the given order.  `_cfi_chain` asks SFrame after CFI, and is used when `_chain` lacks a
-    register: SFrame recovers pc, sp and fp only.
+    `_chain` asks the steppers in the user's order.  SFrame recovers only pc, sp and fp, so a walk may lack a
+    register.  Then `_cfi_chain`, which asks SFrame after CFI, repeats the walk.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Unwinder:
     ) -> None:  # fmt: skip
         self._modules = modules
         self._max_frames = max_frames
-        cached = [CachedStepper(for_process(stepper, modules)) for stepper in choose_steppers(steppers)]
+        cached = [CachedStepper(for_process(each, modules), modules) for each in choose_steppers(steppers)]
         self._chain = StepperChain(modules, cached, last=False)
         self._cfi_chain = StepperChain(modules, sorted(cached, key=_rank), last=True)
 
     def prepare(self, arch: Arch) -> None:
-        """Load what the first walks may need: it takes 20 ms, which would pass while a thread is stopped."""
+        """Import code that the first walks may need.  It takes 20 ms, too long while a thread is stopped."""
         if arch.machine == AMD64.machine:
             from sfsample.unwind.steppers.code_analysis import rows  # noqa: F401
         self._modules.open_first()
@@ -93,18 +93,18 @@ class Unwinder:
     def walk(self, snapshot: ThreadSnapshot) -> Stack:
         """Unwind a snapshot.
 
-        It is unwound twice if the walk has shown that the mappings have changed: an address in a new library
-        may have been in another one before, whose rows were used.
+        If the walk has shown that the mappings have changed, it is repeated: the first walk may have used
+        rows of a library that is no longer mapped.
         """
         generation = self._modules.generation
         stack = self._walk_best(snapshot)
         return stack if self._modules.generation == generation else self._walk_best(snapshot)
 
     def search(self, snapshot: ThreadSnapshot, stack: Stack) -> Stack:
-        """Return a better stack than `stack`, which lacked a register; `stack` itself, if none can be found.
+        """Return a better stack than `stack`, which lacked a register; `stack` itself if there is none.
 
-        A candidate is accepted if it is the only one with which the walk reaches the outermost frame, behind
-        calls all the way (`frame_search.py`).
+        A candidate is a possible value of the register (`frame_search.py`).  It is accepted if its walk
+        reaches the outermost frame, each return address follows a call, and no other candidate does so.
         """
         walk = Walk(snapshot)
         reason = self._continue(walk, self._cfi_chain).stop_reason
@@ -114,9 +114,10 @@ class Unwinder:
         return complete[0] if len(complete) == 1 else stack
 
     def resume(self, snapshot: ThreadSnapshot, stack: Stack, cfa: int) -> Stack:
-        """Return `stack` continued behind its last frame, whose CFA is known by other means.
+        """Return `stack`, continued from its last frame, whose CFA the caller knows by other means.
 
-        It is `stack` itself where that does not lead to the outermost frame, behind calls all the way.
+        Returns `stack` unchanged unless the walk from `cfa` gains frames and every return address follows a
+        call.
         """
         arch, caller = snapshot.arch, snapshot.memory.word(cfa - 8)
         if arch.machine != AMD64.machine or caller is None or not self._modules.may_be_returned_to(caller):
@@ -132,7 +133,7 @@ class Unwinder:
 
     @property
     def rejected_rows(self) -> Counter[str]:
-        """Rows that were rejected where another stepper's was accepted, and how often."""
+        """Texts about rows that were rejected although another stepper's was accepted, and their counts."""
         both = self._chain.rejected + self._cfi_chain.rejected
         return Counter({
             f"{r.found} not believed ({r.reason}), {r.accepted} instead: {self._place(r.pc, r.exact)}": count
@@ -140,17 +141,15 @@ class Unwinder:
         })  # fmt: skip
 
     def _walk_best(self, snapshot: ThreadSnapshot) -> Stack:
-        """Walk; and again if that lacked a register.
+        """Return the stack by `_chain`, or the better one by `_cfi_chain` if that walk lacked a register.
 
-        SFrame recovers three registers only.  Where a later CFI row needs another register, the whole walk is
-        repeated by `_cfi_chain`, with the words that the innermost function has popped, and the better one
-        counts.
+        The repeated walk also has the words that the innermost function has popped.
         """
         cached = self._walk_cached(snapshot)
         if cached is not None:
             return cached
         if not snapshot.registers[snapshot.arch.pc] and not snapshot.registers[snapshot.arch.sp]:
-            return Stack((), StopReason.OUTERMOST)  # works for the kernel (io_uring, vhost): no stack
+            return Stack((), StopReason.OUTERMOST)  # thread that works for the kernel (io_uring, vhost)
         stack = self._continue(Walk(snapshot), self._chain)
         if stack.stop_reason is not StopReason.REGISTER_UNKNOWN:
             return stack
@@ -159,14 +158,13 @@ class Unwinder:
         return repeated if is_better else stack
 
     def _walk_cached(self, snapshot: ThreadSnapshot) -> Stack | None:
-        """Walk by cached rows alone, as nearly always; None if they end before the outermost frame."""
-        chain, arch, registers = self._chain, snapshot.arch, snapshot.registers
-        chain.forget_stale()
-        rules, sp = chain.rule_cache, registers[arch.sp]
+        """Walk by cached rows alone, which nearly always suffice; None if they end too early."""
+        rules, arch, registers = self._chain.rule_cache, snapshot.arch, snapshot.registers
+        sp = registers[arch.sp]
         words = words_at(snapshot.memory, sp)
         if words is None:
             return None
-        new = tuple.__new__  # takes a third of the time of the constructor
+        new = tuple.__new__  # function that takes a third of the time of the constructor
         first = new(Frame, (registers[arch.pc], sp, None, Found.CONTEXT, True))
         passed, last = rules.walk(first, registers.get(arch.fp), words, self._max_frames - 1)
         if not rules.is_outermost(last):
@@ -175,8 +173,7 @@ class Unwinder:
 
     def _continue(self, walk: Walk, chain: StepperChain) -> Stack:
         """Walk on to the end of the stack."""
-        chain.forget_stale()
-        while not self._pass_known_frames(walk, chain):
+        while not self._pass_cached_frames(walk, chain):
             checkpoint()
             step = chain.step(walk)
             if isinstance(step, StopReason):
@@ -187,8 +184,8 @@ class Unwinder:
                 return self._ended(walk, chain, StopReason.MAX_FRAMES)
         return Stack((*walk.passed, walk.frame), StopReason.OUTERMOST)
 
-    def _pass_known_frames(self, walk: Walk, chain: StepperChain) -> bool:
-        """Walk as far as the rule cache leads; return whether that is the outermost frame."""
+    def _pass_cached_frames(self, walk: Walk, chain: StepperChain) -> bool:
+        """Walk as far as the rule cache leads; return True if that is the outermost frame."""
         rules, words = chain.rule_cache, words_at(walk.memory, walk.frame.sp)
         if words is None:
             return rules.is_outermost(walk.frame)
@@ -212,17 +209,17 @@ class Unwinder:
         return Stack(frames, reason, self._place(walk.frame.pc, walk.frame.exact), missing)
 
     def _complete_stacks(self, walk: Walk, max_assumed: int) -> Iterator[Stack]:
-        """Yield the stacks that reach the outermost frame with a value for the register that is unknown."""
+        """Yield the stacks that reach the outermost frame with an assumed value of the unknown register."""
         row = self._cfi_chain.row_lacking_register(walk)
         for candidate in candidate_walks(walk, row, self._modules) if row else ():
             step = self._cfi_chain.step(candidate)
             if isinstance(step, StopReason):
                 continue
             _advance(candidate, step._replace(found=Found.SCAN))
-            found_at = len(candidate.passed)
+            first_gained = len(candidate.passed)
             stack = self._continue(candidate, self._cfi_chain)
-            found = stack.frames[found_at:-1]
-            if not all(frame.exact or self._modules.may_be_returned_to(frame.pc) for frame in found):
+            gained = stack.frames[first_gained:-1]
+            if not all(frame.exact or self._modules.may_be_returned_to(frame.pc) for frame in gained):
                 continue
             if stack.stop_reason is StopReason.OUTERMOST:
                 yield stack
@@ -237,11 +234,11 @@ class Unwinder:
 
 def _advance(walk: Walk, step: Step) -> None:
     cfa, registers = step.caller
-    # the kernel puts the trampoline's address on the stack as a return address: no call lies before it
+    # the kernel puts the trampoline's address on the stack as a return address, but no call precedes it
     exact = walk.frame.exact or step.found == Found.SIGNAL_FRAME
     walk.passed.append(walk.frame._replace(cfa=cfa, exact=exact))
     walk.registers = registers
-    sp = registers.get(walk.arch.sp, cfa)  # if unknown: it is not below the callee's CFA
+    sp = registers.get(walk.arch.sp, cfa)  # lower bound if sp is unknown: the callee's CFA
     walk.frame = Frame(registers[walk.arch.pc], sp, None, step.found, step.exact)
 
 

@@ -1,14 +1,14 @@
-"""Caches parts of walks, at most 64 frames each, and takes them over whole where the stack is still the same.
+"""Caches parts of walks, at most 64 frames each, and uses a part again while the stack is the same there.
 
-Key: pc and sp of the first frame (a caller, not the innermost frame), after it was seen twice.
-Invalid: the whole cache, when an executable mapping has changed (`RuleCache.clear`); one entry, where a word
-that its rows read has another value in the copy, or where the first frame's fp or label is another one.  The
-walk from a frame depends on nothing else: the words are return addresses, and those saved frame pointers from
-which a CFA was computed.  So neither the thread nor the time matters.  An entry with a changed word is cut,
-for good, before the frame that read that word; if no frame is left, the place is never cached again, and
-`RuleCache.walk` steps there.
+Key: pc and sp of the part's first frame, after they were seen twice.  It is never the innermost frame.
+Valid in the generation of the `RuleCache` that owns it.  A part is valid for a stack copy if the first frame
+has the same fp and label, and all words that the rows read have the same values.  These words are return
+addresses, and saved frame pointers from which a CFA was computed.  A walk depends on nothing else, so neither
+the thread nor the time matters.
+If a word has changed, the part is cut, for good, before the frame that read the word.  If no frame is left,
+that key is never cached again, and `RuleCache.walk` steps there.
 Saves: a stack not seen before takes 57-81 us, without this cache 130.  The frames are the same objects as
-before, which also lets other code compare stacks quickly (`core.stack.common_tail`).
+before, so other code can compare stacks quickly (`core.stack.common_tail`).
 """
 
 import struct
@@ -19,48 +19,43 @@ from sfsample.core.memory import Words
 from sfsample.core.stack import Frame
 from sfsample.unwind.plain_row import PlainRow
 
-MAX_WALK_FRAMES = 64  # of one entry
-_MAX_CACHED_FRAMES = 1 << 16  # of all entries together
+MAX_WALK_FRAMES = 64  # frames of one entry
+_MAX_CACHED_FRAMES = 1 << 16  # frames of all entries together
 _MAX_ENTRIES = 1 << 14
 
 WalkKey = tuple[int, int]  # pc and sp of a caller's frame
-WalkStart = tuple[int, int]  # how many frames the walk had passed, and the fp there
+WalkStart = tuple[int, int]  # number of frames that the walk had passed, and fp at that place
 
 
 class CachedWalk(NamedTuple):
-    """A part of a walk, and the words of the stack that it depends on.  Addresses are run-time addresses."""
+    """A part of a walk, and the words of the stack on which it depends.  Addresses are run-time addresses."""
 
     found: str  # label of the first frame
-    fp: int | None  # the fp that is needed at the first frame; None: any
-    unpack: Callable[[memoryview, int], tuple[int, ...]]  # reads the words of a copy from sp on
-    words: tuple[int, ...]  # their values when the walk was cached
-    readers: tuple[int, ...]  # for each word: the first frame (its index) that depends on it
+    fp: int | None  # fp that the first frame must have; None: any
+    unpack: Callable[[memoryview, int], tuple[int, ...]]  # function: copy, offset of sp -> words
+    words: tuple[int, ...]  # values of the words when the walk was cached
+    readers: tuple[int, ...]  # index of the first frame that depends on the word, for each word
     frames: tuple[Frame, ...]
-    end: Frame  # the frame after `frames`
-    fp_at: int | None  # where the fp at `end` is saved; None: it is the first frame's
+    end: Frame  # frame after `frames`
+    fp_at: int | None  # address of the word with the fp of `end`; None: `end` has the first frame's fp
 
 
 _NO_WORDS: Final = struct.Struct("").unpack_from
 _EMPTY: Final = CachedWalk("", None, _NO_WORDS, (), (), (), Frame(0, 0, None, "", exact=False), None)
-# states of a key without a cached walk; `_replace` makes four objects, which are compared by `is`
+# states of a key without a cached walk: four objects, which are compared by `is`
 NOT_SEEN, SEEN_ONCE, SEEN_TWICE, NEVER_CACHED = (_EMPTY._replace(fp_at=n) for n in range(4))
 
 
 class WalkCache:
-    """Cached walks that consist of the plain rows `rows` (by return address)."""
+    """Cached walks by the plain rows `rows` (return address -> row)."""
 
     def __init__(self, rows: Mapping[int, PlainRow]) -> None:
         self.entries: dict[WalkKey, CachedWalk] = {}
         self._rows = rows
         self._frame_count = 0
 
-    def clear(self) -> None:
-        """Drop all entries."""
-        self.entries.clear()
-        self._frame_count = 0
-
     def valid_part(self, walk: CachedWalk, fp: int, words: Words) -> CachedWalk | None:
-        """Return the part of `walk` that is valid in this copy, for a walk that stands at its first frame."""
+        """Return the part of `walk` that is valid in the copy `words`, if its first frame has this `fp`."""
         if walk.fp is not None and walk.fp != fp:
             return None
         base, view = words
@@ -71,21 +66,22 @@ class WalkCache:
         return walk if values == walk.words else self._cut(walk, values, fp, words)
 
     def _cut(self, walk: CachedWalk, values: Sequence[int], fp: int, words: Words) -> CachedWalk | None:
-        """Replace a walk by its frames that do not depend on a changed word."""
+        """Replace a walk by its first frames, up to the frame that depends on a changed word."""
         read = zip(walk.readers, values, walk.words, strict=True)
         count = min(reader for reader, value, before in read if value != before)
         end = walk.frames[count]._replace(cfa=None)
         return self._store(walk.frames[0], walk.frames[:count], end, fp, words)
 
     def add(self, passed: Sequence[Frame], last: Frame, starts: Iterable[WalkStart], words: Words) -> None:
-        """Cache parts of a walk that has passed some frames and ended at `last`."""
+        """Cache the parts that begin at `starts` of a walk that has passed frames and ended at `last`."""
         for start, fp in starts:
             frames = tuple(passed[start : start + MAX_WALK_FRAMES])
             after = passed[start + MAX_WALK_FRAMES :][:1]
             if frames:
                 self._store(frames[0], frames, after[0]._replace(cfa=None) if after else last, fp, words)
         if self._frame_count > _MAX_CACHED_FRAMES or len(self.entries) > _MAX_ENTRIES:
-            self.clear()
+            self.entries.clear()
+            self._frame_count = 0
 
     def _store(
         self, first: Frame, frames: tuple[Frame, ...], end: Frame, fp: int, words: Words
@@ -96,7 +92,7 @@ class WalkCache:
         return walk
 
     def _cached_walk(self, frames: tuple[Frame, ...], end: Frame, fp: int, words: Words) -> CachedWalk | None:
-        """Return an entry; None if a word of it lies below its sp, or the last saved fp above its words."""
+        """Return an entry; None if one of its words lies below sp, or the last saved fp above its words."""
         base, view = words
         readers, needs_fp, fp_at = self._readers(frames)
         slots, sp = sorted(readers), frames[0].sp
@@ -109,10 +105,10 @@ class WalkCache:
         return CachedWalk(frames[0].found, needed_fp, unpack, values, owners, frames, end, fp_at)
 
     def _readers(self, frames: Sequence[Frame]) -> tuple[dict[int, int], bool, int | None]:
-        """Return the words read (address: first reader), whether the first fp is, and where the last is.
+        """Return the first reader of each word, True if a CFA needs the first fp, and the last fp's address.
 
-        A walk depends on a saved fp from the frame on that saved it, if a CFA is computed from it before
-        another frame saves fp.
+        A walk depends on a saved fp if a CFA is computed from it before another frame saves fp.  The reader
+        is then the frame that saved it.
         """
         readers: dict[int, int] = {}
         fp_at, saver, needs_fp = None, 0, False

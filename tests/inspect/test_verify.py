@@ -5,9 +5,8 @@ import pytest
 from sfsample.core.rule import Rule
 from sfsample.errors import SfsampleError
 from sfsample.formats.elf.image import ElfImage
-from sfsample.inspect.bounds import check_tables
 from sfsample.inspect.coverage import measure_coverage, merge_ranges, shared_bytes
-from sfsample.inspect.verify import verify
+from sfsample.inspect.verify import check_tables, verify
 from sfsample.modules.module import Module
 from tests.builders.eh_frame_builder import AMD64_START, EhFrameBuilder
 from tests.builders.elf_builder import PT_GNU_EH_FRAME, PT_GNU_SFRAME, Load, R, elf

@@ -17,7 +17,7 @@ import sfsample
 from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.snapshot import Capture
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.machine_code.function_starts import find_function_starts
+from sfsample.formats.machine_code.functions import find_function_starts
 from sfsample.process.find import check
 from sfsample.process.not_captured import NotCaptured
 from sfsample.process.process import LiveProcess

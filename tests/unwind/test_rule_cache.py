@@ -9,7 +9,7 @@ from sfsample.core.memory import BytesMemory, PiecewiseMemory, words_at
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, StopReason
 from sfsample.unwind.plain_row import plain_row_of
-from sfsample.unwind.row import Caller, UnwindRow, apply_row
+from sfsample.unwind.row import Caller, Guess, UnwindRow, apply_row
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.walks import (
     CODE,
@@ -47,7 +47,7 @@ ROWS = [
     BY_FP._replace(guess=True),
     LEAF._replace(guess=True),
     STUB,
-    LEAF._replace(guess=True, called=True),
+    LEAF._replace(guess=Guess.CALLS_HERE),
     SAVES_FP._replace(guess=True, mangled=True),
     UnwindRow(Rule(SP, 8, deref=True), Rule(SP, 0, deref=True), signal=True),
 ]
@@ -162,3 +162,40 @@ def test_linkage_stub_has_plain_row_at_each_instruction(pc):
     assert isinstance(caller, Caller)
     assert (plain.by_fp, plain.cfa) == (False, caller.cfa - STACK)
     assert plain_row_of(STUB, Found.EH_FRAME, AARCH64, pc) is None
+
+
+def test_full_caches_begin_anew(monkeypatch):
+    """Each cache keeps within its bound, and walks stay right."""
+    monkeypatch.setattr("sfsample.unwind.rule_cache._MAX_ENTRIES", 3)
+    monkeypatch.setattr("sfsample.unwind.step._MAX_ANSWERS", 3)
+    rows = RowsByPc(dict.fromkeys(SITES[:-1], LEAF) | {SITES[-1]: OUTERMOST})
+    unwinder = Unwinder(module_map(), steppers=(rows,))
+    for _ in range(3):
+        for start, site in enumerate(SITES):
+            stack = unwinder.walk(snapshot(words(*SITES[start + 1 :]), pc=site))
+            assert [frame.pc for frame in stack.frames] == SITES[start:]
+            rules = unwinder._chain.rule_cache
+            assert len(rules._by_exact_pc) + len(rules._by_return_address) <= 3
+            assert all(len(stepper._rows) <= 3 for stepper in unwinder._chain._steppers)
+    assert len(rows.asked) > 2 * len(SITES)
+
+
+def test_row_found_while_mappings_change_is_not_cached():
+    """The mappings change after the look-up of a row has begun: the next look-up asks again."""
+    modules = module_map()
+
+    class Changing(RowsByPc):
+        def row_at(self, frame, module, arch):
+            modules.refresh(force=True)
+            return super().row_at(frame, module, arch)
+
+    rows = Changing({CODE: LEAF, CODE + 0x10: OUTERMOST})
+    unwinder = Unwinder(modules, steppers=(rows,))
+    unwinder.walk(snapshot(words(CODE + 0x10)))
+    rules = unwinder._chain.rule_cache
+
+    assert not rules._by_exact_pc
+    assert not rules._outermost
+    asked = len(rows.asked)
+    unwinder.walk(snapshot(words(CODE + 0x10)))
+    assert len(rows.asked) > asked

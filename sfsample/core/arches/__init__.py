@@ -1,1 +1,1 @@
-"""One file for each machine: registers, signal frames, ptrace and core layouts, system calls, relocations."""
+"""One file for each machine: its registers, signal frames, system calls and relocations."""

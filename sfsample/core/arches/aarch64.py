@@ -1,7 +1,7 @@
 """AArch64, little and big endian.
 
-User code lies below 2**48 unless a program asks for more, and pointer authentication (PAC) fills the bits
-above. Where the mask of a process is known (NT_ARM_PAC_MASK), its complement replaces `ra_mask`.
+User code lies below 2**48 unless a program asks for more.  Pointer authentication (PAC) uses the bits above.
+If the mask of a process is known (NT_ARM_PAC_MASK), its complement replaces `ra_mask`.
 
 Source: AADWARF64 section 4.1 (DWARF numbers); AAPCS64 section 6.1.1 (callee-saved registers); AAELF64 section
 5.7 (relocations); Linux arch/arm64/include/uapi/asm/sigcontext.h, ucontext.h, ptrace.h (`struct
@@ -10,27 +10,27 @@ user_pt_regs`) and perf_regs.h, arch/arm64/kernel/signal.c; syscall(2), "Archite
 
 from sfsample.core.arch_types import NT_PRSTATUS, Arch, RegisterLayout, RegisterSet, SignalFrame
 
-# At the trampoline siginfo (128 bytes) lies at sp, then `struct ucontext` with `uc_mcontext` 176 bytes into
-# it: fault_address, x0..x30, sp, pc, pstate and, 16-aligned, records of which the first is the FPU's.
+# At the trampoline, siginfo (128 bytes) lies at sp.  `struct ucontext` follows, with `uc_mcontext` at byte
+# 176: fault_address, x0..x30, sp, pc, pstate.  Then come records, 16-byte aligned; the FPU's is the first.
 _SAVED = (*((n, 128 + 176 + 8 + 8 * n) for n in range(32)), (32, 128 + 176 + 8 + 8 * 32))
 
 AARCH64 = Arch(
     "aarch64", 183, "little", sp=31, fp=29, ra=30, pc=32,
     callee_saved=frozenset(range(19, 30)), red_zone=0, entry_cfa=0,
     signal_frames=(
-        # mov x8,#139; svc #0 -- in the vdso (__kernel_rt_sigreturn); FPSIMD_MAGIC and the size of the record
+        # mov x8,#139; svc #0, in the vdso (__kernel_rt_sigreturn); mark: FPSIMD_MAGIC, size of the record
         SignalFrame(bytes.fromhex("681180d2010000d4"), 4, _SAVED, bytes.fromhex("0180504610020000"), -32),
     ),
     ra_mask=(1 << 48) - 1,
 )  # fmt: skip
-# Instructions are little endian on this machine too; data, so also the mark, are big endian.
+# Instructions are little endian here too.  Data are big endian, and the mark is data.
 AARCH64_BE = AARCH64._replace(
     name="aarch64_be", byteorder="big",
     signal_frames=tuple(f._replace(mark=bytes.fromhex("4650800100000210")) for f in AARCH64.signal_frames),
 )  # fmt: skip
 
 LAYOUT = RegisterLayout(
-    # x0 to x30, sp and pc, as DWARF numbers them; pstate is left out
+    # x0 to x30, sp and pc have their DWARF numbers; pstate is left out
     sets=(RegisterSet(NT_PRSTATUS, 272, tuple((n, n) for n in range(33))),),
     event_bits=tuple((n, n) for n in range(33)),
     result=0,

@@ -22,8 +22,8 @@ _FPRS = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)  # f-number of DW
 def _signal_frame(code: str, sregs: int) -> SignalFrame:
     """Return a signal frame with `_sigregs` (psw, gprs, access registers, fpc, fprs) at offset `sregs`.
 
-    The lowest 160 bytes are the save area for the functions that the handler calls: the handler saves r14,
-    the address of the trampoline, 112 bytes into it.
+    The lowest 160 bytes are the save area for the functions that the handler calls.  At byte 112 of it the
+    handler saves r14, the address of the trampoline.
     """
     gprs = [(n, sregs + 16 + 8 * n) for n in range(16)]
     fprs = [(16 + i, sregs + 216 + 8 * n) for i, n in enumerate(_FPRS)]
@@ -45,7 +45,7 @@ LAYOUT = RegisterLayout(
         # a leaf function may keep its return address in a floating-point register
         RegisterSet(NT_PRFPREG, 136, tuple((16 + i, 1 + n) for i, n in enumerate(_FPRS))),
     ),
-    # r0..r15, f0..f15; the psw's mask (bit 32) is left out, its address is the pc
+    # r0..r15, f0..f15, and the psw's address, which is the pc; the psw's mask (bit 32) is left out
     event_bits=(*((n, n) for n in range(16)), *((16 + n, 16 + _FPRS.index(n)) for n in range(16)), (33, 65)),
     result=2,
     call=(2, b"\x0a"),

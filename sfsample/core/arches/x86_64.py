@@ -17,7 +17,7 @@ from sfsample.core.arch_types import (
     SignalFrame,
 )
 
-# At the trampoline sp points to `struct ucontext`; `uc_mcontext` lies 40 bytes into it and begins with
+# At the trampoline, sp points to `struct ucontext`.  Its `uc_mcontext`, at byte 40, begins with
 # r8..r15 di si bp bx dx ax cx sp ip.
 _SIGCONTEXT = (8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, 16)
 _SAVED = tuple((number, 40 + 8 * i) for i, number in enumerate(_SIGCONTEXT))
@@ -27,14 +27,14 @@ AMD64 = Arch(
     callee_saved=frozenset((3, 6, 12, 13, 14, 15)), red_zone=128, entry_cfa=8, pushed_ra=-8,
     record_ends_frame=True,
     signal_frames=tuple(
-        # mov $15,%rax; syscall -- with a 64-bit immediate move (glibc, musl) or a 32-bit one (Go, others);
-        # the address of the trampoline is the handler's return address, so it lies in the word below sp
+        # mov $15,%rax; syscall, with a 64-bit immediate move (glibc, musl) or a 32-bit one (Go, others).
+        # The address of the trampoline is the handler's return address, so it is in the word below sp.
         SignalFrame(bytes.fromhex(code), 2, _SAVED, b"", 8 + 160)
         for code in ("48c7c00f0000000f05", "b80f0000000f05")
     ),
 )  # fmt: skip
 
-# rax rdx rcx rbx rsi rdi rbp rsp r8-r15 rip: index of each in `struct user_regs_struct`
+# indices of rax rdx rcx rbx rsi rdi rbp rsp r8-r15 rip in `struct user_regs_struct`
 _USER_REGS = (10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0, 16)
 
 LAYOUT = RegisterLayout(

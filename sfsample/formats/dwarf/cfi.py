@@ -1,7 +1,6 @@
 """Executes call frame instructions: the programs of a CIE and an FDE become rows.
 
-An unknown opcode raises `FormatError`, because its operands cannot be skipped.  A register that no
-instruction mentions is absent from a row.
+An unknown opcode raises `FormatError`, because the size of its operands is unknown.
 
 Source: DWARF 5 section 6.4.2; extensions of GNU, MIPS and AArch64 are named where they are decoded.
 """
@@ -12,23 +11,23 @@ from typing import NamedTuple
 from sfsample.core.rule import CFA, Rule
 from sfsample.formats.dwarf.reader import DwarfReader
 
-_MAX_RULES = 256  # of one row; AMD64 has 130 numbered registers, of which a signal frame may list all
-_NO_REGISTER = -1  # of a CFA that is an expression
+_MAX_RULES = 256  # rules of one row; AMD64 has 130 numbered registers, and a signal frame may list all
+_NO_REGISTER = -1  # register number of a CFA that is an expression
 _MAX_STATES = 64  # nested DW_CFA_remember_state; compilers use one
 
-# How to recover each register of the caller, by DWARF register number (DWARF 5 section 6.4.1, "register
-# rules").  None: it cannot be recovered ("undefined").  A register that no instruction mentions is absent.
+# The rule for each register of the caller, by DWARF number (DWARF 5 section 6.4.1, "register rules").  None:
+# it cannot be recovered ("undefined").  A register that no instruction mentions is absent.
 Rules = dict[int, Rule | None]
 
 
 class CfiRow(NamedTuple):
-    """How to recover the caller from one address of a function up to the address of the next row."""
+    """The rules for the caller, valid from one address of a function up to the address of the next row."""
 
     cfa: Rule
     rules: Rules
-    ra_register: int  # the column of the return address
+    ra_register: int  # column of the return address
     signal: bool  # augmentation 'S': the caller was interrupted, so its pc is exact
-    ra_signed: bool = False  # AArch64: the return address carries an authentication code here
+    ra_signed: bool = False  # AArch64: the return address has an authentication code here
 
 
 class Cie(NamedTuple):
@@ -39,11 +38,11 @@ class Cie(NamedTuple):
     data_align: int  # data_alignment_factor
     ra_register: int  # return_address_register
     encoding: int  # augmentation 'R': DW_EH_PE of an FDE's addresses
-    sized: bool  # augmentation 'z': FDEs have augmentation data, with its length before it
-    signal: bool
-    cfa: Rule | None  # after the initial instructions; None: the FDE must define it
-    rules: Rules  # after the initial instructions; all FDEs share it, so it must not be changed
-    ra_signed: bool = False  # after the initial instructions
+    sized: bool  # augmentation 'z': FDEs have augmentation data, after its length
+    signal: bool  # augmentation 'S'
+    cfa: Rule | None  # CFA after the initial instructions; None: the FDE must define it
+    rules: Rules  # rules after the initial instructions; FDEs share them, so they must not be changed
+    ra_signed: bool = False  # value after the initial instructions
 
 
 class CfiMachine:
@@ -59,17 +58,16 @@ class CfiMachine:
         self._states: list[tuple[Rule | None, Rules, bool]] = []
 
     def row(self, program: DwarfReader) -> CfiRow:
-        """Return the current row.  Raises FormatError when it has no CFA, or too many rules."""
+        """Return the current row.  Raises FormatError if it has no CFA, or too many rules."""
         if self.cfa is None:
             raise program.damaged(0, "no instruction defines the CFA")
         rules = self._copy_rules(program)
         return CfiRow(self.cfa, rules, self.cie.ra_register, self.cie.signal, self.ra_signed)
 
     def run(self, program: DwarfReader, location: int) -> Iterator[int]:
-        """Execute the program, and yield each new location before the row for it is built.
+        """Execute the program, and yield each new location, up to which the current row holds.
 
-        The current row holds up to the yielded location.  Most instructions have an operand in the low six
-        bits of their opcode, so these come first.
+        Most instructions have an operand in the low six bits of their opcode, so these are tried first.
         """
         cie, pos, end = self.cie, 0, len(program.data)
         while pos < end:
@@ -94,7 +92,7 @@ class CfiMachine:
                     pos = self._execute(opcode, program, pos)
 
     def _advance(self, opcode: int, program: DwarfReader, pos: int, location: int) -> tuple[int | None, int]:
-        """Return the new location of an advance (None for a nop) and the next position."""
+        """Return the new location (None for a nop), and the position of the next instruction."""
         if opcode == 0x00:  # DW_CFA_nop
             return None, pos
         if opcode == 0x01:  # DW_CFA_set_loc
@@ -107,7 +105,7 @@ class CfiMachine:
         return location + program.integer(pos, size) * self.cie.code_align, pos + size
 
     def _execute(self, opcode: int, program: DwarfReader, pos: int) -> int:
-        """Execute an instruction that does not advance; return the next position."""
+        """Execute an instruction that does not advance; return the position of the next."""
         match opcode:
             case 0x0A:  # DW_CFA_remember_state
                 self._remember_state(program, pos)
@@ -115,9 +113,9 @@ class CfiMachine:
                 self._restore_state(program, pos)
             case 0x2C | 0x2D:
                 # DW_CFA_AARCH64_negate_ra_state(_with_pc): signing of the return address begins or ends here.
-                # DW_CFA_GNU_window_save has the second number on SPARC, which sfsample does not unwind.
+                # On SPARC, which sfsample does not unwind, the second is DW_CFA_GNU_window_save.
                 self.ra_signed = not self.ra_signed
-            case 0x2E:  # DW_CFA_GNU_args_size: matters only to exception handling
+            case 0x2E:  # DW_CFA_GNU_args_size, for exception handling only
                 _, pos = program.uleb128(pos)
             case 0x0C | 0x0D | 0x0E | 0x0F | 0x12 | 0x13:
                 pos = self._define_cfa(opcode, program, pos)
@@ -127,9 +125,9 @@ class CfiMachine:
         return pos
 
     def _define_cfa(self, opcode: int, program: DwarfReader, pos: int) -> int:
-        """Execute an instruction of DWARF 5 section 6.4.2.2; return the next position.
+        """Execute an instruction of DWARF 5 section 6.4.2.2; return the position of the next.
 
-        A new offset keeps an expression in force and a new register ends it, as in libgcc and readelf.
+        As in libgcc and readelf, an expression survives a new offset, but not a new register.
         """
         register, offset, _, expression = self.cfa or Rule(_NO_REGISTER, 0, deref=False)
         if opcode in (0x0C, 0x0D, 0x12):  # DW_CFA_def_cfa, _register, _sf
@@ -188,7 +186,7 @@ class CfiMachine:
         return program.block(pos, size)
 
     def _restore(self, register: int) -> None:
-        """Restore the rule that the CIE's initial instructions set, or no rule."""
+        """Restore the register's rule of the CIE; if the CIE has none, drop the rule."""
         if register in self.cie.rules:
             self.rules[register] = self.cie.rules[register]
         else:
@@ -200,7 +198,7 @@ class CfiMachine:
         self._states.append((self.cfa, self._copy_rules(program), self.ra_signed))
 
     def _restore_state(self, program: DwarfReader, pos: int) -> None:
-        """Restore the remembered rules, CFA and signing state: compilers rely on all three."""
+        """Restore the remembered rules, CFA and signing state; compilers rely on all three."""
         if not self._states:
             raise program.damaged(pos, "DW_CFA_restore_state without a remembered state")
         self.cfa, self.rules, self.ra_signed = self._states.pop()

@@ -1,9 +1,8 @@
 """Reads `.eh_frame` and `.debug_frame`: finds the FDE and the row for an address.
 
-It parses on demand: a look-up bisects the search table of `.eh_frame_hdr` in place, and reads one FDE and,
-the first time, one CIE.  A search table of another encoding than what every linker writes is not used.
-Entries end at the zero terminator or with the bytes, whatever size the section header states.  `.debug_frame`
-differs in how an entry distinguishes a CIE from an FDE, and in how an FDE refers to its CIE.
+It parses on demand: a look-up bisects the search table of `.eh_frame_hdr` in place, and reads one FDE and its
+CIE.  All linkers write one encoding of the search table; a table of another encoding is not used.  Entries
+end at the zero terminator, or with the bytes.  `.debug_frame` has other ids for CIEs and FDEs.
 
 Invariant: any bytes parse or raise `FormatError` (tests/properties/test_eh_frame_properties.py), and a
 look-up reads a limited number of entries and bytes (tests/formats/dwarf/test_eh_frame.py).
@@ -27,16 +26,14 @@ from sfsample.formats.dwarf.cfi import CfiMachine, CfiRow, Cie
 from sfsample.formats.dwarf.reader import OMIT, DwarfReader
 
 _HDR = ".eh_frame_hdr"
-_DATAREL_SDATA4 = 0x3B  # signed 4-byte distances from the start of `.eh_frame_hdr`
-# The longest CIE seen has 40 bytes.  Without a limit, many FDEs could each refer to another part of one huge
-# CIE.
+_DATAREL_SDATA4 = 0x3B  # encoding: signed 4-byte distances from the start of `.eh_frame_hdr`
+# The longest CIE seen has 40 bytes.  With the limit, FDEs cannot each refer to another part of one huge CIE.
 _MAX_CIE_SIZE = 0x1000  # bytes
-_MAX_PROGRAM_SIZE = (
-    1 << 16
-)  # bytes of one function's call frame instructions; librustc_driver has one of 11,579
-_MAX_INDEXED = 1 << 19  # entries, where no table can be searched; librustc_driver has 107,000
-_MAX_CACHED_FUNCTIONS = 512
-_MAX_CACHED_PROGRAM_SIZE = 512  # bytes of one function's call frame instructions
+_MAX_PROGRAM_SIZE = 1 << 16  # bytes of a function's instructions; the longest of librustc_driver has 11,579
+_MAX_INDEXED = 1 << 19  # entries indexed without a search table; librustc_driver has 107,000
+_MAX_CACHED_FUNCTIONS = 512  # functions whose rows are cached
+_MAX_CACHED_CIES = 4096  # CIEs; a `.debug_frame` has one for each source file
+_MAX_CACHED_PROGRAM_SIZE = 512  # bytes of a function's instructions whose rows are cached
 _MAX_ADDRESS = (1 << 64) - 1
 
 
@@ -46,33 +43,33 @@ class Fde(NamedTuple):
     start: int  # vaddr of the first instruction (initial_location)
     size: int  # bytes of code (address_range)
     cie: Cie
-    offset: int  # of the entry in the section
+    offset: int  # section offset of the entry
     program_begin: int  # section offset of the first call frame instruction
     program_end: int  # section offset of the end of the call frame instructions
 
 
 class RowRange(NamedTuple):
-    """A row, and the vaddrs [start, end) for which it holds."""
+    """A row, and the vaddrs [start, end) at which it holds."""
 
     start: int
     end: int
     row: CfiRow
 
 
-Rows = tuple[tuple[int, CfiRow], ...]  # each with the vaddr that it starts at
+Rows = tuple[tuple[int, CfiRow], ...]  # (vaddr of the first byte, row)
 
 
 class _Entry(NamedTuple):
-    """The common part of a CIE and an FDE; all fields are section offsets."""
+    """The common part of a CIE and an FDE.  All fields are section offsets."""
 
     offset: int
-    cie: int | None  # the CIE of an FDE; None: the entry is a CIE
-    fields_at: int  # the first field after the id
+    cie: int | None  # offset of an FDE's CIE; None: the entry is a CIE
+    fields_at: int  # offset of the first field after the id
     end: int
 
 
 class _SearchTable:
-    """The (location, FDE) pairs of `.eh_frame_hdr`.  Raises FormatError when they are not all there."""
+    """The (location, FDE) pairs of `.eh_frame_hdr`.  Raises FormatError if pairs are missing."""
 
     def __init__(self, hdr: DwarfReader, begin: int, count: int) -> None:
         data = hdr.data[begin : begin + 8 * count]
@@ -86,7 +83,7 @@ class _SearchTable:
         self._starts, self._fdes = words[::2], words[1::2]
 
     def locate(self, vaddr: int) -> int | None:
-        """Return the vaddr of the FDE that starts last at or before `vaddr`; None: all start above it."""
+        """Return the vaddr of the last FDE whose code starts at or below `vaddr`; None: there is none."""
         index = bisect_right(self._starts, vaddr - self._vaddr) - 1
         return None if index < 0 else self._vaddr + self._fdes[index]
 
@@ -94,8 +91,8 @@ class _SearchTable:
 class EhFrame:
     """The `.eh_frame` of one module, or, with `debug`, its `.debug_frame`.
 
-    `hdr` is `.eh_frame_hdr`, where there is one; without a usable search table the whole section is indexed
-    once.
+    `hdr` is `.eh_frame_hdr`, or None.  Without a usable search table, the first look-up indexes the whole
+    section.
     """
 
     def __init__(
@@ -123,17 +120,17 @@ class EhFrame:
         return len(self._section.data)
 
     def find(self, vaddr: int) -> Fde | None:
-        """Return the FDE that covers `vaddr`; None: there is none.  Raises FormatError when it is damaged."""
+        """Return the FDE that covers `vaddr`, or None.  Raises FormatError if the FDE is damaged."""
         fde = self._find_by_walk(vaddr) if self._table is None else self._find_by_table(vaddr)
         return fde if fde is not None and 0 <= vaddr - fde.start < fde.size else None
 
     def row_at(self, vaddr: int) -> CfiRow | None:
-        """Return the row for `vaddr`; None: no FDE covers it.  Raises FormatError when the FDE is damaged."""
-        found = self.row_range_at(vaddr)
-        return found.row._replace(rules=dict(found.row.rules)) if found else None
+        """Return the row for `vaddr`; None: no FDE covers it.  Raises FormatError if the FDE is damaged."""
+        current = self.row_range_at(vaddr)
+        return current.row._replace(rules=dict(current.row.rules)) if current else None
 
     def row_range_at(self, vaddr: int) -> RowRange | None:
-        """Do what `row_at` does, and return the addresses for which the row certainly holds, too.
+        """Return the same as `row_at`, and the vaddrs at which the row certainly holds.
 
         The row is shared and must not be changed.
         """
@@ -151,7 +148,7 @@ class EhFrame:
         return RowRange(start, end, rows[at - 1][1])
 
     def _cached_rows(self, fde: Fde) -> Rows:
-        """Return all rows of a function; none where a row is damaged, or the program is too long to cache."""
+        """Return all rows of a function; none if a row is damaged, or the program is too long to cache."""
         rows = self._rows.get(fde.offset)
         if rows is None:
             is_short = fde.program_end - fde.program_begin <= _MAX_CACHED_PROGRAM_SIZE
@@ -165,7 +162,7 @@ class EhFrame:
         return rows
 
     def _execute_up_to(self, fde: Fde, vaddr: int) -> RowRange:
-        """Execute the program only up to `vaddr`, so that damage after it does not matter."""
+        """Execute the program only up to `vaddr`: damage behind it does not matter."""
         program, machine = self._program(fde), CfiMachine(fde.cie)
         for location in machine.run(program, fde.start):
             if location > vaddr:
@@ -173,13 +170,13 @@ class EhFrame:
         return RowRange(vaddr, vaddr + 1, machine.row(program))
 
     def _has_same_fde(self, first: int, last: int) -> bool:
-        """Whether one FDE covers both addresses, and no other FDE starts between them."""
+        """Return True if one FDE covers both vaddrs, and no other FDE starts between them."""
         if self._table is None:
             return self._find_by_walk(first) == self._find_by_walk(last)
         return self._table.locate(first) == self._table.locate(last)
 
     def rows(self, fde: Fde) -> Iterator[tuple[int, CfiRow]]:
-        """Yield every row of a function with the vaddr that it starts at; an advance by 0 gives an empty row.
+        """Yield every row of a function with the vaddr of its first byte; an advance by 0 gives an empty row.
 
         Raises FormatError at damage.
         """
@@ -194,7 +191,7 @@ class EhFrame:
     def fdes(self, limit: int = sys.maxsize) -> Iterator[Fde]:
         """Yield every FDE in section order.  A damaged FDE is skipped; a damaged length ends the walk.
 
-        Raises FormatError where there are more than `limit` entries.
+        Raises FormatError if there are more than `limit` entries.
         """
         offset = 0
         for _ in range(limit):
@@ -228,7 +225,7 @@ class EhFrame:
             self._index = []
             try:
                 self._index.extend(fde for fde in self.fdes(_MAX_INDEXED) if fde.size)
-            finally:  # where the limit was reached, only this first look-up fails
+            finally:  # after too many entries only this first look-up fails
                 self._index.sort(key=itemgetter(0))
         position = bisect_right(self._index, vaddr, key=itemgetter(0)) - 1
         return None if position < 0 else self._index[position]
@@ -254,8 +251,8 @@ class EhFrame:
     def _cie_of(self, id_at: int, entry_id: int, size: int) -> int | None:
         """Return the offset of an FDE's CIE; None: the id is that of a CIE.
 
-        The id of an FDE in `.eh_frame` is the distance back to the CIE, in `.debug_frame` the offset of the
-        CIE.
+        In `.eh_frame` the id of an FDE is the distance back to its CIE.  In `.debug_frame` it is the CIE's
+        offset.
         """
         if self._debug:
             return None if entry_id == (1 << 8 * size) - 1 else entry_id
@@ -268,7 +265,7 @@ class EhFrame:
         size, pos = fields.plain(pos, cie.encoding & 0x0F)
         if size < 0:
             raise fields.damaged(pos, f"a range of {size} bytes")
-        if cie.sized:  # augmentation data: the LSDA's address, and other things that no unwinder needs
+        if cie.sized:  # augmentation data, which no unwinder needs (the LSDA's address)
             length, pos = fields.uleb128(pos)
             _, pos = fields.block(pos, length)
         return Fde(start, size, cie, entry.offset, entry.fields_at + pos, entry.end)
@@ -280,13 +277,15 @@ class EhFrame:
         return self._section.span(fde.program_begin, fde.program_end)
 
     def _cie(self, offset: int) -> Cie:
-        """Return the CIE at `offset`, from the cache after the first time; errors are cached, too."""
+        """Return the CIE at `offset`.  CIEs are cached, and so are errors."""
         cie = self._cies.get(offset)
         if cie is None:
             try:
                 cie = self._read_cie(offset)
             except FormatError as error:
                 cie = error
+            if len(self._cies) >= _MAX_CACHED_CIES:
+                self._cies.clear()
             self._cies[offset] = cie
         if isinstance(cie, FormatError):
             raise FormatError(cie.section, cie.offset, cie.what)
@@ -300,7 +299,7 @@ class EhFrame:
         cie, pos = _cie_fields(fields, offset)
         program = fields.span(pos, len(fields.data))
         machine = CfiMachine(cie)
-        for _ in machine.run(program, 0):  # the initial instructions set rules; their locations do not matter
+        for _ in machine.run(program, 0):  # initial instructions, which set rules
             pass
         return cie._replace(cfa=machine.cfa, rules=machine.rules, ra_signed=machine.ra_signed)
 
@@ -328,9 +327,9 @@ def _cie_fields(fields: DwarfReader, offset: int) -> tuple[Cie, int]:
 
 
 def _augmentation(fields: DwarfReader, letters: bytes, pos: int) -> tuple[int, bool, int]:
-    """Return the pointer encoding, whether this is a signal frame, and the position of the instructions.
+    """Return the pointer encoding, True for a signal frame, and the position of the instructions.
 
-    After 'z' the augmentation data has a length, so that it can be skipped from an unknown letter on.
+    After 'z' the augmentation data has a length.  So the data of an unknown letter can be skipped.
     """
     encoding, signal = 0, False
     if not letters.startswith(b"z"):
@@ -344,14 +343,14 @@ def _augmentation(fields: DwarfReader, letters: bytes, pos: int) -> tuple[int, b
         match letter:
             case "R":
                 encoding, pos = data.u8(pos), pos + 1
-            case "P":  # the personality routine is for exceptions; its encoding may be anything
+            case "P":  # personality routine, for exceptions; it may have any encoding
                 personality = data.u8(pos)
                 _, pos = (0, pos + 1) if personality == OMIT else data.plain(pos + 1, personality)
             case "L":
                 pos += 1
             case "S":
                 signal = True
-            case "B" | "G":  # AArch64: which key signs return addresses; tagged stack memory
+            case "B" | "G":  # AArch64: key B signs return addresses; tagged stack memory
                 pass
             case _:
                 break
@@ -368,12 +367,12 @@ def _hdr_fields(data: bytes | memoryview, vaddr: int, byteorder: ByteOrder) -> t
 
 
 def eh_frame_address(hdr: bytes | memoryview, hdr_vaddr: int, byteorder: ByteOrder) -> int:
-    """Return the vaddr of `.eh_frame` that the header states.  Raises FormatError when it is damaged."""
+    """Return the vaddr of `.eh_frame` that the header states.  Raises FormatError if it is damaged."""
     return _hdr_fields(hdr, hdr_vaddr, byteorder)[1]
 
 
 def _search_table(data: bytes | memoryview, vaddr: int, byteorder: ByteOrder) -> _SearchTable | None:
-    """Return the search table; None: it is absent, damaged, or in an encoding that cannot be searched."""
+    """Return the search table; None if it is absent, damaged, or in another encoding."""
     try:
         hdr, _, pos = _hdr_fields(data, vaddr, byteorder)
         if hdr.u8(3) != _DATAREL_SDATA4:  # table_enc

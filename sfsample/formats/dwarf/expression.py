@@ -1,9 +1,8 @@
-"""Evaluates DWARF expressions of call frame information to one number, or None where the value is unknown.
+"""Evaluates DWARF expressions of call frame information to one number, or to None if the value is unknown.
 
-The value is unknown where a register is unknown, memory cannot be read, the expression's stack is too short,
-or an operation is invalid or not allowed in CFI (DWARF 5 section 6.4.2).  Every value is a 64-bit word, and
-only abs, div, shra and the comparisons use its sign (the "generic type" of section 2.5.1.4 has the sign that
-the operation needs).
+A value is unknown if a register is unknown, memory cannot be read, the expression's stack is too short, or an
+operation is not allowed in CFI (DWARF 5 section 6.4.2).  Every value is a 64-bit word.  Only abs, div, shra
+and the comparisons use its sign (section 2.5.1.4, "generic type").
 
 Invariant: `evaluate` never raises and always ends (tests/properties/test_eh_frame_properties.py).
 Source: DWARF 5 section 2.5.1.
@@ -18,13 +17,13 @@ from sfsample.core.memory import Memory
 from sfsample.errors import FormatError
 from sfsample.formats.dwarf.reader import DwarfReader
 
-_MAX_OPERATIONS = 1000  # executed by one expression; that of a PLT takes 11
+_MAX_OPERATIONS = 1000  # operations of one evaluation; a PLT's expression takes 11
 _MAX_STACK_DEPTH = 64  # values
 _T = TypeVar("_T")
 _WORD = (1 << 64) - 1
 _SIGN = 1 << 63
 
-_CONSTANTS = {  # opcode -> (bytes, signed)
+_CONSTANTS = {  # opcode -> bytes, signed
     0x03: (8, False),  # DW_OP_addr
     0x08: (1, False),  # DW_OP_const1u
     0x09: (1, True),
@@ -47,7 +46,7 @@ def _div(a: int, b: int) -> int:
     return quotient if (a ^ b) & _SIGN == 0 else -quotient
 
 
-_BINARY: dict[int, Callable[[int, int], int]] = {  # of (second value of the stack, top of the stack)
+_BINARY: dict[int, Callable[[int, int], int]] = {  # operands: second value of the stack, top of the stack
     0x1A: operator.and_,  # DW_OP_and
     0x1B: _div,  # DW_OP_div
     0x1C: operator.sub,  # DW_OP_minus
@@ -75,11 +74,11 @@ _UNARY: dict[int, Callable[[int], int]] = {
 
 
 class _NoValueError(Exception):
-    """The value is unknown; `evaluate` catches it."""
+    """The value is unknown.  `evaluate` catches this exception."""
 
 
 class _Evaluation(NamedTuple):
-    """The stack of one evaluation, and the registers and memory that it reads."""
+    """One evaluation: its stack, and the registers and memory that it reads."""
 
     code: DwarfReader
     registers: Mapping[int, int]
@@ -99,7 +98,7 @@ class _Evaluation(NamedTuple):
         raise _NoValueError
 
     def _step(self, opcode: int, pos: int) -> int:
-        """Execute the operation `opcode`; return the position of the next."""
+        """Execute one operation; return the position of the next."""
         if 0x30 <= opcode <= 0x4F:  # DW_OP_lit0..31
             self.stack.append(opcode - 0x30)
         elif 0x70 <= opcode <= 0x8F:  # DW_OP_breg0..31
@@ -144,7 +143,7 @@ class _Evaluation(NamedTuple):
                 pos += 1
             case 0x16:  # DW_OP_swap
                 stack[-2], stack[-1] = stack[-1], stack[-2]
-            case 0x17:  # DW_OP_rot: the top goes below the next two
+            case 0x17:  # DW_OP_rot moves the top below the next two values
                 stack[-3], stack[-2], stack[-1] = stack[-1], stack[-3], stack[-2]
             case 0x23:  # DW_OP_plus_uconst
                 value, pos = code.uleb128(pos)
@@ -164,7 +163,7 @@ class _Evaluation(NamedTuple):
                 pos += 1
             case 0x96:  # DW_OP_nop
                 pass
-            case 0x9C:  # DW_OP_call_frame_cfa: the initial value of a register's rule is the CFA
+            case 0x9C:  # DW_OP_call_frame_cfa; the initial value of a register's rule is the CFA
                 stack.append(self._known(self.initial) & _WORD)
             case _:
                 raise _NoValueError
@@ -181,13 +180,13 @@ def evaluate(
 ) -> int | None:
     """Return the value of `expression`; None: it is unknown.
 
-    `initial` is the value on the stack at the start: the CFA for the rule of a register, None (an empty
-    stack) for the rule of the CFA.
+    `initial` is the value on the stack at the start: the CFA for the rule of a register.  For the rule of the
+    CFA it is None, and the stack is empty.
     """
     code = DwarfReader("DWARF expression", expression, 0, byteorder)
     stack = [] if initial is None else [initial & _WORD]
     try:
         return _Evaluation(code, registers, memory, initial, stack).run()
     except (_NoValueError, FormatError, LookupError, ZeroDivisionError):
-        # LookupError: an unknown register, or a stack that is too short
+        # LookupError: a register is unknown, or the stack is too short
         return None

@@ -1,7 +1,7 @@
 """Reads fields of DWARF tables: fixed-size integers, LEB128, strings, encoded pointers.
 
-Each read takes a position and returns the value and, where its size varies, the next position; a reader keeps
-no position.  A read beyond the span raises `FormatError` with the section and the offset in it.
+A read takes a position and returns the value; if the size varies, it also returns the next position.  A
+reader keeps no position.  A read beyond the span raises `FormatError` with the section and the offset in it.
 
 Source: DWARF 5 section 7.6 (LEB128); LSB 5.0 core "DWARF Extensions" (DW_EH_PE pointer encodings).
 """
@@ -19,25 +19,25 @@ _INTEGERS = {
     for size, code in ((1, "B"), (2, "H"), (4, "I"), (8, "Q"))
     for signed in (False, True)
 }
-_MAX_LEB128_SIZE = 10  # bytes of a 64-bit value; a run of 0x80 must not grow an integer for ever
+_MAX_LEB128_SIZE = 10  # bytes of a 64-bit value
 _WORD = (1 << 64) - 1
 
 OMIT = 0xFF  # DW_EH_PE_omit
-# bytes by the low four bits of an encoding: DW_EH_PE_absptr, udata2, 4, 8, then the signed ones
+# low four bits of an encoding -> bytes: DW_EH_PE_absptr, udata2, 4, 8, then the signed ones
 _FIXED_SIZES = {0x0: 8, 0x2: 2, 0x3: 4, 0x4: 8, 0x8: 8, 0xA: 2, 0xB: 4, 0xC: 8}
 
 
 class DwarfReader(NamedTuple):
-    """Reads a span of a section that begins at offset `origin` of the section and has vaddr `vaddr`."""
+    """Reads one span of a section."""
 
     section: str
     data: bytes | memoryview
-    vaddr: int
+    vaddr: int  # vaddr of the span
     byteorder: ByteOrder
-    origin: int = 0
+    origin: int = 0  # offset of the span in the section
 
     def damaged(self, pos: int, what: str) -> FormatError:
-        """Return (not raise) the error for the byte at `pos`, or for the end of the span before it."""
+        """Return the error for the byte at `pos`; if the span ends before it, for the end."""
         return FormatError(self.section, self.origin + min(pos, len(self.data)), what)
 
     def span(self, begin: int, end: int) -> "DwarfReader":
@@ -98,7 +98,7 @@ class DwarfReader(NamedTuple):
         raise self.damaged(pos, "LEB128 is longer than 64 bits")
 
     def pointer(self, pos: int, encoding: int, data_base: int | None = None) -> tuple[int, int]:
-        """Read a pointer of a DW_EH_PE encoding and add the base that it is relative to.
+        """Read a pointer of a DW_EH_PE encoding, and add its base.
 
         Raises FormatError for an indirect pointer, which needs the target's memory, and for an unknown base.
         """

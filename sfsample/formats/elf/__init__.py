@@ -1,1 +1,1 @@
-"""ELF files, core files and object files."""
+"""Reads ELF files, core files and object files."""

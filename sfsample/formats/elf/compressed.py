@@ -18,9 +18,9 @@ _MAX_SIZE = 256 << 20  # bytes, decompressed
 
 
 def section_bytes(image: ElfImage, name: str) -> tuple[memoryview, int] | None:
-    """Return the decompressed contents of section `.NAME` or `.zNAME`, and its vaddr; None: there is none.
+    """Return the decompressed contents of section `.NAME` or `.zNAME`, and its vaddr; None: no such section.
 
-    Raises FormatError when the section cannot be decompressed.
+    Raises FormatError if the section cannot be decompressed.
     """
     section = image.section(f".{name}") or image.section(f".z{name}")
     if section is None:
@@ -47,7 +47,7 @@ def _decompress(section: Section, data: memoryview, start: int, size: int) -> me
     if size > _MAX_SIZE:
         raise FormatError(section.name, 0, f"unpacks to {size} bytes, more than {_MAX_SIZE >> 20} MiB")
     try:
-        # deflate makes nothing longer by more than 5 bytes in 16 KB; a limit of 0 would be none
+        # deflate makes no data longer by more than 5 bytes in 16 KB; a limit of 0 would mean no limit
         packed = data[start : start + size + size // 1024 + 64]
         contents = decompressobj().decompress(packed, max(size, 1))
     except zlib_error as damage:

@@ -1,7 +1,7 @@
-"""Reads ELF core files: what was mapped, what was dumped of it, and the notes about the process.
+"""Reads ELF core files: the mappings, the bytes that were dumped, and the notes about the process.
 
-Counts and sizes in the file are limited by the size of the file.  A damaged note is skipped, and `problems`
-says so; a file without threads is refused.
+The size of the file limits all counts and sizes in it.  A damaged note is skipped, and `problems` says so.  A
+file without threads is refused.
 
 Source: gABI chapter 5 (notes); Linux include/linux/elfcore.h (`elf_prstatus`, `elf_prpsinfo`: one layout on
 all 64-bit machines) and fs/binfmt_elf.c (NT_FILE); gdb writes the same.
@@ -16,32 +16,26 @@ from sfsample.errors import FormatError
 from sfsample.formats.elf.image import PT_LOAD, PT_NOTE, ElfImage, Note, Segment, notes
 
 ET_CORE = 4
-NT_PRSTATUS = 1  # and in _read_note: NT_PRPSINFO 3, NT_AUXV 6, NT_FILE 0x46494c45 ("FILE")
+NT_PRSTATUS = 1  # note type; others, in `_read_note`: NT_PRPSINFO 3, NT_AUXV 6, NT_FILE 0x46494c45
 AT_PHNUM, AT_ENTRY, AT_SYSINFO_EHDR = 5, 9, 33
 _SIGNAL, _PID, _REGISTERS = 12, 32, 112  # offsets in elf_prstatus: pr_cursig, pr_pid, pr_reg
-_PSINFO_PID, _FNAME, _PSARGS = (
-    24,
-    (40, 56),
-    (56, 136),
-)  # in elf_prpsinfo: pr_pid, [start, end) of pr_fname, ...
-LEAST_SIZE = 50_000_000  # bytes: a smaller core file may take as much memory as one of this size
-_BYTES_PER_NOTE = (
-    200  # of the file; a thread has about ten notes, of 300 bytes and more together with its stack
-)
-_MAX_FILES = 500_000
-_MAX_AUXV_BYTES = 4096  # of the kernel, less than 1024
+_PSINFO_PID, _FNAME, _PSARGS = 24, (40, 56), (56, 136)  # offsets in elf_prpsinfo: pr_pid, pr_fname, pr_psargs
+LEAST_SIZE = 50_000_000  # bytes; a smaller core file may take as much memory as one of this size
+_BYTES_PER_NOTE = 200  # bytes of the file for each note that is read; real files have more
+_MAX_FILES = 500_000  # entries of NT_FILE
+_MAX_AUXV_BYTES = 4096  # bytes; the kernel writes less than 1024
 
 
 class CoreThread(NamedTuple):
     """A thread of the process."""
 
     tid: int
-    signal: int  # the current signal (pr_cursig); 0: none
-    sets: dict[int, bytes]  # raw register sets by note type
+    signal: int  # current signal (pr_cursig); 0: none
+    sets: dict[int, bytes]  # note type -> raw register set
 
 
 class MappedFile(NamedTuple):
-    """One entry of NT_FILE: a file mapped at the addresses [start, end)."""
+    """One entry of NT_FILE: a file that is mapped at the addresses [start, end)."""
 
     start: int
     end: int
@@ -50,7 +44,7 @@ class MappedFile(NamedTuple):
 
 
 class CoreFile:
-    """The contents of a core file.  Raises FormatError when it is not a core file, or describes no thread."""
+    """The contents of a core file.  Raises FormatError if it is not a core file, or describes no thread."""
 
     def __init__(self, image: ElfImage) -> None:
         self.image = image
@@ -59,7 +53,7 @@ class CoreFile:
         self.threads: list[CoreThread] = []
         self.files: tuple[MappedFile, ...] = ()
         self.auxv: dict[int, int] = {}
-        self.pid = 0  # of the process; 0: unknown
+        self.pid = 0  # pid of the process; 0: unknown
         self.name = self.arguments = ""
         order = "<" if image.byteorder == "little" else ">"
         self._half, self._word, self._long = Struct(f"{order}H"), Struct(f"{order}I"), Struct(f"{order}Q")
@@ -72,7 +66,7 @@ class CoreFile:
 
     @property
     def segments(self) -> Iterator[Segment]:
-        """The mappings of the process; `filesz` bytes of each were dumped."""
+        """The mappings of the process; the file has `filesz` bytes of each."""
         return (s for s in self.image.segments if s.type == PT_LOAD and s.memsz)
 
     def _check_size(self) -> None:
@@ -110,7 +104,7 @@ class CoreFile:
         self.problems.append(f"{place}: {damage.section}: {damage.what}")
 
     def _read_note(self, note: Note) -> None:
-        """Read one note; a register set belongs to the thread of the NT_PRSTATUS before it."""
+        """Read one note.  A register set belongs to the thread of the last NT_PRSTATUS."""
         desc = note.desc
         match note.owner, note.type:
             case b"CORE", 1:

@@ -1,8 +1,8 @@
 """Reads the dynamic section: symbols and relocations, found by PT_DYNAMIC.
 
-It needs no section headers, so it also works on stripped files and on copies of the target's memory.  Of a
-damaged or truncated table it returns what can be read; of one that is too long the beginning, and the
-problems of the image say so.
+It needs no section headers, so it also works on stripped files and on copies of the target's memory.  If a
+table is damaged or truncated, the readable records are returned.  If it is too long, only its first records
+are returned, and the problems of the image say so.
 
 Source: System V gABI chapter 5 ("Dynamic Section", "Hash Table"); DT_GNU_HASH as binutils writes it.
 """
@@ -23,17 +23,20 @@ _DT_STRSZ, _DT_JMPREL, _DT_GNU_HASH = 10, 23, 0x6FFFFEF5
 _POINTERS = (_DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_JMPREL, _DT_GNU_HASH)
 _SYM_SIZE, _RELA_SIZE = 24, 24
 _STT_FUNC = 2
-_MAX_TAGS = 1024  # of one dynamic section
+_MAX_TAGS = 1024  # entries of one dynamic section
 _MAX_NAME_SIZE = 1 << 12  # bytes
-# Records that are read of a table: libclang-cpp has 31,000 symbols; a large program has a million
-# relocations, nearly all without a symbol.
+# Records read of a table.  libclang-cpp has 31,000 symbols.  A large program has a million relocations,
+# nearly all without a symbol.
 _MAX_SYMBOLS, _MAX_RELOCATIONS = 1 << 20, 1 << 22
-_MAX_USED_RELOCATIONS = 1 << 20  # that are returned of a table
-_HASH_NCHAIN = {22: "8xQ"}  # by e_machine: nchain in DT_HASH, where entries are 64-bit (s390x); others "4xI"
+_MAX_USED_RELOCATIONS = 1 << 20  # records returned of a table
+_HASH_NCHAIN = {22: "8xQ"}  # nchain in DT_HASH if entries have 64 bits; key: e_machine; others: "4xI"
 
 
 def as_linked(section: bytes, bias: int, byteorder: ByteOrder) -> bytes:
-    """Return a dynamic section read from memory as the file has it: glibc adds `bias` to its pointers."""
+    """Return a dynamic section that was read from memory as the file has it: without `bias` in its pointers.
+
+    glibc adds the load bias to the pointers.
+    """
     pair = Struct("<qQ" if byteorder == "little" else ">qQ")
     entries = pair.iter_unpack(section[: len(section) & -16])
     return b"".join(pair.pack(tag, value - bias if tag in _POINTERS and value >= bias else value)
@@ -43,14 +46,14 @@ def as_linked(section: bytes, bias: int, byteorder: ByteOrder) -> bytes:
 class Relocation(NamedTuple):
     """An Elf64_Rela: the dynamic linker stores the address of `symbol` in `slot`."""
 
-    slot: int  # r_offset: a vaddr
+    slot: int  # r_offset, a vaddr
     type: int
-    symbol: int  # number of the record in the dynamic symbol table; 0: none
+    symbol: int  # index of the record in the dynamic symbol table; 0: none
     addend: int
 
 
 class Dynamic:
-    """The dynamic section of an image; empty where there is none."""
+    """The dynamic section of an image; empty if there is none."""
 
     def __init__(self, image: ElfImage) -> None:
         self._image = image
@@ -63,9 +66,9 @@ class Dynamic:
 
     @cached_property
     def symbols(self) -> tuple[memoryview, memoryview] | None:
-        """The symbol records and the string table; None: one of them is missing.
+        """The symbol records and the string table; None if one of them is missing.
 
-        Section headers come first, as a hash table does not count the symbols that are only imported.
+        The section header is preferred: a hash table does not count the symbols that are only imported.
         """
         records, strings = self._image.symbols(SHT_DYNSYM) or (None, None)
         if records is None:
@@ -83,15 +86,15 @@ class Dynamic:
         return table[: count * size]
 
     def defines(self, vaddr: int) -> bool:
-        """Whether a symbol that other modules can see is at `vaddr`."""
+        """Return True if a symbol that other modules can see is at `vaddr`."""
         fields = Struct(f"{self._order}6xHQ8x").iter_unpack(self._records())  # st_shndx, st_value
         return any(value == vaddr and section for section, value in fields)
 
     def find(self, name: str) -> int | None:
-        """Return the vaddr of a symbol that this file defines; None: it does not."""
+        """Return the vaddr of a symbol; None if this file does not define it."""
         _, strings = self.symbols or (None, memoryview(b""))
         wanted, text, at, numbers = name.encode() + b"\0", bytes(strings), -1, set()
-        while (at := text.find(wanted, at + 1)) >= 0:  # it may also be the end of a longer name
+        while (at := text.find(wanted, at + 1)) >= 0:  # place of the name, or of the end of a longer one
             numbers.add(at)
         fields = Struct(f"{self._order}I2xHQ8x").iter_unpack(self._records()) if numbers else ()
         return next((value for number, section, value in fields if section and number in numbers), None)
@@ -103,12 +106,12 @@ class Dynamic:
                 yield value
 
     def _records(self) -> memoryview:
-        """Return the symbol records that are not truncated."""
+        """Return the whole symbol records."""
         records, _ = self.symbols or (memoryview(b""), None)
         return records[: len(records) // _SYM_SIZE * _SYM_SIZE]
 
     def symbol_name(self, number: int) -> str:
-        """Return the name of a symbol by the number of its record; "" where it cannot be read."""
+        """Return the name of a symbol by the index of its record; "" if it cannot be read."""
         records, strings = self.symbols or (memoryview(b""), memoryview(b""))
         if _SYM_SIZE * (number + 1) > len(records):
             return ""
@@ -117,14 +120,14 @@ class Dynamic:
         return name.decode("utf-8", "replace") if end else ""
 
     def plt_relocations(self) -> list[Relocation]:
-        """Return the relocations of PLT slots in file order; a lazy PLT stub pushes their number."""
-        found = self._relocations(_DT_JMPREL, self._tags.get(_DT_PLTRELSZ, 0))
-        return list(islice(found, _MAX_USED_RELOCATIONS))
+        """Return the relocations of PLT slots in file order: a lazy PLT stub pushes an index into them."""
+        relocations = self._relocations(_DT_JMPREL, self._tags.get(_DT_PLTRELSZ, 0))
+        return list(islice(relocations, _MAX_USED_RELOCATIONS))
 
     def relocations(self) -> Iterator[Relocation]:
         """Yield the other relocations that have a symbol, among them those of `.plt.got`."""
-        found = self._relocations(_DT_RELA, self._tags.get(_DT_RELASZ, 0), without_symbol=False)
-        return islice(found, _MAX_USED_RELOCATIONS)
+        relocations = self._relocations(_DT_RELA, self._tags.get(_DT_RELASZ, 0), without_symbol=False)
+        return islice(relocations, _MAX_USED_RELOCATIONS)
 
     def imports(self) -> dict[int, str]:
         """Return the names of imported symbols, by the slot that holds the symbol's address."""
@@ -139,7 +142,7 @@ class Dynamic:
         stated = table[: min(size, len(table)) // _RELA_SIZE * _RELA_SIZE]
         records = self._first(stated, _MAX_RELOCATIONS, _RELA_SIZE)
         for slot, info, addend in Struct(self._order + "QQq").iter_unpack(records):
-            checkpoint()  # a table may have 100,000 entries
+            checkpoint()
             if without_symbol or info >> 32:
                 yield Relocation(slot, info & 0xFFFFFFFF, info >> 32, addend)
 
@@ -148,7 +151,7 @@ class Dynamic:
         return None if vaddr is None else self._image.loaded(vaddr, size)
 
     def _symbol_count(self) -> int:
-        """Return the number of dynamic symbols, which only the hash tables state."""
+        """Return the number of dynamic symbols, by a hash table; 0 if there is none."""
         table = self._table(_DT_HASH)
         if table is not None and len(table) >= 16:
             nchain = Struct(self._order + _HASH_NCHAIN.get(self._image.machine, "4xI"))
@@ -158,7 +161,7 @@ class Dynamic:
 
 
 def _gnu_symbol_count(table: memoryview, order: str) -> int:
-    """Return the number of symbols of a DT_GNU_HASH table: one more than the end of its last chain."""
+    """Return the number of symbols of a DT_GNU_HASH table: the index at the end of its last chain, plus 1."""
     if len(table) < 16:
         return 0
     buckets, first, blooms, _ = Struct(order + "IIII").unpack_from(table)

@@ -1,11 +1,11 @@
 """Reads ELF files: segments, sections, notes.
 
-This is the only module that imports pyelftools.  pyelftools parses the headers; it must not interpret CFI or
-symbols (it is too slow, and wrong for some CFI opcodes).  Any exception that it raises on foreign bytes
-becomes a `FormatError`.  Sections are read on first use, as a stripped or memory-built image has none.
+No other module imports pyelftools.  It parses the headers.  It must not interpret CFI or symbols: it is too
+slow, and wrong for some CFI opcodes.  Any exception that it raises on foreign bytes becomes a `FormatError`.
+Sections are read on first use, because a stripped file or a copy of memory may have none.
 
-Invariant: no table of a hostile file takes long: each is read up to a limit, and `problems` says which limit
-was reached (tests/formats/elf/test_limits.py).
+Invariant: no table of a hostile file takes long.  Each is read up to a limit, and `problems` names the limits
+that were reached (tests/formats/elf/test_limits.py).
 
 Source: System V gABI chapters 4 and 5; Linux fs/binfmt_elf.c, load_elf_phdrs (64 KiB of program headers).
 """
@@ -29,10 +29,10 @@ Buffer = bytes | memoryview | mmap
 PAGE, _EHDR_SIZE = 4096, 64  # bytes
 _MAX_FINGERPRINT_SIZE = 256  # bytes
 _MAX_IDENTITY_NOTE_SIZE = 1 << 16  # bytes
-_MAX_NAME_SIZE = 256  # bytes of a section name: a string table without NULs is not searched whole for each
-_MAX_SEGMENTS = 1170  # the kernel executes no file that has more; only a core file may
-_MAX_NOTES = 10_000  # that are searched for the build-id; files have about five
-_MAX_CORE_NOTES = 1 << 20  # that are read of one segment; a thread has about six
+_MAX_NAME_SIZE = 256  # bytes of a section name; limits the search in a string table without NULs
+_MAX_SEGMENTS = 1170  # program headers; the kernel executes no file with more, but a core file may have more
+_MAX_NOTES = 10_000  # notes that are searched for the build-id; files have about five
+_MAX_CORE_NOTES = 1 << 20  # notes that are read of one segment; a thread has about six
 _MAX_OWNER_SIZE, _MAX_BUILD_ID_SIZE = 64, 64  # bytes
 ET_REL, ET_EXEC = 1, 2
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_GNU_EH_FRAME, PT_GNU_SFRAME = 1, 2, 4, 0x6474E550, 0x6474E554
@@ -43,7 +43,7 @@ _NT_GNU_BUILD_ID = 3
 
 
 class Segment(NamedTuple):
-    """A program header.  `type` is 0 where it has a meaning on one machine only."""
+    """A program header.  `type` is 0 if the type exists on one machine only."""
 
     type: int
     flags: int
@@ -54,7 +54,7 @@ class Segment(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section header with its name.  `type` is 0 where it has a meaning on one machine only."""
+    """A section header with its name.  `type` is 0 if the type exists on one machine only."""
 
     name: str
     type: int
@@ -67,7 +67,7 @@ class Section(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _structs(byteorder: ByteOrder, *kind: int | str) -> ELFStructs:
-    """Return pyelftools' structures for one kind of file; cached, as they take 80 KB and 1 ms."""
+    """Return pyelftools' structures for one kind of file.  They are cached, as they take 80 KB and 1 ms."""
     structs = ELFStructs(little_endian=byteorder == "little", elfclass=64)
     structs.create_basic_structs()
     if kind:
@@ -76,10 +76,10 @@ def _structs(byteorder: ByteOrder, *kind: int | str) -> ELFStructs:
 
 
 class ElfImage:
-    """The bytes of one ELF object, with views of what unwinding and symbols need, made on first use.
+    """One ELF object, with the tables that unwinding and symbols need; they are read on first use.
 
     `is_core`: the user says that it is a core file, which has a segment for each mapping.  The constructor
-    raises FormatError when the bytes are not a usable 64-bit ELF object.
+    raises FormatError if the bytes are not a usable 64-bit ELF object.
     """
 
     def __init__(self, data: Buffer, name: str, *, is_core: bool = False) -> None:
@@ -87,7 +87,7 @@ class ElfImage:
         self._max_segments = 1 << 16 if is_core else _MAX_SEGMENTS
         self.data = memoryview(data)
         self.section_damage: str | None = None
-        self.problems: list[str] = []  # what could not be read so far
+        self.problems: list[str] = []  # texts about parts that could not be read so far
         self._check_ident()
         try:
             self._open(data)
@@ -95,7 +95,7 @@ class ElfImage:
             raise FormatError(name, 0, f"unreadable ELF headers: {damage!r}") from None
 
     def release_pages(self) -> None:
-        """Take no memory for what was read so far of a mapped file; it is read again when it is needed."""
+        """Free the memory of the pages of a mapped file; the kernel reads them again when they are needed."""
         if isinstance(self.data.obj, mmap):
             self.data.obj.madvise(MADV_DONTNEED)
 
@@ -116,7 +116,7 @@ class ElfImage:
 
     def _open(self, data: Buffer) -> None:
         self._stream = data if isinstance(data, mmap) else BytesIO(data)
-        # not ELFFile: it would import the DWARF half of pyelftools, a tenth of the time that a dump may take
+        # not ELFFile, which imports the DWARF half of pyelftools and takes a tenth of the time of a dump
         basic = _structs(self.byteorder)
         self._header = header = struct_parse(basic.Elf_Ehdr, self._stream, 0)
         kind = header["e_type"], header["e_machine"], header["e_ident"]["EI_OSABI"]
@@ -137,18 +137,18 @@ class ElfImage:
 
     @property
     def entry(self) -> int:
-        """Vaddr of the first instruction of the program or of the dynamic loader; 0: none is stated."""
+        """Vaddr of the first instruction of a program or of the dynamic loader; 0: not stated."""
         return int(self._header["e_entry"])
 
     # -- segments and addresses
 
     def segment(self, kind: int) -> Segment | None:
-        """Return the first program header of a type; None: there is none."""
+        """Return the first program header of a type, or None."""
         return next((s for s in self.segments if s.type == kind), None)
 
     @cached_property
     def executable(self) -> tuple[tuple[int, int], ...]:
-        """Vaddr ranges [start, end) of executable segments; of an object file, those of code sections."""
+        """Vaddr ranges [start, end) of executable segments; in an object file, of code sections."""
         if self.relocatable:
             return self.code_sections
         return tuple(
@@ -156,9 +156,9 @@ class ElfImage:
         )
 
     def load_bias(self, start: int, offset: int, *, executable: bool) -> int | None:
-        """Return address - vaddr for a mapping of file `offset` at `start`; None: no PT_LOAD is there.
+        """Return address - vaddr for a mapping of file `offset` at `start`; None: no PT_LOAD has that offset.
 
-        Two segments can share a file page (end of text, start of data); permissions distinguish them.
+        If two segments share a page of the file (end of text, start of data), permissions distinguish them.
         """
         bias: int | None = None
         for segment in self.segments:
@@ -172,7 +172,7 @@ class ElfImage:
 
     @cached_property
     def identity_ranges(self) -> tuple[tuple[int, int], ...]:
-        """Vaddr and size of all loaded bytes that identify the file in memory: headers and notes."""
+        """(vaddr, size) of the loaded bytes that identify the file in memory: headers and notes."""
         head = next((s for s in self.segments if s.type == PT_LOAD and s.offset == 0), None)
         notes = (s for s in self.segments if s.type == PT_NOTE and s.filesz < _MAX_IDENTITY_NOTE_SIZE)
         ranges = [(head.vaddr, min(PAGE, head.filesz))] if head else []
@@ -180,7 +180,7 @@ class ElfImage:
 
     @cached_property
     def fingerprint_range(self) -> tuple[int, int]:
-        """Vaddr and size of a few loaded bytes that differ between files: the build-id, else the head."""
+        """(vaddr, size) of a few loaded bytes that differ between files: the build-id, else the headers."""
         for s in self.segments:
             is_small_note = s.type == PT_NOTE and s.filesz <= _MAX_FINGERPRINT_SIZE
             note = self.loaded(s.vaddr, s.filesz) if is_small_note else None
@@ -190,9 +190,9 @@ class ElfImage:
         return (head.vaddr, min(_MAX_FINGERPRINT_SIZE, head.filesz)) if head else (0, 0)
 
     def loaded(self, vaddr: int, size: int | None = None) -> memoryview | None:
-        """Return the file bytes loaded at `vaddr`; None: there are none, or fewer than `size`.
+        """Return `size` bytes of the file that are loaded at `vaddr`; None: the file has fewer there.
 
-        With `size` None, return all that follow in the segment.
+        With `size` None, return all bytes from `vaddr` to the end of the segment.
         """
         for s in self.segments:
             if s.type == PT_LOAD and s.vaddr <= vaddr < s.vaddr + s.filesz:
@@ -203,7 +203,7 @@ class ElfImage:
         return None
 
     def is_constant(self, vaddr: int) -> bool:
-        """Whether a segment is loaded at `vaddr` that the program does not write to, relocation included."""
+        """Return True if a read-only segment is loaded at `vaddr`: no relocation changes it."""
         return any(s.type == PT_LOAD and not s.flags & PF_W and s.vaddr <= vaddr < s.vaddr + s.filesz
                    for s in self.segments)  # fmt: skip
 
@@ -211,10 +211,10 @@ class ElfImage:
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
-        """Section headers; empty where there are none, or damaged ones: `section_damage` says how."""
+        """Section headers; empty if there are none, or if they are damaged (`section_damage`)."""
         try:
             return tuple(self._sections())
-        except Exception as damage:  # noqa: BLE001 - as in __init__; segments are enough to unwind
+        except Exception as damage:  # noqa: BLE001 - as in __init__; segments suffice to unwind
             self.section_damage = f"unreadable section headers, so no symbols: {damage!r}"
             self.note_problem(self.section_damage)
             return ()
@@ -250,7 +250,7 @@ class ElfImage:
         return tuple((s.vaddr, s.vaddr + s.size) for s in self.sections if s.flags & SHF_EXECINSTR)
 
     def section(self, name: str) -> Section | None:
-        """Return the section of that name; None: there is none with bytes in this file."""
+        """Return the section of that name; None if this file has no bytes of it."""
         return next((s for s in self.sections if s.name == name and s.type != SHT_NOBITS and s.size), None)
 
     def contents(self, section: Section) -> memoryview:
@@ -260,16 +260,16 @@ class ElfImage:
     # -- tables for unwinding and symbols
 
     def sframe(self) -> tuple[memoryview, int] | None:
-        """Return the SFrame bytes and their vaddr; None: there are none.
+        """Return the SFrame bytes and their vaddr, or None.
 
-        They are in PT_GNU_SFRAME, or, from linkers that concatenate, in section `.sframe` only.
+        PT_GNU_SFRAME has them.  Linkers that concatenate write no such segment, but a section `.sframe`.
         """
-        found = self._segment_bytes(PT_GNU_SFRAME)
-        section = None if found else self.section(".sframe")
-        return (self.contents(section), section.vaddr) if section else found
+        in_segment = self._segment_bytes(PT_GNU_SFRAME)
+        section = None if in_segment else self.section(".sframe")
+        return (self.contents(section), section.vaddr) if section else in_segment
 
     def eh_frame_hdr(self) -> tuple[memoryview, int] | None:
-        """Return the bytes of `.eh_frame_hdr` and its vaddr; None: there is none."""
+        """Return the bytes of `.eh_frame_hdr` and its vaddr, or None."""
         return self._segment_bytes(PT_GNU_EH_FRAME)
 
     def _segment_bytes(self, kind: int) -> tuple[memoryview, int] | None:
@@ -291,16 +291,16 @@ class ElfImage:
 
     @cached_property
     def build_id(self) -> str | None:
-        """The GNU build-id in hexadecimal, from PT_NOTE; None: there is none."""
+        """The GNU build-id in hexadecimal, from PT_NOTE, or None."""
         parts = (self.data[s.offset : s.offset + s.filesz] for s in self.segments if s.type == PT_NOTE)
-        found = chain.from_iterable(notes(part, self.byteorder) for part in parts)
-        build_id = _first_build_id(islice(found, _MAX_NOTES))
-        if build_id is None and next(found, None):
+        all_notes = chain.from_iterable(notes(part, self.byteorder) for part in parts)
+        build_id = _first_build_id(islice(all_notes, _MAX_NOTES))
+        if build_id is None and next(all_notes, None):
             self.note_problem(f"no build-id: it is not among the first {_MAX_NOTES} notes")
         return build_id
 
     def headers(self) -> "ElfImage":
-        """Return an image of the headers alone: the build-id, and the segments if the first page has them."""
+        """Return an image of the headers: the build-id, and the segments if the first page has them."""
         header = self._header
         end = max(_EHDR_SIZE, header["e_phoff"] + header["e_phnum"] * header["e_phentsize"])
         head = bytearray(self.data[: end if end <= PAGE else _EHDR_SIZE])
@@ -316,17 +316,17 @@ class ElfImage:
 class Note(NamedTuple):
     """A note of a PT_NOTE segment."""
 
-    offset: int  # in the segment
-    owner: bytes  # defines what `type` means
+    offset: int  # bytes from the start of the segment
+    owner: bytes  # name of the owner, which defines the types
     type: int
     desc: memoryview
 
 
 def notes(data: memoryview, byteorder: ByteOrder) -> Iterator[Note]:
-    """Yield each note of one PT_NOTE segment that is not truncated (gABI, "Note Section").
+    """Yield the whole notes of one PT_NOTE segment (gABI, "Note Section").
 
-    Of a long owner, which no specification has, only the beginning is read.  Raises FormatError where there
-    are more than `_MAX_CORE_NOTES`.
+    No specification has a long owner, so only the first bytes of an owner are read.  Raises FormatError if
+    there are more than `_MAX_CORE_NOTES`.
     """
     offset = 0
     for _ in range(_MAX_CORE_NOTES):
@@ -345,12 +345,12 @@ def notes(data: memoryview, byteorder: ByteOrder) -> Iterator[Note]:
 
 
 def build_id_of(data: bytes, byteorder: ByteOrder) -> str | None:
-    """Return the GNU build-id among the notes of one PT_NOTE segment; None: there is none."""
+    """Return the GNU build-id among the notes of one PT_NOTE segment, or None."""
     return _first_build_id(notes(memoryview(data), byteorder))
 
 
-def _first_build_id(found: Iterable[Note]) -> str | None:
-    for note in found:
+def _first_build_id(candidates: Iterable[Note]) -> str | None:
+    for note in candidates:
         if (note.owner, note.type) == (b"GNU", _NT_GNU_BUILD_ID):
             return note.desc[:_MAX_BUILD_ID_SIZE].hex() or None
     return None

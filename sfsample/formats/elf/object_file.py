@@ -1,8 +1,8 @@
 """Lays out and relocates object files (ET_REL), so that their unwind tables can be read like a program's.
 
-The layout is as good as any linker's: the code sections one after another from 0, then the other allocated
-sections.  Only unwind tables are relocated, and only by the types that assemblers use there; a relocation
-that cannot be applied is skipped and counted.
+Code sections follow one another from vaddr 0, then the other allocated sections.  Only unwind tables are
+relocated, and only by the relocation types that assemblers use there.  A relocation that cannot be applied is
+skipped and counted.
 
 Source: gABI chapter 4, "Relocation"; AMD64 psABI table 4.9; AAELF64 section 5.7; s390x ELF ABI, "Relocation".
 """
@@ -19,22 +19,22 @@ from sfsample.formats.sframe.table import SECTION, Flag
 
 _SHF_ALLOC = 2
 _SHDR, _SYMBOL, _RELA = 64, 24, 24  # bytes of a record
-_ALIGN = 64  # bytes; the alignment of a section in the layout
+_ALIGN = 64  # bytes; sections are laid out at multiples of it
 _TABLES = (SECTION, ".eh_frame", ".debug_frame")
 
 
 class LinkedObject(NamedTuple):
-    """An object file as if it were linked."""
+    """An object file, laid out like a linked file."""
 
     image: ElfImage
-    layout: tuple[tuple[str, int], ...]  # name and vaddr of each code section
-    left_out: int  # number of relocations that were not applied
+    layout: tuple[tuple[str, int], ...]  # (name, vaddr) of each code section
+    left_out: int  # relocations that were not applied
 
 
 def lay_out(image: ElfImage) -> LinkedObject:
-    """Return `image` with an address for each allocated section, and its unwind tables relocated.
+    """Return `image` with a vaddr for each allocated section, and with relocated unwind tables.
 
-    Raises FormatError when headers, symbols or relocations lie outside the file.
+    Raises FormatError if headers, symbols or relocations lie outside the file.
     """
     linker = _Linker(image)
     try:
@@ -71,7 +71,7 @@ class _Linker:
                     end += section.size + _ALIGN - 1 & -_ALIGN
 
     def move_symbols(self) -> None:
-        """Turn symbol values, which are offsets in a section, into addresses; values without one stay."""
+        """Change symbol values from offsets in a section to vaddrs; symbols without a section stay."""
         table = next((section for section in self._sections if section.type == SHT_SYMTAB), None)
         for at in _records(table, _SYMBOL) if table else ():
             index, value = self._read("HQ", at + 6)  # st_shndx, st_value
@@ -102,7 +102,7 @@ class _Linker:
         self._write("I" if size == 4 else "Q", table.offset + place, value % (1 << 8 * size))
 
     def _counts_from_section(self, table: Section) -> bool:
-        """Whether a linker makes values relative to the table's start: SFrame V1 and V2 without the flag."""
+        """Return True if values count from the table's start, as in SFrame V1 and V2 without the flag."""
         version, flags = self._read("BB", table.offset + 2) if table.name == SECTION else (0, 0)
         return 0 < version < 3 and not flags & Flag.FDE_FUNC_START_PCREL
 

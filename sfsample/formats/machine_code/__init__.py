@@ -1,1 +1,1 @@
-"""Reads machine code: calls, x86-64 instructions, and where functions begin."""
+"""Reads machine code: calls, x86-64 instructions, starts of functions."""

@@ -1,7 +1,7 @@
-"""Recognizes the call before a return address, where it leads, and the slot that a PLT stub jumps through.
+"""Recognizes the call before a return address, its target, and the slot through which a PLT stub jumps.
 
-"Yes" is evidence, not proof: the bytes may be the tail of something else.  "No" is certain: no return address
-points behind the bytes.  Machines are rows of one table; `machine` is e_machine everywhere.
+"Yes" is evidence, not proof: the bytes may be the end of another instruction.  "No" is certain: the address
+behind the bytes is no return address.  A table has an entry for each machine; `machine` is e_machine here.
 
 Source: Intel SDM volume 2 (CALL, ModR/M and SIB tables); Arm ARM C6.2 (BL, BLR, BLRA*, ADRP, LDR);
 z/Architecture Principles of Operation (BASR, BRAS, BRASL, LARL), with r14 for the return address as the
@@ -21,27 +21,29 @@ _INDIRECT_CALL_SIZES = range(7, 1, -1)  # bytes of ff /2, ModRM, SIB and displac
 
 
 class _CallCode(NamedTuple):
+    """The encoding of calls on one machine."""
+
     longest: int  # bytes of the longest call
     ends_in_call: Callable[[bytes], bool]
     target: Callable[[bytes, int], int | None]
     slot: Callable[[bytes, int], int | None]
-    direct: re.Pattern[bytes]  # occurs in every call that `target` decodes
+    direct: re.Pattern[bytes]  # pattern in every call that `target` decodes
     direct_to_end: int  # bytes from the start of `direct` to the end of the call
-    alignment: int  # bytes; of instruction addresses
+    alignment: int  # bytes; instruction addresses are multiples of it
 
 
 def longest_call(machine: int) -> int:
-    """Return how many bytes before a return address `ends_in_call` needs; 0: for an unknown machine."""
+    """Return the number of bytes before a return address that `ends_in_call` needs; 0: unknown machine."""
     return _TABLE[machine].longest if machine in _TABLE else 0
 
 
 def ends_in_call(machine: int, code: bytes) -> bool:
-    """Whether `code`, the `longest_call` bytes before an address, ends in a call."""
+    """Return True if `code`, the `longest_call` bytes before an address, ends in a call."""
     return _TABLE[machine].ends_in_call(code)
 
 
 def call_target(machine: int, code: bytes, address: int) -> int | None:
-    """Return where the call that ends at `address` leads; None: `code` does not end in a direct call."""
+    """Return the target of the call that ends at `address`; None: `code` does not end in a direct call."""
     return _TABLE[machine].target(code, address)
 
 
@@ -58,12 +60,12 @@ def calls_of(machine: int, code: bytes, address: int, target: int) -> Iterator[i
 
 
 def may_share_function(machine: int, code: bytes) -> bool:
-    """Whether all of `code` may be one function: it has no return before padding.  False except on x86-64."""
+    """Return True if `code` may be in one function, as it has no return before padding.  Only for x86-64."""
     return machine == _AMD64 and _FUNCTION_END.search(code) is None
 
 
 def stub_slot(machine: int, code: bytes, address: int) -> int | None:
-    """Return the slot through which the PLT stub `code` at `address` jumps; None: it is not a known stub."""
+    """Return the slot through which the PLT stub `code` at `address` jumps; None: no known stub."""
     return _TABLE[machine].slot(code, address) if machine in _TABLE else None
 
 
@@ -91,19 +93,19 @@ def _amd64_slot(code: bytes, address: int) -> int | None:
 
 
 def _is_indirect_call(size: int, modrm: int, sib: int) -> bool:
-    """Whether ff with this ModRM byte is a call of `size` bytes; `sib` counts where ModRM requires it."""
+    """Return True if ff with this ModRM byte is a call of `size` bytes.  ModRM says if `sib` counts."""
     mod, operation, rm = modrm >> 6, modrm >> 3 & 7, modrm & 7
     if operation != 2:
         return False
     if mod == 3:
         return size == 2
     has_sib = rm == 4
-    no_base = mod == 0 and (sib & 7 if has_sib else rm) == 5  # disp32 alone, or relative to rip
+    no_base = mod == 0 and (sib & 7 if has_sib else rm) == 5  # address: disp32, or rip + disp32
     return size == 2 + has_sib + (4 if no_base else (0, 1, 4)[mod])
 
 
 def _aarch64_ends_in_call(code: bytes) -> bool:
-    word = int.from_bytes(code, "little")  # instructions are little endian also where data are big endian
+    word = int.from_bytes(code, "little")  # instruction; also little endian if data are big endian
     return (
         word & 0xFC00_0000 == 0x9400_0000  # bl
         or word & 0xFFFF_FC1F == 0xD63F_0000  # blr
@@ -119,7 +121,7 @@ def _aarch64_target(code: bytes, address: int) -> int | None:
 
 
 def _aarch64_slot(code: bytes, address: int) -> int | None:
-    """Return the slot of a stub: perhaps a landing pad (bti c); adrp x16, PAGE; ldr x17, [x16, N]."""
+    """Return the slot of a stub: [bti c]; adrp x16, PAGE; ldr x17, [x16, N]; or None."""
     landing = 4 if code[:4] == b"\x5f\x24\x03\xd5" else 0
     adrp, ldr = (int.from_bytes(code[at : at + 4], "little") for at in (landing, landing + 4))
     if adrp & 0x9F00001F != 0x90000010 or ldr & 0xFFC003FF != 0xF9400211:
@@ -129,7 +131,7 @@ def _aarch64_slot(code: bytes, address: int) -> int | None:
 
 
 def _s390x_ends_in_call(code: bytes) -> bool:
-    basr = code[-2] == 0x0D and code[-1] >> 4 == 14 and code[-1] & 0x0F != 0  # register 0: does not branch
+    basr = code[-2] == 0x0D and code[-1] >> 4 == 14 and code[-1] & 0x0F != 0  # register 0: no branch
     return _is_brasl(code) or _is_bras(code) or basr
 
 
@@ -148,7 +150,7 @@ def _s390x_target(code: bytes, address: int) -> int | None:
 
 
 def _s390x_slot(code: bytes, address: int) -> int | None:
-    """Return the slot of a stub: larl %r1,SLOT; lg %r1,0(%r1)."""
+    """Return the slot of a stub: larl %r1,SLOT; lg %r1,0(%r1); or None."""
     is_stub = code[:2] == b"\xc0\x10" and code[6:12] == b"\xe3\x10\x10\0\0\x04"
     return address + 2 * int.from_bytes(code[2:6], "big", signed=True) if is_stub else None
 

@@ -1,11 +1,10 @@
 """Decodes x86-64 instructions, as far as code analysis needs them to find a return address.
 
-An instruction is decoded into what it does to registers and to words in memory, in order, and what may run
-next. Steps say only what is certain: a register that is written becomes unknown unless a step gives its new
-value. This is the only module that imports iced-x86.
+A decoded instruction has steps, the changes of registers and of words in memory in their order, and the
+addresses of the instructions that may run next.  Steps are certain: a register that is written becomes
+unknown unless a step gives its new value.  No other module imports iced-x86.
 
-Register numbers are DWARF's (AMD64 psABI table 3.36); the registers that a call does not preserve are those
-of its figure 3.4.
+Source: AMD64 psABI table 3.36 (DWARF numbers of registers), figure 3.4 (registers that a call may change).
 """
 
 from collections.abc import Callable, Iterator
@@ -14,8 +13,8 @@ from typing import Any, NamedTuple
 
 SP, FP = 7, 6  # DWARF numbers
 _WORD = 8  # bytes
-LONGEST = 15  # bytes of an instruction
-# by DWARF number
+LONGEST = 15  # bytes of the longest instruction
+# index: DWARF number
 _REGISTER_NAMES = ("RAX", "RDX", "RCX", "RBX", "RSI", "RDI", "RBP", "RSP", *(f"R{n}" for n in range(8, 16)))
 
 
@@ -49,20 +48,20 @@ _UNKNOWN_AFTER_SYSCALL = tuple(map(Set, (0, 2, 11)))
 
 
 class Instruction(NamedTuple):
-    """What an instruction does, and which may run next."""
+    """The effects of an instruction, and the instructions that may run next."""
 
     end: int  # address of the next instruction in memory
     steps: tuple[Step, ...] = ()
-    falls_through: bool = True  # the instruction at `end` may run next
-    jump: int | None = None  # the instruction at this address may run next
-    returns: bool = False  # it, or the function that it jumps to, pops the return address
-    jumps_away: bool = False  # it jumps to an address that the code does not state
+    falls_through: bool = True  # True: the instruction at `end` may run next
+    jump: int | None = None  # address of an instruction that may run next
+    returns: bool = False  # True: it pops the return address, or jumps to a function that does
+    jumps_away: bool = False  # True: it jumps to an address that the code does not state
     calls: bool = False
-    target: int | None = None  # of a call; None: the code does not state it
+    target: int | None = None  # target of a call; None: the code does not state it
 
 
 def decode_instruction(code: bytes, address: int) -> Instruction | None:
-    """Return the instruction at `address`, where `code` begins; None: invalid, or iced-x86 is missing."""
+    """Return the first instruction of `code`, which is at `address`; None: invalid, or no iced-x86."""
     decoder = _decoder()
     return decoder.decode(code[:LONGEST], address) if decoder and code else None
 
@@ -71,13 +70,13 @@ def decode_instruction(code: bytes, address: int) -> Instruction | None:
 def _decoder() -> "_Decoder | None":
     try:
         import iced_x86
-    except ImportError:  # there is no wheel for this machine
+    except ImportError:  # machine without a wheel of iced-x86
         return None
     return _Decoder(iced_x86)
 
 
 class _Decoder:
-    """Translates the instructions of iced-x86; a parameter `i` is one of them."""
+    """Translates instructions of iced-x86.  A parameter `i` is such an instruction."""
 
     def __init__(self, iced: Any) -> None:  # noqa: ANN401 - a module
         self._iced = iced
@@ -93,7 +92,7 @@ class _Decoder:
         if i.is_invalid:
             return None
         flow, end = self._iced.FlowControl, i.next_ip
-        if i.flow_control == self._next and i.mnemonic != self._halt:  # nearly all
+        if i.flow_control == self._next and i.mnemonic != self._halt:  # nearly all instructions
             return Instruction(end, tuple(self._steps(i)))
         match i.flow_control:
             case flow.RETURN:
@@ -103,7 +102,7 @@ class _Decoder:
             case flow.CONDITIONAL_BRANCH:
                 return Instruction(end, jump=i.near_branch_target)
             case flow.INDIRECT_BRANCH:
-                # through a slot at a fixed address: a tail call of another module's function, which returns
+                # a jump through a slot at a fixed address is a tail call of a function that returns
                 return Instruction(
                     end, falls_through=False, jumps_away=True, returns=i.is_ip_rel_memory_operand
                 )
@@ -119,7 +118,7 @@ class _Decoder:
         yield from steps or self._unknown_after(i)
 
     def _exact_by_name(self) -> dict[str, Callable[[Any], Iterator[Step]]]:
-        """Return the functions that yield exact steps, by the name of an instruction code of iced-x86."""
+        """Return the functions that yield exact steps, by the names of iced-x86's instruction codes."""
         add, subtract = self._add_immediate(1), self._add_immediate(-1)
         return {
             **dict.fromkeys(("PUSH_R64", "PUSH_RM64", "PUSHQ_IMM8", "PUSHQ_IMM32", "PUSHFQ"), self._push),
@@ -168,7 +167,7 @@ class _Decoder:
             yield Set(target, *word)
 
     def _unknown_after(self, i: Any) -> Iterator[Step]:  # noqa: ANN401
-        """Yield that every register and word that `i` writes becomes unknown."""
+        """Yield a step for every register and word that `i` writes: it becomes unknown."""
         info, writes = self._info_factory.info(i), self._writes
         for used in info.used_registers():
             number = self._numbers.get(self._iced.RegisterExt.full_register(used.register))
@@ -186,7 +185,7 @@ class _Decoder:
         return bool(operand < i.op_count and i.op_kind(operand) == self._iced.OpKind.REGISTER)
 
     def _memory_operand(self, i: Any) -> tuple[int, int] | None:  # noqa: ANN401
-        """Return the base and offset of the operand in memory; None: none, or its address has other parts."""
+        """Return base and offset of the operand in memory; None: no such operand, or one with an index."""
         base = self._numbers.get(i.memory_base)
         if base is None or i.memory_index != self._iced.Register.NONE or i.has_segment_prefix:
             return None

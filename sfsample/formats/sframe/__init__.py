@@ -1,9 +1,9 @@
 """Reads an SFrame section, V1 to V3, into its tables, and finds the tables that cover an address.
 
-Users import it as `sfsample.sframe` (docs/sframe.md).  Next to it: `table` (one header and its functions),
-`rows` (what the words of a row mean on each ABI, and known mistakes of linkers) and `validate` (what is wrong
-with a whole table).  Damage to the section raises `FormatError` here; damage to a function
-raises it when that function is read.
+Users import it as `sfsample.sframe` (docs/sframe.md).  `table.py` reads one header and its functions,
+`rows.py` decodes the rows for each ABI and repairs known mistakes of linkers, `validate.py` checks a whole
+table.  Damage to the section raises `FormatError` here.  Damage to a function raises it when that function is
+read.
 
 Invariant: any bytes parse or raise `FormatError` (tests/properties/test_sframe_properties.py).
 
@@ -25,19 +25,19 @@ from sfsample.formats.sframe.table import HEADER_SIZE, MAGICS, SECTION, Flag, SF
 __all__ = ["ABIS", "HEADER_SIZE", "SECTION", "Flag", "SFrameAbi", "SFrameFde", "SFrameFre", "SFrameTable",
            "SFrameTables", "read_tables"]  # fmt: skip
 
-_MAX_TABLES = 1 << 16  # in one section; a linker that concatenates writes one per object file
-_MAX_STEPS_BACK = 64  # functions before an address, of all tables, that are checked whether they cover it
+_MAX_TABLES = 1 << 16  # tables in one section; a linker that concatenates writes one for each object file
+_MAX_STEPS_BACK = 64  # functions of all tables, before an address, that a look-up tries
 
 
 class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep an index
-    """The tables of one section: usually one; thousands where a linker concatenated.
+    """The tables of one section: usually one, but thousands if the linker concatenated them.
 
-    The functions of several tables interleave, so one index of all functions is needed.  The first look-up
-    makes it, as concatenated tables are not sorted.
+    Functions of different tables interleave, and the tables are not sorted.  So the first look-up makes one
+    index of all functions.
     """
 
     def covering(self, vaddr: int) -> Iterator[SFrameTable]:
-        """Yield the tables that have a function at `vaddr`, the one that starts last first."""
+        """Yield the tables with a function at `vaddr`; the function that starts last comes first."""
         if len(self) == 1:
             yield self[0]
             return
@@ -54,7 +54,7 @@ class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slo
 
     @cached_property
     def _index(self) -> "tuple[array[int], list[int], list[int]]":
-        """Return sorted starts, the function number of each, and the running total of functions by table."""
+        """Ascending starts of functions, the number of each, and running totals of functions by table."""
         unsorted = array("Q", (start for table in self for start, _ in table.extents()))
         order = sorted(range(len(unsorted)), key=unsorted.__getitem__)
         return (
@@ -72,10 +72,10 @@ def read_tables(
     executable: Sequence[tuple[int, int]] = (),
     sections: Mapping[str, tuple[int, int]] | None = None,
 ) -> SFrameTables:
-    """Return every table of a section, at least one; `address` is the vaddr of the section.
+    """Return the tables of a section, at least one.  `address` is the vaddr of the section.
 
-    The other arguments are those of `SFrameTable`.  Raises FormatError when the first table is unusable;
-    where a later one is, `problems` of the table before it says so.
+    `SFrameTable` documents the other arguments.  Raises FormatError if the first table is unusable.  If a
+    later table is unusable, the `problems` of the table before it say so.
     """
     view = memoryview(data).cast("B")
     tables: list[SFrameTable] = []

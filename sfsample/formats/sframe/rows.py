@@ -1,9 +1,10 @@
-"""Decodes SFrame rows (FREs) of one function into rules for CFA, return address and frame pointer.
+"""Decodes the SFrame rows (FREs) of a function into rules for CFA, return address and frame pointer.
 
-The table `ABIS` drives the decoding, also where an encoding belongs to one ABI only (on s390x scaled CFA
-offsets, and in V2 registers in RA and FP words).  `SFrameTable.rows` shows the rows as the file has them;
-`row_at` repairs those of procedure linkage tables (PLT) that particular versions of ld write wrong, and
-`check` reports them.
+The table `ABIS` has the differences between ABIs.  Some encodings belong to one ABI: s390x scales CFA
+offsets, and in V2 it has registers in the words of RA (return address) and FP (frame pointer).
+
+Some versions of ld write wrong rows for procedure linkage tables (PLT).  `SFrameTable.rows` shows the rows of
+the file, `row_at` repairs them, and `check` reports them.
 
 Source: SFrame V3, sections "SFrame FRE" and "Flexible FDE"; V2 errata 1, appendix s390x.  Repairs: the
 instructions of the stubs, as ld 2.40 to 2.47 assembles them (bfd/elfxx-x86.c).
@@ -23,33 +24,33 @@ if TYPE_CHECKING:
 
 Buffer = bytes | memoryview
 
-_MAX_FRE_TYPE = 2  # start offsets of 1 << fre_type bytes
-_WORD_CODES = ("b", "h", "i")  # of 1, 2 and 4 bytes
+_MAX_FRE_TYPE = 2  # largest fre_type; a start offset has 1 << fre_type bytes
+_WORD_CODES = ("b", "h", "i")  # struct codes of words of 1, 2 and 4 bytes
 _MAX_WORD_BYTES = 15 * 4
 _MAX_FLEX_WORDS = 6
-_MAX_ROWS = 1 << 18  # of one function; V3 cannot count beyond 65,535
+_MAX_ROWS = 1 << 18  # rows of one function; V3 cannot count beyond 65,535
 _MAX_CACHED_ROWS = 1 << 14  # different rows; a large program has some thousands
-# Bytes of a row from its info byte on, by info byte; a word size that does not exist counts as 0 bytes.
+# size in bytes of a row from its info byte on; key: info byte; a word size that does not exist counts as 0
 _TAIL_SIZES = bytes(1 + (info >> 1 & 15) * (1, 2, 4, 0)[info >> 5 & 3] for info in range(256))
 _SP_8, _SP_16, _SP_24 = (Rule(AMD64.sp, offset, deref=False) for offset in (8, 16, 24))
-# rows that `repair` looks for, as (start offset, CFA)
-_PLT0_ROWS = ((0, _SP_16), (6, _SP_24))  # push GOT+8; jmp *GOT+16: entered with the index already pushed
+# rows for which `repair` looks: (start offset, CFA)
+_PLT0_ROWS = ((0, _SP_16), (6, _SP_24))  # push GOT+8; jmp *GOT+16: the index is pushed before
 _LAZY_ROWS = ((0, _SP_8), (11, _SP_16))  # jmp *GOT (6 bytes); push index (5 bytes); jmp PLT0
-_IBT_SECOND_ROW = 9  # start offset; endbr64 (4 bytes); push index (5 bytes); jmp PLT0
+_IBT_SECOND_ROW = 9  # start offset of the second row in: endbr64 (4 bytes); push index (5 bytes); jmp PLT0
 
-_Rules = tuple[Rule | None, Rule | None, Rule | None]  # of the CFA, the RA, the FP
+_Rules = tuple[Rule | None, Rule | None, Rule | None]  # rules for CFA, RA, FP
 
 
 class SFrameAbi(NamedTuple):
-    """How an ABI interprets the words of a row."""
+    """The meaning of the words of a row on one ABI."""
 
     name: str
     arch: Arch
-    tracks_ra: bool  # False: the RA is always at CFA + fixed_ra
-    max_words: int  # of a DEFAULT row
+    tracks_ra: bool  # False: the RA is always the word at CFA + fixed_ra
+    max_words: int  # words of a DEFAULT row
     cfa_scale: int = 1  # CFA offset = word * cfa_scale + cfa_adjust
     cfa_adjust: int = 0
-    registers_in_words: bool = False  # before V3, an odd RA or FP word is a register
+    registers_in_words: bool = False  # True: before V3, an odd RA or FP word is a register
 
 
 ABIS = {
@@ -61,27 +62,27 @@ ABIS = {
 
 
 class SFrameFre(NamedTuple):
-    """One row: how to recover the caller from `start` up to the start of the next row."""
+    """One row (FRE): the rules for the caller, valid from `start` up to the start of the next row."""
 
     start: int  # bytes from the start of the function, or of the repeated block
     info: int  # sfre_info
-    words: tuple[int, ...]  # signed, as stored
-    cfa: Rule | None = None  # None: outermost, unless `problem` says why the row cannot be used
-    ra: Rule | None = None  # None: where the ABI has it by default
-    fp: Rule | None = None  # None: unchanged
-    problem: str | None = None
-    signal: bool = False  # its function is a signal trampoline: the caller was interrupted
+    words: tuple[int, ...]  # signed words, as stored
+    cfa: Rule | None = None  # None: the frame is outermost, or the row has a `problem`
+    ra: Rule | None = None  # None: the RA is in the ABI's usual place
+    fp: Rule | None = None  # None: FP is unchanged
+    problem: str | None = None  # reason why the row cannot be used
+    signal: bool = False  # True: the function is a signal trampoline, and the caller was interrupted
 
     @property
     def mangled_ra(self) -> bool:
-        """AArch64: the return address is signed here."""
+        """AArch64: True if the return address is signed here."""
         return bool(self.info & 0x80)
 
 
 class RowDecoder:
     """Decodes the rows of `table`; `area` is its FRE area.
 
-    The same row bytes recur in many functions, so a cache maps the bytes of a row to the decoded row.
+    Many functions have equal rows, so a cache maps the bytes of a row to the decoded row.
     """
 
     __slots__ = ("_area", "_cache", "_table")
@@ -94,9 +95,8 @@ class RowDecoder:
     def rows(self, function: "SFrameFde") -> tuple[SFrameFre, ...]:
         """Return the rows of a function.
 
-        Raises FormatError, with an offset in the FRE area, when the extent or the order of the rows is
-        damaged. A row that cannot be interpreted is returned with its `problem`, so that the others stay
-        usable.
+        Raises FormatError, with an offset in the FRE area, if the extent or the order of the rows is damaged.
+        A row that cannot be interpreted has a `problem`; the other rows stay usable.
         """
         self._check_extent(function)
         offset, count, width = function.fre_off, function.num_fres, 1 << function.fre_type
@@ -165,7 +165,7 @@ class RowDecoder:
 
 
 def _default_rules(table: "SFrameTable", info: int, words: tuple[int, ...]) -> _Rules:
-    """Decode words that are offsets: CFA from SP or FP; RA (where the ABI tracks it) and FP from the CFA."""
+    """Decode offsets: of the CFA from SP or FP, of RA (if the ABI tracks it) and FP from the CFA."""
     abi = table.abi
     if len(words) > abi.max_words:
         raise ValueError(f"{len(words)} words, at most {abi.max_words} for {abi.name}")
@@ -182,7 +182,7 @@ def _saved_rule(table: "SFrameTable", word: int) -> Rule | None:
     """Return the rule of an RA or FP word: a stack slot at CFA + word or, on s390x, a register."""
     if table.abi.registers_in_words:
         if word == 0:
-            return None  # not saved, still in its register; an RA word 0 is a placeholder before FP
+            return None  # register that is not saved; an RA word is 0 if only the FP is saved
         if word & 1:
             if table.version > 2 or not 0 <= word >> 1 <= 31:
                 raise ValueError(f"register-encoded word {word:#x}")
@@ -191,7 +191,7 @@ def _saved_rule(table: "SFrameTable", word: int) -> Rule | None:
 
 
 def _flexible_rules(table: "SFrameTable", info: int, words: tuple[int, ...]) -> _Rules:
-    """Decode words that are (control, offset) pairs for CFA, RA, FP; one word 0 stands for an absent rule."""
+    """Decode words that are (control, offset) pairs for CFA, RA and FP; a single word 0 is an absent rule."""
     if len(words) > _MAX_FLEX_WORDS:
         raise ValueError(f"{len(words)} words in a flexible row")
     unsigned = (1 << (8 << (info >> 5 & 3))) - 1  # mask of a word of 1, 2 or 4 bytes
@@ -212,7 +212,10 @@ def _flexible_rules(table: "SFrameTable", info: int, words: tuple[int, ...]) -> 
 
 
 def _flex_rule(control: int, offset: int) -> Rule:
-    """Control bits: 0 register base, 1 dereference, 2 zero, 3.. DWARF register number."""
+    """Return the rule of a pair.
+
+    Bits of the control word: 0 the base is a register, 1 dereference, 2 always zero, from 3 on the register.
+    """
     register = control >> 3
     if control & 4 or register > 127:
         # gas 2.46 emits register 0x1fffffff for an rbp saved relative to another register
@@ -224,16 +227,16 @@ def _flex_rule(control: int, offset: int) -> Rule:
 def repair(
     table: "SFrameTable", fde: "SFrameFde", rows: Sequence[SFrameFre]
 ) -> tuple[tuple[SFrameFre, ...], str] | None:
-    """Return the right rows where ld wrote wrong ones, and a text about it; None: the rows are right.
+    """Return the right rows and a text, if ld wrote wrong rows; None: the rows are right.
 
-    A repair needs proof that the row is wrong: a shape that no right row has, or the name of the section that
-    the function lies in.
+    A repair needs proof that a row is wrong: a shape that no right row has, or the name of the function's
+    section.
     """
     if not 1 <= len(rows) <= 2 or rows[-1].cfa not in (_SP_16, _SP_24) or table.abi.arch is not AMD64:
         return None
     shape = tuple((row.start, row.cfa) for row in rows)
     if fde.masked and len(rows) == 1 and rows[0].cfa == _SP_16:
-        # ld 2.44 to 2.47.50.  No right slot is a single row of sp+16, so the section's name is not needed.
+        # ld 2.44 to 2.47.50.  A right slot never has a single row of sp+16, so this is proof.
         what = f".plt.got at {fde.start:#x} says sp+16, repaired to sp+8"
         return _with_cfa_sp8(rows), what + " (known bug of ld)"
     if table.version > 1:
@@ -248,7 +251,7 @@ def repair(
 
 
 def _with_cfa_sp8(rows: Sequence[SFrameFre]) -> tuple[SFrameFre, ...]:
-    """Return the rows as those of a stub that pushes nothing."""
+    """Return the rows with the CFA of a stub that pushes nothing."""
     return tuple(row._replace(cfa=_SP_8) for row in rows)
 
 

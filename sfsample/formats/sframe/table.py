@@ -1,12 +1,12 @@
 """Reads one SFrame table, V1 to V3: its header, its functions, and the row for an address.
 
-It parses on demand: a look-up bisects the mapped function table (O(log n) records) and decodes the rows of
-one function.  Damage to the table raises `FormatError` from the constructor; damage to a function raises it
-only when that function is read.  The caches of rows and the lists of problems are bounded.
+It parses on demand: a look-up bisects the mapped function table, and decodes the rows of one function.
+Damage to the table raises `FormatError` from the constructor.  Damage to a function raises it when that
+function is read.  The caches of rows and the lists of problems are bounded.
 
-Source: the SFrame specification V1, V2 (errata 1) and V3; names after V3.  Where specification and assembler
-disagree, this module follows the assembler: V1/V2 start fields are relative to the section (ld 2.40-2.44),
-the V3 index is not aligned, a sorted table is sorted by resolved address.
+Source: the SFrame specification V1, V2 (errata 1) and V3; names are those of V3.  If specification and
+assembler disagree, this module follows the assembler: V1/V2 start fields are relative to the section (ld
+2.40-2.44), the V3 index is not aligned, and a sorted table is sorted by resolved address.
 """
 
 from bisect import bisect_right
@@ -25,21 +25,21 @@ MAGICS: dict[bytes, ByteOrder] = {b"\xe2\xde": "little", b"\xde\xe2": "big"}  # 
 HEADER_SIZE = 28
 SECTION = ".sframe"
 _MASK64 = (1 << 64) - 1
-_MAX_STEPS_BACK = 64  # zero-sized functions before an address that a look-up passes over
-_MAX_CACHED_ROWS = 1 << 15  # rows of functions looked up before; a process runs in few functions at a time
-_MAX_PROBLEMS = 50
+_MAX_STEPS_BACK = 64  # functions of size 0 before an address that a look-up passes over
+_MAX_CACHED_ROWS = 1 << 15  # rows of functions that were looked up
+_MAX_PROBLEMS = 50  # texts
 
 
 class Flag(IntFlag):
     """sfh_flags."""
 
     FDE_SORTED = 0x1
-    FRAME_POINTER = 0x2  # V1 and V2 only; a hint that no tool sets
-    FDE_FUNC_START_PCREL = 0x4  # V2 errata 1, V3
+    FRAME_POINTER = 0x2  # hint in V1 and V2, which no tool sets
+    FDE_FUNC_START_PCREL = 0x4  # flag of V2 errata 1 and V3
 
 
 _KNOWN_FLAGS = {1: 0x3, 2: 0x7, 3: 0x5}
-_FDE_FIELDS = {1: "iIIIB", 2: "iIIIBB2x", 3: "qII"}  # by version; start and size come first
+_FDE_FIELDS = {1: "iIIIB", 2: "iIIIBB2x", 3: "qII"}  # key: version; start and size come first
 
 
 class SFrameFde(NamedTuple):
@@ -51,35 +51,35 @@ class SFrameFde(NamedTuple):
     num_fres: int
     info: int  # sfda_func_info
     info2: int  # sfda_func_info2
-    rep_size: int  # bytes of a repeated block, see `masked`
+    rep_size: int  # bytes of a repeated block (`masked`)
 
     @property
     def fre_type(self) -> int:
-        """Width code of the rows' start offsets."""
+        """Code of the width of the rows' start offsets: 1 << fre_type bytes."""
         return self.info & 0xF
 
     @property
     def masked(self) -> bool:
-        """PCMASK: the rows repeat every `rep_size` bytes (PLT slots)."""
+        """PCMASK: True if the rows repeat every `rep_size` bytes (PLT slots)."""
         return bool(self.info & 0x10)
 
     @property
     def pauth_b(self) -> bool:
-        """AArch64: return addresses are signed with key B."""
+        """AArch64: True if return addresses are signed with key B."""
         return bool(self.info & 0x20)
 
     @property
     def signal(self) -> bool:
-        """V3: a signal trampoline.  V1 and V2 do not use the bit, and it reads as 0."""
+        """V3: True for a signal trampoline.  V1 and V2 do not use the bit, and it is 0."""
         return bool(self.info & 0x80)
 
     @property
     def fde_type(self) -> int:
-        """V3: 0 default, 1 flexible, others reserved."""
+        """V3: 0 default, 1 flexible; other values are reserved."""
         return self.info2 & 0x1F
 
 
-_start_of = itemgetter(0)  # of a row
+_start_of = itemgetter(0)  # function: row -> its start
 
 
 class SFrameTable:
@@ -95,19 +95,19 @@ class SFrameTable:
         sections: Mapping[str, tuple[int, int]] | None = None,
         origin: int = 0,
     ) -> None:
-        """Check the header.  Raises FormatError when the table cannot be used at all.
+        """Check the header.  Raises FormatError if the table cannot be used at all.
 
-        `machine` is (e_machine, byte order) of the ELF file.  `executable` are its vaddr ranges with code:
-        they show what unflagged V1/V2 start fields are relative to.  `sections` are the vaddr ranges of its
-        sections by name, where known: `.plt` and `.plt.sec` show which rows of ld 2.40 need repair.  `origin`
-        is the offset of the table in the section, from which errors count.
+        `machine`: e_machine and byte order of the ELF file. `executable`: vaddr ranges of code.  They show
+        the base of V1/V2 start fields without a flag. `sections`: vaddr ranges by section name.  `.plt` and
+        `.plt.sec` show which rows of ld 2.40 need repair. `origin`: offset of the table in the section.
+        Offsets in errors count from the section.
         """
         self.data = memoryview(data).cast("B")
         self.address = address
         self.executable = tuple(executable)
         self.sections = sections or {}
         self.origin = origin
-        self.problems: list[str] = []  # damage and guesses
+        self.problems: list[str] = []  # texts about damage and guesses
         self.byteorder = self._byteorder()
         self._read_header()
         self._check_abi(machine)
@@ -133,8 +133,8 @@ class SFrameTable:
     def _read_header(self) -> None:
         self.order = "<" if self.byteorder == "little" else ">"
         header = Struct(self.order + "HBBBbbBIIIII").unpack_from(self.data)
-        _, self.version, flags, abi, self.fixed_fp, self.fixed_ra, aux_len, *rest = header
-        self.num_fdes, self.num_fres, self.fre_len, fdeoff, freoff = rest
+        _, self.version, flags, abi, self.fixed_fp, self.fixed_ra, aux_len, *counts = header
+        self.num_fdes, self.num_fres, self.fre_len, fdeoff, freoff = counts
         if self.version not in _FDE_FIELDS:
             raise self._damaged(2, f"version {self.version} is not one of 1, 2, 3")
         if flags & ~_KNOWN_FLAGS[self.version]:
@@ -169,7 +169,7 @@ class SFrameTable:
             )
         if self.used > len(self.data):
             raise self._damaged(16, f"claims {self.used} bytes of the {len(self.data)} that are there")
-        self.data = self.data[: self.used]  # so that no read can reach what follows the table
+        self.data = self.data[: self.used]  # bytes of this table only
 
     def _prepare(self) -> None:
         self._attribute = Struct(self.order + "HBBB").unpack_from  # V3 sfda_*
@@ -178,7 +178,7 @@ class SFrameTable:
             self.pcrel = self._is_field_relative_without_flag()
 
     def _is_field_relative_without_flag(self) -> bool:
-        """Guess from the code ranges: concatenating linkers (mold, lld, gold) leave out the flag."""
+        """Guess the base of start fields from the code ranges: mold, lld and gold leave out the flag."""
         executable = self.executable
         if not executable or not self.num_fdes:
             return False
@@ -205,19 +205,19 @@ class SFrameTable:
         return (self.address + raw + (at if self.pcrel else 0)) & _MASK64
 
     def size(self, index: int) -> int:
-        """Return the bytes of code of function `index` without reading its V3 attribute."""
+        """Return the size in bytes of function `index`, without reading its V3 attribute."""
         return self._record(index)[1]
 
     def fde(self, index: int) -> SFrameFde:
         """Return function `index` in table order.
 
-        Raises FormatError when its V3 attribute lies outside the section.
+        Raises FormatError if its V3 attribute lies outside the section.
         """
         record = self._record(index)
         start = self._start(index)
         if self.version == 1:
             _, size, fre_off, num_fres, info = record
-            # V1 has no repetition size: 16 bytes is every x86-64 PLT slot that ld 2.40 makes
+            # V1 has no repetition size; all x86-64 PLT slots of ld 2.40 have 16 bytes
             return SFrameFde(start, size, fre_off, num_fres, info & 0x7F, 0, 16 if info & 0x10 else 0)
         if self.version == 2:
             _, size, fre_off, num_fres, info, rep_size = record
@@ -229,7 +229,7 @@ class SFrameTable:
         return SFrameFde(start, size, fre_off + 5, num_fres, info, info2, rep_size)
 
     def fdes(self) -> Iterator[SFrameFde]:
-        """Yield every readable function in table order; `problems` names the unreadable ones."""
+        """Yield every readable function, in table order; `problems` names the unreadable ones."""
         for index in range(self.num_fdes):
             try:
                 yield self.fde(index)
@@ -239,7 +239,7 @@ class SFrameTable:
                     self.problems.append(text if len(self.problems) < _MAX_PROBLEMS else "and more")
 
     def extents(self) -> Iterator[tuple[int, int]]:
-        """Yield the vaddrs [start, end) of every function in table order, without reading V3 attributes."""
+        """Yield the vaddrs [start, end) of every function, in table order, without reading V3 attributes."""
         base, step = self.address + (self.fde_base if self.pcrel else 0), self.fde_size if self.pcrel else 0
         for record in self._fde.iter_unpack(self.data[self.fde_base : self.fre_base]):
             start = base + record[0] & _MASK64
@@ -267,7 +267,7 @@ class SFrameTable:
     # -- rows
 
     def rows(self, fde: SFrameFde) -> tuple[SFrameFre, ...]:
-        """Return the rows of a function as the file has them.  Raises FormatError when they are damaged."""
+        """Return the rows of a function as the file has them.  Raises FormatError if they are damaged."""
         rows = self._rows.get(fde)
         if rows is None:
             rows = self.decode(fde)
@@ -279,7 +279,7 @@ class SFrameTable:
         return rows
 
     def decode(self, fde: SFrameFde) -> tuple[SFrameFre, ...]:
-        """Do what `rows` does without caching, for a caller that reads every function once."""
+        """Return the same as `rows`, without caching, for a caller that reads every function once."""
         try:
             return self._decoder.rows(fde)
         except FormatError as damage:
@@ -288,20 +288,20 @@ class SFrameTable:
 
     @property
     def allows_empty_rows(self) -> bool:
-        """Whether a row without words means "outermost": from V2 errata 2 on; before, it is damage."""
+        """True if a row without words means "outermost" (from V2 errata 2 on); False if it is damage."""
         return self.version > 2 or bool(self.flags & Flag.FDE_FUNC_START_PCREL)
 
     def row_at(self, vaddr: int) -> SFrameFre | None:
         """Return the row in force at `vaddr`; None: this table has no usable row there.
 
-        A row that is known to be wrong is repaired.  Raises FormatError when the function is damaged.
+        A wrong row of ld is repaired.  Raises FormatError if the function is damaged.
         """
         fde = self.find(vaddr)
         if fde is None:
             return None
         if not fde.num_fres:
-            # V3: no rows mean outermost; for a signal trampoline "use the ABI's layout", which another
-            # stepper does
+            # V3: a function without rows is outermost; a signal trampoline without rows has the ABI's layout,
+            # which another stepper knows
             outermost = self.version > 2 and not fde.signal
             return SFrameFre(0, 0, ()) if outermost else None
         offset = vaddr - fde.start
@@ -319,7 +319,7 @@ class SFrameTable:
         return rows[position]
 
     def check(self) -> list[str]:
-        """Check the whole table; return texts that say what is wrong with it, and what `row_at` repairs."""
+        """Check the whole table; return texts about its faults, and about the rows that `row_at` repairs."""
         from sfsample.formats.sframe.validate import check
 
         return check(self)

@@ -1,8 +1,8 @@
 """Checks a whole SFrame table, and says in words what is wrong with it.
 
-Each kind of finding is one line, with a count and its first example.  The number of bytes bounds the work:
-where functions share rows, no more rows are decoded than would fit without sharing.  `inspect/verify.py`
-compares the table with `.eh_frame`.
+Each kind of finding is one line, with a count and the first example.  The size of the table bounds the work:
+if functions share rows, no more rows are decoded than would fit without sharing.  `inspect/verify.py`
+compares a table with `.eh_frame`.
 """
 
 from bisect import bisect_right
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 _SORTED = 1  # sfh_flags
 _MIN_ROW_SIZE = 2  # bytes
-_MAX_REPAIRS = 50  # lines
+_MAX_REPAIRS = 50  # lines about repairs
 
 
 class _Findings:
     """Counts findings by kind, and keeps the first example of each."""
 
     def __init__(self) -> None:
-        self.found: dict[str, tuple[int, str]] = {}
+        self._kinds: dict[str, tuple[int, str]] = {}  # kind -> count, first example
 
     def add(self, kind: str, example: str) -> None:
-        count, first = self.found.get(kind, (0, example))
-        self.found[kind] = count + 1, first
+        count, first = self._kinds.get(kind, (0, example))
+        self._kinds[kind] = count + 1, first
 
     def lines(self) -> Iterator[str]:
-        for kind, (count, example) in self.found.items():
+        for kind, (count, example) in self._kinds.items():
             yield f"{kind}: {example}" if count == 1 else f"{kind}: {count} times, first {example}"
 
 
 def check(table: "SFrameTable") -> list[str]:
-    """Return one text for each kind of finding; none for a table without fault."""
+    """Return one text for each kind of finding; an empty list for a table without faults."""
     findings = _Findings()
     repairs: list[str] = []
     _check_extents(table, findings)
@@ -71,7 +71,7 @@ def _check_extents(table: "SFrameTable", findings: _Findings) -> None:
 
 
 def _check_functions(table: "SFrameTable", findings: _Findings, repairs: list[str]) -> int | None:
-    """Return how many rows the functions claim; None: not all functions were checked."""
+    """Return the number of rows that the functions claim; None: not all functions were checked."""
     total = decoded = 0
     budget = table.fre_len // _MIN_ROW_SIZE + table.num_fdes
     for index in range(table.num_fdes):

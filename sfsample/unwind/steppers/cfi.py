@@ -1,7 +1,7 @@
 """Translates CFI rows, of `.eh_frame` and `.debug_frame`, to unwind rows.
 
-A callee-saved register without a rule is unchanged, as the ABIs say; any other register without a rule is
-unknown.  A damaged FDE gives no row, and its module notes that in `problems`.
+A callee-saved register without a rule is unchanged, as the ABIs say.  Any other register without a rule is
+unknown.  A damaged FDE gives no row, and its module notes the damage in `problems`.
 """
 
 from sfsample.core.arch import Arch
@@ -16,7 +16,7 @@ from sfsample.unwind.stepper import PcRange, only_this_pc
 
 
 class EhFrameStepper:
-    """Steps where the module's `.eh_frame` covers the pc."""
+    """Steps from code that the module's `.eh_frame` covers."""
 
     found = Found.EH_FRAME
 
@@ -28,7 +28,7 @@ class EhFrameStepper:
         """Return the addresses of the row."""
         try:
             current = module.eh_frame.row_range_at(module.vaddr(frame.pc)) if module.eh_frame else None
-        except FormatError:  # `row_at` has noted it
+        except FormatError:  # damage that `row_at` has noted
             current = None
         if current is None:
             return only_this_pc(frame)
@@ -36,7 +36,7 @@ class EhFrameStepper:
 
 
 class DebugFrameStepper:
-    """Steps where the module's `.debug_frame` covers the pc."""
+    """Steps from code that the module's `.debug_frame` covers."""
 
     found = Found.DEBUG_FRAME
 
@@ -57,16 +57,16 @@ def _row_at(table: EhFrame | None, frame: Frame, module: Module, arch: Arch) -> 
 
 
 def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:
-    """Return the next row if it describes words that the caller has pushed, so that it is true here already.
+    """Return the next row if it describes words that the caller has pushed: it is true here already.
 
-    glibc's _dl_runtime_resolve on AArch64: its table describes the words that the stub has pushed one
-    instruction late.
+    An example is glibc's _dl_runtime_resolve on AArch64.  Its table describes the words that the stub has
+    pushed, but one instruction late.
     """
     if current.row.ra_register in current.row.rules:
         return None
     try:
         following = table.row_range_at(current.end)
-    except FormatError:  # of another function, whose own look-up notes it
+    except FormatError:  # damage of another function, which its own look-up notes
         return None
     if following is None or following.row.cfa != current.row.cfa:
         return None
@@ -74,7 +74,10 @@ def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:
 
 
 def _pushed_at(row: CfiRow) -> int | None:
-    """Return where the return address is, from the CFA, if not below it: then the caller has put it there."""
+    """Return the offset of the return address from the CFA if it is not negative; else None.
+
+    Then the caller has pushed the return address.
+    """
     ra = row.rules.get(row.ra_register)
     if ra is None or ra.base != CFA or not ra.deref or ra.expression or row.signal:
         return None
@@ -82,10 +85,10 @@ def _pushed_at(row: CfiRow) -> int | None:
 
 
 def to_row(row: CfiRow, arch: Arch) -> UnwindRow:
-    """Translate one CFI row."""
-    # a base that is not CFA lets an expression start with an empty stack
+    """Return the unwind row for a CFI row."""
+    # with a base other than CFA, an expression starts with an empty stack
     cfa = row.cfa._replace(base=arch.sp) if row.cfa.expression else row.cfa
-    in_register = Rule(row.ra_register, 0, deref=False)  # a leaf function on AArch64
+    in_register = Rule(row.ra_register, 0, deref=False)  # rule for a leaf function on AArch64
     registers = [(n, rule) for n, rule in row.rules.items() if rule is not None and n != row.ra_register]
     pushed_at = _pushed_at(row)
     if pushed_at is not None:

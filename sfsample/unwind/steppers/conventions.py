@@ -1,7 +1,7 @@
-"""Steps by what nearly all code does, where no table describes it (JIT compilers, assembly, stripped files).
+"""Steps by conventions of code that no table describes (JIT compilers, assembly, stripped files).
 
-Every row is a guess, as code need not follow a convention: the unwinder accepts it only if the caller's frame
-lies above and the return address follows a call.
+Every row is a guess, because code need not follow a convention.  The unwinder accepts it only if the caller's
+frame lies above and the return address follows a call.
 
 Source: AMD64 psABI section 3.2.2 (push %rbp; mov %rsp,%rbp: the pair of words ends the frame); AAPCS64
 section 6.4.6 (the pair may lie anywhere in the frame); s390x ELF ABI, "The Stack Frame" (r14 at 112 of an
@@ -15,29 +15,29 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import IsCode
-from sfsample.unwind.row import UnwindRow, entry_row
+from sfsample.unwind.row import Guess, UnwindRow, entry_row
 from sfsample.unwind.stepper import ALL_PCS, PcRange
 
 _PAGE = 4096  # bytes
-_MAX_FRAME_WORDS = 160  # larger frames are not found by a scan; most are smaller
-_LEAF_ROW = entry_row(AMD64)._replace(guess=True, called=True)
+_MAX_FRAME_WORDS = 160  # words of the largest frame that a scan finds; most frames are smaller
+_LEAF_ROW = entry_row(AMD64)._replace(guess=Guess.CALLS_HERE)
 
 
 class NullCallStepper:
-    """Steps from an address where no code is, to which a function has called through a null or stray pointer.
+    """Steps from an address without code, to which a function has called through a null or stray pointer.
 
-    It answers only for an exact pc in no executable memory (`is_code`: that of the process).  No instruction
-    can have run there, so the return address is still where the call has left it.  The row is a guess because
-    a jump or a return may have led there as well.
+    It answers only for an exact pc for which `is_code` returns False.  No instruction has run there, so the
+    return address is still in the place where the call left it.  The row is a guess, because a jump or a
+    return may have led there as well.
     """
 
     found = Found.NULL_CALL
 
     def __init__(self, is_code: IsCode = lambda address: address >= _PAGE) -> None:
-        self._is_code = is_code  # default: Linux does not map the page at address 0
+        self._is_code = is_code  # test of an address; default: Linux maps no page at address 0
 
     def mapped(self, is_code: IsCode) -> "NullCallStepper":
-        """Return the stepper for the process whose executable addresses `is_code` knows."""
+        """Return the stepper for one process; `is_code` is the test of its addresses."""
         return NullCallStepper(is_code)
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
@@ -46,16 +46,16 @@ class NullCallStepper:
         return entry_row(arch)._replace(guess=True) if may_be_call else None
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
-        """Return all addresses: the answer is None anywhere in a module."""
+        """Return all addresses: the answer is None everywhere in a module."""
         return ALL_PCS
 
 
 class LeafStepper:
     """Steps from an innermost function on x86-64 that has not touched its stack (musl, stripped Go).
 
-    It guesses that the word at sp is the return address.  The unwinder accepts it (`UnwindRow.called`) if the
-    call before that address leads to the function that the pc lies in, or to a linkage stub.  This stepper is
-    asked before the frame pointer, which would skip the caller.
+    It guesses that the word at sp is the return address.  The unwinder accepts that (`Guess.CALLS_HERE`) if
+    the call before that address leads to the function of the pc, or to a linkage stub.  This stepper is asked
+    before the frame pointer, which would skip the caller.
     """
 
     found = Found.LEAF
@@ -69,22 +69,22 @@ class LeafStepper:
 class FramePointerStepper:
     """Follows the chain of frame pointers.
 
-    In a prologue or a leaf function the step may skip the caller; without a table that cannot be seen.  On
-    AArch64 too the pair of words is taken to end the frame, as gdb does: GCC puts it at the other end, but
-    writes tables; JIT compilers and LLVM put it there.
+    In a prologue or a leaf function the step may skip the caller, and without a table nothing shows that.
+    The pair of words is taken to end the frame, on AArch64 too, as in gdb.  JIT compilers and LLVM put the
+    pair there.  GCC for AArch64 puts it at the other end of the frame, but it writes tables.
     """
 
     found = Found.FRAME_POINTER
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:  # noqa: ARG002 - protocol
-        """Return the row of the architecture; None if it has no such convention (s390x)."""
+        """Return the row of the machine; None if it has no such convention (s390x)."""
         return _frame_pointer_row(arch)
 
 
 class ScanStepper:
-    """Takes the first word on the stack that looks like a return address, only if the user asks for that.
+    """Takes the first word on the stack that looks like a return address, if the user asks for that.
 
-    What the unwinder accepts may be left over from a call that has returned long ago.
+    The word may be left over from a call that has returned long ago.
     """
 
     found = Found.SCAN
@@ -111,8 +111,9 @@ def _frame_pointer_row(arch: Arch) -> UnwindRow | None:
 def _scan_row(arch: Arch) -> UnwindRow:
     """Return the row whose return address is the word at sp.
 
-    Where a call pushes it, the caller's sp is the address above it.  s390x saves r14 at a fixed place in the
-    caller's frame.  AArch64 saves x30 next to fp, anywhere in the frame, so the caller's sp stays unknown.
+    If a call pushes the return address, the caller's sp is the address above it.  s390x saves r14 at a fixed
+    place in the caller's frame.  AArch64 saves x30 next to fp, anywhere in the frame, so the caller's sp
+    stays unknown.
     """
     pushed = arch.pushed_ra is not None
     slot = -48 if arch.sp_adjust else -8

@@ -1,7 +1,7 @@
 """Recognizes code in which stacks begin: a program's entry, a thread's first code, a coroutine's end.
 
-It answers only for code that it knows by its bytes, and that no table describes or one describes wrongly.
-Each entry of the tables quotes that code.
+It recognizes such code by its bytes, which the tables here quote.  No unwind table describes that code, or
+one describes it wrongly.
 
 Sources: glibc sysdeps/unix/sysv/linux/x86_64/{clone,clone3,__start_context}.S, sysdeps/x86_64/dl-machine.h,
 the same of aarch64 (clone, clone3) and s390/s390-64 (clone, clone3, dl-machine.h);
@@ -24,20 +24,20 @@ def _address_or_zero(expression: str) -> Rule:
     return Rule(CFA, 0, deref=False, expression=bytes.fromhex(expression))
 
 
-# From the system call on, rax is 0 in the new thread, which has no caller, and not 0 in the thread that made
-# the call, whose return address is at rsp.  DW_OP_breg7 0, deref, breg0 0, lit0, ne, mul: that address, or
-# zero.
+# Two threads run on from the system call.  In the new thread, which has no caller, rax is 0.  In the thread
+# that made the call, rax is not 0, and the return address is at rsp.  DW_OP_breg7 0, deref, breg0 0, lit0,
+# ne, mul give that address, or zero.
 _AROUND_CLONE = entry_row(AMD64)._replace(ra=_address_or_zero("77 00 06 70 00 30 2e 1e"))
 # the same with x30 and x0 (breg30 0, breg0 0, lit0, ne, mul), and with r14 and r2
 _AROUND_CLONE_A64 = entry_row(AARCH64)._replace(ra=_address_or_zero("8e 00 70 00 30 2e 1e"))
 _AROUND_CLONE3_S390X = entry_row(S390X)._replace(ra=_address_or_zero("7e 00 72 00 30 2e 1e"))
-_AROUND_CLONE_S390X = _AROUND_CLONE3_S390X._replace(  # clone has saved r6 and r7
+_AROUND_CLONE_S390X = _AROUND_CLONE3_S390X._replace(  # row for clone, which has saved r6 and r7
     registers=((6, Rule(CFA, -112, deref=True)), (7, Rule(CFA, -104, deref=True))),
     kept=tuple(sorted(S390X.callee_saved - {6, 7})),
 )
 
 _AMD64_ANYWHERE = (
-    # glibc __start_context, to which the function of makecontext(3) returns; its table claims that it has a
+    # glibc __start_context, to which the function of makecontext(3) returns; its table says that it has a
     # caller: mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je; call setcontext; mov %rax,%rdi; call exit
     code_pattern(
         rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x48\x89\xdc\x48\x8b\x3c\x24\x48\x85\xff\x74.\xe8....\x48\x89\xc7\xe8....)",
@@ -63,15 +63,15 @@ _AMD64_ANYWHERE = (
     ),
     # Go runtime.goexit: a goroutine's function returns to its second instruction: nop; call; nop
     code_pattern(rb"\x90(?P<here>)\xe8....\x90", _OUTERMOST, marker=b"\x90\xe8"),
-    # Go runtime.mcall has left the goroutine's stack and does not return to it: mov 56(%r14),%rsp; push %rax;
-    # mov (%rdx),%r12; call *%r12; pop %rax; jmp.  (Its table takes the word below for a return address.)
+    # Go runtime.mcall, after it has left the goroutine's stack for good: mov 56(%r14),%rsp; push %rax;
+    # mov (%rdx),%r12; call *%r12; pop %rax; jmp.  Its table takes the word below for a return address.
     code_pattern(
         rb"\x49\x8b\x66\x38(?P<here>\x50\x4c\x8b\x22\x41\xff\xd4)\x90?\x58\xe9",
         _OUTERMOST,
         marker=b"\x49\x8b\x66\x38\x50\x4c\x8b\x22\x41\xff\xd4",
     ),
-    # Boost make_fcontext: a fiber begins with push %rbp; jmp *%rbx; the word pushed is the return address of
-    # its function: xor %rdi,%rdi; call _exit; hlt
+    # Boost make_fcontext: a fiber begins with push %rbp; jmp *%rbx.  The pushed word is the return address of
+    # the fiber's function; it leads to: xor %rdi,%rdi; call _exit; hlt
     code_pattern(
         rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x55\xff\xe3(?:\xf3\x0f\x1e\xfa)?\x48\x31\xff\xe8....\xf4)",
         _OUTERMOST,
@@ -79,7 +79,7 @@ _AMD64_ANYWHERE = (
     ),
 )
 _AMD64_AT_ENTRY = (
-    # glibc and musl _start: xor %ebp,%ebp, and up to its first call
+    # glibc and musl _start, from xor %ebp,%ebp to its first call
     code_pattern(rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x48?\x31\xed.{0,40}?(?:\xe8|\xff\x15)....)", _OUTERMOST),
     # glibc's ld.so: mov %rsp,%rdi; call _dl_start; ...; xor %ebp,%ebp; call _dl_init; ...; jmp *%r12
     code_pattern(
@@ -103,10 +103,10 @@ _A64_ANYWHERE = (
     ),
 )
 _A64_AT_ENTRY = (
-    # crt1.o's _start; its table marks the end one instruction late: nop or bti c; mov x29, #0; mov x30, #0
+    # crt1.o's _start, whose table marks the end one instruction late: nop or bti c; mov x29, #0; mov x30, #0
     code_pattern(rb"(?P<here>(?:\x1f\x20\x03|\x5f\x24\x03)\xd5)\x1d\0\x80\xd2\x1e\0\x80\xd2", _OUTERMOST),
-    # crt1.o's _start before glibc 2.26, which no table describes, or one without an end: mov x29, #0;
-    # mov x30, #0; ...; bl __libc_start_main
+    # crt1.o's _start before glibc 2.26, which no table marks as the end: mov x29, #0; mov x30, #0; ...;
+    # bl __libc_start_main
     code_pattern(rb"(?P<here>\x1d\0\x80\xd2\x1e\0\x80\xd2(?:.{4}){0,12}?.{3}[\x94-\x97])", _OUTERMOST),
 )
 _S390X_ANYWHERE = (
@@ -129,7 +129,7 @@ _S390X_AT_ENTRY = (
         _OUTERMOST,
     ),
 )
-_ANYWHERE = {62: _AMD64_ANYWHERE, 183: _A64_ANYWHERE, 22: _S390X_ANYWHERE}  # by e_machine
+_ANYWHERE = {62: _AMD64_ANYWHERE, 183: _A64_ANYWHERE, 22: _S390X_ANYWHERE}  # key: e_machine
 _AT_ENTRY = {62: _AMD64_AT_ENTRY, 183: _A64_AT_ENTRY, 22: _S390X_AT_ENTRY}
 
 
@@ -139,7 +139,7 @@ class StartStepper:
     found = Found.START
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the row "no caller", or that of a clone system call, which two threads leave."""
+        """Return the row "no caller", or the row of a clone system call, from which two threads run on."""
         if module is None:
             return None
         entry, machine = module.address(module.image.entry), arch.machine
@@ -149,7 +149,7 @@ class StartStepper:
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:
         """Return addresses around the pc at which no stack begins."""
         entry = module.address(module.image.entry)
-        markers = (known.marker for known in _ANYWHERE.get(arch.machine, ()))
+        markers = (pattern.marker for pattern in _ANYWHERE.get(arch.machine, ()))
         start, end = range_without(markers, frame, module)
         near_entry = start - PATTERN_BYTES <= entry <= end + PATTERN_BYTES
         return only_this_pc(frame) if near_entry else (start, end)

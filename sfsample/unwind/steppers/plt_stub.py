@@ -1,7 +1,7 @@
 """Steps from linkage stubs (PLT) that no table describes: those of lld, of AArch64, of s390x's libraries.
 
-It answers only for an exact pc in a stub that it recognizes by its bytes.  All stubs of a kind are alike, so
-each of their instructions has a fixed row.
+It answers only for an exact pc, in a stub that it recognizes by its bytes.  All stubs of a kind are alike, so
+each instruction has a fixed row.
 
 Source: AMD64 psABI section 5.2 (figure 5.2, and the IBT variant); for AArch64 what ld and lld write; s390x
 ELF ABI, "Procedure Linkage Table".
@@ -16,7 +16,7 @@ from sfsample.unwind.row import UnwindRow, entry_row
 
 
 def _row(pushed_words: int) -> UnwindRow:
-    """Return the row where the stub has pushed this many words after the return address."""
+    """Return the row of a stub that has pushed this number of words after the return address."""
     return entry_row(AMD64)._replace(cfa=Rule(AMD64.sp, 8 + 8 * pushed_words, deref=False))
 
 

@@ -3,8 +3,8 @@
 From an SFrame row to a caller, step 3 of 4: `SFrameStepper.row_at` looks the pc up in the SFrame tables of
 its module (`formats/sframe`), and `to_row` turns the FRE into an `UnwindRow`, which `row.apply_row` executes.
 
-SFrame recovers pc, sp and fp; every other register is unknown in the caller.  A damaged function gives no
-row, and its module notes that in `problems`.
+SFrame recovers pc, sp and fp.  Every other register is unknown in the caller.  A damaged function gives no
+row, and its module notes the damage in `problems`.
 """
 
 from sfsample.core.arch import Arch
@@ -20,7 +20,7 @@ _OUTERMOST = UnwindRow(Rule(CFA, 0, deref=False), None)
 
 
 class SFrameStepper:
-    """Steps where the module's SFrame table covers the pc."""
+    """Steps from code that an SFrame table of the module covers."""
 
     found = Found.SFRAME
 
@@ -40,12 +40,12 @@ class SFrameStepper:
         return None
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
-        """Return all addresses where the module has no SFrame: then the answer is always None."""
+        """Return all addresses if the module has no SFrame: the answer is always None.  Else only the pc."""
         return only_this_pc(frame) if module.sframe else ALL_PCS
 
 
 def to_row(fre: SFrameFre, table: SFrameTable) -> UnwindRow:
-    """Translate a row of `table`."""
+    """Return the unwind row for a row of `table`."""
     if fre.cfa is None:
         return _OUTERMOST
     arch = table.abi.arch

@@ -1,8 +1,8 @@
 """Steps from a signal trampoline, which it recognizes by its code bytes, to the interrupted code.
 
-The kernel's layout of a signal frame is ABI (`core/arches/` has it), so no table is needed.  None is used:
-SFrame cannot express it, and hand-written CFI for it differs between C libraries.  Every register of the
-interrupted code is restored.
+The kernel's layout of a signal frame is ABI (`core/arches/` has it), so no table is needed.  Tables are not
+used, because SFrame cannot express the layout, and C libraries have different hand-written CFI for it.  Every
+register of the interrupted code is recovered.
 """
 
 from functools import cache
@@ -36,11 +36,11 @@ class SignalFrameStepper:
             code = kind.code
             if module.code(frame.pc, len(code)) == code:
                 return _row(arch, kind)
-            # the thread stands before the system call: sp is still the same
+            # the thread is about to make the system call, and sp is still the same
             inside = len(code) - kind.call
             if frame.exact and module.code(frame.pc - inside, len(code)) == code:
                 return _row(arch, kind)
-            # the thread is in that system call; a guess, because the kernel may have restored a part already
+            # the thread is in that system call: a guess, as the kernel may have restored some registers
             if frame.exact and module.code(frame.pc - len(code), len(code)) == code:
                 return _row(arch, kind)._replace(guess=True)
         return None

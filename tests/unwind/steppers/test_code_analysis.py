@@ -17,13 +17,13 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.machine_code.decode_x86 import Instruction, decode_instruction
-from sfsample.formats.machine_code.function_starts import find_function_starts
+from sfsample.formats.machine_code.functions import find_function_starts
 from sfsample.modules.module import Module
 from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.unwind.row import UnwindRow, apply_row
 from sfsample.unwind.steppers.cfi import EhFrameStepper
 from sfsample.unwind.steppers.code_analysis.flow import Flow, State, Visit
-from sfsample.unwind.steppers.code_analysis.known_rows import KnownRows
+from sfsample.unwind.steppers.code_analysis.passed_rows import PassedRows
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
 from sfsample.unwind.steppers.conventions import FramePointerStepper
 from tests.builders.elf_builder import Load, elf
@@ -327,9 +327,9 @@ def test_loop_without_return_is_searched_once(monkeypatch):
     assert searches == [JIT]
 
 
-def test_known_rows_are_bounded(monkeypatch):
-    monkeypatch.setattr("sfsample.unwind.steppers.code_analysis.known_rows._MAX_KEPT", 100)
-    known = KnownRows()
+def test_passed_rows_are_bounded(monkeypatch):
+    monkeypatch.setattr("sfsample.unwind.steppers.code_analysis.passed_rows._MAX_KEPT", 100)
+    known = PassedRows()
     for start in range(0, 10_000, 50):
         known.keep_failure([(Visit(start + n, NOP, State()), b"") for n in range(150)])
     assert sum(known.row_at(at) is not None for at in range(10_000)) <= 100

@@ -1,1 +1,1 @@
-"""Finds callers of code that no table describes, by following its instructions."""
+"""Finds the callers of code that no table describes, by following its instructions."""

@@ -1,8 +1,8 @@
-"""Follows x86-64 code from an instruction on, and computes what it does to registers and the stack.
+"""Follows x86-64 code from an instruction on, and computes its effects on registers and the stack.
 
-Values are symbolic: a register or a word on the stack in terms of the registers where the search began; None
-if unknown.  Writes through other pointers are assumed not to change what the code has saved on its stack.
-Code is read only through the function `read`.
+Values are symbolic: each is an expression of the registers at the start of the search, or None (unknown).
+Writes through other pointers are assumed not to change the words that the code has saved on its stack.  Code
+is read only through the function `read`.
 """
 
 from collections import deque
@@ -20,19 +20,19 @@ from sfsample.formats.machine_code.decode_x86 import (
     decode_instruction,
 )
 
-ReadBytes = Callable[[int], bytes]  # the code from an address on, as much as an instruction may need
+ReadBytes = Callable[[int], bytes]  # function: address -> bytes from there on, enough for an instruction
 TestAddress = Callable[[int], bool]
-_MAX_CALLEE_INSTRUCTIONS = 300  # that are followed in a function that is called
-_MAX_CALL_DEPTH = 8
-_MAX_INSTRUCTIONS = 5000  # for one answer, those of called functions included
-_MAX_CACHED_INSTRUCTIONS = 20_000
+_MAX_CALLEE_INSTRUCTIONS = 300  # instructions followed in a called function
+_MAX_CALL_DEPTH = 8  # nested calls
+_MAX_INSTRUCTIONS = 5000  # instructions followed for one answer, with those of called functions
+_MAX_CACHED_INSTRUCTIONS, _MAX_CACHED_FUNCTIONS = 20_000, 20_000
 
 
 class Value(NamedTuple):
-    """`base` + `offset`; the base is a register as it was at the start, or the word at another value."""
+    """value = base + offset."""
 
-    base: "int | Value"
-    offset: int = 0
+    base: "int | Value"  # register (its value at the start), or the address of a word (that word)
+    offset: int = 0  # bytes
 
     def moved(self, by: int) -> "Value":
         """Return the value plus `by`."""
@@ -40,7 +40,7 @@ class Value(NamedTuple):
 
     @property
     def place(self) -> "Value | None":
-        """Return where the word is that is the base of this value; None: the base is a register."""
+        """The address of the word that is the base of this value; None: the base is a register."""
         return self.base if isinstance(self.base, Value) else None
 
 
@@ -50,7 +50,7 @@ _AT_START = tuple(map(Value, range(16)))
 class State:
     """The registers and the words in memory that have changed since the start of the search.
 
-    A state does not change once others refer to it; states share their dictionaries.
+    A finished state never changes, so states can share their dictionaries.
     """
 
     __slots__ = ("_registers", "_words")
@@ -75,10 +75,10 @@ class State:
         return self._registers.get(register, _AT_START[register])
 
     def saved(self, register: int, lowest: int | None = None) -> Value | None:
-        """Return a place in memory, not below `lowest`, that has the register's value at the start."""
-        own = _AT_START[register]
+        """Return an address, not below `lowest`, of a word with the register's initial value; or None."""
+        initial = _AT_START[register]
         for place, value in self._words.items():
-            if value == own and (lowest is None or place.offset >= lowest):
+            if value == initial and (lowest is None or place.offset >= lowest):
                 return place
         return None
 
@@ -99,10 +99,10 @@ class State:
 
     def _word(self, register: int, place: Value | None) -> Value | None:
         if place is None or (place.place is not None and place.place.place is not None):
-            return None  # a pointer in memory to a pointer in memory: no frame looks like that
+            return None  # pointer in memory to a pointer in memory, which no frame has
         saved = self.saved(register)
         if saved is not None and saved.base != place.base:
-            return None  # saved by another base, perhaps at this place: how the bases differ is unknown
+            return None  # register saved relative to another base, perhaps at this very place
         return self._words[place] if place in self._words else Value(place)
 
 
@@ -115,10 +115,10 @@ class Visit(NamedTuple):
 
 
 class Flow:
-    """The code of one module, or of one process's generated code.
+    """The code of one module, or the generated code of one process.
 
-    `is_start`: whether a function is known to begin at an address.
-    `never_returns`: whether a function is known not to return.  `max_instructions`: followed for one answer.
+    `is_start` returns True for an address at which a function begins, `never_returns` for a function that
+    does not return.  `max_instructions` limits the instructions followed for one answer.
     """
 
     def __init__(
@@ -145,9 +145,9 @@ class Flow:
         return self._instructions[address]
 
     def visits(self, start: int) -> Iterator[Visit]:
-        """Yield the instructions that code may reach from `start`, those behind the fewest calls first.
+        """Yield the instructions that code may reach from `start`; those behind fewer calls come first.
 
-        Each is yielded once for each stack pointer with which it is reached.
+        An instruction is yielded once for each stack pointer with which it is reached.
         """
         self._left = self._max_instructions
         return self._visits(start, 0)
@@ -166,26 +166,26 @@ class Flow:
             else:
                 address, state = near.popleft()
             place = address, state.value(SP)
-            found = None if place in seen else self.instruction(address)
-            if found is None:
+            instruction = None if place in seen else self.instruction(address)
+            if instruction is None:
                 continue
             if not self._left or (depth and len(seen) >= _MAX_CALLEE_INSTRUCTIONS):
                 return
             seen.add(place)
             self._left -= 1
-            yield Visit(address, found, state)
-            state = state.after(found.steps)
-            if found.jump is not None:
-                near.append((found.jump, state))
-            if found.falls_through and (called or found.calls) and self._is_start(found.end):
-                continue  # the next function begins here: the call before does not return
-            if found.calls:
-                behind_calls.append((found.target, found.end, state))
-            elif found.falls_through:
-                near.append((found.end, state))
+            yield Visit(address, instruction, state)
+            state, end = state.after(instruction.steps), instruction.end
+            if instruction.jump is not None:
+                near.append((instruction.jump, state))
+            if instruction.falls_through and (called or instruction.calls) and self._is_start(end):
+                continue  # start of the next function: the call before it does not return
+            if instruction.calls:
+                behind_calls.append((instruction.target, end, state))
+            elif instruction.falls_through:
+                near.append((end, state))
 
     def may_return(self, function: int) -> bool:
-        """Return whether a call of a function may return; `abort` does not, nor what ends in it."""
+        """Return True if a call of a function may return; not for `abort`, or a function that ends in it."""
         self._left = self._max_instructions
         return self._may_return(function, 1)
 
@@ -195,21 +195,23 @@ class Flow:
         if depth > _MAX_CALL_DEPTH:
             return True
         if function not in self._known_returns:
-            self._known_returns[function] = True  # the answer for its recursive calls
+            if len(self._known_returns) >= _MAX_CACHED_FUNCTIONS:
+                self._known_returns.clear()
+            self._known_returns[function] = True  # answer for recursive calls
             count = 0
             for visit in self._visits(function, depth):
                 count += 1
                 if _may_return(visit):
                     return True
-            if not self._left:  # unknown: then the code behind the call is not followed
-                del self._known_returns[function]
+            if not self._left:  # unknown, so the code behind the call is not followed
+                self._known_returns.pop(function, None)
                 return False
             self._known_returns[function] = count >= _MAX_CALLEE_INSTRUCTIONS
         return self._known_returns[function]
 
 
 def _may_return(visit: Visit) -> bool:
-    """Return whether a function may return by this instruction; `longjmp` jumps with another sp."""
+    """Return True if a function may return by this instruction.  `longjmp` jumps with a loaded sp."""
     sp = visit.state.value(SP)
     sp_was_loaded = sp is not None and sp.place is not None
     return visit.instruction.returns or (visit.instruction.jumps_away and not sp_was_loaded)

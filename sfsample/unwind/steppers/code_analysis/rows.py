@@ -1,9 +1,8 @@
 """Computes rows from instructions.
 
-From the pc on, code is followed to its returns: sp there gives the place of the return address, and the
-callee-saved registers have there the values that they have in the caller.  All returns that are found must
-agree.  Code that never returns (the outermost functions of musl) is followed from the start of the function
-to the pc instead.
+Code is followed from the pc to its returns.  At a return, sp points to the return address, and the
+callee-saved registers have the caller's values.  All returns that are found must agree.  Code that never
+returns (the outermost functions of musl) is followed from the start of the function to the pc instead.
 """
 
 from bisect import bisect_right
@@ -14,18 +13,17 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.machine_code.calls import call_target
 from sfsample.formats.machine_code.decode_x86 import LONGEST
-from sfsample.formats.machine_code.function_starts import find_function_starts
-from sfsample.formats.machine_code.noreturn import stubs_without_return
+from sfsample.formats.machine_code.functions import find_function_starts, stubs_without_return
 from sfsample.modules.module_map import ReadCode
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.steppers.code_analysis.flow import Flow, ReadBytes, State, Value, Visit
-from sfsample.unwind.steppers.code_analysis.known_rows import KnownRows
+from sfsample.unwind.steppers.code_analysis.passed_rows import PassedRows
 
 _WORD = 8  # bytes
-_DIRECT_CALL = 5  # bytes of the longest call whose bytes say where it leads
-_ENOUGH_INSTRUCTIONS = 300  # that are followed, once a return has been found
-_MAX_SEARCHED = 1500  # instructions without a return; of libc's and libstdc++'s functions, none has more
-_MAX_GENERATED = 500  # instructions: more takes 20 ms for each new pc, and hardly ever finds a return
+_DIRECT_CALL = 5  # bytes of the longest call with its target in its bytes
+_ENOUGH_INSTRUCTIONS = 300  # instructions that are followed if one return has been found
+_MAX_SEARCHED = 1500  # instructions without a return; no function of libc or libstdc++ has more
+_MAX_GENERATED = 500  # instructions; more would take 20 ms for each new pc, and hardly ever find a return
 _SP = AMD64.sp
 _BREG0, _DEREF, _CONST8S, _PLUS = 0x70, b"\x06", b"\x0f", b"\x22"  # DWARF 5, table 7.9
 
@@ -36,7 +34,7 @@ class CodeOfFile:
     def __init__(self, image: ElfImage) -> None:
         self._flow = Flow(lambda vaddr: _read(image, vaddr), stubs_without_return(image), self._is_start)
         self._image = image
-        self._known = KnownRows()
+        self._cache = PassedRows()
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -52,7 +50,7 @@ class CodeOfFile:
 
     def row_at(self, pc: int, *, exact: bool) -> UnwindRow | None:
         """Return the row at an instruction, or behind a call."""
-        row = row_to_return(self._flow, pc, self._known) if exact or self._may_be_returned_to(pc) else None
+        row = row_to_return(self._flow, pc, self._cache) if exact or self._may_be_returned_to(pc) else None
         start = self._start_before(pc if exact else pc - 1) if row is None else None
         return row if start is None else row_from_start(self._flow, start, pc, exact=exact)
 
@@ -63,26 +61,26 @@ class CodeOfFile:
 
 
 class GeneratedCode:
-    """The code of a process that lies in no file; it is read again for each search, because it may change."""
+    """The code of a process that lies in no file.  It may change, so each search reads it again."""
 
     def __init__(self, code: ReadCode) -> None:
         self._read = lambda address: code(address, LONGEST)
-        self._known = KnownRows()
+        self._cache = PassedRows()
 
     def row_at(self, pc: int) -> UnwindRow | None:
         """Return the row at an instruction."""
         flow = Flow(self._read, max_instructions=_MAX_GENERATED)
-        return row_to_return(flow, pc, self._known, self._read)
+        return row_to_return(flow, pc, self._cache, self._read)
 
 
-def row_to_return(flow: Flow, pc: int, known: KnownRows, code: ReadBytes | None = None) -> UnwindRow | None:
-    """Return the row at an instruction whose returns agree about the CFA.
+def row_to_return(flow: Flow, pc: int, cache: PassedRows, code: ReadBytes | None = None) -> UnwindRow | None:
+    """Return the row at an instruction; None unless all returns agree about the CFA.
 
-    `code`, for generated code, gives the bytes by which `known` sees that it has changed.
+    `code` reads generated code: its bytes show `cache` that the code has changed.
     """
-    found = known.row_at(pc, code(pc) if code else b"")
-    if found is not None:
-        return found[0]
+    cached = cache.row_at(pc, code(pc) if code else b"")
+    if cached is not None:
+        return cached[0]
     rows: list[UnwindRow] = []
     passed: list[tuple[Visit, bytes]] = []
     for visit in flow.visits(pc):
@@ -93,10 +91,10 @@ def row_to_return(flow: Flow, pc: int, known: KnownRows, code: ReadBytes | None 
         if row is not None:
             rows.append(row)
     if not rows and code is not None:
-        known.keep_failure(passed)
+        cache.keep_failure(passed)
     if len({row.cfa for row in rows}) != 1:
         return None
-    known.keep(rows[0], passed)
+    cache.keep(rows[0], passed)
     return rows[0]
 
 
@@ -109,7 +107,7 @@ def row_from_start(flow: Flow, start: int, pc: int, *, exact: bool) -> UnwindRow
 
 
 def _at_return(state: State) -> UnwindRow | None:
-    """Return the row at the pc where the search began, given the state at a return."""
+    """Return the row at the start of a search, given the state at a return."""
     top = state.value(_SP)
     cfa = None if top is None else top.moved(_WORD)
     rule = None if cfa is None else _cfa_rule(cfa)
@@ -127,13 +125,13 @@ def _at_return(state: State) -> UnwindRow | None:
 
 
 def _cfa_rule(cfa: Value) -> Rule | None:
-    """Return the rule; None if the CFA lies below sp, or on another stack to which the code switches."""
+    """Return the rule for a CFA; None if it lies below sp, or on a stack to which the code switches."""
     place = cfa.place
     if place is None:
         return None if cfa.base == _SP and cfa.offset < _WORD else _plain(cfa)
     if not cfa.offset:
         return _plain(cfa)
-    # the old sp is saved in an aligned frame: pop %rsp, or mov 64(%rsp),%rsp
+    # an aligned frame saves the old sp: pop %rsp, or mov 64(%rsp),%rsp
     if place.base not in (_SP, AMD64.fp) or (place.base == _SP and place.offset < 0):
         return None
     expression = bytes([_BREG0 + place.base, 0]) + _plus(place.offset) + _DEREF + _plus(cfa.offset)
@@ -153,7 +151,7 @@ def _rule(value: Value, cfa: Value) -> Rule | None:
 
 
 def _plain(value: Value) -> Rule | None:
-    """Return the rule for a register plus an offset, or for the word there."""
+    """Return the rule for a register plus an offset, or for the word there; None for other values."""
     match value:
         case Value(int(base), offset):
             return Rule(base, offset, deref=False)
@@ -163,7 +161,7 @@ def _plain(value: Value) -> Rule | None:
 
 
 def _inside(state: State) -> UnwindRow | None:
-    """Return the row at an instruction, given the state there in terms of the function's start."""
+    """Return the row at an instruction, given the state of a search that began at the function's start."""
     bases = ((n, state.value(n)) for n in (_SP, *sorted(AMD64.callee_saved)))
     on_stack = ((n, at.offset) for n, at in bases if at is not None and at.base == _SP)
     base, offset = next(on_stack, (None, 0))
@@ -182,6 +180,6 @@ def _inside(state: State) -> UnwindRow | None:
 
 
 def _read(image: ElfImage, vaddr: int) -> bytes:
-    """Return the code at a vaddr, as much as an instruction may need; b"" where no code is."""
+    """Return the code at a vaddr, enough for one instruction; b"" if the file has no code there."""
     end = next((end for start, end in image.executable if start <= vaddr < end), vaddr)
     return bytes(image.loaded(vaddr, min(LONGEST, end - vaddr)) or b"")

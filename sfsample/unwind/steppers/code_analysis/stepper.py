@@ -1,8 +1,8 @@
-"""Steps from x86-64 code that no table describes: its own instructions say where the return address is.
+"""Steps from x86-64 code that no table describes: its own instructions give the place of the return address.
 
-The row is a guess with reasons (`rows.py` finds them): the return address must still follow a call, and all
-tables are asked before.  Code in a file is read from the file; generated code from memory, later than the
-registers.  The decoder is imported only when such code is met.
+The row (`rows.py` computes it) is a guess, so the return address must follow a call, and all tables are asked
+before.  Code in a file is read from the file.  Generated code is read from memory, at a later time than the
+registers.  The decoder is imported when such code is met for the first time.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CodeStepper:
-    """Steps by instructions.  `code` reads code that lies in no file; None: no row for such code."""
+    """Steps by instructions.  `code` reads code that lies in no file; if it is None, such code has no row."""
 
     found = Found.CODE
 
@@ -27,11 +27,11 @@ class CodeStepper:
         self._generated: GeneratedCode | None = None
 
     def reading(self, code: ReadCode) -> "CodeStepper":
-        """Return the stepper for the process whose code `code` reads."""
+        """Return the stepper for one process; `code` reads its code."""
         return CodeStepper(code)
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the row that follows from the instructions."""
+        """Return the row that the instructions give, or None."""
         if arch.machine != AMD64.machine:
             return None
         from sfsample.unwind.steppers.code_analysis.rows import CodeOfFile, GeneratedCode

@@ -2,8 +2,8 @@
 
 from sfsample.core.arch import AMD64
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.machine_code import function_starts as module
-from sfsample.formats.machine_code.function_starts import find_function_starts
+from sfsample.formats.machine_code import functions as module
+from sfsample.formats.machine_code.functions import find_function_starts
 from tests.builders import elf_builder as e
 
 # functions of 16 bytes, each of which calls the next: call +11; ret; padding

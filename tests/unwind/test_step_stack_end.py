@@ -5,7 +5,7 @@ import pytest
 from sfsample.core.arch import AARCH64
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, StopReason
-from sfsample.unwind.stack_end import is_stack_end
+from sfsample.unwind.step import is_stack_end
 from sfsample.unwind.steppers.conventions import FramePointerStepper
 from tests.builders.walks import CODE, JIT, LEAF, OUTERMOST, SP, STACK, RowsByPc, module_map, pcs, walk, words
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from sfsample.formats.elf.image import SHT_SYMTAB, ElfImage
-from sfsample.symbolize.shared_tables import SymbolTables
-from sfsample.symbolize.symbol_table import SymbolTable
+from sfsample.symbolize.symbol_table import SymbolTable, SymbolTables
 from tests.live.targets import fixture
 
 FUNCTION = "leaf_spin"
