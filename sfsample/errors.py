@@ -79,11 +79,12 @@ class NoThread(SfsampleError):  # noqa: N818 - reads as what happened
 
 
 class NoReturn(SfsampleError):  # noqa: N818 - reads as what happened
-    """A system call of sfsample on a target does not return, or a computation takes far too long."""
+    """A call on process `pid` (None: unknown) does not return, or a computation takes far too long."""
 
-    def __init__(self) -> None:
+    def __init__(self, pid: int | None = None) -> None:
+        self.pid = pid
         super().__init__(
-            "stuck: a system call on the target, or a computation, did not end",
+            f"stuck: a system call on the target, or a computation, did not end: {pid or 'unknown'}",
             "a page of the target may wait for another program (userfaultfd, FUSE, NFS)",
         )
 

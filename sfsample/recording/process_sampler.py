@@ -74,6 +74,7 @@ class ProcessSampler:
             process.pid, process.start_time, process.root, process.name
         )
         self._recorder = Recorder(profile, self._process_key, since, options.python)
+        profile.put_off.add(self._flush)
 
     @property
     def longest_hold_ns(self) -> int:
@@ -317,8 +318,15 @@ class ProcessSampler:
 
     # -- the end
 
+    def _flush(self) -> None:
+        """Count what is known, without a look at the process: sfsample may be stuck in one."""
+        for thread in self._threads:
+            self._recorder.flush(thread)
+        self._recorder.charge_process()
+
     def finish(self) -> None:
         """Count the ticks since the last sample of each thread, and what is known only at the end."""
+        self._profile.put_off.discard(self._flush)
         self._wait_for_pending(time.perf_counter_ns() + _END_PATIENCE_NS)
         self._give_up_pending()
         recorder = self._recorder

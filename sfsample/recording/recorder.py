@@ -59,10 +59,11 @@ class Recorder:
         return cpu_ns is not None
 
     def charge_process(self, at_least_ns: int = 0) -> None:
-        """Charge the CPU time of the process; what known threads did not use is of some that ended unseen."""
+        """Charge the CPU time of the process, at its end; what known threads did not use, ended ones did."""
         unseen_ns = max(0, max(self._cpu_ns, at_least_ns) - self._charged_ns)
         self._profile.stats.cpu_charged_ns += unseen_ns
         self._charged_ns += unseen_ns
+        self._profile.charged_ns[self._process_key] += self._charged_ns
 
     # -- samples
 
@@ -168,5 +169,4 @@ class Recorder:
         for text in (*process.opener.problems, *process.modules.problems):
             stats.note(text)
         stats.problems += capturer.problems
-        self._profile.charged_ns[self._process_key] += self._charged_ns
         self._profile.forget_process(self._process_key)

@@ -90,6 +90,7 @@ class Stats:
         self.sampler_cpu_s = 0.0
         self.sampler_max_rss_bytes = 0
         self.problems: Counter[str] = Counter()
+        self.set_aside: list[str] = []  # processes on which sfsample is stuck: sentences, in `problems` too
         self.failure: tuple[str, ...] = ()  # what ended it early, and help lines
         self.ended_by: str = ""  # "duration", "signal", "target", "failure"
 
@@ -113,6 +114,11 @@ class Stats:
         what = f"ended early: {failure}"
         self.note(what)
         self.ended_by, self.failure = "failure", (what, *getattr(failure, "help", ()))
+
+    def end_stuck(self, duration_s: float, stuck: Exception) -> None:
+        """Note that sfsample was stuck until the recording was over, which still is a result."""
+        self.duration_s, self.ended_by = duration_s, "signal"
+        self.note(f"{stuck}; what came after that was not sampled")
 
     def count_failed(self, why: str, times: int) -> None:
         """Count samples that could not be taken."""
