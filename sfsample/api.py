@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from sfsample import __version__
-from sfsample.errors import NoReturn, NoThread, TargetError
+from sfsample.errors import NoReturn, NoThread, ReadFailed, TargetError
 from sfsample.process.descendants import Descendants
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.labels import identify
@@ -54,19 +54,17 @@ def record(
     Raises TargetError (NoSuchProcess, NotPermitted, UnsupportedTarget) and NoReturn, which have `help`
     lines, and ValueError for an argument that makes no sense.
     """
-    wanted = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
-    if not wanted:
-        raise ValueError("no process to record")
-    if duration is not None and not duration > 0:
-        raise ValueError(f"duration must be positive, not {duration}")
-
+    wanted = _check(pids, duration)
     counts = profile or Profile(options.rate, timeline=options.timeline)
     counts.stats.mode, counts.labels = options.mode, dict(options.labels)
     began_s: float | None = None  # time.monotonic of the first tick
 
     def identify_all(processes: Processes, images: ImageCache) -> None:
         for process in processes.named:
-            counts.identify(process.pid, identify(process, images, environ=options.environ))
+            try:
+                counts.identify(process.pid, identify(process, images, environ=options.environ))
+            except ReadFailed as failure:
+                counts.stats.note(f"labels are missing: {failure}")
 
     def work(stop: Callable[[], bool]) -> Profile:
         nonlocal began_s
@@ -104,17 +102,29 @@ def record(
             return thread.run()
         except NoReturn as stuck:
             counts.leave(thread.cpu_ns / 1e9)
-            if should_end() or not may_leave(stuck.pid):
-                if not counts.stats.samples:
-                    raise
-                counts.stats.end_stuck(time.monotonic() - begin_s, stuck)
-                return counts
-            left.add(stuck.pid)
+            if not should_end() and not stuck.holds_others and may_leave(stuck.pid):
+                left.add(stuck.pid)
+                continue
+            if not counts.stats.samples:
+                raise
+            counts.stats.duration_s = time.monotonic() - begin_s
+            (counts.stats.end_stuck if should_end() else counts.stats.end_early)(stuck)
+            return counts
         except (TargetError, NoThread) as failure:
             if began_s is None or not counts.stats.samples:
                 raise
             counts.stats.end_early(failure)
             return counts
+
+
+def _check(pids: int | Iterable[int], duration: float | None) -> list[int]:
+    """Return the process ids, each once.  Raises ValueError for an argument that makes no sense."""
+    wanted = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
+    if not wanted:
+        raise ValueError("no process to record")
+    if duration is not None and not duration > 0:
+        raise ValueError(f"duration must be positive, not {duration}")
+    return wanted
 
 
 def symbolizer(profile: Profile, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS) -> Symbolizer:

@@ -72,7 +72,7 @@ def _read(path: str) -> dict[str, Any]:
         raise SfsampleError(f"cannot read: {path}: not TOML: {failure}", _HELP) from None
 
 
-def execute_anew() -> None:
+def execute_anew(why: str) -> None:
     """Execute the command line of this process again, in its place; return where it has a mistake now."""
     from sfsample.cli.parse import parse
 
@@ -81,7 +81,7 @@ def execute_anew() -> None:
     except SfsampleError as failure:
         say_at(f"not reloaded: {failure}", *failure.help, "the watch goes on as before")
         return
-    say_at("the configuration is read again")
+    say_at(why)
     for number in (signal.SIGHUP, signal.SIGUSR1):  # the program that begins is not ready for them
         signal.signal(number, signal.SIG_IGN)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell is needed

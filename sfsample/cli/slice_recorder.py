@@ -20,7 +20,7 @@ from sfsample.cli.terminal import shows_progress
 from sfsample.cli.trouble import Trouble, say_at
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
-from sfsample.errors import NoReturn, NoSpace, NoSuchProcess, SfsampleError
+from sfsample.errors import NoReturn, NoSpace, NoSuchProcess, ReadFailed, SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
@@ -40,7 +40,7 @@ class SliceRecorder:
     """What is kept from one slice to the next: the sinks, the gap that goes on, and what has been said.
 
     `target` is what the flags name.  While `may_fail` is set, a failure ends the watch, but for a full disk
-    and a call that does not return.
+    or a call on the target that fails or does not return.
     """
 
     def __init__(self, arguments: Namespace, interrupt: Interrupt, door: Door, target: str,
@@ -97,7 +97,7 @@ class SliceRecorder:
 
     def failed(self, failure: Exception, lost: Trouble | None = None) -> None:
         """Say that a slice is lost.  Raises the failure where it ends the watch."""
-        if self.may_fail and not isinstance(failure, (NoSpace, NoReturn)):
+        if self.may_fail and not isinstance(failure, (NoSpace, NoReturn, ReadFailed)):
             raise failure
         what = str(failure) or "out of memory"
         self._door.failed(what)

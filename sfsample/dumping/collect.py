@@ -12,6 +12,7 @@ from functools import partial
 
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same_place
+from sfsample.errors import ReadFailed
 from sfsample.process.capture import ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
@@ -84,7 +85,12 @@ class Dumper:
     def _collect_next(self) -> None:
         tid, stat = next(iter(self._to_collect.items()))
         known = self._known(tid, stat)
-        thread = self._collect(tid, stat) if known is None else self._update(known, stat)
+        try:
+            thread = self._collect(tid, stat) if known is None else self._update(known, stat)
+        except ReadFailed as failure:
+            if failure.help and not self._threads:
+                raise  # a limit, which the user can raise
+            thread = known or _without_facts(tid, stat, str(failure))
         if thread is not None:
             self._threads[tid] = thread
         del self._to_collect[tid]
@@ -186,9 +192,7 @@ class Dumper:
             thread = self._known(tid, stat)
             if thread is None and time.monotonic() < until_s:
                 thread = self._read_facts(tid, stat)._replace(error=why)
-            self._threads[tid] = thread or ThreadDump(
-                tid, stat.name, stat.state, Capture.FAILED, None, why, None, None, None, ()
-            )
+            self._threads[tid] = thread or _without_facts(tid, stat, why)
 
     def result(self, why: str = ASKED) -> ProcessDump:
         """Return all that was collected; `why`: why there is no more."""
@@ -222,6 +226,10 @@ class Dumper:
         if wanted != self._near_ends:
             self._near_ends, self._peers = wanted, find_peer_processes(wanted)
         return self._peers
+
+
+def _without_facts(tid: int, stat: Stat, why: str) -> ThreadDump:
+    return ThreadDump(tid, stat.name, stat.state, Capture.FAILED, None, why, None, None, None, ())
 
 
 def _age_ns(born: int) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sfsample.dumping.collect import ASKED, STUCK, TIME_OVER, Dumper
 from sfsample.dumping.model import ProcessDump
-from sfsample.errors import AlreadyTraced, NoReturn, NoSuchProcess, SfsampleError, TargetError
+from sfsample.errors import AlreadyTraced, NoReturn, NoSuchProcess, ReadFailed, SfsampleError, TargetError
 from sfsample.process.capture_running import DEFAULT_STACK_BYTES, check_stack_bytes
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess
@@ -139,7 +139,10 @@ class _Run:
 
     def _result(self, pid: int, _stop: Callable[[], bool]) -> ProcessDump | None:
         why = ASKED if self._was_asked() else STUCK if pid in self._stuck else TIME_OVER
-        dump = self._dumpers[pid].result(why)
+        try:
+            dump = self._dumpers[pid].result(why)
+        except ReadFailed:  # the next attempt may succeed
+            dump = self._dumpers[pid].result(why)
         if not dump.threads:
             raise NoSuchProcess(pid, f"process has ended: {pid}")
         return dump

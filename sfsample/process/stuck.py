@@ -1,19 +1,21 @@
 """Finds out on which process an OS thread of sfsample is stuck, and sets it aside: the others go on.
 
-The next call on it may be stuck too.  So nobody opens it as long as that OS thread is stuck, and then for a
-time that doubles each time, as a process could do the same again and again.
+The next call on it may be stuck too.  So nobody opens it as long as that OS thread is stuck, and for a time
+that doubles each time, as a process could do the same again and again.  `watch` ends the OS thread, which
+releases what it holds, by executing itself anew; it hands over which processes are set aside.
 """
 
 import os
 import sys
 import time
+from contextlib import suppress
 from typing import NamedTuple
 
 from sfsample.errors import AlreadyTraced
 from sfsample.process.procfs import read_text, stat_of
 from sfsample.process.syscall_names import syscall_name
 
-_FIRST_DELAY_S, _MAX_DELAY_S = 1.0, 3600.0
+_FIRST_DELAY_S, _MAX_DELAY_S = 8.0, 3600.0
 
 
 class LeftBehind(SystemExit):
@@ -25,10 +27,15 @@ class SetAside(AlreadyTraced):
 
 
 class _Aside(NamedTuple):
-    os_thread: int  # of sfsample, as the kernel counts them
+    os_thread: int  # of sfsample, as the kernel counts them; 0: one before the last execve(2)
     until_s: float  # time.monotonic
     delay_s: float
-    held: str  # which threads stay stopped
+    held: str = ""  # which threads stay stopped
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the OS thread still is."""
+        return os.path.exists(f"/proc/self/task/{self.os_thread}")
 
 
 _aside: dict[tuple[int, int], _Aside] = {}  # by process id and start time
@@ -68,11 +75,30 @@ def check_not_aside(pid: int) -> None:
     """Raise SetAside for a process that is set aside."""
     stat = stat_of(pid) if _aside else None
     aside = _aside.get((pid, stat.starttime)) if stat else None
-    if aside is not None and (_lives(aside.os_thread) or time.monotonic() < aside.until_s):
+    if aside is not None and aside.is_stuck:
         raise SetAside(
             pid, f"sfsample traces it already, in a call that does not return{aside.held}: {pid}",
             "for a recording that goes on, or is stuck in a system call on it",
         )  # fmt: skip
+    if aside is not None and time.monotonic() < aside.until_s:
+        raise SetAside(pid, f"set aside for a while, as a call on it did not return: {pid}")
+
+
+def any_stuck() -> bool:
+    """Return whether an OS thread is stuck on a process."""
+    return any(aside.is_stuck for aside in _aside.values())
+
+
+def hand_over() -> str:
+    """Return the processes that are set aside, for `take_over`."""
+    return " ".join(f"{pid},{start},{a.until_s},{a.delay_s}" for (pid, start), a in _aside.items())
+
+
+def take_over(text: str) -> None:
+    """Set aside what a program before an execve(2) had set aside."""
+    with suppress(ValueError):  # somebody else has written it
+        for pid, start, until_s, delay_s in (entry.split(",") for entry in text.split()):
+            _aside[int(pid), int(start)] = _Aside(0, float(until_s), float(delay_s))
 
 
 def _held(pid: int) -> str:
@@ -80,7 +106,3 @@ def _held(pid: int) -> str:
     stats = {tid: stat_of(f"{pid}/task/{tid}") for tid in os.listdir(f"/proc/{pid}/task")}
     held = [tid for tid, stat in stats.items() if stat and stat.state == "t"]
     return f" (until it does, thread {', '.join(held)} stays stopped)" if held else ""
-
-
-def _lives(os_thread: int) -> bool:
-    return os.path.exists(f"/proc/self/task/{os_thread}")

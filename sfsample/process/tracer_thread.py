@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.errors import NoReturn, NoThread
 from sfsample.process.priority import wake_promptly
-from sfsample.process.stop_request import reap_killed_tracees
+from sfsample.process.stop_request import reap_killed_tracees, traces_others_than
 from sfsample.process.stuck import LeftBehind, set_aside, target_of, waits_for_sfsample
 
 _T = TypeVar("_T")
@@ -122,7 +122,8 @@ class TracerThread(Generic[_T]):
         if is_stuck and self._may_leave(target_of(self._ident)):
             self._stop_wanted_s = float("-inf")
         if self._stop_wanted_s is not None and time.monotonic() > self._stop_wanted_s + _PATIENCE_S:
-            raise NoReturn(target_of(self._ident))
+            pid = target_of(self._ident)
+            raise NoReturn(pid, holds_others=traces_others_than(pid))
 
     def _leave_behind(self) -> None:
         """Let others go on: undo what the work has done to all of sfsample, and end it as soon as it returns.

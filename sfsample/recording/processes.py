@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from sfsample.errors import NoSuchProcess, TargetError
+from sfsample.errors import NoSuchProcess, ReadFailed, TargetError
 from sfsample.process.descendants import Descendants
 from sfsample.process.process import LiveProcess
 from sfsample.process.stuck import SetAside
@@ -27,7 +27,7 @@ class Processes:
     def open_named(
         self, pids: Iterable[int], open_process: Callable[[int], LiveProcess], stats: Stats, *, all_of: bool
     ) -> None:
-        """Open the processes that were asked for, but none that is set aside.
+        """Open the processes that were asked for, but none that is set aside or cannot be read.
 
         Without `all_of`, leave out those that cannot be sampled.
         Raises the TargetError of the first one where none can.
@@ -37,7 +37,7 @@ class Processes:
             try:
                 self.named.append(open_process(pid))
             except TargetError as refusal:
-                if all_of and not isinstance(refusal, SetAside):
+                if all_of and not isinstance(refusal, (SetAside, ReadFailed)):
                     raise
                 refusals.append(refusal)
         if not self.named:

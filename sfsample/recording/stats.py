@@ -115,9 +115,9 @@ class Stats:
         self.note(what)
         self.ended_by, self.failure = "failure", (what, *getattr(failure, "help", ()))
 
-    def end_stuck(self, duration_s: float, stuck: Exception) -> None:
+    def end_stuck(self, stuck: Exception) -> None:
         """Note that sfsample was stuck until the recording was over, which still is a result."""
-        self.duration_s, self.ended_by = duration_s, "signal"
+        self.ended_by = "signal"
         self.note(f"{stuck}; what came after that was not sampled")
 
     def count_failed(self, why: str, times: int) -> None:
