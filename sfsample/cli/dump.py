@@ -18,8 +18,8 @@ from sfsample.cli.terminal import printable, say
 from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump
-from sfsample.dumping.run import DumpOptions, Examiner, Meanwhile, dump_all
-from sfsample.errors import TargetError
+from sfsample.dumping.run import DumpOptions, Dumps, Examiner, Meanwhile, dump_all
+from sfsample.errors import SfsampleError
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
 from sfsample.unwind.unwinder import choose_steppers
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sfsample.dumping.diagnose.verdict import Verdict
 
 _EXIT_INCOMPLETE = 5
+_MIN_NAMING_S = 1.0  # for names, also if all the time of the dump was needed to collect
 
 
 def run(arguments: Namespace) -> int:
@@ -41,12 +42,14 @@ def run(arguments: Namespace) -> int:
 
     options = _options(arguments)
     if arguments.core is not None:
-        dumps, failures = [_core(arguments, options)], list[TargetError]()
+        dumps, failures = [_core(arguments, options)], list[SfsampleError]()
         verdict = examine(dumps)
     else:
         with Interrupt() as interrupt:  # Ctrl-C ends the sampling; Ctrl-Z waits until no thread is held
+            end_s = time.monotonic() + options.timeout_s
             dumps, failures = _dump(arguments, options, rehearse, interrupt)
-            verdict = with_names(lambda: examine(dumps), examine, interrupt)
+            until_s = max(end_s, time.monotonic() + _MIN_NAMING_S)
+            verdict = with_names(lambda: examine(dumps), examine, interrupt, until_s)
     output.write(render(verdict, arguments))
     if not arguments.quiet:
         missing_names = examine.missing_names() if arguments.verbose else []
@@ -70,6 +73,7 @@ def _options(arguments: Namespace) -> DumpOptions:
         stack_bytes=arguments.stack_bytes, steppers=choose_steppers(arguments.unwind),
         stop=not arguments.no_stop, consistent=arguments.consistent, debug_dirs=tuple(arguments.debug_dir),
         python=arguments.python is not PythonView.OFF, with_locals=arguments.locals,
+        timeout_s=arguments.timeout,
     )  # fmt: skip
 
 
@@ -79,9 +83,7 @@ def _core(arguments: Namespace, options: DumpOptions) -> ProcessDump:
     return dump_core(arguments.core, arguments.exe, options, sysroot=(arguments.sysroot or "").rstrip("/"))
 
 
-def _dump(
-    arguments: Namespace, options: DumpOptions, meanwhile: Meanwhile, should_stop: Interrupt
-) -> tuple[list[ProcessDump], list[TargetError]]:
+def _dump(arguments: Namespace, options: DumpOptions, meanwhile: Meanwhile, should_stop: Interrupt) -> Dumps:
     """Dump every process; print the failures, unless all processes fail."""
     pids = target_pids(arguments)
     dumps, failures = dump_all(pids, options, meanwhile, should_stop)

@@ -38,6 +38,8 @@ def dump_flags(parser: ArgumentParser) -> None:
         help="take N samples of each thread, to see which ones run (default: 2)")  # fmt: skip
     add("--interval", type=values.seconds, default=0.05, metavar="TIME",
         help="time between these samples (default: 50ms)")  # fmt: skip
+    add("--timeout", type=values.seconds, default=10.0, metavar="TIME",
+        help="print what there is after this time; the exit code is 5 then (default: 10s)")  # fmt: skip
     add("--depth", type=values.positive, metavar="N",
         help="show at most N frames of each stack (default: all)")  # fmt: skip
     add("--locals", action="store_true",

@@ -5,15 +5,15 @@ signal only when the system call that it is in returns.  So another thread looks
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Protocol, TypeVar
 
 from sfsample.cli.interrupt import Interrupt
+from sfsample.errors import NoReturn, NoThread
+from sfsample.process.tracer_thread import TracerThread
 
-_POLL_S = 0.1
-_PATIENCE_S = 1.5  # for the names, once a stop was requested
 _T = TypeVar("_T")
 _log = logging.getLogger("sfsample.symbolize")
 
@@ -25,34 +25,26 @@ class Namer(Protocol):
         """Look up no name from now on."""
 
 
-def with_names(work: Callable[[], _T], namer: Namer, interrupt: Interrupt) -> _T:
+def with_names(work: Callable[[], _T], namer: Namer, interrupt: Interrupt, until_s: float = inf) -> _T:
     """Return what `work` returns, which looks up names by `namer`.
 
-    If it fails, or a first signal arrives and it does not end soon, it is done again without further
-    look-ups.  If no thread can be started, the calling one looks up names.
+    `work` is done again without further look-ups if it fails or is stuck, or if it does not end soon after a
+    first signal or after `until_s` (time.monotonic).  If no thread can be started, the calling one does it.
     """
-    results: list[_T] = []
-    failures: list[BaseException] = []
+    was_requested = interrupt.requested
 
-    def run() -> None:
-        try:
-            results.append(work())
-        except Exception as failure:  # noqa: BLE001 - it costs names, not the result
-            _log.debug("looking up names failed", exc_info=True)
-            failures.append(failure)
+    def should_end() -> bool:
+        return (interrupt.requested and not was_requested) or time.monotonic() > until_s
 
-    thread = threading.Thread(target=run, daemon=True)
-    was_requested, give_up_s = interrupt.requested, float("inf")
     try:
-        thread.start()
-    except RuntimeError:  # EAGAIN: a limit of threads or of memory is reached
-        run()
-    while thread.is_alive() and time.monotonic() < give_up_s:
-        thread.join(_POLL_S)
-        if interrupt.requested and not was_requested:
-            was_requested, give_up_s = True, time.monotonic() + _PATIENCE_S
-    if results:
-        return results[0]
-    why = f"failed: {failures[0]!r}" if failures else "took too long, and was ended by a signal"
+        try:
+            return TracerThread(lambda _: work(), should_end, lambda _: True).run()
+        except NoThread:
+            return work()
+    except NoReturn:
+        why = "took too long" + (", and was ended by a signal" if interrupt.requested else "")
+    except Exception as failure:  # noqa: BLE001 - it costs names, not the result
+        _log.debug("looking up names failed", exc_info=True)
+        why = f"failed: {failure!r}"
     namer.give_up(f"the look-up of names {why}")
     return work()

@@ -5,7 +5,7 @@ A sink that fails loses its slice; the others get theirs.  A failure that lasts 
 
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from sfsample import api
@@ -18,7 +18,7 @@ from sfsample.cli.sinks import Sink
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import shows_progress
 from sfsample.cli.trouble import Trouble, say_at
-from sfsample.errors import NoSpace, NoSuchProcess, SfsampleError
+from sfsample.errors import NoReturn, NoSpace, NoSuchProcess, ReadFailed, SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
@@ -36,7 +36,8 @@ _MIN_PASSED_S = 1.0  # between two slices; the first comes at once, after a star
 class SliceRecorder:
     """What is kept from one slice to the next: the sinks, the gap that goes on, and what has been said.
 
-    `target` is what the flags name.  While `may_fail` is set, a failure ends the watch, but for a full disk.
+    `target` is what the flags name.  While `may_fail` is set, a failure ends the watch, but for a full disk
+    or a call on the target that fails or does not return.
     """
 
     def __init__(self, arguments: Namespace, interrupt: Interrupt, door: Door, target: str,
@@ -77,6 +78,8 @@ class SliceRecorder:
         record_processes(arguments, pids, slice_s, should_stop, profile=profile, tell=tell)
         begin_s = profile.started_ns / 1e9
         self._share.sampled_s = stats.sampler_cpu_s
+        for text in self._unsaid(stats.set_aside):
+            say_at(text)
         if why_empty := _why_empty(stats, pids):
             self.begin_gap(begin_s, f"no sample: {why_empty[0]}")
             self._say_empty(stats, *why_empty)
@@ -93,7 +96,7 @@ class SliceRecorder:
 
     def failed(self, failure: Exception, lost: Trouble | None = None) -> None:
         """Say that a slice is lost.  Raises the failure where it ends the watch."""
-        if self.may_fail and not isinstance(failure, NoSpace):
+        if self.may_fail and not isinstance(failure, (NoSpace, NoReturn, ReadFailed)):
             raise failure
         what = str(failure) or "out of memory"
         self._door.failed(what)
@@ -107,12 +110,17 @@ class SliceRecorder:
             self.failed(failure, lost)
             return None
 
+    def _unsaid(self, lines: Iterable[str]) -> list[str]:
+        """Return the lines that were not said yet; now they are."""
+        new = [line for line in dict.fromkeys(lines) if line not in self._reported]
+        self._reported.update(new)
+        return new
+
     def _say_empty(self, stats: Stats, why: str, *details: str) -> None:
         """Say why there is no slice; say what would give one only once."""
-        details = tuple(line for line in details if line not in self._reported)
-        self._reported.update(details)
+        new = self._unsaid(details)
         if not self._arguments.quiet:
-            say_at(f"no file: no sample in {stats.duration_s:.1f} s: {why}", *stats.failure, *details)
+            say_at(f"no file: no sample in {stats.duration_s:.1f} s: {why}", *stats.failure, *new)
 
     def _keep(self, profile: Profile, begin_s: float) -> None:
         """Hand a slice to the sinks, and print its outcome."""

@@ -6,12 +6,12 @@ the watch, and a full disk never does.  SIGTERM ends the slice, which is kept, a
 """
 
 import gc
+import os
 import re
 import signal
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 
 from sfsample.cli.config import execute_anew
 from sfsample.cli.history_sink import HistorySink
@@ -29,15 +29,17 @@ from sfsample.cli.triggers import Triggers
 from sfsample.cli.trouble import Trouble, say_at
 from sfsample.cli.when import history_directory
 from sfsample.core.filesystem import whole_file
-from sfsample.errors import NoSuchProcess, SfsampleError
+from sfsample.errors import NoSuchProcess, SfsampleError, TargetError
 from sfsample.process.find import start_time
 from sfsample.process.load import LoadMeter
+from sfsample.process.stuck import any_stuck, hand_over, take_over
 
 _MAX_SLEEP_S = 0.2  # then it asks again whether to stop
 _LOOK_S = 2.0  # between two look-ups of a target that is missing, or has ended
 _MIN_SLICE_S = 1.0  # before a requested profile cuts it short; a rest that is shorter is left out
 _MAX_LABEL = 100  # characters
 _MAX_SHOWN_PIDS = 5
+_SET_ASIDE = "SFSAMPLE_SET_ASIDE"  # in the environment: processes that an execution before has set aside
 
 _NOTHING: Mapping[str, object] = {}
 
@@ -51,37 +53,43 @@ def run(arguments: Namespace) -> int:
             check_credentials(arguments)
         say(f"{arguments.config or 'flags'}: no mistake found")  # by now it would have been
         return 0
+    aside = os.environ.pop(_SET_ASIDE, "")
+    take_over(aside)
     with Interrupt() as interrupt:
-        while _watch(arguments, interrupt):
-            execute_anew()
+        while why := _watch(arguments, interrupt, is_anew=bool(aside)):
+            os.environ[_SET_ASIDE] = hand_over()
+            execute_anew(why)
     return 0
 
 
-def _watch(arguments: Namespace, interrupt: Interrupt) -> bool:
-    """Record slices; return whether the configuration is to be read again."""
-    watch = Watch(arguments, interrupt)
+def _watch(arguments: Namespace, interrupt: Interrupt, *, is_anew: bool) -> str:
+    """Record slices; return why sfsample is to be executed anew, or ''."""
+    watch = Watch(arguments, interrupt, is_anew=is_anew)
     signal.signal(signal.SIGUSR1, lambda *_: watch.triggers.fire())
     if arguments.config is not None:
         signal.signal(signal.SIGHUP, lambda *_: watch.reload())
     if arguments.listen is None:
         watch.run()
-        return watch.is_to_reload
+        return watch.why_anew
     from sfsample.cli.pull.listen import listening  # http.server takes long to import
 
     with listening(arguments, watch.door) as where:
         if not arguments.quiet:
             say_at(f"listening on {where}")
         watch.run()
-    return watch.is_to_reload
+    return watch.why_anew
 
 
 class Watch:
     """The loop: finds the target, has a slice of it recorded, and answers triggers and requests."""
 
-    def __init__(self, arguments: Namespace, interrupt: Interrupt) -> None:
+    def __init__(self, arguments: Namespace, interrupt: Interrupt, *, is_anew: bool = False) -> None:
+        """Prepare; `is_anew`: after an execve(2), since which processes given by -p may have ended."""
         self._arguments, self._interrupt, self._watchdog = arguments, interrupt, Watchdog()
-        self.is_to_reload = False
-        self._start_times = {pid: start_time(pid) for pid in arguments.pid or ()}
+        self.why_anew = ""
+        begun = _start_time if is_anew else start_time
+        starts = {pid: begun(pid) for pid in arguments.pid or ()}
+        self._start_times = {pid: start for pid, start in starts.items() if start is not None}
         self._pids: list[int] = []
         self._is_absent = False  # the target, at the end of the last slice
         self._missing = Trouble("it is looked for again for every slice")
@@ -105,6 +113,8 @@ class Watch:
             if path := self._arguments.metrics_file:
                 # the metrics of a process get a prefix, as node_exporter has the same ones
                 write_metrics(path, self.door.metrics("sfsample_"), self._unwritten)
+            if any_stuck():
+                self.why_anew = "begins anew, to release what a call holds that does not return"
             gc.collect()  # a slice has cycles, which would hold its tables for some more slices
             if self._arguments.pid and not _alive(self._start_times):
                 if not self._arguments.quiet:
@@ -114,11 +124,11 @@ class Watch:
 
     def reload(self) -> None:
         """End the watch, for the configuration to be read again."""
-        self.is_to_reload = True
+        self.why_anew = "the configuration is read again"
 
     def _should_stop(self) -> bool:
         self._watchdog.alive()
-        return self._interrupt() or self.is_to_reload
+        return self._interrupt() or bool(self.why_anew)
 
     def _fill(self, slice_s: float) -> None:
         """Record a slice; another one where a requested profile cut it, or the target is there again."""
@@ -146,7 +156,7 @@ class Watch:
                 self._watchdog.alive()
             ticks = self._recorder.stats.ticks
             is_cut = not flags and (self.door.is_due() or self.triggers.is_due())
-            is_over = self._interrupt() or self.is_to_reload
+            is_over = self._interrupt() or bool(self.why_anew)
             return is_over or (is_cut and time.monotonic() > uncut_until_s)
 
         self._is_absent, hz = False, None
@@ -269,13 +279,20 @@ def _ended(pids: Iterable[int]) -> str:
 
 
 def _alive(start_times: dict[int, int]) -> list[int]:
-    """Return the pids that still are the same processes; another one with the pid has another start time."""
-    pids = []
-    for pid, expected in start_times.items():
-        with suppress(NoSuchProcess):
-            if start_time(pid) == expected:
-                pids.append(pid)
-    return pids
+    """Return the pids that still are the same processes; another one with the pid has another start time.
+
+    One that cannot be looked at now has not ended.
+    """
+    return [pid for pid, expected in start_times.items() if _start_time(pid, expected) == expected]
+
+
+def _start_time(pid: int, unless_known: int | None = None) -> int | None:
+    try:
+        return start_time(pid)
+    except NoSuchProcess:
+        return None
+    except TargetError:
+        return unless_known
 
 
 def _label(service: str, pids: list[int] | None) -> str:
