@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from sfsample import __version__
-from sfsample.errors import NoReturn
+from sfsample.errors import NoReturn, NoThread, ReadFailed, TargetError
 from sfsample.process.descendants import Descendants
 from sfsample.process.idle import why_idle
 from sfsample.process.image_cache import ImageCache
@@ -55,50 +55,84 @@ def record(
     Raises TargetError (NoSuchProcess, NotPermitted, UnsupportedTarget) and NoReturn, which have `help`
     lines, and ValueError for an argument that makes no sense.
     """
-    wanted = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
-    if not wanted:
-        raise ValueError("no process to record")
-    if duration is not None and not duration > 0:
-        raise ValueError(f"duration must be positive, not {duration}")
-
+    wanted = _check(pids, duration)
     counts = profile or Profile(options.rate, timeline=options.timeline)
     counts.stats.mode, counts.labels = options.mode, dict(options.labels)
-    deadline_s = float("inf")  # the sampler keeps the duration, unless it is stuck
+    began_s: float | None = None  # time.monotonic of the first tick
 
     def identify_all(processes: Processes, images: ImageCache) -> None:
         for process in processes.named:
-            counts.identify(process.pid, identify(process, images, environ=options.environ))
+            try:
+                counts.identify(process.pid, identify(process, images, environ=options.environ))
+            except ReadFailed as failure:
+                counts.stats.note(f"labels are missing: {failure}")
 
-    def work(stop: Callable[[], bool]) -> None:
-        nonlocal deadline_s
+    def work(stop: Callable[[], bool]) -> Profile:
+        nonlocal began_s
         images = ImageCache(options.debug_dirs)
         open_process = partial(LiveProcess, stack_bytes=options.stack_bytes, image_cache=images)
         finder = Descendants(wanted, partial(open_process, attach=False)) if options.subprocesses else None
         processes = Processes((), finder)
         try:
             open_named = partial(open_process, attach=not options.perf_events)
-            processes.open_named(wanted, open_named, counts.stats, all_of=all_of)
+            processes.open_named(wanted, open_named, counts.stats, all_of=all_of and began_s is None)
             identify_all(processes, images)
-            deadline_s = time.monotonic() + (duration or float("inf"))
-            sampler = choose_sampler(processes, options, duration, counts, clock=clock, tell=tell)
+            start, began_s = began_s, began_s or time.monotonic()
+            sampler = choose_sampler(
+                processes, options, duration, counts, clock=clock, tell=tell, start=start
+            )
             sampler.run(stop)
             identify_all(processes, images)  # a program that had just started has more by now
+            return counts
         finally:
             processes.close(counts.stats)
 
     def should_end() -> bool:
-        return should_stop() or (time.monotonic() > deadline_s and thread.idle_s > _MAX_IDLE_S)
+        """Whether the recording is over; the sampler keeps the duration, unless it is stuck."""
+        is_late = began_s is not None and time.monotonic() > began_s + (duration or float("inf"))
+        return should_stop() or (is_late and thread.idle_s > _MAX_IDLE_S)
 
-    begin_s, thread = time.monotonic(), TracerThread(work, should_end)
-    try:
-        thread.run()
-    except NoReturn as stuck:
-        if not counts.stats.samples:
-            raise
-        counts.close(time.monotonic() - begin_s, stuck)
-    if not counts.stats.samples and not options.subprocesses:
-        counts.stats.why_idle = why_idle(wanted)
-    return counts
+    def may_leave(pid: int | None) -> bool:
+        """Whether other processes can be recorded without the one on which sfsample is stuck."""
+        return pid is not None and not {*left, pid}.issuperset(wanted)
+
+    begin_s, left = time.monotonic(), set[int | None]()
+    while True:
+        thread = TracerThread(work, should_end, may_leave)
+        try:
+            return _explained(thread.run(), wanted, options)
+        except NoReturn as stuck:
+            counts.leave(thread.cpu_ns / 1e9)
+            if not should_end() and not stuck.holds_others and may_leave(stuck.pid):
+                left.add(stuck.pid)
+                continue
+            if not counts.stats.samples:
+                raise
+            counts.stats.duration_s = time.monotonic() - begin_s
+            (counts.stats.end_stuck if should_end() else counts.stats.end_early)(stuck)
+            return _explained(counts, wanted, options)
+        except (TargetError, NoThread) as failure:
+            if began_s is None or not counts.stats.samples:
+                raise
+            counts.stats.end_early(failure)
+            return _explained(counts, wanted, options)
+
+
+def _explained(profile: Profile, pids: list[int], options: RecordOptions) -> Profile:
+    """Return the profile; if it has no sample, its statistics say why."""
+    if not profile.stats.samples and not options.subprocesses:
+        profile.stats.why_idle = why_idle(pids)
+    return profile
+
+
+def _check(pids: int | Iterable[int], duration: float | None) -> list[int]:
+    """Return the process ids, each once.  Raises ValueError for an argument that makes no sense."""
+    wanted = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
+    if not wanted:
+        raise ValueError("no process to record")
+    if duration is not None and not duration > 0:
+        raise ValueError(f"duration must be positive, not {duration}")
+    return wanted
 
 
 def symbolizer(profile: Profile, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS) -> Symbolizer:

@@ -61,6 +61,10 @@ class AlreadyTraced(NotPermitted):
     """Another tracer traces every thread.  A thread that it has stopped can still be read."""
 
 
+class ReadFailed(TargetError):  # noqa: N818 - reads as what happened
+    """A file of /proc/PID could not be read, for a reason that says nothing of the process, which stays."""
+
+
 class UnsupportedTarget(TargetError):  # noqa: N818 - reads as what happened
     """The process cannot be unwound: a kernel thread, a zombie, a 32-bit program."""
 
@@ -79,11 +83,15 @@ class NoThread(SfsampleError):  # noqa: N818 - reads as what happened
 
 
 class NoReturn(SfsampleError):  # noqa: N818 - reads as what happened
-    """A system call on the target did not return, or a computation took far too long."""
+    """A call on process `pid` (None: unknown) does not return, or a computation takes far too long.
 
-    def __init__(self) -> None:
+    `holds_others`: threads of other processes stay stopped too, until the call returns or sfsample ends.
+    """
+
+    def __init__(self, pid: int | None = None, *, holds_others: bool = False) -> None:
+        self.pid, self.holds_others = pid, holds_others
         super().__init__(
-            "stuck: a system call on the target, or a computation, did not end",
+            f"stuck: a system call on the target, or a computation, did not end: {pid or 'unknown'}",
             "a page of the target may wait for another program (userfaultfd, FUSE, NFS)",
         )
 

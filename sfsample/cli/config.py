@@ -85,7 +85,7 @@ def _read(path: str) -> dict[str, Any]:
         raise UsageError(f"{path}: not TOML: {why}", _HELP) from None
 
 
-def execute_anew() -> None:
+def execute_anew(why: str) -> None:
     """Execute the command line of this process again, in its place; return where it has a mistake now."""
     from sfsample.cli.parse import parse
 
@@ -94,7 +94,7 @@ def execute_anew() -> None:
     except SfsampleError as failure:
         say_at(f"not reloaded: {failure}", *failure.help, "the watch goes on as before")
         return
-    say_at("the configuration is read again")
+    say_at(why)
     for number in (signal.SIGHUP, signal.SIGUSR1):  # the program that begins is not ready for them
         signal.signal(number, signal.SIG_IGN)
     program = own_program(*sys.argv[1:])

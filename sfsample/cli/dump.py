@@ -16,17 +16,18 @@ from sfsample.cli.terminal import say
 from sfsample.core.printable import printable
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump
-from sfsample.dumping.run import Examiner, Meanwhile, dump_all
-from sfsample.errors import TargetError
+from sfsample.dumping.run import Dumps, Examiner, Meanwhile, dump_all
+from sfsample.errors import SfsampleError
 from sfsample.process.find_target import target_pids
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
+from sfsample.process.with_names import with_names
 from sfsample.symbolize.options import SymbolOptions
-from sfsample.symbolize.with_names import with_names
 
 if TYPE_CHECKING:
     from sfsample.dumping.diagnose.verdict import Verdict
 
 _EXIT_INCOMPLETE = 5
+_MIN_NAMING_S = 1.0  # for names, also if all the time of the dump was needed to collect
 
 
 def run(command: DumpCommand) -> int:
@@ -40,12 +41,14 @@ def run(command: DumpCommand) -> int:
         render(examine(dumps), command)
 
     if command.core is not None:
-        dumps, failures = [_core(command, command.core)], list[TargetError]()
+        dumps, failures = [_core(command, command.core)], list[SfsampleError]()
         verdict = examine(dumps)
     else:
         with Interrupt() as interrupt:  # Ctrl-C ends the sampling; Ctrl-Z waits until no thread is held
+            end_s = time.monotonic() + command.options.timeout
             dumps, failures = _dump(command, rehearse, interrupt)
-            verdict = with_names(lambda: examine(dumps), examine, interrupt)
+            until_s = max(end_s, time.monotonic() + _MIN_NAMING_S)
+            verdict = with_names(lambda: examine(dumps), examine, interrupt, until_s)
     output.write(render(verdict, command))
     if not command.quiet:
         missing_names = examine.missing_names() if command.verbose else []
@@ -77,9 +80,7 @@ def _core(command: DumpCommand, core: str) -> ProcessDump:
     return dump_core(core, command.exe, command.options, sysroot=(command.sysroot or "").rstrip("/"))
 
 
-def _dump(
-    command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt
-) -> tuple[list[ProcessDump], list[TargetError]]:
+def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) -> Dumps:
     """Dump every process; print the failures, unless all processes fail."""
     pids = target_pids(command.target)
     dumps, failures = dump_all(pids, command.options, meanwhile, should_stop)

@@ -40,6 +40,8 @@ def dump_flags(parser: ArgumentParser) -> None:
         help="take N samples of each thread, to see which ones run (default: {default})")  # fmt: skip
     add("--interval", type=quantities.seconds, metavar="TIME",
         help="time between these samples (default: {default})")  # fmt: skip
+    add("--timeout", type=quantities.seconds, metavar="TIME",
+        help="print what there is after this time; the exit code is 5 then (default: {default})")  # fmt: skip
     add("--depth", type=values.positive, metavar="N",
         help="show at most N frames of each stack (default: all)")  # fmt: skip
     add("--locals", action="store_true",

@@ -18,6 +18,7 @@ from sfsample.cli.terminal import emit, progress_printer, say
 from sfsample.cli.written import open_result, written_line
 from sfsample.errors import UsageError
 from sfsample.process.thread_files import open_many
+from sfsample.process.with_names import with_names
 from sfsample.recording.profile import Profile
 from sfsample.recording.result import check_result
 from sfsample.recording.summary import summary_lines
@@ -25,7 +26,6 @@ from sfsample.report.formats import FORMATS
 from sfsample.report.json_text import json_text
 from sfsample.report.naming import with_python_marks
 from sfsample.saved_stacks.store import BadStackStore
-from sfsample.symbolize.with_names import with_names
 
 
 def run(command: RecordCommand) -> int:

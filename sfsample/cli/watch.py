@@ -4,6 +4,7 @@ SIGUSR1 is a trigger, SIGHUP has the file of --config read again, SIGTERM ends t
 exit code is then 0.
 """
 
+import os
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,9 +17,12 @@ from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import say, say_at, shows_progress
 from sfsample.cli.when import history_directory
 from sfsample.dumping.options import DumpOptions
+from sfsample.process.stuck import hand_over, take_over
 from sfsample.process.target import Target
 from sfsample.watching.loop import Watch
 from sfsample.watching.program import Program
+
+_SET_ASIDE = "SFSAMPLE_SET_ASIDE"  # in the environment: processes that an execution before has set aside
 
 
 def run(command: WatchCommand) -> int:
@@ -30,32 +34,35 @@ def run(command: WatchCommand) -> int:
             check_credentials(command.options.push)
         say(f"{command.config or 'flags'}: no mistake found")  # by now it would have been
         return 0
+    aside = os.environ.pop(_SET_ASIDE, "")
+    take_over(aside)
     with Interrupt() as interrupt:
-        while _watch(command, interrupt):
-            execute_anew()
+        while why := _watch(command, interrupt, is_anew=bool(aside)):
+            os.environ[_SET_ASIDE] = hand_over()
+            execute_anew(why)
     return 0
 
 
-def _watch(command: WatchCommand, interrupt: Interrupt) -> bool:
-    """Record slices; return whether the configuration is to be read again."""
-    watch = make_watch(command, interrupt)
+def _watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool) -> str:
+    """Record slices; return why sfsample is to be executed anew, or ''."""
+    watch = make_watch(command, interrupt, is_anew=is_anew)
     signal.signal(signal.SIGUSR1, lambda *_: watch.triggers.fire())
     if command.config is not None:
         signal.signal(signal.SIGHUP, lambda *_: watch.reload())
     listen = command.options.listen
     if listen.address is None:
         watch.run()
-        return watch.is_to_reload
+        return watch.why_anew
     from sfsample.watching.pull.listen import listening  # http.server takes long to import
 
     with listening(listen.address, listen, watch.door) as where:
         if not command.options.quiet:
             say_at(f"listening on {where}")
         watch.run()
-    return watch.is_to_reload
+    return watch.why_anew
 
 
-def make_watch(command: WatchCommand, interrupt: Interrupt) -> Watch:
+def make_watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool = False) -> Watch:
     """Return the watch, with what it needs of this program."""
     options, history = command.options, None
     if not command.no_history and (
@@ -83,4 +90,4 @@ def make_watch(command: WatchCommand, interrupt: Interrupt) -> Watch:
         tidy=as_words(prune),
         push=as_words(push) if push else [],
         dump=dump_words,
-    ))  # fmt: skip
+    ), is_anew=is_anew)  # fmt: skip

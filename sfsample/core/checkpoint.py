@@ -41,9 +41,14 @@ class PendingStops:
     def remove(self, collect: CollectStopped) -> None:
         """Take back an `add`.  The last one releases SUSPEND_LOCK."""
         with self._mutex:
-            del self._collectors[collect]
-            if not self._collectors:
+            if self._collectors.pop(collect, None) is not None and not self._collectors:
                 SUSPEND_LOCK.release()
+
+    def forget(self, os_thread: int) -> None:
+        """Take back what an OS thread has added that is stuck: SUSPEND_LOCK must not wait for it."""
+        for collect, owner in tuple(self._collectors.items()):
+            if owner == os_thread:
+                self.remove(collect)
 
     @contextmanager
     def unsuspended(self) -> Iterator[None]:

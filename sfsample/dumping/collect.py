@@ -12,6 +12,7 @@ from functools import partial
 
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same_place
+from sfsample.errors import ReadFailed
 from sfsample.process.capture import ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
@@ -29,9 +30,13 @@ from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
 from sfsample.unwind.unwinder import Unwinder
 
 _GONE = "has ended"
-_NOT_REACHED = "sfsample was asked to end before it was captured"
+# why a thread was not captured
+ASKED = "sfsample was asked to end before it was captured"
+TIME_OVER = "the time of the dump was over before it was captured (--timeout)"
+STUCK = "a call on the process did not return before it was captured"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _MAX_REST_NS = 5_000_000  # that a thread which seldom runs is given to go back to sleep
+_MAX_FACTS_S = 0.5  # to read what the kernel tells of threads that were not captured
 _MAX_RESTS_NS = 100_000_000  # that all such threads are given together, in one look
 
 
@@ -49,6 +54,7 @@ class Dumper:
         self._facts = FactReader(process.proc)
         self._time = time.time()
         self._threads: dict[int, ThreadDump] = {}
+        self._before: dict[int, ThreadDump] = {}  # those of the look before
         self._to_collect: dict[int, Stat] = {}  # of the last look
         self._near_ends: dict[str, NearEnd] = {}
         self._peers: tuple[PeerProcess, ...] = ()
@@ -57,7 +63,7 @@ class Dumper:
 
     def look(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Capture the threads that are new or have run since the last look, until `should_stop` is true."""
-        before, self._threads, self._rests_left_ns = self._threads, {}, _MAX_RESTS_NS
+        self._before, self._threads, self._rests_left_ns = self._threads, {}, _MAX_RESTS_NS
         self._python: ThreadReader | None = None
         self._should_stop = should_stop
         self._facts.begin()
@@ -66,16 +72,26 @@ class Dumper:
                 self._capturer.prepare(self.process.thread(tid))
             self._capturer.source = self._at_one_instant = self.process.capture_consistently()
         self._to_collect = dict(self.process.threads())
-        while self._to_collect and not should_stop():
-            self._collect_next(before)
+        try:
+            while self._to_collect and not should_stop():
+                self._collect_next()
+        finally:
+            self.process.release()
 
-    def _collect_next(self, before: dict[int, ThreadDump]) -> None:
+    def _known(self, tid: int, stat: Stat) -> ThreadDump | None:
+        """Return a thread as it was at the look before."""
+        known = self._before.get(tid)
+        return known if known and known.born == stat.starttime else None
+
+    def _collect_next(self) -> None:
         tid, stat = next(iter(self._to_collect.items()))
-        known = before.get(tid)
-        if known and known.born == stat.starttime:
-            thread = self._update(known, stat)
-        else:
-            thread = self._collect(tid, stat)
+        known = self._known(tid, stat)
+        try:
+            thread = self._collect(tid, stat) if known is None else self._update(known, stat)
+        except ReadFailed as failure:
+            if failure.help and not self._threads:
+                raise  # a limit, which the user can raise
+            thread = known or _without_facts(tid, stat, str(failure))
         if thread is not None:
             self._threads[tid] = thread
         del self._to_collect[tid]
@@ -169,12 +185,22 @@ class Dumper:
             self._python = ThreadReader(interpreter, read, asyncio, self._should_stop)
         return self._python
 
-    def result(self) -> ProcessDump:
-        """Return all that was collected."""
+    def _add_uncaptured(self, why: str) -> None:
+        """Add the threads that the last look has not reached, as they were before, else without a stack."""
+        until_s = time.monotonic() + _MAX_FACTS_S
+        if not (self._threads or self._to_collect):  # no look has come so far
+            self._to_collect = dict(self.process.threads())
+        for tid, stat in self._to_collect.items():
+            thread = self._known(tid, stat)
+            if thread is None and time.monotonic() < until_s:
+                thread = self._read_facts(tid, stat)._replace(error=why)
+            self._threads[tid] = thread or _without_facts(tid, stat, why)
+
+    def result(self, why: str = ASKED) -> ProcessDump:
+        """Return all that was collected; `why`: why there is no more."""
         target, proc = self.process, self.process.proc
         process = proc.stat()
-        for tid, stat in self._to_collect.items():
-            self._threads[tid] = self._read_facts(tid, stat)._replace(error=_NOT_REACHED)
+        self._add_uncaptured(why)
         threads = tuple(
             thread if thread.last_ran is None else thread._replace(idle_s=self._facts.idle(thread.last_ran))
             for _, thread in sorted(self._threads.items())
@@ -202,6 +228,10 @@ class Dumper:
         if wanted != self._near_ends:
             self._near_ends, self._peers = wanted, find_peer_processes(wanted)
         return self._peers
+
+
+def _without_facts(tid: int, stat: Stat, why: str) -> ThreadDump:
+    return ThreadDump(tid, stat.name, stat.state, Capture.FAILED, None, why, None, None, None, ())
 
 
 def _age_ns(born: int) -> int:

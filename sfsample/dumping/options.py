@@ -17,6 +17,7 @@ class DumpOptions:
 
     looks: int = 2  # so many that it shows which threads run
     interval: float = 0.05  # seconds
+    timeout: float = 10.0  # seconds, after which there is no further look
     max_frames: int = MAX_FRAMES
     stack_bytes: int = DEFAULT_STACK_BYTES
     steppers: "Sequence[str | Stepper]" = DEFAULT_ORDER

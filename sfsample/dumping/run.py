@@ -7,13 +7,22 @@ where it costs no time.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from sfsample.core.python_view import PythonView
-from sfsample.dumping.collect import Dumper
+from sfsample.dumping.collect import ASKED, STUCK, TIME_OVER, Dumper
 from sfsample.dumping.model import ProcessDump
 from sfsample.dumping.options import DEFAULT_DUMP_OPTIONS, DumpOptions
-from sfsample.errors import AlreadyTraced, NoReturn, NoSuchProcess, NoThread, TargetError
+from sfsample.errors import (
+    AlreadyTraced,
+    NoReturn,
+    NoSuchProcess,
+    NoThread,
+    ReadFailed,
+    SfsampleError,
+    TargetError,
+)
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess
 from sfsample.process.tracer_thread import TracerThread
@@ -26,6 +35,8 @@ if TYPE_CHECKING:
     from sfsample.symbolize.symbolizer import Symbolizer
 
 Meanwhile = Callable[[list[ProcessDump]], object]
+Dumps = tuple[list[ProcessDump], list[SfsampleError]]
+_T = TypeVar("_T")
 
 _MAX_SLEEP_S = 0.05  # between two questions whether to stop
 
@@ -44,7 +55,7 @@ def dump(
         looks=looks, interval=interval, max_frames=max_frames, stack_bytes=stack_bytes, steppers=steppers
     )
     dumps, failures = dump_all((pid,), options)
-    if failures:
+    if not dumps:
         raise failures[0]
     return dumps[0]
 
@@ -54,90 +65,110 @@ def dump_all(
     how: DumpOptions,
     meanwhile: Meanwhile = lambda _dumps: None,
     should_stop: Callable[[], bool] = lambda: False,
-) -> tuple[list[ProcessDump], list[TargetError]]:
+) -> Dumps:
     """Dump several processes; the failure of one does not keep the others from being dumped.
 
     `meanwhile` is called with the dumps of the first look while the second is awaited.  Once `should_stop` is
-    true, there is no further look, and threads whose turn was still to come are shown without a stack.
+    true, or the time is over, there is no further look, and threads whose turn was still to come are shown
+    without a stack.
     """
-    run = _Run(how)
+    run = _Run(how, should_stop)
     try:
-        return TracerThread(lambda stop: run.run(pids, meanwhile, stop), should_stop).run()
-    except NoReturn:
-        if not run.has_begun:
-            raise
-        with suppress(NoThread):
-            return TracerThread(lambda _: run.results(), lambda: True).run()
-        return run.results()
+        return run.run(dict.fromkeys(pids), meanwhile)
+    finally:
+        run.close()
 
 
 class _Run:
-    """One dump of several processes."""
+    """One dump of several processes.
 
-    def __init__(self, how: DumpOptions) -> None:
-        self._how = how
-        self._dumpers: list[Dumper] = []
-        self._failures: list[TargetError] = []
+    Each step has an OS thread of its own, so a process on which one is stuck costs the others nothing.
+    """
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether a process is open, of which threads may have been captured."""
-        return bool(self._dumpers)
+    def __init__(self, how: DumpOptions, should_stop: Callable[[], bool]) -> None:
+        self._how, self._was_asked = how, should_stop
+        self._end_s = time.monotonic() + how.timeout
+        self._dumpers: dict[int, Dumper] = {}  # by process id
+        self._stuck: set[int] = set()  # process ids
+        self._failures: list[SfsampleError] = []
 
-    def run(
-        self, pids: Iterable[int], meanwhile: Meanwhile, should_stop: Callable[[], bool]
-    ) -> tuple[list[ProcessDump], list[TargetError]]:
-        """Open, look, and return the results; the processes are closed then."""
-        image_cache = ImageCache(self._how.debug_dirs)
-        try:
-            for pid in pids:
-                try:
-                    self._dumpers.append(_open(pid, self._how, image_cache))
-                except TargetError as failure:
-                    self._failures.append(failure)
-            self._look(meanwhile, should_stop)
-            return self.results()
-        finally:
-            for dumper in self._dumpers:
-                dumper.process.close()
+    def _should_stop(self) -> bool:
+        return self._was_asked() or time.monotonic() > self._end_s
 
-    def results(self) -> tuple[list[ProcessDump], list[TargetError]]:
-        """Return what was collected so far, and the failures."""
-        dumps = self._dumps()
-        ended = (dump.pid for dump in dumps if not dump.threads)
-        self._failures += [NoSuchProcess(pid, f"process has ended: {pid}") for pid in ended]
-        return [dump for dump in dumps if dump.threads], self._failures
-
-    def _dumps(self) -> list[ProcessDump]:
-        return [dumper.result() for dumper in self._dumpers]
-
-    def _look(self, meanwhile: Meanwhile, should_stop: Callable[[], bool]) -> None:
+    def run(self, pids: Iterable[int], meanwhile: Meanwhile) -> Dumps:
+        """Open, look, and return the results and the failures."""
+        self._open_all(pids)
         for number in range(self._how.looks):
-            if number:
-                rested = time.monotonic() + self._how.interval
-                if number == 1:
-                    meanwhile(self._dumps())
-                while not should_stop() and (left := rested - time.monotonic()) > 0:
-                    time.sleep(min(left, _MAX_SLEEP_S))
-                if should_stop():
-                    return
-            for dumper in tuple(self._dumpers):
-                self._look_at(dumper, should_stop)
+            if number == 1:
+                with suppress(TargetError, NoReturn):  # what fails here fails again, or costs names only
+                    self._step(lambda _: meanwhile([dumper.result() for dumper in self._dumpers.values()]))
+            if number and not self._rest():
+                break
+            for pid in self._dumpers.keys() - self._stuck:
+                self._try(pid, self._dumpers[pid].look)
+        if not self._was_asked() and self._should_stop():
+            what = f"the dump is not complete: its time was over, {self._how.timeout:g} s"
+            self._failures.append(SfsampleError(what, "allow more: --timeout"))
+        results = [self._try(pid, partial(self._result, pid)) for pid in tuple(self._dumpers)]
+        return list(filter(None, results)), self._failures
 
-    def _look_at(self, dumper: Dumper, should_stop: Callable[[], bool]) -> None:
+    def _open_all(self, pids: Iterable[int]) -> None:
+        images = ImageCache(self._how.debug_dirs)
+        for pid in pids:
+            if self._dumpers and self._should_stop():
+                self._failures.append(TargetError(pid, f"not dumped, as there was no time left: {pid}"))
+            elif dumper := self._try(pid, partial(_open, pid, self._how, images)):
+                self._dumpers[pid] = dumper
+
+    def _rest(self) -> bool:
+        """Wait for the next look; False: there is none any more."""
+        rested = time.monotonic() + self._how.interval
+        while not self._should_stop() and (left := rested - time.monotonic()) > 0:
+            time.sleep(min(left, _MAX_SLEEP_S))
+        return not self._should_stop()
+
+    def _result(self, pid: int, _stop: Callable[[], bool]) -> ProcessDump | None:
+        why = ASKED if self._was_asked() else STUCK if pid in self._stuck else TIME_OVER
         try:
-            dumper.look(should_stop)
+            dump = self._dumpers[pid].result(why)
+        except ReadFailed:  # the next attempt may succeed
+            dump = self._dumpers[pid].result(why)
+        if not dump.threads:
+            raise NoSuchProcess(pid, f"process has ended: {pid}")
+        return dump
+
+    def _try(self, pid: int, work: Callable[[Callable[[], bool]], _T]) -> _T | None:
+        """Return what a step with a process returns; None: it failed, or is stuck."""
+        try:
+            return self._step(work)
         except TargetError as failure:
             self._failures.append(failure)
-            self._dumpers.remove(dumper)
-            dumper.process.close()
+            if dumper := self._dumpers.pop(pid, None):
+                dumper.process.close()
+        except NoReturn as stuck:
+            self._failures.append(stuck)
+            self._stuck.add(pid)
+        return None
+
+    def _step(self, work: Callable[[Callable[[], bool]], _T]) -> _T:
+        try:
+            return TracerThread(work, self._should_stop, lambda _: True).run()
+        except NoThread:
+            if not self._dumpers:
+                raise
+            return work(self._should_stop)  # a limit of threads must not cost the first look
+
+    def close(self) -> None:
+        """Close the files of all processes; none of their threads is held any more, but by a stuck call."""
+        for dumper in self._dumpers.values():
+            dumper.process.close_files()
 
 
-def _open(pid: int, how: DumpOptions, image_cache: ImageCache) -> Dumper:
+def _open(pid: int, how: DumpOptions, image_cache: ImageCache, _stop: object) -> Dumper:
     """Open a process; one that a debugger holds can be read, and the debugger may detach meanwhile."""
     try:
         process = LiveProcess(pid, how.stack_bytes, attach=how.stop, image_cache=image_cache)
-    except AlreadyTraced:
+    except AlreadyTraced:  # of one that is set aside, this is refused too
         process = LiveProcess(pid, how.stack_bytes, attach=False, image_cache=image_cache)
     unwinder = Unwinder(process.modules, steppers=how.steppers, max_frames=how.max_frames)
     consistent = how.consistent and how.stop

@@ -78,6 +78,7 @@ class RunningCapture:
     """Captures threads of one process by stopping them, one at a time."""
 
     def __init__(self, pid: int, arch: Arch, copy: StackCopy, *, child: bool = False) -> None:
+        self.pid = pid
         self._copy = copy
         self.tracer = Tracer(pid, arch, child=child)
         # what checkpoints have captured since `release_pending`, for the next `capture` of each

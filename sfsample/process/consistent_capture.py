@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sfsample.core.arch import Arch
-from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.process.capture_running import StopFilter, copy_stopped, snapshot_of
 from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
@@ -80,7 +79,6 @@ def capture_consistently(
     stopped: Captures = {}
     gc_was_enabled = gc.isenabled()
     gc.disable()
-    SUSPEND_LOCK.acquire()
     REAL_TIME_PRIORITY.begin()
     began_ns = time.perf_counter_ns()
     try:
@@ -96,7 +94,6 @@ def capture_consistently(
             tracer.release()
         held_ns = time.perf_counter_ns() - began_ns
         REAL_TIME_PRIORITY.end()
-        SUSPEND_LOCK.release()
         if gc_was_enabled:
             gc.enable()
     _release_late(tracers)

@@ -58,7 +58,7 @@ class Descendants:
         with os.scandir("/proc") as entries:
             now = {(int(entry.name), entry.inode()) for entry in entries if entry.name.isdecimal()}
         new = {pid: stat for pid, _ in sorted(now - self._seen) if (stat := stat_of(pid))}
-        self._seen = now
+        self._seen = {(pid, inode) for pid, inode in now if (pid, inode) in self._seen or pid in new}
         others = {pid for pid, stat in new.items() if self._members.get(pid) != stat.starttime}
         alive = {pid for pid, _ in now} - others
         self._members = {pid: start for pid, start in self._members.items() if pid in alive}

@@ -30,6 +30,7 @@ from sfsample.process.procfs import NewIds, ProcFs
 from sfsample.process.ptrace import may_attach
 from sfsample.process.stack_copy import StackCopy
 from sfsample.process.stop_request import PATIENCE_NS, detach_newborn_tracees
+from sfsample.process.stuck import check_not_aside
 from sfsample.process.syscall_restart import restarts
 from sfsample.process.thread import Thread
 from sfsample.process.tracer_thread import TracerThread
@@ -65,6 +66,7 @@ class LiveProcess:
                 pid, f"cannot sample itself: {pid}", "ptrace(2) does not let a process trace itself"
             )
         self.pid = pid
+        check_not_aside(pid)
         self.proc = ProcFs(pid)
         self.accounted_ns: int | None = None  # CPU time for which a recording has accounted
         self._mapped = False
@@ -186,9 +188,10 @@ class LiveProcess:
     def capture_consistently(self) -> ConsistentCapture:
         """Capture all threads at one instant."""
         arch = self.running_capture.tracer.reader.arch
-        return capture_consistently(
-            self.proc, arch, self.copy, self.thread, self._refusal, child=self._is_child
-        )
+        with PENDING_STOPS.unsuspended():
+            return capture_consistently(
+                self.proc, arch, self.copy, self.thread, self._refusal, child=self._is_child
+            )
 
     def read(self, thread: Thread) -> SleepingThread | None:
         """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""
@@ -226,8 +229,8 @@ class LiveProcess:
             return NotCaptured(Reason.REFUSED, f"process {tracer} traces it")
         return None
 
-    def close(self) -> None:
-        """Release every thread that was asked to stop, and close all files.
+    def release(self) -> None:
+        """Release every thread that was asked to stop.
 
         The kernel releases a thread that does not stop within a second when the calling OS thread ends.
         """
@@ -235,8 +238,16 @@ class LiveProcess:
         while not self.running_capture.release_pending() and time.monotonic() < deadline:
             time.sleep(_CLOSE_POLL_S)
         self.running_capture.close()
+
+    def close_files(self) -> None:
+        """Close all files."""
         self._new_ids.close()
         self.proc.close()
+
+    def close(self) -> None:
+        """Release every thread that was asked to stop, and close all files."""
+        self.release()
+        self.close_files()
 
 
 def _root_of(proc: ProcFs, images: ImageCache) -> ProcessRoot:

@@ -2,7 +2,8 @@
 
 Every file is opened below a directory that stays open.  So a recycled pid is never mistaken for the process
 that the directory was opened for: the files of that process answer ESRCH.  A file that cannot be read because
-its process or thread has ended is None, never an exception.  The text is parsed in `proc_text`.
+its process or thread has ended is None, never an exception; `proc_failure` judges other failures.  The text
+is parsed in `proc_text`.
 
 Source: proc(5); clock_getcpuclockid(3): the number of a process's clock; Linux kernel/fork.c, copy_process:
 alloc_pid comes before attach_pid.
@@ -11,13 +12,21 @@ alloc_pid comes before attach_pid.
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from errno import EACCES, ENOENT, ENOTDIR, EPERM, ESRCH
 from itertools import islice
 from time import clock_gettime_ns
 
 from sfsample.core.checkpoint import with_checkpoints
-from sfsample.errors import FILES_HELP, FIND_HELP, NO_FILE_ERRNOS, NoSuchProcess, NotPermitted, TargetError
+from sfsample.errors import (
+    FILES_HELP,
+    FIND_HELP,
+    NO_FILE_ERRNOS,
+    NoSuchProcess,
+    NotPermitted,
+    ReadFailed,
+    TargetError,
+)
 from sfsample.modules.mapping import Mapping, MapsParser
+from sfsample.process.proc_failure import Cause, cause_of, looked_at
 from sfsample.process.proc_text import Stat, parse_last_id, parse_stat, parse_status
 from sfsample.process.thread_files import ThreadFiles, max_kept_open
 
@@ -25,8 +34,6 @@ _CHUNK_BYTES = 1 << 20
 _LOADAVG_BYTES = 128  # more than /proc/loadavg has
 _CPUCLOCK_SCHED = 2
 _MAX_READINGS = 4  # of a process that seems to have ended
-_GONE = (ENOENT, ESRCH, ENOTDIR)
-_FORBIDDEN = (EACCES, EPERM)
 HIDDEN = (
     "/proc does not show it to us: it is mounted with hidepid, for another pid namespace, or not at all;",
     "run as root: sudo sfsample ...",
@@ -35,19 +42,17 @@ HIDDEN = (
 
 def read_text(path: str) -> str:
     """Return a whole file of /proc as text; empty when it cannot be read."""
-    try:
+
+    def read() -> str:
         with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
             return file.read()
-    except OSError:
-        return ""
+
+    return looked_at(read) or ""
 
 
 def read_link(path: str) -> str | None:
     """Return where a symbolic link of /proc points, or None."""
-    try:
-        return os.readlink(path)
-    except OSError:
-        return None
+    return looked_at(lambda: os.readlink(path))
 
 
 def process_name(pid: int) -> str:
@@ -56,12 +61,13 @@ def process_name(pid: int) -> str:
 
 
 def stat_of(pid: int | str) -> Stat | None:
-    """Return the stat line of any process, or thread ("12/task/13"); None when it has ended."""
-    try:
+    """Return the stat line of any process, or thread ("12/task/13"); None when it cannot be read."""
+
+    def read() -> Stat | None:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             return parse_stat(file.read(_CHUNK_BYTES))
-    except OSError:
-        return None
+
+    return looked_at(read)
 
 
 class NewIds:
@@ -98,7 +104,7 @@ class NewIds:
 class ProcFs:
     """The /proc directory of one process.  Raises NoSuchProcess, or NotPermitted where /proc hides it.
 
-    Every method raises TargetError when sfsample has no file descriptors left.
+    Every method raises ReadFailed for a failure that does not mean that the process or thread has ended.
     """
 
     def __init__(self, pid: int) -> None:
@@ -113,16 +119,18 @@ class ProcFs:
         except OSError as failure:
             if self._dir >= 0:
                 os.close(self._dir)
-            if failure.errno in (*_GONE, *_FORBIDDEN):
-                raise _unseen(pid) from None
-            raise _refusal(pid, failure) from None
+            if cause_of(failure) is Cause.TROUBLE:
+                raise _refusal(pid, failure) from None
+            raise _unseen(pid) from None
 
-    def _refused(self, failure: OSError) -> TargetError:
-        """Return the error for a failure that does not mean that the process or thread has ended."""
+    def _absent(self, failure: OSError) -> None:
+        """Raise ReadFailed, unless the file has gone or may not be read."""
+        if cause_of(failure) is not Cause.TROUBLE:
+            return
         if failure.errno in NO_FILE_ERRNOS:
-            for thread in self._threads.values():  # so that sfsample has some files left to finish with
+            for thread in self._threads.values():  # so that sfsample has some files left to go on with
                 thread.close()
-        return _refusal(self.pid, failure)
+        raise _refusal(self.pid, failure) from None
 
     def close(self) -> None:
         """Close every file."""
@@ -138,12 +146,12 @@ class ProcFs:
         try:
             fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
         except OSError as failure:
-            if failure.errno in NO_FILE_ERRNOS:
-                raise self._refused(failure) from None
+            self._absent(failure)
             return None
         try:
             return b"".join(islice(_chunks(fd), chunks))
-        except OSError:
+        except OSError as failure:
+            self._absent(failure)
             return None
         finally:
             os.close(fd)
@@ -171,8 +179,10 @@ class ProcFs:
         return all(self._seems_ended() for _ in range(_MAX_READINGS))
 
     def _seems_ended(self) -> bool:
-        stat = self.stat()
-        return stat is None or (stat.state in "ZX" and all(tid == self.pid for tid in self.threads()))
+        with suppress(ReadFailed):
+            stat = self.stat()
+            return stat is None or (stat.state in "ZX" and all(tid == self.pid for tid in self.threads()))
+        return False
 
     def anchor(self) -> int:
         """Return the thread id under which memory, memory map and files of the process can be read.
@@ -189,15 +199,15 @@ class ProcFs:
         """Return the memory map; empty when the process has ended.  Raises NotPermitted."""
         try:
             fd = os.open(f"task/{self.anchor()}/maps", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
-        except OSError as refusal:
-            if refusal.errno in _FORBIDDEN:
+        except OSError as failure:
+            if cause_of(failure) is Cause.REFUSED:
                 raise NotPermitted(self.pid, f"not permitted to read the memory map of {self.pid}") from None
-            if refusal.errno in NO_FILE_ERRNOS:
-                raise self._refused(refusal) from None
+            self._absent(failure)
             return ()
         try:
             return self._maps.parse(b"".join(with_checkpoints(_chunks(fd))))
-        except OSError:
+        except OSError as failure:
+            self._absent(failure)
             return ()
         finally:
             os.close(fd)
@@ -208,28 +218,26 @@ class ProcFs:
             with os.scandir(self._tasks) as entries:  # 20 ms for 5,000
                 return sorted(int(entry.name) for entry in with_checkpoints(entries))
         except OSError as failure:
-            if failure.errno in NO_FILE_ERRNOS:
-                raise self._refused(failure) from None
+            self._absent(failure)
             return []
 
     def stat(self) -> Stat | None:
-        """Return the stat line of the process."""
-        data = self.read("stat")
+        """Return the stat line of the process; None: it has ended, as two looks say."""
+        data = self.read("stat") or self.read("stat")
         return parse_stat(data) if data else None
 
     def cpu_ns(self) -> int | None:
-        """Return the CPU time of the process in ns, ended threads included; None when it has ended."""
-        try:
+        """Return the CPU time of the process in ns, ended threads included; None: it cannot be read."""
+        with suppress(OSError, ReadFailed):
             used = clock_gettime_ns(~self.pid << 3 | _CPUCLOCK_SCHED)
-        except OSError:
-            return None
-        return used if self.stat() else None
+            return used if self.stat() else None
+        return None
 
     def thread(self, tid: int) -> ThreadFiles:
         """Return the files of a thread; the same object until `keep_only` finds that the thread has ended."""
         files = self._threads.get(tid)
         if files is None:
-            files = self._threads[tid] = ThreadFiles(self._tasks, tid, self._max_kept_open, self._refused)
+            files = self._threads[tid] = ThreadFiles(self._tasks, tid, self._max_kept_open, self._absent)
         return files
 
     def thread_stats(self) -> list[tuple[int, Stat]]:
@@ -262,10 +270,10 @@ def _unseen(pid: int) -> TargetError:
     return NoSuchProcess(pid, f"no such process: {pid}", FIND_HELP)
 
 
-def _refusal(pid: int, failure: OSError) -> TargetError:
+def _refusal(pid: int, failure: OSError) -> ReadFailed:
     if failure.errno in NO_FILE_ERRNOS:
-        return TargetError(pid, f"no files left to open: to look at {pid}", FILES_HELP)
-    return TargetError(pid, f"cannot look at {pid}: {failure.strerror}")
+        return ReadFailed(pid, f"no files left to open: to look at {pid}", FILES_HELP)
+    return ReadFailed(pid, f"cannot look at {pid}: {failure.strerror}")
 
 
 def _exists(pid: int) -> bool:

@@ -332,6 +332,11 @@ def _refused(refusal: PtraceError) -> NotCaptured:
     return NotCaptured(Reason.REFUSED if refusal.errno == EPERM else Reason.NOT_STOPPABLE, str(refusal))
 
 
+def traces_others_than(pid: int | None) -> bool:
+    """Return whether sfsample traces a thread, or has asked one to stop, that is not of this process."""
+    return any(stat_of(f"{pid}/task/{tid}") is None for tid in tuple(_TRACED))
+
+
 def reap_killed_tracees() -> None:
     """Reap traced threads that were killed, on any thread of sfsample.
 
@@ -359,8 +364,8 @@ def detach_newborn_tracees() -> None:
             if seen is None or seen.si_pid in _TRACED:
                 return
             stat = stat_of(seen.si_pid)
-            if stat is not None and stat.parent == os.getpid():
-                return  # a child of sfsample; what is behind it cannot be seen
+            if stat is None or stat.parent == os.getpid():
+                return  # it may be a child of sfsample; what is behind it cannot be seen
             number = 0 if seen.si_status >> 8 == PTRACE_EVENT_STOP else seen.si_status
             if seen.si_code in _ENDED:
                 _reap(seen.si_pid)

@@ -15,7 +15,6 @@ from itertools import count
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 
 from sfsample.core.snapshot import LastRun
-from sfsample.errors import NO_FILE_ERRNOS, TargetError
 from sfsample.process.proc_text import (
     Stat,
     SyscallInfo,
@@ -50,30 +49,29 @@ def max_kept_open() -> int:
 class ThreadFiles:
     """The files of thread `tid` below `tasks`, an open /proc/PID/task directory; at most `max_open` are kept.
 
-    `refused` turns an OSError that does not mean that the thread has ended into the error to raise.
+    `check` raises ReadFailed for an OSError that does not mean that the thread has ended.
     """
 
-    __slots__ = ("_max_open", "_refused", "_tasks", "fds", "holder", "tid")
+    __slots__ = ("_check", "_max_open", "_tasks", "fds", "holder", "tid")
     kept_open = 0  # by all instances
 
-    def __init__(
-        self, tasks: int, tid: int, max_open: int, refused: Callable[[OSError], TargetError]
-    ) -> None:
+    def __init__(self, tasks: int, tid: int, max_open: int, check: Callable[[OSError], None]) -> None:
         self._tasks = tasks
         self._max_open = max_open
-        self._refused = refused
+        self._check = check
         self.tid = tid
         self.fds: dict[str, int] = {}  # by name
         self.holder: int | None = None  # identifies the thread whose files are open: an id can be reused
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a file now.  Raises TargetError when no file descriptors are left."""
+        """Return the content of a file now.  Raises ReadFailed."""
         try:
             return os.pread(self.fds[name], _CHUNK_BYTES, 0)
         except KeyError:
             return self._open_and_read(name)
         except OSError as failure:
             if failure.errno != ESRCH:
+                self._check(failure)
                 return None
             self.close()  # the id may belong to a new thread, which has a new file
             return self._open_and_read(name)
@@ -82,8 +80,7 @@ class ThreadFiles:
         try:
             fd = os.open(f"{self.tid}/{name}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._tasks)
         except OSError as failure:
-            if failure.errno in NO_FILE_ERRNOS:
-                raise self._refused(failure) from None
+            self._check(failure)
             return None
         keep = ThreadFiles.kept_open < self._max_open
         if keep:
@@ -92,7 +89,8 @@ class ThreadFiles:
             ThreadFiles.kept_open += 1
         try:
             return os.pread(fd, _CHUNK_BYTES, 0)
-        except OSError:
+        except OSError as failure:
+            self._check(failure)
             return None
         finally:
             if not keep:

@@ -3,14 +3,17 @@
 ptrace(2) ties tracees to the tracing *thread*; when that thread ends, the kernel releases all of them.  So no
 thread stays traced by a program that lives on (`sfsample watch` between two slices, a user of the library),
 not even one in uninterruptible sleep that would stop only much later.  There is one exception: a system call
-on a target may never return (a page that another program must bring, userfaultfd(2)).  Then `run` ends
-without the work, and the kernel releases its tracees when the program ends.
+on a target may never return (a page that another program must bring, userfaultfd(2)).  Then `run` leaves the
+work behind, and the process is set aside (`process.stuck`).  What the work has stopped stays stopped until
+the call returns; then the work gets an exception in place of the result, as if it were Ctrl-C, and ends.
 
 The calling thread waits in `run` and makes no call that can block, so it always hears signals; Ctrl-C, which
 Python raises there, cannot fall into the time during which a target thread is stopped.
 """
 
 import _thread
+import ctypes
+import gc
 import os
 import signal
 import time
@@ -21,40 +24,50 @@ from typing import Generic, TypeVar
 from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.errors import NoReturn, NoThread
 from sfsample.process.priority import wake_promptly
-from sfsample.process.stop_request import reap_killed_tracees
+from sfsample.process.stop_request import reap_killed_tracees, traces_others_than
+from sfsample.process.stuck import LeftBehind, set_aside, target_of, waits_for_sfsample
 
 _T = TypeVar("_T")
 _END_POLL_S = 0.001
 _REAP_S = 0.1  # between two attempts to reap killed tracees
 _PATIENCE_S = 1.5  # for the work to end, once a stop is wanted
+_STUCK_S = 1.0  # in one system call, until the work is left behind if others can go on
 _SILENCE_S = 0.5  # if the work has not asked `should_stop` for so long, the calling thread asks
 _REAP_PENDING_S = 0.01  # while stops are pending: an execve(2) of the target may wait until they are reaped
 
 
 class TracerThread(Generic[_T]):
-    """Runs `work(stop)`; `stop()` is true once `should_stop()` was, or the caller has got an exception."""
+    """Runs `work(stop)`; `stop()` is true once `should_stop()` was, or the caller has got an exception.
 
-    def __init__(self, work: Callable[[Callable[[], bool]], _T], should_stop: Callable[[], bool]) -> None:
+    `may_leave`: whether work that is stuck on that process (None: an unknown one) is left behind at once.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Callable[[], bool]], _T],
+        should_stop: Callable[[], bool],
+        may_leave: Callable[[int | None], bool] = lambda _: False,
+    ) -> None:
         self._work = work
         self._should_stop = should_stop
+        self._may_leave = may_leave
         self._asked_s = time.monotonic()  # when `should_stop` was last asked
         self._stop_wanted_s: float | None = None  # when it was first true, or the waiting thread gave up
         self._work_lock = _thread.allocate_lock()  # held until the work is over
         self._finished = False
         self._result: list[_T] = []
         self._failure: BaseException | None = None
+        self._collects = gc.isenabled()
         self._cpu_clock: int | None = None  # of the OS thread that does the work
-        self._cpu_ns, self._progress_s = -1, time.monotonic()
-
-    @property
-    def idle_s(self) -> float:
-        """For how long the work has used no CPU time; work that samples uses some ten times a second."""
-        return time.monotonic() - self._progress_s
+        self._ident = self._os_thread = 0  # of that thread, for Python and for the kernel
+        self.cpu_ns = 0  # that it has used
+        # For how long it has used none; work that samples uses some ten times a second.
+        self.idle_s, self._looked_s = 0.0, time.monotonic()
 
     def run(self) -> _T:
         """Return what the work returns, or raise what it raises.
 
-        Raises NoReturn where the work has not ended 1.5 s after `should_stop` was true.
+        Raises NoReturn where the work has not ended 1.5 s after `should_stop` was true, or is left behind.
         An exception (Ctrl-C) may be raised between any two calls here.  The `threading` module does not allow
         that: an interrupted start() can hang the new thread, an interrupted join() takes it for ended.
         """
@@ -90,18 +103,39 @@ class TracerThread(Generic[_T]):
             # the lock may be held by either thread, so it says nothing
             while started and not self._finished and time.monotonic() < stop_s + _PATIENCE_S:
                 time.sleep(_END_POLL_S)
+            if started and not self._finished:
+                self._leave_behind()
 
     def _note_progress(self) -> None:
+        # a look that comes late does not count more: all of sfsample may have been suspended
+        now_s, before_s = time.monotonic(), self._looked_s
+        self._looked_s, cpu_ns = now_s, self.cpu_ns
         with suppress(OSError):  # it has ended
-            cpu_ns = self._cpu_ns if self._cpu_clock is None else time.clock_gettime_ns(self._cpu_clock)
-            if cpu_ns != self._cpu_ns:
-                self._cpu_ns, self._progress_s = cpu_ns, time.monotonic()
+            cpu_ns = cpu_ns if self._cpu_clock is None else time.clock_gettime_ns(self._cpu_clock)
+        self.idle_s = self.idle_s + min(now_s - before_s, _REAP_S) if cpu_ns == self.cpu_ns else 0.0
+        self.cpu_ns = cpu_ns
 
     def _raise_if_overdue(self) -> None:
         if time.monotonic() > self._asked_s + _SILENCE_S:
             self._ask_should_stop()
+        is_stuck = self.idle_s > _STUCK_S and not waits_for_sfsample(self._os_thread)
+        if is_stuck and self._may_leave(target_of(self._ident)):
+            self._stop_wanted_s = float("-inf")
         if self._stop_wanted_s is not None and time.monotonic() > self._stop_wanted_s + _PATIENCE_S:
-            raise NoReturn
+            pid = target_of(self._ident)
+            raise NoReturn(pid, holds_others=traces_others_than(pid))
+
+    def _leave_behind(self) -> None:
+        """Let others go on: undo what the work has done to all of sfsample, and end it as soon as it returns.
+
+        It gets LeftBehind in place of the result of its call: it releases what it holds, and nothing else.
+        """
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._ident), ctypes.py_object(LeftBehind))
+        if self.idle_s > _STUCK_S and (pid := target_of(self._ident)) is not None:
+            set_aside(pid, self._os_thread)
+        PENDING_STOPS.forget(self._ident)
+        if self._collects:
+            gc.enable()
 
     def _ask_should_stop(self) -> bool:
         self._asked_s = time.monotonic()
@@ -113,7 +147,8 @@ class TracerThread(Generic[_T]):
         # a signal that arrives in this thread would not wake the thread that runs Python's handlers
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            self._cpu_clock = time.pthread_getcpuclockid(_thread.get_ident())
+            self._ident, self._os_thread = _thread.get_ident(), _thread.get_native_id()
+            self._cpu_clock = time.pthread_getcpuclockid(self._ident)
             wake_promptly()
             self._result.append(self._work(self._ask_should_stop))
         except BaseException as failure:  # noqa: BLE001 - `run` raises it again

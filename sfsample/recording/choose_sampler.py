@@ -44,15 +44,19 @@ def choose_sampler(
     *,
     clock: Clock | None = None,
     tell: Callable[[str], None] = lambda _: None,
+    start: float | None = None,
 ) -> "PtraceSampler | PerfSampler | TrialSampler":
-    """Return the sampler that the options ask for, or one that decides by itself."""
+    """Return the sampler that the options ask for, or one that decides by itself.
+
+    `start`: when the recording began, if it goes on without a process that is set aside.
+    """
     if options.perf_events:
         profile.stats.timers_since_s, profile.stats.engine_why = 0.0, "asked for"
-        return PerfSampler(processes, options, duration, profile)
-    why = _why_stops(options, clock)
+        return PerfSampler(processes, options, duration, profile, start=start)
+    why = _why_stops(options, clock) or ("" if start is None else "a process was set aside")
     if why:
         profile.stats.engine_why = why
-        return PtraceSampler(processes, options, duration, clock, profile, tell=tell)
+        return PtraceSampler(processes, options, duration, clock, profile, tell=tell, start=start)
     return TrialSampler(processes, options, duration, profile, tell=tell)
 
 

@@ -113,6 +113,10 @@ class DueThreads:
         due, self._due_next = [*self._due_next, *self._due.pop(tick, ())], []
         return due and sorted((thread for thread in due if self._has(thread)), key=_tid_of)
 
+    def make_all_due(self) -> None:
+        """Make all threads due at the next tick, as this one failed."""
+        self._due, self._due_next = {}, [*self]
+
     def _has(self, thread: SampledThread) -> bool:
         return self._threads.get(thread.tid) is thread
 

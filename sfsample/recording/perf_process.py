@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
+from sfsample.errors import ReadFailed
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.perf_records import Born, Lost, Mapped, Named, PerfSample, Record
 from sfsample.process.process import LiveProcess
@@ -73,6 +74,13 @@ class PerfProcess:
 
     def begin(self) -> bool:
         """Prepare for the next records: read the maps if they are stale.  False: the process has ended."""
+        try:
+            return self._begin()
+        except ReadFailed as failure:
+            self._profile.stats.note(str(failure))
+            return True
+
+    def _begin(self) -> bool:
         process = self.process
         if self.maps_stale:
             self._read_maps()
@@ -81,7 +89,7 @@ class PerfProcess:
         leader = process.proc.thread(process.pid).stat()
         if leader is not None:
             self._profile.name_process(self._process_key, leader.name)
-        return leader is not None and not (leader.state in "ZX" and process.proc.has_ended())
+        return not ((leader is None or leader.state in "ZX") and process.proc.has_ended())
 
     def read_cpu_time(self) -> None:
         """Note the CPU time of the process; after its end the last value stays."""
@@ -132,7 +140,11 @@ class PerfProcess:
             if isinstance(record, PerfSample):
                 before_each()
                 since_ns = min(record.at_ns, self._maps_read_ns)
-                self._sample(record, [where for where, at in mapped_at.items() if at > since_ns], start_ns)
+                mapped = [where for where, at in mapped_at.items() if at > since_ns]
+                try:
+                    self._sample(record, mapped, start_ns)
+                except ReadFailed as failure:
+                    self._profile.stats.count_failed(str(failure), 1)
             elif isinstance(record, Born):
                 self._tid_history.note_birth(record)
             elif isinstance(record, Named):

@@ -18,11 +18,13 @@ from sfsample.errors import TargetError
 from sfsample.process.perf_records import Lost, PerfSample, Record, RecordOfProcess
 from sfsample.process.priority import avoid_preempting
 from sfsample.process.process import LiveProcess
+from sfsample.process.stuck import LeftBehind
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.overhead import OverheadLimit
 from sfsample.recording.perf_process import PerfProcess, StackUse
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
+from sfsample.recording.stats import Stats
 from sfsample.recording.ticks import uniform
 from sfsample.recording.timer_set import TimerSet
 from sfsample.unwind.unwinder import Unwinder
@@ -118,6 +120,9 @@ class PerfSampler:
             if not stats.samples:
                 raise
             stats.end_early(failure)
+        except LeftBehind:
+            stats, self._alive = Stats(0), {}  # the statistics are those of the thread that goes on
+            raise
         finally:
             self._timers.events.close()
             stats.duration_s = self._end_s or self._elapsed_s()

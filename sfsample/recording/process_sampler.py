@@ -12,8 +12,9 @@ Order of the calls for one thread: `_take_turn`, `_sample`, `_capture`, `_try_ca
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
-from sfsample.errors import NotPermitted
+from sfsample.errors import NotPermitted, ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
 from sfsample.process.capture_running import AWAKE_THREADS, StopFilter
 from sfsample.process.not_captured import NotCaptured, Reason
@@ -74,6 +75,7 @@ class ProcessSampler:
             process.pid, process.start_time, process.root, process.name
         )
         self._recorder = Recorder(profile, self._process_key, since, options.python)
+        profile.put_off.add(self._flush)
 
     @property
     def longest_hold_ns(self) -> int:
@@ -96,6 +98,18 @@ class ProcessSampler:
         other processes; when it returns False, the recording is over, and the rest is left.  `spread`: see
         `spread_of`.
         """
+        try:
+            return self._tick(now, woken, spread=spread, refresh=refresh, go_on=go_on)
+        except ReadFailed as failure:
+            if failure.help and self._named and not self._profile.stats.samples:
+                raise  # a limit, which the user can raise
+            self._profile.stats.count_failed(str(failure), 1)
+            self._threads.make_all_due()
+            return True
+
+    def _tick(
+        self, now: TickTime, woken: WakeUp, *, spread: int, refresh: bool, go_on: Callable[[], bool]
+    ) -> bool:
         before, tick = self._recorder.now, now.number
         self._recorder.now = now
         due = self._threads.due(tick)
@@ -148,7 +162,7 @@ class ProcessSampler:
         process, before = self.process, self._leader
         leader = self._leader = process.proc.thread(process.pid).stat()
         if leader is None:
-            return False
+            return not process.proc.has_ended()
         dead = leader.state in "ZX"
         changed = not dead and leader.program != self._program and leader.stack_top != 0
         if refresh or changed:
@@ -294,10 +308,13 @@ class ProcessSampler:
         running = self.process.running_capture
         if not running.is_active:
             return True
-        running.collect_stopped()
-        for thread, woken in tuple(self._pending.items()):
-            if not thread.process_thread.stop.is_pending:
-                self._record(thread, self._try_capture(thread, "R", woken), woken)
+        try:
+            running.collect_stopped()
+            for thread, woken in tuple(self._pending.items()):
+                if not thread.process_thread.stop.is_pending:
+                    self._record(thread, self._try_capture(thread, "R", woken), woken)
+        except ReadFailed as failure:
+            self._profile.stats.count_failed(str(failure), 1)
         return not self._pending and running.release_pending()
 
     def _wait_for_pending(self, deadline_ns: int) -> None:
@@ -317,8 +334,15 @@ class ProcessSampler:
 
     # -- the end
 
+    def _flush(self) -> None:
+        """Count what is known, without a look at the process: sfsample may be stuck in one."""
+        for thread in self._threads:
+            self._recorder.flush(thread)
+        self._recorder.charge_process()
+
     def finish(self) -> None:
         """Count the ticks since the last sample of each thread, and what is known only at the end."""
+        self._profile.put_off.discard(self._flush)
         self._wait_for_pending(time.perf_counter_ns() + _END_PATIENCE_NS)
         self._give_up_pending()
         recorder = self._recorder
@@ -326,7 +350,9 @@ class ProcessSampler:
             if not thread.gone:
                 recorder.count_failed(thread, _RECORDING_ENDED)
         for thread in self._threads:
-            counters = thread.files.counters()
+            counters = None
+            with suppress(ReadFailed):
+                counters = thread.files.counters()
             if counters == thread.off_cpu_counters:
                 recorder.count_idle([thread])
             recorder.flush(thread)

@@ -3,9 +3,10 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from sfsample.errors import NoSuchProcess, TargetError
+from sfsample.errors import NoSuchProcess, ReadFailed, TargetError
 from sfsample.process.descendants import Descendants
 from sfsample.process.process import LiveProcess
+from sfsample.process.stuck import SetAside
 from sfsample.recording.stats import Stats
 
 _UNOPENED = "subprocess not recorded: the recording ended before its turn"
@@ -26,8 +27,9 @@ class Processes:
     def open_named(
         self, pids: Iterable[int], open_process: Callable[[int], LiveProcess], stats: Stats, *, all_of: bool
     ) -> None:
-        """Open the processes that were asked for; without `all_of`, leave out those that cannot be sampled.
+        """Open the processes that were asked for, but none that is set aside or cannot be read.
 
+        Without `all_of`, leave out those that cannot be sampled.
         Raises the TargetError of the first one where none can.
         """
         refusals: list[TargetError] = []
@@ -35,13 +37,14 @@ class Processes:
             try:
                 self.named.append(open_process(pid))
             except TargetError as refusal:
-                if all_of:
+                if all_of and not isinstance(refusal, (SetAside, ReadFailed)):
                     raise
                 refusals.append(refusal)
         if not self.named:
             raise refusals[0]
-        for text in (str(refusal) for refusal in refusals if not isinstance(refusal, NoSuchProcess)):
-            stats.note(f"process not recorded: {text}")
+        for left_out in refusals:
+            if not isinstance(left_out, NoSuchProcess):
+                _note(f"process not recorded: {left_out}", left_out, stats)
 
     @property
     def all(self) -> list[LiveProcess]:
@@ -72,7 +75,7 @@ class Processes:
                 stats.subprocesses.short_lived += 1
             elif isinstance(found, TargetError):
                 stats.subprocesses.refused += 1
-                stats.note(f"subprocess not recorded: {found}")
+                _note(f"subprocess not recorded: {found}", found, stats)
             else:
                 stats.subprocesses.watched += 1
                 self.descendants.append(found)
@@ -95,3 +98,9 @@ class Processes:
             if self._finder.waiting:
                 stats.note(_UNOPENED, self._finder.waiting)
             self._finder.close()
+
+
+def _note(text: str, refusal: TargetError, stats: Stats) -> None:
+    stats.note(text)
+    if isinstance(refusal, SetAside):
+        stats.set_aside.append(text)

@@ -91,6 +91,7 @@ class Profile:
         self._by_second: Counter[tuple[int, int]] = Counter()  # CPU time in ns, by process key and second
         self._start_times: dict[int, int] = {}  # process key -> start time in clock ticks since boot
         self._sampled: set[int] = set()  # keys of processes with a sample
+        self.put_off: set[Callable[[], object]] = set()  # functions that count samples not yet counted
         self.stats = Stats(rate_hz)
 
     @property
@@ -172,12 +173,15 @@ class Profile:
             found[second] += round(ns / 1e6)
         return found
 
-    def close(self, duration_s: float, stuck: Exception) -> None:
-        """Stop counting, because the thread that counts is stuck, and may go on at any time."""
-        self.totals, self.threads = dict(self.totals), dict(self.threads)
-        self.keep = lambda *_: None
-        self.stats.duration_s, self.stats.ended_by = duration_s, "signal"
-        self.stats.note(f"{stuck}; what came after that was not sampled")
+    def leave(self, sampler_cpu_s: float) -> None:
+        """Count what was put off: the thread that sampled so far is stuck, and counts nothing more.
+
+        The CPU time of sfsample is what that thread has used.
+        """
+        while self.put_off:
+            self.put_off.pop()()
+        self.stats.sampler_cpu_s += sampler_cpu_s
+        self.stats.subprocesses.watched = 0  # those that still live are opened again
 
     def name_thread(self, thread: ThreadKey, name: str) -> ThreadKey:
         """Note the name of a thread; return its key, with id 0 if there are too many threads."""

@@ -20,6 +20,7 @@ from sfsample.process.capture import ThreadCapturer
 from sfsample.process.process import LiveProcess
 from sfsample.process.run_state import OwnRun, WakeUp
 from sfsample.process.stop_request import await_stop
+from sfsample.process.stuck import LeftBehind
 from sfsample.recording.due_threads import spread_of
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.overhead import OverheadLimit
@@ -27,6 +28,7 @@ from sfsample.recording.process_sampler import ProcessSampler
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import BEGINNING, TickTime
+from sfsample.recording.stats import Stats
 from sfsample.recording.ticks import Schedule, uniform
 from sfsample.unwind.unwinder import Unwinder
 
@@ -124,6 +126,9 @@ class PtraceSampler:
                 if not stats.samples:
                     raise
                 stats.end_early(failure)
+            except LeftBehind:
+                stats, self._samplers = Stats(0), []  # the statistics are those of the thread that goes on
+                raise
             finally:
                 stats.duration_s = clock.now() - self._start
                 for sampler in self._samplers:
@@ -139,7 +144,7 @@ class PtraceSampler:
     def _loop(self, should_stop: Callable[[], bool]) -> str:
         schedule = Schedule(self._start, self._options.rate, self._duration, self._jitter)
         if self._began is not None:
-            schedule.skip(self._clock.now())
+            self.profile.stats.late_ticks += schedule.skip(self._clock.now()) - self.profile.stats.ticks
         self._refresh_at = self._clock.now() + _REFRESH_S
         limit = OverheadLimit(self._options.max_overhead, self._clock.now(), self._spent_s())
         stats = self.profile.stats

@@ -65,6 +65,7 @@ class Recorder:
         unseen_ns = max(0, max(self._cpu_ns, at_least_ns) - self._charged_ns)
         self._profile.stats.cpu_charged_ns += unseen_ns
         self._charged_ns += unseen_ns
+        self._profile.charged_ns[self._process_key] += self._charged_ns
 
     # -- samples
 
@@ -170,5 +171,4 @@ class Recorder:
         for text in (*process.opener.problems, *process.modules.problems):
             stats.note(text)
         stats.problems += capturer.problems
-        self._profile.charged_ns[self._process_key] += self._charged_ns
         self._profile.forget_process(self._process_key)

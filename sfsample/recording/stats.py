@@ -91,6 +91,7 @@ class Stats:
         self.sampler_cpu_s = 0.0
         self.sampler_max_rss_bytes = 0
         self.problems: Counter[str] = Counter()
+        self.set_aside: list[str] = []  # sentences, also in `problems`: processes on which sfsample is stuck
         self.failure: tuple[str, ...] = ()  # failure that ended it early, and help lines
         self.ended_by: str = ""  # "duration", "signal", "target", "failure"
 
@@ -123,6 +124,11 @@ class Stats:
         what = f"ended early: {failure}"
         self.note(what)
         self.ended_by, self.failure = "failure", (what, *getattr(failure, "help", ()))
+
+    def end_stuck(self, stuck: Exception) -> None:
+        """Note that sfsample was stuck until the recording was over, which still is a result."""
+        self.ended_by = "signal"
+        self.note(f"{stuck}; what came after that was not sampled")
 
     def count_failed(self, why: str, times: int) -> None:
         """Count samples that could not be taken."""

@@ -9,13 +9,13 @@ import gc
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 
 from sfsample.core.filesystem import whole_file
-from sfsample.errors import NoSuchProcess, SfsampleError
+from sfsample.errors import NoSuchProcess, SfsampleError, TargetError
 from sfsample.process.find import start_time
 from sfsample.process.find_target import TargetFinder
 from sfsample.process.load import LoadMeter
+from sfsample.process.stuck import any_stuck
 from sfsample.recording.options import RecordOptions
 from sfsample.watching.history_sink import HistorySink
 from sfsample.watching.options import WatchOptions
@@ -39,11 +39,14 @@ _MAX_SHOWN_PIDS = 5
 class Watch:
     """The loop: finds the target, has a slice of it recorded, and answers triggers and requests."""
 
-    def __init__(self, options: WatchOptions, program: Program) -> None:
+    def __init__(self, options: WatchOptions, program: Program, *, is_anew: bool = False) -> None:
+        """Prepare; `is_anew`: after an execve(2), since which processes given by -p may have ended."""
         self._options, self._program, self._say = options, program, program.say
         self._watchdog = Watchdog()
-        self.is_to_reload = False
-        self._start_times = {pid: start_time(pid) for pid in options.target.pid}
+        self.why_anew = ""
+        begun = _start_time if is_anew else start_time
+        starts = {pid: begun(pid) for pid in options.target.pid}
+        self._start_times = {pid: start for pid, start in starts.items() if start is not None}
         self._pids: list[int] = []
         self._is_absent = False  # the target, at the end of the last slice
         self._missing = Trouble(self._say, "it is looked for again for every slice")
@@ -68,6 +71,8 @@ class Watch:
             if path := self._options.metrics_file:
                 # the metrics of a process get a prefix, as node_exporter has the same ones
                 write_metrics(path, self.door.metrics("sfsample_"), self._unwritten)
+            if any_stuck():
+                self.why_anew = "begins anew, to release what a call holds that does not return"
             gc.collect()  # a slice has cycles, which would hold its tables for some more slices
             if self._options.target.pid and not _alive(self._start_times):
                 if not self._options.quiet:
@@ -77,11 +82,11 @@ class Watch:
 
     def reload(self) -> None:
         """End the watch, for the configuration to be read again."""
-        self.is_to_reload = True
+        self.why_anew = "the configuration is read again"
 
     def _should_stop(self) -> bool:
         self._watchdog.alive()
-        return self._program.should_stop() or self.is_to_reload
+        return self._program.should_stop() or bool(self.why_anew)
 
     def _fill(self, slice_s: float) -> None:
         """Record a slice; another one where a requested profile cut it, or the target is there again."""
@@ -109,7 +114,7 @@ class Watch:
                 self._watchdog.alive()
             ticks = self._recorder.stats.ticks
             is_cut = options is None and (self.door.is_due() or self.triggers.is_due())
-            is_over = self._program.should_stop() or self.is_to_reload
+            is_over = self._program.should_stop() or bool(self.why_anew)
             return is_over or (is_cut and time.monotonic() > uncut_until_s)
 
         self._is_absent, hz = False, None
@@ -229,13 +234,20 @@ def _ended(pids: Iterable[int]) -> str:
 
 
 def _alive(start_times: dict[int, int]) -> list[int]:
-    """Return the pids that still are the same processes; another one with the pid has another start time."""
-    pids = []
-    for pid, expected in start_times.items():
-        with suppress(NoSuchProcess):
-            if start_time(pid) == expected:
-                pids.append(pid)
-    return pids
+    """Return the pids that still are the same processes; another one with the pid has another start time.
+
+    One that cannot be looked at now has not ended.
+    """
+    return [pid for pid, expected in start_times.items() if _start_time(pid, expected) == expected]
+
+
+def _start_time(pid: int, unless_known: int | None = None) -> int | None:
+    try:
+        return start_time(pid)
+    except NoSuchProcess:
+        return None
+    except TargetError:
+        return unless_known
 
 
 def _label(service: str, pids: Iterable[int]) -> str:

@@ -4,14 +4,15 @@ A sink that fails loses its slice; the others get theirs.  A failure that lasts 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from sfsample import api
-from sfsample.errors import NoSpace, NoSuchProcess, SfsampleError
+from sfsample.errors import NoReturn, NoSpace, NoSuchProcess, ReadFailed, SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.process.thread_files import open_many
+from sfsample.process.with_names import with_names
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile
 from sfsample.recording.result import check_result
@@ -20,7 +21,6 @@ from sfsample.recording.summary import missing_name_lines, no_sample_lines
 from sfsample.report.formats import FORMATS
 from sfsample.report.services import by_service, with_service
 from sfsample.symbolize.symbolizer import Symbolizer
-from sfsample.symbolize.with_names import with_names
 from sfsample.watching.options import WatchOptions
 from sfsample.watching.program import Program, Trouble
 from sfsample.watching.pull.door import Door
@@ -36,7 +36,8 @@ _MIN_PASSED_S = 1.0  # between two slices; the first comes at once, after a star
 class SliceRecorder:
     """What is kept from one slice to the next: the sinks, the gap that goes on, and what has been said.
 
-    `target` is what the flags name.  While `may_fail` is set, a failure ends the watch, but for a full disk.
+    `target` is what the flags name.  While `may_fail` is set, a failure ends the watch, but for a full disk
+    or a call on the target that fails or does not return.
     """
 
     def __init__(self, options: WatchOptions, program: Program, door: Door, target: str,
@@ -82,6 +83,8 @@ class SliceRecorder:
         )  # fmt: skip
         begin_s = profile.started_ns / 1e9
         self._share.sampled_s = stats.sampler_cpu_s
+        for text in self._unsaid(stats.set_aside):
+            self._say(text)
         if why_empty := _why_empty(stats, pids):
             self.begin_gap(begin_s, f"no sample: {why_empty[0]}")
             self._say_empty(stats, *why_empty)
@@ -98,7 +101,7 @@ class SliceRecorder:
 
     def failed(self, failure: Exception, lost: Trouble | None = None) -> None:
         """Say that a slice is lost.  Raises the failure where it ends the watch."""
-        if self.may_fail and not isinstance(failure, NoSpace):
+        if self.may_fail and not isinstance(failure, (NoSpace, NoReturn, ReadFailed)):
             raise failure
         what = str(failure) or "out of memory"
         self._door.failed(what)
@@ -112,12 +115,17 @@ class SliceRecorder:
             self.failed(failure, lost)
             return None
 
+    def _unsaid(self, lines: Iterable[str]) -> list[str]:
+        """Return the lines that were not said yet; now they are."""
+        new = [line for line in dict.fromkeys(lines) if line not in self._reported]
+        self._reported.update(new)
+        return new
+
     def _say_empty(self, stats: Stats, why: str, *details: str) -> None:
         """Say why there is no slice; say what would give one only once."""
-        details = tuple(line for line in details if line not in self._reported)
-        self._reported.update(details)
+        new = self._unsaid(details)
         if not self._options.quiet:
-            self._say(f"no file: no sample in {stats.duration_s:.1f} s: {why}", *stats.failure, *details)
+            self._say(f"no file: no sample in {stats.duration_s:.1f} s: {why}", *stats.failure, *new)
 
     def _keep(self, profile: Profile, begin_s: float) -> None:
         """Hand a slice to the sinks, and print its outcome."""

@@ -1,4 +1,4 @@
-"""Changes the lists of its own interpreter, so that whoever reads them from outside reads without end.
+"""Changes the lists of its own interpreter, so that a reader from outside would never end.
 
 Its one word says what it lists.  It prints a line when it runs, reads where the fields are (JSON), prints
 another line when the lists are changed, and works.

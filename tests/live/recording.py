@@ -40,7 +40,7 @@ def captured(process: LiveProcess) -> ThreadSnapshot:
     return next(snapshot for snapshot in attempts if not isinstance(snapshot, NotCaptured))
 
 
-def dumped(pid: int, options: DumpOptions = DumpOptions()) -> ProcessDump:  # noqa: B008 - a value
+def dumped(pid: int, options: DumpOptions = DumpOptions(looks=1, timeout=HANG_S)) -> ProcessDump:  # noqa: B008 - a value
     """Dump a process whose first thread can be stopped."""
     dumps = (dump_all((pid,), options)[0][0] for _ in range(_MAX_ATTEMPTS))
     return next(dump for dump in dumps if dump.threads[0].stack is not None)

@@ -1,5 +1,11 @@
-"""A page of the target that never comes (userfaultfd) keeps sfsample in a system call: signals are heard."""
+"""A page of the target that never comes (userfaultfd) keeps sfsample in a system call.
 
+Signals are heard nevertheless, and other targets are sampled.
+"""
+
+import gc
+import json
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -8,14 +14,18 @@ from pathlib import Path
 import pytest
 
 import sfsample
+from sfsample.core.checkpoint import SUSPEND_LOCK
+from sfsample.dumping.collect import STUCK, TIME_OVER
 from tests.live.cli_runner import begun, ended, is_root, parse_folded, wait_until_sampled
+from tests.live.cli_runner import sfsample as sfsample_run
 from tests.live.compiled import compile_c, needs_gcc, started
-from tests.live.targets import assert_untraced, extended, fixture, running, wait_until
+from tests.live.targets import Target, assert_untraced, extended, fixture, running, wait_until
 
 pytestmark = [pytest.mark.live, needs_gcc]
 
 NO_USERFAULTFD = 9  # exit code
-# After a byte on its input, a page in the middle of its stack is one that nothing brings.
+# After a byte on its input, a page in the middle of its stack is one that nothing brings; after another byte,
+# the program itself does.
 PROGRAM = r"""
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -30,12 +40,15 @@ PROGRAM = r"""
 enum { PAGE = 4096 };
 static volatile int go;
 static volatile long count;
+static struct uffdio_zeropage bring;
+static int fd;
 
 static void withhold(char *page) {
-    int fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+    fd = syscall(SYS_userfaultfd, O_CLOEXEC);
     struct uffdio_api api = { .api = UFFD_API };
     struct uffdio_register range = { { (uintptr_t)page, PAGE }, UFFDIO_REGISTER_MODE_MISSING, 0 };
     if (fd < 0 || ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &range)) _exit(9);
+    bring.range = range.range;
 }
 
 __attribute__((noinline)) void stuck(void) {
@@ -51,6 +64,7 @@ __attribute__((noinline)) void busy(void) { while (!go) count++; }
 static void *wait_for_byte(void *unused) {
     char byte;
     if (read(0, &byte, 1) == 1) go = 1;
+    if (read(0, &byte, 1) == 1) ioctl(fd, UFFDIO_ZEROPAGE, &bring);
     for (;;) pause();
 }
 
@@ -89,9 +103,19 @@ def withhold(target: "subprocess.Popen[bytes]") -> None:
     assert line == b"stuck\n"
 
 
+def bring_page(target: "subprocess.Popen[bytes]") -> None:
+    assert target.stdin is not None
+    target.stdin.write(b"\n")
+    target.stdin.flush()
+
+
 def is_held(pid: int) -> bool:
     with open(f"/proc/{pid}/stat", encoding="ascii") as file:
         return file.read().rpartition(") ")[2][0] == "t"
+
+
+def os_threads() -> set[str]:
+    return set(os.listdir("/proc/self/task"))
 
 
 def is_stuck(pid: int) -> bool:
@@ -163,3 +187,134 @@ def test_library_is_free_to_go_on_where_its_thread_is_stuck(target):
     assert refusal.value.help == ("for a recording that goes on, or is stuck in a system call on it",)
     with running(fixture("v3"), "leaf") as other:
         assert sfsample.record(other.pid, 0.5).stats.samples
+
+
+# -- beside other targets
+
+
+@pytest.fixture
+def neighbour() -> Iterator[Target]:
+    """Start a program that sleeps: it is read, so it is never about to stop while sfsample is stuck."""
+    with running(fixture("v3"), "sleep") as good:
+        yield good
+
+
+def sampled_in(path: Path) -> set[int]:
+    """Return the processes with samples in a profile."""
+    profile = json.loads(path.read_text())
+    return {profile["threads"][stack["thread"]]["pid"] for stack in profile["stacks"]}
+
+
+def slices_in(directory: Path) -> list[set[int]]:
+    """Return the processes with samples in each slice of a watch, in order of time."""
+    return [sampled_in(path) for path in sorted(directory.glob("*.json"))]
+
+
+def test_watch_goes_on_with_the_others_and_comes_back(target, neighbour, tmp_path):
+    """The stuck target is released and said once; when its page has come, it is sampled again."""
+    withhold(target)
+    sinks = ("--output-dir", tmp_path / "slices", "--history", tmp_path / "history")
+    pids = f"{target.pid},{neighbour.pid}"
+    with begun("watch", "-p", pids, "--for", "2s", "--every", "2s", *sinks) as child:
+        wait_until(lambda: is_stuck(child.pid), "sfsample waits for the page")
+        wait_until(lambda: len(slices_in(tmp_path / "slices")) >= 2, "there are slices")
+        before = slices_in(tmp_path / "slices")
+        wait_until(lambda: not is_held(target.pid), "it runs again")
+        bring_page(target)
+        wait_until(lambda: target.pid in slices_in(tmp_path / "slices")[-1], "it is sampled again")
+        child.send_signal(signal.SIGTERM)
+        done = ended(child)
+    assert done.code == 0
+    slices = slices_in(tmp_path / "slices")
+    assert all(neighbour.pid in pids for pids in slices)
+    assert target.pid not in before[1]
+    said = [line for line in done.err if "sfsample traces it already" in line]
+    assert len(said) < len(slices) - 1, "not at each slice"
+    assert f"thread {target.pid} stays stopped): {target.pid}" in said[0]
+    listed = json.loads(sfsample_run("history", "list", "--json", "--history", tmp_path / "history").out)
+    gaps = [gap for gap in listed["gaps"] if gap["service"] == "target"]  # the program of the neighbour
+    assert len(gaps) <= len(said), "sfsample begins anew, and misses nothing else"
+    assert_untraced(target.pid)
+
+
+def test_recording_goes_on_with_the_others(target, neighbour, tmp_path):
+    pids = f"{target.pid},{neighbour.pid}"
+    words = ("-p", pids, "-d", "4", "--mode", "wall", "-f", "json", "-o", tmp_path / "out")
+    with begun(*words, "--stats", tmp_path / "stats") as child:
+        wait_until_sampled(target.pid)
+        withhold(target)
+        wait_until(lambda: is_stuck(child.pid), "sfsample waits for the page")
+        done = ended(child)
+    stats = json.loads((tmp_path / "stats").read_text())
+    assert (done.code, stats["duration_s"] >= 4) == (0, True)
+    assert stats["late_ticks"] > 0
+    assert sampled_in(tmp_path / "out") == {target.pid, neighbour.pid}
+    assert any("not recorded: sfsample traces it already" in text for text in stats["problems"])
+    assert not any("what came after" in text for text in stats["problems"])
+    wait_until(lambda: not is_held(target.pid), "it runs again")
+    assert_untraced(target.pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, extended(signal.SIGTERM)])
+def test_signal_ends_a_recording_of_the_others(target, neighbour, tmp_path, number):
+    withhold(target)
+    pids = f"{target.pid},{neighbour.pid}"
+    with begun("-p", pids, "-o", tmp_path / "out", "--mode", "wall") as child:
+        wait_until(lambda: is_stuck(child.pid), "sfsample waits for the page")
+        wait_until(lambda: len(os.listdir(f"/proc/{child.pid}/task")) >= 3, "another thread goes on")
+        child.send_signal(number)
+        done = ended(child)
+    assert done.code == 0
+    wait_until(lambda: not is_held(target.pid), "it runs again")
+
+
+@pytest.mark.parametrize("flags", [(), ("--consistent",)])
+def test_dump_shows_the_others(target, neighbour, flags):
+    withhold(target)
+    done = sfsample_run("dump", "-p", f"{target.pid},{neighbour.pid}", "--json", *flags)
+    assert done.code == 5
+    assert [line for line in done.err if line.startswith("sfsample: ")] == [
+        f"sfsample: stuck: a system call on the target, or a computation, did not end: {target.pid}"
+    ]
+    stuck, good = json.loads(done.out)["processes"]
+    assert [thread["error"] for thread in stuck["threads"]] == [STUCK] * 2
+    assert [thread["error"] for thread in good["threads"]] == [None]
+    assert good["threads"][0]["frames"]
+    wait_until(lambda: not is_held(target.pid), "it runs again")
+    assert_untraced(target.pid)
+
+
+def test_dump_ends_after_its_time(neighbour):
+    """The process is opened, which takes longer than that, but none of its threads is captured."""
+    done = sfsample_run("dump", neighbour.pid, "--timeout", "1ms")
+    assert done.code == 5
+    assert TIME_OVER.encode() in done.out
+    assert done.err == [
+        "sfsample: the dump is not complete: its time was over, 0.001 s",
+        "  allow more: --timeout",
+    ]
+
+
+def test_dump_of_a_process_that_it_is_stuck_on_ends_by_itself(target):
+    withhold(target)
+    done = sfsample_run("dump", target.pid)
+    assert done.code == 5
+    assert done.out.count(f"not captured: {STUCK}".encode()) == 2
+    wait_until(lambda: not is_held(target.pid), "it runs again")
+
+
+def test_thread_that_is_stuck_releases_when_the_page_comes(target, neighbour):
+    """The library goes on meanwhile; when the page has come, nothing is left of the thread."""
+    withhold(target)
+    before = os_threads()
+    profile = sfsample.record([target.pid, neighbour.pid], 3, sfsample.RecordOptions(mode="wall"))
+    assert profile.stats.samples
+    assert is_held(target.pid)
+    counted = profile.stats.samples
+    bring_page(target)
+    wait_until(lambda: not is_held(target.pid), "it runs again")
+    wait_until(lambda: os_threads() == before, "the thread has ended")
+    assert_untraced(target.pid)
+    assert profile.stats.samples == counted
+    assert gc.isenabled()
+    assert not SUSPEND_LOCK.locked()

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.errors import TargetError
+from sfsample.process.proc_failure import Cause, cause_of
 from sfsample.process.thread_files import ThreadFiles
 
-REFUSED = TargetError(0, "refused")
 Files = dict[int, ThreadFiles]
+
+
+def absent(failure: OSError) -> None:
+    assert cause_of(failure) is Cause.GONE
 
 
 @pytest.fixture
@@ -22,9 +25,7 @@ def tasks(tmp_path) -> Iterator[tuple[Path, Files]]:
         (tmp_path / tid / "schedstat").write_text(f"{tid} 0 1\n")
         (tmp_path / tid / "stat").write_text(f"{tid} (x) R")
     directory = os.open(tmp_path, os.O_RDONLY)
-    files = {
-        tid: ThreadFiles(directory, tid, 100_000, lambda _: TargetError(0, "refused")) for tid in (1, 2, 3)
-    }
+    files = {tid: ThreadFiles(directory, tid, 100_000, absent) for tid in (1, 2, 3)}
     yield tmp_path, files
     for thread in files.values():
         thread.end()
@@ -56,7 +57,7 @@ def test_nothing_is_opened_for_a_thread_that_has_ended(tasks):
 def test_beyond_the_limit_files_are_read_and_closed(tasks):
     path, _ = tasks
     directory = os.open(path, os.O_RDONLY)
-    files = ThreadFiles(directory, 1, ThreadFiles.kept_open, lambda _: REFUSED)
+    files = ThreadFiles(directory, 1, ThreadFiles.kept_open, absent)
     assert files.read("stat") == b"1 (x) R"
     assert files.fds == {}
     os.close(directory)

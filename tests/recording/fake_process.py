@@ -117,7 +117,7 @@ class FakeProcess:
         self.cut_short = 0
         self.proc = SimpleNamespace(thread=lambda tid: self.thread(tid).files,
                                     cpu_ns=lambda: self.cpu_times_ns.pop(0) if self.cpu_times_ns else None,
-                                    has_ended=lambda: self.states.keys() <= {pid})  # fmt: skip
+                                    has_ended=self._has_ended)  # fmt: skip
         self.fixed_times_run: dict[int, int] = {}  # by thread id; other threads run all the time
         self.file_holders: dict[int, int] = {}  # by thread id (`ThreadFiles.holder`)
         self.arch = AMD64
@@ -130,6 +130,9 @@ class FakeProcess:
         if self.clock.now() >= self.ends_at:
             return ()
         return (Mapping(CODE, CODE + 4096, True, True, 0x1000, "08:01", 7, "/bin/x", False),)
+
+    def _has_ended(self):
+        return self.clock.now() >= self.ends_at or self.states.keys() <= {self.pid}
 
     def release_pending(self):
         return True

@@ -9,11 +9,11 @@ from dataclasses import replace
 from sfsample import api
 from sfsample.errors import SfsampleError
 from sfsample.process.thread_files import open_many
+from sfsample.process.with_names import with_names
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile
 from sfsample.recording.result import check_result
 from sfsample.symbolize.options import SymbolOptions
-from sfsample.symbolize.with_names import with_names
 from sfsample.watching.pull.door import Wanted
 
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from sfsample.cli.interrupt import Interrupt
-from sfsample.symbolize.with_names import with_names
+from sfsample.process.with_names import with_names
 
 
 class Namer:
@@ -49,7 +49,7 @@ def refuse(*_: object) -> None:
 def test_names_are_looked_up_here_if_no_thread_can_be_started(
     namer: Namer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
     with Interrupt() as interrupt:
         assert with_names(threading.get_ident, namer, interrupt) == threading.get_ident()
         assert not namer.why
@@ -66,7 +66,7 @@ def begun(interrupt: Interrupt) -> Interrupt:
 def test_failing_look_up_without_a_thread_costs_names_only(
     namer: Namer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
     with Interrupt() as interrupt:
         assert with_names(lambda: "addresses" if namer.why else {}["x"], namer, interrupt) == "addresses"
     assert namer.why.startswith("the look-up of names failed: KeyError")

@@ -1,0 +1,108 @@
+"""Finds out on which process an OS thread of sfsample is stuck, and sets it aside: the others go on.
+
+The next call on it may be stuck too.  So nobody opens it as long as that OS thread is stuck, and for a time
+that doubles each time, as a process could do the same again and again.  `watch` ends the OS thread, which
+releases what it holds, by executing itself anew; it hands over which processes are set aside.
+"""
+
+import os
+import sys
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+from sfsample.errors import AlreadyTraced
+from sfsample.process.procfs import read_text, stat_of
+from sfsample.process.syscall_names import syscall_name
+
+_FIRST_DELAY_S, _MAX_DELAY_S = 8.0, 3600.0
+
+
+class LeftBehind(SystemExit):
+    """What a stuck thread gets when its call returns: others do its work by then (`TracerThread`)."""
+
+
+class SetAside(AlreadyTraced):
+    """An OS thread of sfsample is, or was a while ago, stuck in a call on the process."""
+
+
+class _Aside(NamedTuple):
+    os_thread: int  # of sfsample, as the kernel counts them; 0: one before the last execve(2)
+    until_s: float  # time.monotonic
+    delay_s: float
+    held: str = ""  # which threads stay stopped
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the OS thread still is."""
+        return os.path.exists(f"/proc/self/task/{self.os_thread}")
+
+
+_aside: dict[tuple[int, int], _Aside] = {}  # by process id and start time
+
+
+def target_of(ident: int) -> int | None:
+    """Return the process that a thread of Python handles; None: none, or an unknown one.
+
+    The innermost call on an object of a process tells.  A field that the samplers set would name another
+    process: one thread captures those of others at checkpoints.
+    """
+    frame = sys._current_frames().get(ident)  # noqa: SLF001 - documented so
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        for each in (owner, getattr(owner, "process", None)):
+            if isinstance(pid := getattr(each, "pid", None), int):
+                return pid
+        frame = frame.f_back
+    return None
+
+
+def waits_for_sfsample(os_thread: int) -> bool:
+    """Return whether an OS thread needs a CPU, or waits for a lock: for no other program than sfsample."""
+    number, *_ = read_text(f"/proc/self/task/{os_thread}/syscall").split() or ["?"]
+    return number == "running" or (number.isdecimal() and syscall_name(int(number)) == "futex")
+
+
+def set_aside(pid: int, os_thread: int) -> None:
+    """Let nobody open a process on which an OS thread is stuck."""
+    if stat := stat_of(pid):
+        before = _aside.get((pid, stat.starttime))
+        delay_s = min(2 * before.delay_s, _MAX_DELAY_S) if before else _FIRST_DELAY_S
+        _aside[pid, stat.starttime] = _Aside(os_thread, time.monotonic() + delay_s, delay_s, _held(pid))
+
+
+def check_not_aside(pid: int) -> None:
+    """Raise SetAside for a process that is set aside."""
+    stat = stat_of(pid) if _aside else None
+    aside = _aside.get((pid, stat.starttime)) if stat else None
+    if aside is not None and aside.is_stuck:
+        raise SetAside(
+            pid, f"sfsample traces it already, in a call that does not return{aside.held}: {pid}",
+            "for a recording that goes on, or is stuck in a system call on it",
+        )  # fmt: skip
+    if aside is not None and time.monotonic() < aside.until_s:
+        raise SetAside(pid, f"set aside for a while, as a call on it did not return: {pid}")
+
+
+def any_stuck() -> bool:
+    """Return whether an OS thread is stuck on a process."""
+    return any(aside.is_stuck for aside in _aside.values())
+
+
+def hand_over() -> str:
+    """Return the processes that are set aside, for `take_over`."""
+    return " ".join(f"{pid},{start},{a.until_s},{a.delay_s}" for (pid, start), a in _aside.items())
+
+
+def take_over(text: str) -> None:
+    """Set aside what a program before an execve(2) had set aside."""
+    with suppress(ValueError):  # somebody else has written it
+        for pid, start, until_s, delay_s in (entry.split(",") for entry in text.split()):
+            _aside[int(pid), int(start)] = _Aside(0, float(until_s), float(delay_s))
+
+
+def _held(pid: int) -> str:
+    """Return which threads of a process are stopped by a tracer, as a part of a sentence."""
+    stats = {tid: stat_of(f"{pid}/task/{tid}") for tid in os.listdir(f"/proc/{pid}/task")}
+    held = [tid for tid, stat in stats.items() if stat and stat.state == "t"]
+    return f" (until it does, thread {', '.join(held)} stays stopped)" if held else ""

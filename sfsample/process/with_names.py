@@ -1,0 +1,51 @@
+"""Looks up names so that no failure of it costs the result, and signals are heard meanwhile.
+
+A file of the target may lie in a file system that does not answer (FUSE, NFS), and the main thread hears a
+signal only when the system call that it is in returns.  So another thread looks up names.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from math import inf
+from typing import Protocol, TypeVar
+
+from sfsample.errors import NoReturn, NoThread
+from sfsample.process.tracer_thread import TracerThread
+
+_T = TypeVar("_T")
+_log = logging.getLogger("sfsample.symbolize")
+
+
+class Namer(Protocol):
+    """A symbolizer, as far as it has a way to stop."""
+
+    def give_up(self, why: str) -> None:
+        """Look up no name from now on."""
+
+
+def with_names(
+    work: Callable[[], _T], namer: Namer, should_stop: Callable[[], bool], until_s: float = inf
+) -> _T:
+    """Return what `work` returns, which looks up names by `namer`.
+
+    `work` is done again without further look-ups if it fails or is stuck, or if it does not end soon after a
+    first signal or after `until_s` (time.monotonic).  If no thread can be started, the calling one does it.
+    """
+    was_requested = should_stop()
+
+    def should_end() -> bool:
+        return (should_stop() and not was_requested) or time.monotonic() > until_s
+
+    try:
+        try:
+            return TracerThread(lambda _: work(), should_end, lambda _: True).run()
+        except NoThread:
+            return work()
+    except NoReturn:
+        why = "took too long" + (", and was ended by a signal" if should_stop() else "")
+    except Exception as failure:  # noqa: BLE001 - it costs names, not the result
+        _log.debug("looking up names failed", exc_info=True)
+        why = f"failed: {failure!r}"
+    namer.give_up(f"the look-up of names {why}")
+    return work()
