@@ -13,12 +13,10 @@ from functools import partial
 import pytest
 
 import sfsample as library
-from sfsample.dumping import run
-from sfsample.errors import NoReturn
 from sfsample.process.facts import descriptors
 from sfsample.process.procfs import ProcFs
 from tests.live.cli_runner import NOBODY, Done, is_root, sampled, sfsample
-from tests.live.targets import HANG_S, Target, fixture, running
+from tests.live.targets import HANG_S, Target, fixture, running, tids
 
 pytestmark = pytest.mark.live
 
@@ -124,31 +122,19 @@ def test_finished_recording_is_named_and_written_if_no_thread_can_be_started() -
     assert not [line for line in done.err if "thread" in line and "cannot" in line]
 
 
-class StuckRun(run._Run):
-    """A dump that is stuck, and has something to show."""
-
-    has_begun = True  # type: ignore[assignment]
-
-    def run(self, *_: object) -> object:  # type: ignore[override]
-        raise NoReturn
-
-    def results(self) -> object:  # type: ignore[override]
-        return ["what there is"], []
-
-
-def test_stuck_dump_shows_what_there_is_if_no_second_thread_can_be_started(
-    monkeypatch: pytest.MonkeyPatch,
+def test_open_dump_goes_on_if_no_further_thread_can_be_started(
+    leaf: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Two threads open the process and try to attach; the calling one then looks and makes the result."""
     start, started = _thread.start_new_thread, []
 
     def start_one(*words: object) -> int:
         started.append(words)
-        return start(*words) if len(started) == 1 else refuse()  # type: ignore[arg-type]
+        return start(*words) if len(started) <= 2 else refuse()  # type: ignore[arg-type]
 
     monkeypatch.setattr(_thread, "start_new_thread", start_one)
-    monkeypatch.setattr(run, "_Run", StuckRun)
-    assert run.dump_all([1], run.DumpOptions()) == (["what there is"], [])
-    assert len(started) == 2
+    assert [thread.tid for thread in library.dump(leaf.pid).threads] == tids(leaf.pid)
+    assert len(started) > 2
 
 
 def test_peer_is_unknown_if_no_thread_can_look_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
