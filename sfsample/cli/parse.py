@@ -99,15 +99,19 @@ def parse(argv: list[str]) -> Command:
     if command not in ENTRIES or " " in own[0]:
         raise unknown_command(command, words)
     words = _with_config(command, words)
-    arguments, unknown = _command_parser(command).parse_known_args(words)
+    parser = _command_parser(command)
+    arguments, unknown = parser.parse_known_args(words)
     if unknown:
         flags = {each: [name for flag in describe(each) for name in flag.names] for each in ENTRIES}
         raise unknown_flags(command, unknown, flags)
-    return _command(command, vars(arguments), program)
+    formats = [flag.choices for flag in map(FlagHelp, parser._actions) if "--format" in flag.names]  # noqa: SLF001
+    return _command(command, vars(arguments), program, *formats)
 
 
-def _command(command: str, given: dict[str, Any], program: list[str] | None) -> Command:
-    """Return a command.  `given`: what argparse has read, by `dest`."""
+def _command(
+    command: str, given: dict[str, Any], program: list[str] | None, formats: tuple[str, ...] = ()
+) -> Command:
+    """Return a command.  `given`: what argparse has read, by `dest`; `formats`: those of the command."""
     for word in given.pop("pids", ()):
         try:
             given["pid"] = [*given["pid"], *pids(word)]
@@ -124,7 +128,6 @@ def _command(command: str, given: dict[str, Any], program: list[str] | None) -> 
     if command == "record":
         given["program"] = program
     if given.get("format") == "":
-        [formats] = [flag.choices for flag in describe(command) if "--format" in flag.names]
         given["format"] = format_of(given["path"], formats)
     if given.get("open") and (given["path"] == "-" or given["format"] not in OPENED):
         raise UsageError("--open needs a file that a browser shows: -o FILE.html or -o FILE.svg")
