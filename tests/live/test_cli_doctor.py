@@ -5,6 +5,7 @@ Where doctor says that sfsample may attach, a dump succeeds; else the dump is re
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.live.cli_runner import COMMAND, NOBODY, is_root, sfsample
+from sfsample.watching.own_program import own_program
+from tests.live.cli_runner import NOBODY, is_root, sfsample
 from tests.live.targets import Target, first_line, fixture, python, running
 from tests.live.test_cli_errors import (
     HIDE,
@@ -91,7 +93,7 @@ def assert_refused(pid: int, *gates: str, wrapper: list[str] | tuple[str, ...] =
     assert f"sfsample doctor {pid} shows everything that may refuse it" in error
     for gate in (process["gates"][name] for name in gates):
         assert gate["found"] in error
-        command = f"sudo {' '.join(COMMAND)} dump -p {pid}"
+        command = f"sudo {shlex.join(own_program('dump', '-p', str(pid)))}"
         assert gate["remedy"]["host"].replace("sudo sfsample ...", command) in error
 
 
