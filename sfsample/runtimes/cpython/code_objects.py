@@ -5,8 +5,8 @@ object, and another one may get its address before sfsample reads it.  So sfsamp
 header is as it was in the pause.  The header has the type, size and version, and pointers to the strings.
 
 A freed code object keeps its header until its memory is reused, but its strings may already be gone.  So
-sfsample prefers the strings that it copied in the pause.  It believes strings that it reads later only if the
-reference count proves that the code object was not freed.  A freed code object has a name, but no lines.
+sfsample prefers the strings that it copied in the pause.  If it reads a string later, the reference count
+must prove that the code object was not freed.  A freed code object has a name, but no lines.
 
 Every address here is data of the target: if no code object seems to be there, it has no name.
 """
@@ -96,7 +96,7 @@ class CodeObjects:
         self._type = 0  # address of the type "code"; 0: not known yet
 
     def look_up(self, addresses: Sequence[int], paused: Memory | None = None) -> list[Code | None]:
-        """Return the code object at each address; None: there is none, or sfsample is not sure.
+        """Return the code object at each address; None: there is none, or sfsample cannot be sure.
 
         `paused` may have the headers of the pause.  Without `paused`, the current code objects are returned.
         """
@@ -113,8 +113,8 @@ class CodeObjects:
     def _keys(self, addresses: Sequence[int], read: ReadMany) -> list[bytes | None]:
         """Return the key of the code object at each address; another code object there has another key.
 
-        Since 3.12 a header has a version that no other header has.  In 3.11 the key has the characters of the
-        name too, because a new string may get the address of an old one.
+        Since 3.12 a header has a version that no other header has.  In 3.11 the key also has the characters
+        of the name, because a new string may get the address of an old one.
         """
         layout = self._layout
         headers = read([header_of(layout, address) for address in addresses])
@@ -149,7 +149,7 @@ class CodeObjects:
         return int.from_bytes(key[self._layout.first_line - self._layout.type :][:4], "little", signed=True)
 
     def _load(self, address: int, key: bytes, paused: Memory | None) -> Code | None:
-        """Read the strings of a code object; None: it is none, or it changes meanwhile."""
+        """Read a code object and its strings; None: there is none, or it changes meanwhile."""
         layout = self._layout
         units, lines = (word_in(key, at - layout.type) for at in (layout.code_size, layout.linetable))
         named, file = _texts(layout, key)
@@ -190,7 +190,7 @@ class CodeObjects:
         return kind == self._type != 0
 
     def _text(self, copies: Memory, address: int) -> str | None:
-        """Return the text of a string object, from the copies or else its current text; a long one is cut."""
+        """Return the copied text of a string object, or else its current text; a very long text is cut."""
         now = partial(read_string, self._layout, lambda *span: self._read([span])[0])
         return self._copied(copies, address) or now(address, _MAX_TEXT)
 

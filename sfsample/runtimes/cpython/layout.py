@@ -79,9 +79,9 @@ class Layout(NamedTuple):
 
     minor: int
     free_threaded: bool
-    interpreters: int  # field of _PyRuntime
-    interpreter_next: int  # field of PyInterpreterState, like the next one
-    threads: int
+    interpreters: int  # field of _PyRuntime: the head of the list of interpreters
+    interpreter_next: int  # field of PyInterpreterState: the address of the next interpreter
+    threads: int  # field of PyInterpreterState: the head of its list of thread states
     gil: int | None  # field of _PyRuntime: the GIL itself
     gil_pointer: int | None  # field of PyInterpreterState: the address of the GIL
     thread_next: int  # field of PyThreadState, like the next ones
@@ -114,7 +114,7 @@ class Layout(NamedTuple):
     string_length: int  # field of PyASCIIObject, like the next one
     string_state: int
     ascii_data: int  # offset of the characters of an ASCII string
-    other_data: int  # offset of the characters of another string
+    other_data: int  # offset of the characters of any other string
     kind_bit: int  # number of the bit in the string's state at which kind (3 bits), compact and ascii begin
 
     @property
@@ -155,7 +155,7 @@ def word_in(data: bytes | None, at: int = 0) -> int:
 def layout_of(version: int, table: bytes = b"") -> Layout:
     """Return the layout for a PY_VERSION_HEX; `table` is the start of `_PyRuntime`, from 3.13 on.
 
-    Raises BadInput if the version is unknown, or if the table is not that of the version.
+    Raises BadInput if the version is unknown, or if the table does not fit the version.
     """
     major, minor, stage = version >> 24, version >> 16 & 0xFF, version & 0xF0
     name = f"Python {major}.{minor}.{version >> 8 & 0xFF}"

@@ -15,7 +15,7 @@ class LineTable:
     """The lines of a code object that has `units` instructions of two bytes."""
 
     def __init__(self, table: bytes, first_line: int, units: int) -> None:
-        """Decode a table.  Raises ValueError if it is damaged, or is not of `units` instructions."""
+        """Decode a table.  Raises ValueError if it is damaged, or does not describe `units` instructions."""
         counts, self._lines = _decode(table, first_line)
         self._ends = [*accumulate(counts)]
         if (self._ends or [0])[-1] != units:
@@ -23,7 +23,7 @@ class LineTable:
         self._first_line = first_line
 
     def line(self, unit: int) -> int | None:
-        """Return the line of instruction `unit`, -1 for the start of the function; None: it has no line."""
+        """Return the line of instruction `unit` (-1: the start of the function); None: it has no line."""
         if unit == -1:
             return self._first_line
         at = bisect_right(self._ends, unit)
@@ -58,11 +58,11 @@ def _decode(table: bytes, line: int) -> tuple[list[int], list[int | None]]:
 
 
 def _varint(table: bytes, at: int) -> tuple[int, int]:
-    """Return a number and the position behind it.  A byte has 6 bits, the lowest first; bit 6: more bytes."""
+    """Return a number and the position behind it.  Each byte has 6 bits of it; bit 6 means: more bytes."""
     value = shift = 0
     while at < len(table):
         byte = table[at]
-        value |= (byte & 0x3F) << shift
+        value |= (byte & 0x3F) << shift  # low bits first
         at, shift = at + 1, shift + 6
         if not byte & 0x40:
             return value, at

@@ -26,7 +26,7 @@ _INLINE_VALUES, _MANAGED_DICT = 1 << 2, 1 << 4  # Py_TPFLAGS_...
 _DICT_KEYS, _DICT_VALUES = 32, 40
 _KEYS_HEADER = Struct("<8xBBBxIqq")  # start of PyDictKeysObject: two sizes, kind, version, usable, entries
 _GENERAL_KEYS = 0  # kind of keys whose entries have a hash
-_SHAPE = Struct("<I4xI")  # fields of a code object: co_stacksize, (co_firstlineno), co_nlocalsplus
+_SHAPE = Struct("<I4xI")  # co_stacksize and co_nlocalsplus of a code object; between them co_firstlineno
 _CODE_EXCEPTIONS = 40  # offset of co_exceptiontable
 _FUNCTION_QUALNAME, _DESCRIPTOR_NAME = 40, 24
 _CALLED, SELF = 16, 24  # offsets in a method: its function, and its object
@@ -249,7 +249,7 @@ class Objects:
 
 
 def _varints(data: bytes) -> Iterator[int]:
-    """Yield the numbers of an exception table; a byte has six bits, the high ones first."""
+    """Yield the numbers of an exception table.  Each byte has six bits of a number, the high bits first."""
     value = 0
     for byte in data:
         value = value << 6 | byte & 0x3F

@@ -16,7 +16,7 @@ from sfsample.core.stack import Frame
 from sfsample.runtimes.cpython.chain import PythonFrame, base, resumed, runs
 from sfsample.runtimes.cpython.layout import Layout
 
-_MAX_TRIED = 8  # native frames tried after a break; also marks that may lie in no native frame
+_MAX_TRIED = 8  # failures before sfsample gives up: wrong sentinels, or marks outside of all native frames
 
 
 class Placed(NamedTuple):
@@ -89,7 +89,7 @@ def _ends(frames: Sequence[Frame]) -> list[int]:
 
 
 def _index_of(mark: int, frames: Sequence[Frame], ends: list[int], first: int) -> int | None:
-    """Return the index of the native frame in which an address lies, from `first` on; None: in no frame."""
+    """Return the index (`first` or more) of the native frame in which an address lies; None: in no frame."""
     for index in range(first, len(frames) if mark else 0):
         if frames[index].sp <= mark < ends[index]:
             return index

@@ -111,8 +111,8 @@ class Plan:
         """Copy the frames of a thread state that were not copied; add unknown code objects to `codes`.
 
         `ends` has the first frame, and the frame at which the chain ends.  If some frames in a row are as in
-        the last sample, the walk ends: the frames outside of them are most probably the same too.  If they
-        are not, some were not copied, and the stack is reported as not whole.
+        the last sample, the walk ends: the frames outside of them are most probably the same too.  If a frame
+        is missing because of this, the stack is reported as not whole.
         """
         layout, words, last, trusted = self._layout, room.words, self._last, self._trusted
         previous, executable, size = layout.previous // 8, layout.executable // 8, layout.frame_bytes

@@ -23,7 +23,7 @@ from sfsample.runtimes.cpython.python_stack import Names, PythonStack
 from sfsample.runtimes.cpython.threads import TORN, UNBORN, counters, thread_states
 
 _MAX_LISTS = 3  # attempts to list the threads while they come and go
-_REHEARSED_NS = 1000 * READ_NS  # CPU time in ns for the frames; the pause copies the frames that are left
+_REHEARSED_NS = 1000 * READ_NS  # CPU time in ns to read the frames; the pause copies those that are left
 _MAX_REHEARSED = 300  # code objects; the next pauses copy others, some at a time
 
 

@@ -14,8 +14,8 @@ from sfsample.runtimes.cpython.find import Interpreter, ReadMemory
 from sfsample.runtimes.cpython.layout import Layout, word_in
 
 _MAX_COUNTERS = 64  # interpreters whose counters are read
-TORN = -1  # thread id that stands for: the list changed while sfsample read it
-UNBORN = 0  # thread id of the state of a thread that has not begun yet
+TORN = -1  # thread id that marks a list that changed while sfsample read it
+UNBORN = 0  # thread id that stands for every thread that has not begun yet
 
 
 def thread_states(interpreter: Interpreter, read: ReadMemory) -> dict[int, list[int]]:

@@ -1,8 +1,8 @@
 """Finds what a Python thread waits for, and which objects it holds, from the objects in its frames.
 
 A thread waits for a lock only if it sleeps on a futex word of this lock: on the semaphore of the lock, or on
-a word behind the address of its mutex (Python/parking_lot.c).  If a function of the standard library waits,
-its name and its `self` say what it waits for.
+a word that follows the address of its mutex in memory (Python/parking_lot.c).  If a function of the standard
+library waits, its name and its `self` say what it waits for.
 
 Source: Modules/_threadmodule.c, Modules/_queuemodule.c and Lib/{threading,queue,concurrent/futures}.py of
 CPython 3.11 to 3.15.
@@ -167,7 +167,7 @@ class ThreadReader:
         return is_lock and (sync == futex or parked == address + _SYNC)
 
     def _condition(self, rows: list[Row]) -> PythonWait | None:
-        """Return the wait of a thread in Condition.wait, by its next two callers, or else by itself."""
+        """Return the wait of a thread in Condition.wait; its next two callers may say what it waits for."""
         for place, frame in (*rows[1:3], rows[0]):
             for where, (kind, what, idle) in _WAITING.items():
                 if is_in(place, *where):
