@@ -32,7 +32,7 @@ class Room:
         self._remote = array("Q", bytes(16))  # one `struct iovec`
         self._one = self._remote.buffer_info()[0], 1
         self._pid = 0
-        self._index, self._is_own = JointMemory(b"", (), "little"), True  # index; False: it is that of a plan
+        self._index, self._is_own = JointMemory(b"", (), "little"), True  # index; False: it belongs to a plan
         self.is_whole = False  # True: all pieces of the plan were copied, so they are in its order
         self.until_ns = 0  # time after which nothing more is copied (perf_counter_ns)
         self.reserve(0)

@@ -67,7 +67,8 @@ class PythonCapture:
         runtime, last = self._runtime, thread.beside
         plan = None if runtime is None else runtime.plan(self._native_id(thread))
         before = self._id_before_fork
-        # Look for a known id again at each capture: a thread state that the child freed may look the same.
+        # If the main thread has an old id, look for it again at each capture.  The child may have freed the
+        # thread state with this id, and freed memory may look the same.
         if runtime is not None and thread.tid == self._pid and (before or (before is None and plan is None)):
             self._id_before_fork = self._find_id_before_fork()
             if before and before != self._id_before_fork:  # PyOS_AfterFork_Child was called
@@ -95,7 +96,7 @@ class PythonCapture:
         return any(find(frame.pc) is interpreter for frame in frames)
 
     def over_breaks(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack, resume: Resume) -> Stack:
-        """Return a longer stack than one that ends too early; return `stack` itself if that fails.
+        """Walk on if a stack ends too early; return the longer stack, or `stack` itself if that fails.
 
         The walk goes on behind the native frame of the next activation outside.  sfsample finds this frame by
         the mark: the distance from the mark to the CFA is always the same.
