@@ -57,7 +57,7 @@ class PythonCapture:
         self._id_before_fork: int | None = None  # see `_find_id_before_fork`; None: not looked for yet
         self._without: set[Module] = set()  # modules that have no interpreter
         self._in_namespace = process.root.pid != process.pid
-        self.problem = ""  # reason why Python frames are not shown; "": they are shown
+        self.problem = ""  # reason why Python frames are not shown; "": there is none
 
     def prepare(self, thread: Thread) -> None:
         """Begin a look: let the next capture of a thread copy the memory that its Python frames need."""

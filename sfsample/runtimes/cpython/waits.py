@@ -177,7 +177,7 @@ class ThreadReader:
         return None
 
     def _pool(self, worker: PythonFrame) -> Pool:
-        """Return the pool of a worker, by its outermost frame.  The pool counts threads before they start."""
+        """Return the pool of a worker, by its outermost frame.  A pool counts a thread after its start."""
         objects = self._objects
         queue = objects.local(worker, "work_queue")
         executor = objects.word(objects.local(worker, "executor_reference") + _REFERRED)
