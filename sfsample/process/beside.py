@@ -1,8 +1,8 @@
-"""Copies more of a thread than its stack, in the same system call: where a language keeps its frames.
+"""Copies the memory in which a language keeps the frames of a thread, in the same system call as its stack.
 
-A plan says before the pause what to copy, and all memory for it is allocated then.  In the pause the plan may
-copy what it did not foresee, by a call for each step.  What it does there is paid by the target: it works on
-plain integers.
+Before the pause a plan says what to copy, and sfsample allocates all memory for it.  In the pause the plan
+may copy other pieces, with one call for each step.  The thread waits meanwhile, so this code must be fast: it
+works on plain integers.
 
 Source: process_vm_readv(2): a call ends at the first piece that cannot be read.
 """
@@ -19,60 +19,58 @@ from sfsample.core.arch import ByteOrder
 from sfsample.core.memory import USER_SPACE, BytesMemory, JointMemory, Span
 from sfsample.process.vm import CopyBuffer, readv
 
-_MAX_CALLS = 5  # for the pieces of a plan; each call but the last ends at one that cannot be read
-_FOLLOWED_BYTES = 1 << 19  # that are copied though they were not foreseen
+_MAX_CALLS = 5  # calls for the pieces of a plan; each but the last ends at a piece that cannot be read
+_FOLLOWED_BYTES = 1 << 19  # bytes of the other pieces, which the plan copies in the pause
 
 
 class Room:
-    """The buffer to which the threads of a process are copied, one after the other.
-
-    `words` are its 8-byte words.  `is_whole`: all pieces of the plan are there, one behind the other.
-    """
+    """The buffer for copies of the memory of a thread.  The threads of a process use it in turn."""
 
     def __init__(self) -> None:
         self._local = array("Q", bytes(32))  # two `struct iovec`: a part of the room, and a stack
         self._local_at = self._local.buffer_info()[0]
-        self._remote = array("Q", bytes(16))
+        self._remote = array("Q", bytes(16))  # one `struct iovec`
         self._one = self._remote.buffer_info()[0], 1
         self._pid = 0
-        self._index, self._is_own = JointMemory(b"", (), "little"), True  # it is not that of a plan
-        self.is_whole, self.until_ns = False, 0
+        self._index, self._is_own = JointMemory(b"", (), "little"), True  # index; False: it belongs to a plan
+        self.is_whole = False  # True: all pieces of the plan were copied, so they are in its order
+        self.until_ns = 0  # time after which nothing more is copied (perf_counter_ns)
         self.reserve(0)
 
     def reserve(self, size: int) -> None:
-        """Make room for the pieces of a plan, of `size` bytes, and for what is followed."""
+        """Allocate `size` bytes for the pieces of a plan, and memory for pieces that it adds in the pause."""
         self.size = self._used = size
         self.bytes = bytearray((size & -8) + _FOLLOWED_BYTES)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.bytes))
-        self.words = memoryview(self.bytes).cast("Q")
+        self.words = memoryview(self.bytes).cast("Q")  # 8-byte words of the buffer
 
     def read(self, pid: int, at: int, size: int, remote: Span, stack: Span = (0, 0)) -> int:
-        """Copy pieces to position `at`, then a stack to its own buffer; return how many bytes were readable.
+        """Copy pieces to position `at`, then a stack to another buffer; return the number of bytes copied.
 
-        `remote`: the address and the number of `struct iovec`; `stack`: address and size of its buffer.
+        `remote`: address and number of the `struct iovec`; `stack`: address and size of the other buffer.
         """
         local = self._local
         local[0], local[1] = self._address + at, size
         local[2], local[3] = stack
-        got: int = readv(pid, self._local_at, 2, *remote, 0)
-        return max(got, 0)
+        count: int = readv(pid, self._local_at, 2, *remote, 0)
+        return max(count, 0)
 
     def begin(self, pid: int, index: JointMemory, used: int, *, is_whole: bool) -> None:
-        """Note what of a plan was copied to the first `used` bytes."""
+        """Note the pieces of a plan that were copied to the first `used` bytes."""
         self._pid, self._index, self._used, self.is_whole = pid, index, used, is_whole
         self._is_own = False
 
     def is_late(self) -> bool:
-        """Whether the time is over in which the thread may be held."""
+        """Return True if the thread must not be held any longer."""
         return perf_counter_ns() > self.until_ns
 
     def find(self, address: int, size: int) -> int:
-        """Return the position of the word at an address that was copied with `size` bytes; -1: it was not."""
-        found = self._index.offset(address, size)
-        return -1 if found is None else found // 8
+        """Return the index in `words` of the copy of a piece; -1: the piece was not copied."""
+        offset = self._index.offset(address, size)
+        return -1 if offset is None else offset // 8
 
     def copy(self, address: int, size: int) -> int:
-        """Copy a piece; return the position of its first word, or -1 where it cannot be read."""
+        """Copy a piece; return the index of its first word, or -1 if it cannot be read."""
         at, remote = self._used, self._remote
         if address >= USER_SPACE:
             return -1
@@ -83,7 +81,7 @@ class Room:
         return at // 8
 
     def copy_all(self, pieces: Sequence[Span]) -> None:
-        """Copy pieces together, but for those that cannot be read, and others where these are many."""
+        """Copy pieces together, without unreadable ones; after `_MAX_CALLS` unreadable ones it ends."""
         left = [piece for piece in pieces if piece[0] < USER_SPACE]
         for _ in range(_MAX_CALLS):
             size = sum(size for _, size in left)
@@ -99,36 +97,36 @@ class Room:
             left = left[done + 1 :]
 
     def _note(self, address: int, size: int) -> None:
-        """Note that a piece was copied behind the others."""
+        """Note that a piece was copied behind the pieces that are there."""
         if not self._is_own:
             self._index, self._is_own = self._index.over(b""), True
         self._index.add(address, size, self._used)
         self._used += size
 
     def result(self) -> JointMemory:
-        """Return what was copied; the next copy does not change it."""
+        """Return the memory that was copied; the next copy does not change it."""
         return self._index.over(bytes(memoryview(self.bytes)[: self._used]))
 
 
 class BesidePlan(Protocol):
-    """What to copy of one thread; all sizes are multiples of 8."""
+    """The pieces of memory to copy for one thread; all sizes are multiples of 8."""
 
     @property
     def groups(self) -> tuple[tuple[Span, ...], ...]:
-        """Return what to copy.  Where one of a group cannot be read, those behind it are left out."""
+        """Return groups of pieces.  If a piece cannot be read, those behind it in its group are left out."""
 
     def follow(self, room: Room, stack: BytesMemory) -> None:
-        """Copy what is needed beyond that, by what the room and the stack have."""
+        """Copy other pieces that are needed, as the copies in `room` and `stack` show."""
 
 
 class Beside:
-    """Copies what the plan of one thread says; `groups` is what it said when this was made."""
+    """Copies the pieces that the plan of one thread had when this object was made (`groups`)."""
 
     def __init__(self, plan: BesidePlan, room: Room, order: ByteOrder) -> None:
         self.plan, self.groups = plan, plan.groups
         self._room, self._order = room, order
         pieces = [*chain.from_iterable(self.groups)]
-        self._offsets = [0, *accumulate(size for _, size in pieces)]  # in the room
+        self._offsets = [0, *accumulate(size for _, size in pieces)]  # offsets of the pieces in the room
         ends = accumulate(map(len, self.groups))
         self._behind = [end for end, group in zip(ends, self.groups, strict=True) for _ in group]
         self._remote = _iovecs([*pieces, (0, 0)])
@@ -140,7 +138,7 @@ class Beside:
             room.reserve(2 * self._offsets[-1])
 
     def fill(self, pid: int, buffer: CopyBuffer, address: int, size: int) -> int | None:
-        """Copy the pieces and, in the same call, a stack to `buffer`; return how many bytes of the stack.
+        """Copy the pieces, and a stack to `buffer` in the same call; return the number of bytes of the stack.
 
         None: too many of the pieces cannot be read.
         """
@@ -148,16 +146,16 @@ class Beside:
         size = min(size, len(buffer.bytes))
         remote[-2], remote[-1] = address, size
         self._has_read = True
-        got = room.read(pid, 0, total, (self._remote_at, len(self._offsets)), (buffer.address, size))
-        if got >= total:
+        count = room.read(pid, 0, total, (self._remote_at, len(self._offsets)), (buffer.address, size))
+        if count >= total:
             room.begin(pid, self._index, total, is_whole=True)
-            return got - total
-        return self._fill_partly(pid, got, (buffer.address, size))
+            return count - total
+        return self._fill_partly(pid, count, (buffer.address, size))
 
     def _fill_partly(self, pid: int, got: int, stack: Span) -> int | None:
-        """Go on behind a piece that cannot be read, at the next group."""
+        """Go on at the next group, after a call that ended at a piece that cannot be read."""
         offsets, total, count = self._offsets, self._offsets[-1], len(self._offsets)
-        first, read, rest = 0, list[tuple[int, int, int]](), None
+        first, read, stack_bytes = 0, list[tuple[int, int, int]](), None
         for _ in range(_MAX_CALLS):
             failed = bisect_right(offsets, offsets[first] + got) - 1
             read += self._pieces[first:failed]
@@ -167,23 +165,23 @@ class Beside:
             got = self._room.read(pid, begin, total - begin, remote, stack)
             if begin + got >= total:
                 read += self._pieces[first:]
-                rest = begin + got - total
+                stack_bytes = begin + got - total
                 break
         self._room.begin(pid, JointMemory(b"", read, self._order), total, is_whole=False)
-        return rest
+        return stack_bytes
 
     def follow(self, stack: BytesMemory, until_ns: int) -> None:
-        """Copy what else is needed, until a time (perf_counter_ns)."""
+        """Let the plan copy other pieces that are needed, until a time (perf_counter_ns)."""
         if self._has_read:
             self._room.until_ns = until_ns
             self.plan.follow(self._room, stack)
 
     def result(self) -> JointMemory | None:
-        """Return what was copied; the next copy does not change it."""
+        """Return the copied memory (None: no copy was made); the next copy does not change it."""
         has_read, self._has_read = self._has_read, False
         return self._room.result() if has_read else None
 
 
 def _iovecs(pieces: Sequence[Span]) -> "array[int]":
-    """Return an array of `struct iovec`."""
+    """Return an array of `struct iovec`, one for each piece."""
     return array("Q", [*chain.from_iterable(pieces)])

@@ -1,6 +1,6 @@
-"""Finds the Python frames of the threads in a core file, whose memory is all there.
+"""Finds the Python frames of the threads in a core file.
 
-All threads together have one budget, whatever the file holds.
+All threads together have one budget, whatever the file contains.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _SPENT = "Python frames are missing: the core file leads to more of them than sf
 
 
 class CorePython:
-    """Python in a core file.  Threads are known by their id in the pid namespace of the process."""
+    """Python in a core file.  A `tid` is a thread's id in the pid namespace of the process."""
 
     def __init__(self, core: CoreProcess) -> None:
         self._budget = Budget(DUMP_NS)
@@ -45,12 +45,12 @@ class CorePython:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why Python frames are missing, if they are."""
+        """Return the reasons why Python frames are missing; (): none are."""
         problem = self._problem or _SPENT * bool(self._budget.why)
         return (problem,) if problem else ()
 
     def stack(self, tid: int, frames: Sequence[Frame]) -> PythonStack | None:
-        """Return the Python frames of a thread, whose native ones are `frames`; None: it has none."""
+        """Return the Python frames of a thread with the native frames `frames`; None: it has none."""
         states = () if self._interpreter is None else self._states.get(tid, ())
         if not states:
             return None

@@ -1,7 +1,7 @@
 """Captures the Python frames of the threads of a live process, together with their stacks.
 
-The interpreter is looked for when the process is first captured, and again when its modules have changed: a
-program may load libpython later, or become another one.
+sfsample looks for the interpreter at the first capture of a process, and again if its modules have changed:
+the program may load libpython later, or call execve(2).
 """
 
 from collections.abc import Callable, Sequence
@@ -25,23 +25,23 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.runtime import PythonRuntime
 from sfsample.runtimes.cpython.threads import thread_states
 
-Resume = Callable[[ThreadSnapshot, Stack, int], Stack]  # see `Unwinder.resume`
+Resume = Callable[[ThreadSnapshot, Stack, int], Stack]  # type of `Unwinder.resume`
 
-_MAX_PIECES, _MAX_KEPT_BYTES = 200, 1 << 16  # that are kept, and bytes of each
+_MAX_PIECES, _MAX_KEPT_BYTES = 200, 1 << 16  # lists of pieces that are kept, and bytes of each list
 _DISTANCES = range(64, 320, 8)  # bytes from the mark of an activation to its CFA: 144 to 176 in known builds
-_MAX_GUESSES = 20  # of such a distance
-_MAX_BREAKS = 64  # in one stack, where the native frames are lost and found again
+_MAX_GUESSES = 20  # attempts to guess this distance
+_MAX_BREAKS = 64  # breaks in one stack that the walk of the native frames gets over
 
 
 def runs_python(process: LiveProcess) -> bool:
-    """Whether a process has an interpreter of a version that is known."""
+    """Return True if a process has an interpreter of a known version."""
     with suppress(BadInput):
         return find_interpreter(process.modules, partial(read_memory, process.proc.anchor())) is not None
     return False
 
 
 class PythonCapture:
-    """Python in one process; `problem` says why its frames are not shown, "" where they are."""
+    """Captures the Python frames of one process."""
 
     def __init__(self, process: LiveProcess) -> None:
         self._process = process
@@ -49,66 +49,68 @@ class PythonCapture:
         self._generation = -1
         self._room, self._budget = Room(), Budget(CAPTURE_NS)
         self._guesses = 0
-        self._tid = process.pid  # of a thread by which memory is read
-        self._pieces: dict[tuple[Span, ...], Pieces] = {}  # that were read last
+        self._tid = process.pid  # id of a thread by which sfsample reads the memory
+        self._pieces: dict[tuple[Span, ...], Pieces] = {}  # lists of pieces that were read last
         self._runtime: PythonRuntime | None = None
         self.interpreter: Interpreter | None = None
-        self._mapping: Mapping | None = None  # of the interpreter's code
-        self._id_before_fork: int | None = None  # of the main thread, in the interpreter; 0: none
+        self._mapping: Mapping | None = None  # mapping of the interpreter's code
+        self._id_before_fork: int | None = None  # see `_find_id_before_fork`; None: not looked for yet
         self._without: set[Module] = set()  # modules that have no interpreter
         self._in_namespace = process.root.pid != process.pid
-        self.problem = ""
+        self.problem = ""  # reason why Python frames are not shown; "": there is none
 
     def prepare(self, thread: Thread) -> None:
-        """Have the next capture of a thread copy what its Python frames need; begin its look."""
+        """Begin a look: let the next capture of a thread copy the memory that its Python frames need."""
         self._budget.begin()
         if self._process.modules.generation != self._generation:
             self._find()
-        runtime, known = self._runtime, thread.beside
+        runtime, last = self._runtime, thread.beside
         plan = None if runtime is None else runtime.plan(self._native_id(thread))
         before = self._id_before_fork
-        # once found, it is looked for each time: a state that the child has freed may look as before
+        # If the main thread has an old id, look for it again at each capture.  The child may have freed the
+        # thread state with this id, and freed memory may look the same.
         if runtime is not None and thread.tid == self._pid and (before or (before is None and plan is None)):
             self._id_before_fork = self._find_id_before_fork()
-            if before and before != self._id_before_fork:  # PyOS_AfterFork_Child has set all anew
+            if before and before != self._id_before_fork:  # PyOS_AfterFork_Child was called
                 runtime = self._runtime = self._new_runtime()
             plan = runtime.plan(self._native_id(thread))
         if self._has_spent("its interpreters, threads and frames are") or plan is None:
             thread.beside = None
-        elif known is None or known.plan is not plan or known.groups is not plan.groups:
+        elif last is None or last.plan is not plan or last.groups is not plan.groups:
             thread.beside = Beside(plan, self._room, self._process.arch.byteorder)
 
     def stack(self, thread: Thread, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
-        """Return the Python frames of a thread by what was captured; None: it has none."""
+        """Return the Python frames of a thread from its capture; None: it has none."""
         if self._runtime is None or thread.beside is None:
             return None
-        found = self._runtime.stack(self._native_id(thread), memory, frames)
+        python = self._runtime.stack(self._native_id(thread), memory, frames)
         if self._has_spent(f"the frames of thread {thread.tid} are"):
             return None
-        is_lost = found is not None and not found.is_whole and not found.activations
-        return None if is_lost and not self._is_in_interpreter(frames) else found
+        is_lost = python is not None and not python.is_whole and not python.activations
+        return None if is_lost and not self._is_in_interpreter(frames) else python
 
     def _is_in_interpreter(self, frames: Sequence[Frame]) -> bool:
-        """Whether any native frame is one of the interpreter: a thread that begins or ends has none."""
+        """Return True if any native frame is in the interpreter; a thread that begins or ends has none."""
         find, mapping = self._process.modules.find, self._mapping
-        own = None if mapping is None else find(mapping.start)
-        return any(find(frame.pc) is own for frame in frames)
+        interpreter = None if mapping is None else find(mapping.start)
+        return any(find(frame.pc) is interpreter for frame in frames)
 
     def over_breaks(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack, resume: Resume) -> Stack:
-        """Return a stack that ends too early continued behind Python's evaluation loop, or as it is.
+        """Walk on if a stack ends too early; return the longer stack, or `stack` itself if that fails.
 
-        That loop has its mark on the C stack, at the same distance from its CFA each time.
+        The walk goes on behind the native frame of the next activation outside.  sfsample finds this frame by
+        the mark: the distance from the mark to the CFA is always the same.
         """
         longer = stack
         for _ in range(_MAX_BREAKS if self._runtime is not None and thread.beside is not None else 0):
             ends = self._loop_ends(thread, snapshot.memory, longer.frames[-1].sp)
-            found = [resume(snapshot, longer, cfa) for cfa in ends]
-            whole = [each for each in found if each.stop_reason is StopReason.OUTERMOST]
+            stacks = [resume(snapshot, longer, cfa) for cfa in ends]
+            whole = [other for other in stacks if other.stop_reason is StopReason.OUTERMOST]
             if len(whole) == 1:
                 return whole[0]
-            if len(found) != 1 or found[0] is longer or found[0].stop_reason is StopReason.MAX_FRAMES:
+            if len(stacks) != 1 or stacks[0] is longer or stacks[0].stop_reason is StopReason.MAX_FRAMES:
                 break
-            [longer] = found
+            [longer] = stacks
         return stack
 
     def _loop_ends(self, thread: Thread, memory: Memory, sp: int) -> Sequence[int]:
@@ -118,16 +120,16 @@ class PythonCapture:
         marks, distance = runtime.loop_marks(self._native_id(thread), memory, sp)
         if distance is not None or not marks or self._guesses > _MAX_GUESSES:
             return [min(marks) + distance] if marks and distance is not None else ()
-        self._guesses += 1  # no activation was placed yet: each must end behind a return address
-        words = {each: [memory.word(mark + each - 8) or 0 for mark in marks] for each in _DISTANCES}
-        return [min(marks) + each for each, found in words.items() if all(map(self._is_return, found))]
+        self._guesses += 1  # guess of the distance; a right one has a return address at CFA - 8 of each mark
+        words = {guess: [memory.word(mark + guess - 8) or 0 for mark in marks] for guess in _DISTANCES}
+        return [min(marks) + guess for guess, returns in words.items() if all(map(self._is_return, returns))]
 
     def _is_return(self, address: int) -> bool:
         modules = self._process.modules
         return modules.is_code(address) and modules.may_be_returned_to(address)
 
     def is_doubtful(self, stack: PythonStack | None) -> bool:
-        """Whether another capture of a thread may show Python frames that this one, `stack`, has not."""
+        """Return True if another capture of the thread may show Python frames that `stack` lacks."""
         if stack is None:
             return self._runtime is not None and self._runtime.is_torn
         return not stack.is_whole
@@ -147,16 +149,16 @@ class PythonCapture:
         self._mapping, self._runtime, self.interpreter, self.problem = None, None, None, ""
         self._id_before_fork = None
         try:
-            found = find_interpreter(process.modules, self._read, self._without)
+            interpreter = find_interpreter(process.modules, self._read, self._without)
         except BadInput as unknown:
             self.problem = f"no Python frames: {unknown}"
             return
-        if found is not None:
-            self._mapping, self.interpreter = found.mapping, found
+        if interpreter is not None:
+            self._mapping, self.interpreter = interpreter.mapping, interpreter
             self._runtime = self._new_runtime()
 
     def _has_spent(self, what: str) -> bool:
-        """Whether a look has spent its budget; then there are no Python frames of this program any more."""
+        """Return True if a look has spent its budget; then sfsample reads no more frames of this program."""
         if self._budget.why:
             self._runtime, self.interpreter = None, None
             self.problem = (f"no Python frames of process {self._pid}: {what} more than "
@@ -164,22 +166,23 @@ class PythonCapture:
         return bool(self._budget.why)
 
     def _new_runtime(self) -> PythonRuntime:
-        assert self.interpreter is not None  # noqa: S101 - the caller has looked
+        assert self.interpreter is not None  # noqa: S101 - the caller has checked
         return PythonRuntime(self.interpreter, self._read, self._read_many, self._budget)
 
     def _find_id_before_fork(self) -> int:
-        """Return the thread id that the main thread had in the parent, where C code has forked; 0: none.
+        """Return the old id that the interpreter of a forked child has for its main thread; 0: none.
 
-        Until PyOS_AfterFork_Child is called the interpreter still has it.  uWSGI forks its workers without.
+        It is the thread id from the parent, until the child calls PyOS_AfterFork_Child.  C code may fork
+        without this call, as uWSGI does for its workers.
         """
-        assert self.interpreter is not None  # noqa: S101 - the caller has looked
-        known = thread_states(self.interpreter, self._read)
-        own = set(map(self._own_id, self._process.proc.threads()))
-        others = [tid for tid in known if tid > 0 and tid not in own]
-        return 0 if self._own_id(self._pid) in known or not others else others[-1]
+        assert self.interpreter is not None  # noqa: S101 - the caller has checked
+        listed = thread_states(self.interpreter, self._read)
+        running = set(map(self._own_id, self._process.proc.threads()))
+        others = [tid for tid in listed if tid > 0 and tid not in running]
+        return 0 if self._own_id(self._pid) in listed or not others else others[-1]
 
     def _native_id(self, thread: Thread) -> int:
-        """Return the id by which the interpreter knows a thread."""
+        """Return the id that the interpreter has for a thread."""
         if thread.tid == self._pid and self._id_before_fork:
             return self._id_before_fork
         return self._own_id(thread.tid)
@@ -200,7 +203,7 @@ class PythonCapture:
         return data
 
     def _read_many(self, pieces: Sequence[Span]) -> list[bytes | None]:
-        """Read pieces in one call; where that fails, one by one."""
+        """Read pieces in one call; if the call fails, read them one by one."""
         wanted = tuple(pieces)
         if not wanted or not all(self._budget.permits(size) for _, size in wanted):
             return [None] * len(wanted)

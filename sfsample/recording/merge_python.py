@@ -1,8 +1,7 @@
-"""Merges Python frames into native ones, as the user wants to see them.
+"""Merges Python frames into native frames, as the user wants to see them.
 
-The user of a Python program thinks in Python functions.  So the frames of the interpreter between Python
-frames are left out, among them those of the evaluation loop.  The innermost native frames, which Python code
-has called, stay.
+The user of a Python program thinks in Python functions.  So native frames of the interpreter between Python
+frames are left out.  The native frames inside the innermost Python frame stay: Python code has called them.
 """
 
 from sfsample.core.python_view import PythonView
@@ -14,7 +13,7 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 def with_python(
     locations: tuple[Location, ...], stack: PythonStack, view: PythonView
 ) -> tuple[Location, ...]:
-    """Return the places of a stack with its Python frames; `locations` has one for each native frame."""
+    """Return the locations of a stack with its Python frames; `locations` are those of its native frames."""
     if not stack.activations or view is PythonView.OFF:
         return locations
     runs = dict(stack.activations)
@@ -23,10 +22,10 @@ def with_python(
     merged: list[Location] = []
     for index, location in enumerate(locations):
         run = runs.get(index)
-        is_own = index > innermost and location.module in interpreter
+        is_hidden = index > innermost and location.module in interpreter
         if run is not None:
             merged += map(python_location, run)
-        if view is PythonView.ALL or (view is PythonView.AUTO and not is_own and not run):
+        if view is PythonView.ALL or (view is PythonView.AUTO and not is_hidden and not run):
             merged.append(location)
     return tuple(merged)
 
@@ -37,6 +36,6 @@ def as_shown(stack: Stack, python: PythonStack, view: PythonView) -> Stack:
     if is_whole and not python.is_whole:
         return stack._replace(stop_reason=StopReason.PYTHON)
     if not is_whole and python.is_whole and python.activations and view is PythonView.ONLY:
-        # Native frames were lost behind the outermost Python frame, as happens when greenlets switch.
+        # The native frames outside the outermost Python frame were lost.  That happens when greenlets switch.
         return stack._replace(stop_reason=StopReason.OUTERMOST, stopped_at=None)
     return stack

@@ -1,1 +1,1 @@
-"""Languages whose frames are read from the memory of the target, a package each."""
+"""Reads the frames of languages from the target's memory; a package for each."""

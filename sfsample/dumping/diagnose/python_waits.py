@@ -1,9 +1,9 @@
-"""Finds the thread that has to act before a thread in Python goes on, from the facts of all threads.
+"""Finds the thread that has to act before a Python thread can go on, from the facts of all threads.
 
-An RLock states its owner, and a Thread its id.  A Lock states none: its holder is the one thread that is
-inside a `with` of it.  The result of a future is computed by the thread that runs the call.  A call that is
-still queued waits for the workers of the executor, each of which may wait for another result there.  The
-facts of two threads are combined only if both slept at one instant, because addresses are reused soon.
+An RLock states its owner, and a Thread its id.  A Lock states no owner: the only thread inside a `with` of it
+holds it.  A future gets its result from the thread that runs its call.  A queued call waits for the workers
+of its executor, and a worker may wait for another result of this executor.  sfsample combines the facts of
+two threads only if both slept at one instant, because the program soon reuses addresses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ from sfsample.runtimes.cpython.waits import PythonWait
 def thread_to_act(
     thread: ThreadDump, wait: PythonWait, threads: Sequence[ThreadDump], tids: Mapping[int, int]
 ) -> tuple[int | None, str]:
-    """Return the thread that has to act (None: unknown), and a note.
+    """Return the id of the thread that has to act (None: unknown), and a note.
 
-    `tids` maps thread ids of the target's namespace to those of sfsample's.
+    `tids` maps thread ids of the target's pid namespace to thread ids of sfsample's.
     """
     if wait.kind is WaitKind.LOCK:
         holders = [other for other in threads if wait.address in other.facts.entered]
@@ -30,19 +30,19 @@ def thread_to_act(
 
 
 def _one_of(
-    thread: ThreadDump, others: Sequence[ThreadDump], known: str, unknown: str
+    thread: ThreadDump, others: Sequence[ThreadDump], note_if_sure: str, note_if_unsure: str
 ) -> tuple[int | None, str]:
     is_sure = len(others) == 1 and slept_together([thread, *others])
-    return (others[0].tid, known) if is_sure else (None, unknown)
+    return (others[0].tid, note_if_sure) if is_sure else (None, note_if_unsure)
 
 
 def _next_worker(
     thread: ThreadDump, wait: PythonWait, threads: Sequence[ThreadDump]
 ) -> tuple[int | None, str]:
-    """Return a worker that has to end its call before a queued call begins.
+    """Return the id of a worker that has to end its call before a queued call begins, and a note.
 
-    It is the only worker, or one of a circle.  All workers must be known, as a running one may begin the call
-    soon.
+    It is the only worker, or one of a circle of workers.  All workers must be known, because any other worker
+    may begin the call soon.
     """
     pools = (other.facts.pool for other in threads)
     pool = next((pool for pool in pools if pool and wait.address in pool.pending), None)
@@ -53,5 +53,5 @@ def _next_worker(
     if len(workers) > 1 and not all(wait and wait.address in pool.pending for wait in waits):
         return None, "it is queued"
     tids = [worker.tid for worker in workers]
-    after = tids.index(thread.tid) + 1 if thread.tid in tids else 0  # worker after this one, to make a circle
+    after = tids.index(thread.tid) + 1 if thread.tid in tids else 0  # index of the next worker of the circle
     return tids[after % len(tids)], "it is queued"

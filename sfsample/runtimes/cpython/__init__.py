@@ -1,1 +1,1 @@
-"""Python frames of CPython processes, from outside: where they are, and what they are called."""
+"""Finds and names the Python frames of a CPython process, by reading its memory."""

@@ -1,12 +1,14 @@
-"""Names the code objects of a process, and finds out whether a known one is still the same.
+"""Finds the names of the code objects of a process, and checks that a cached name is still right.
 
-A frame holds its code object only while it runs.  The program may drop the function, and another one may come
-to lie at its address before it is read.  So a name is believed only if the header proves that it is that of
-the pause: type, size, version, and the pointers to its texts.  A dropped one keeps that until its place is
-used again, while its texts may be others already.  So texts are those that were copied in the pause, where
-they were, and the reference count proves that the rest is its own, too.  A dropped one has no line.
+A frame keeps its code object alive only while the frame runs.  After the pause the program may free the code
+object, and another one may get its address before sfsample reads it.  So sfsample believes a name only if the
+header is as it was in the pause.  The header has the type, size and version, and pointers to the strings.
 
-Every address here is data of the target: what does not look like a code object has no name.
+A freed code object keeps its header until its memory is reused, but its strings may already be gone.  So
+sfsample prefers the strings that it copied in the pause.  If it reads a string later, the reference count
+must prove that the code object was not freed.  A freed code object has a name, but no lines.
+
+Every address here is data of the target: if no code object seems to be there, it has no name.
 """
 
 from collections import Counter
@@ -19,26 +21,28 @@ from sfsample.runtimes.cpython.layout import Layout, word_in
 from sfsample.runtimes.cpython.line_table import LineTable
 from sfsample.runtimes.cpython.strings import read_string
 
-ReadMany = Callable[[Sequence[Span]], list[bytes | None]]  # of (address, size), in few calls
+ReadMany = Callable[[Sequence[Span]], list[bytes | None]]  # function that reads spans in few system calls
 
-_MAX_KNOWN = 100_000  # code objects; when there are more, all are forgotten
+_MAX_KNOWN = 100_000  # code objects; if there are more, all are forgotten
 _MAX_TEXT = 1 << 16  # characters of a name
-_MAX_TABLE_BYTES = 1 << 18  # of a location table; a larger one gives no lines
-_MAX_KNOWN_BYTES = 1 << 26  # of all of them
+_MAX_TABLE_BYTES = 1 << 18  # bytes of a location table; a larger one gives no lines
+_MAX_KNOWN_BYTES = 1 << 26  # bytes of all location tables
 _MAX_UNITS = 1 << 26  # instructions of a function
-_PROOFS_WITHOUT_VERSION = 16  # two functions in turn at an address look like one for so long once in 2 ** 15
+# Pauses that must show the same code object.  If two take turns at an address, they pass once in 2 ** 15.
+_PROOFS_WITHOUT_VERSION = 16
 _CODE_TYPE = b"code\0"
-_TEXT_BYTES = 320  # of a string object, that are copied in the pause
+_TEXT_BYTES = 320  # bytes of a string object that are copied in the pause
 _WORD = Struct("<Q")
-_NAME_BYTES = 96  # of a string, from its length on
-_NAME_HEAD = 32  # bytes before the characters of an ASCII string
-_WARMUP = 44  # position in the header of 3.11
+_NAME_BYTES = 96  # bytes of a string object, from its length field on
+_NAME_HEAD = 32  # bytes from the length field to the characters of an ASCII string
+_WARMUP = 44  # offset of `co_warmup` in the header of 3.11, in bytes
 
 
 class Code:
-    """A code object whose texts have been read; `key` tells it from another one at the same address.
+    """A code object with its strings; another code object at the same address has another `key`.
 
-    One without a name is the interpreter's own, around the `__init__` of a class that is called (since 3.13).
+    Since 3.13 the interpreter has a code object of its own, which calls the `__init__` of a class.  It has no
+    name.
     """
 
     def __init__(self, key: bytes, qualname: str, filename: str, lines: tuple[bytes, int, int]) -> None:
@@ -46,7 +50,7 @@ class Code:
         self._table, self.first_line, self.units = lines
 
     def line(self, unit: int) -> int | None:
-        """Return the line of an instruction; None: it has none, or the table is damaged."""
+        """Return the line of instruction `unit`; None: it has none, or the table is damaged."""
         return self._lines.line(unit) if self._lines is not None else None
 
     @cached_property
@@ -58,59 +62,59 @@ class Code:
 
 
 def header_of(layout: Layout, address: int) -> Span:
-    """Return what stays the same of a code object while it lives: from its type to its last text."""
+    """Return the span of the header, `ob_type` to `co_linetable`; in it only `co_warmup` may change."""
     return address + layout.type, layout.linetable + 8 - layout.type
 
 
 def name_of(layout: Layout, header: bytes | None) -> Span | None:
-    """Return where the qualified name of a code object begins, by its header; None: it has none."""
+    """Return the span of the qualified name of a code object, by its header; None: it has none."""
     at = word_in(header, layout.qualname - layout.type)
     return (at + layout.string_length, _NAME_BYTES) if at else None
 
 
 def texts_of(layout: Layout, header: bytes) -> list[Span]:
-    """Return where the name and the file of a code object are, by its header."""
+    """Return the spans of the name and of the file name of a code object, by its header."""
     return [(at, _TEXT_BYTES) for at in _texts(layout, header) if at]
 
 
 class CodeObjects:
     """The code objects of one process, by address.
 
-    `trusted` are the addresses at which there never was more than one: what is there after a pause, and
-    looks as before, was there in the pause.  For others the header has to be copied in the pause.  In 3.11,
-    where a function that is made again looks as before, an address has to prove that some times.
+    `trusted` has the addresses at which sfsample has seen only one code object.  If this one is there after a
+    pause, it was there in the pause.  At other addresses sfsample must copy the header in the pause.  In 3.11
+    a new code object can have the header of a freed one, so an address must show the same one several times.
     """
 
     def __init__(self, layout: Layout, read: ReadMany) -> None:
         self._layout, self._read = layout, read
         self._known: dict[int, Code] = {}
-        self._known_bytes = 0  # of their location tables
-        self._several: set[int] = set()  # addresses
-        self._proofs: Counter[int] = Counter()  # that there was the same in a pause, by address
+        self._known_bytes = 0  # bytes of their location tables
+        self._several: set[int] = set()  # addresses that have had more than one code object
+        self._proofs: Counter[int] = Counter()  # pauses that showed the same code object, by address
         self._needed = _PROOFS_WITHOUT_VERSION if layout.code_version is None else 1
         self.trusted: set[int] = set()
-        self._type = 0  # the address of the type "code"
+        self._type = 0  # address of the type "code"; 0: not known yet
 
     def look_up(self, addresses: Sequence[int], paused: Memory | None = None) -> list[Code | None]:
-        """Return the code object at each address; None: it is none, or not sure.
+        """Return the code object at each address; None: there is none, or sfsample cannot be sure.
 
-        `paused` may have headers as they were in the pause; without it those of now are what is asked for.
+        `paused` may have the headers of the pause.  Without `paused`, the current code objects are returned.
         """
         if len(self._known) > _MAX_KNOWN or self._known_bytes > _MAX_KNOWN_BYTES:
             self._known_bytes = 0
-            for each in (self._known, self._several, self._proofs, self.trusted):
-                each.clear()
+            for cache in (self._known, self._several, self._proofs, self.trusted):
+                cache.clear()
         now = self._keys(addresses, self._read)
         then = now if paused is None else self._keys(addresses, partial(read_each, paused))
-        found = [self._code(*each, paused) for each in zip(addresses, then, now, strict=True)]
+        codes = [self._code(*keys, paused) for keys in zip(addresses, then, now, strict=True)]
         return [code or (key and paused and self._dropped(key, paused)) or None
-                for code, key in zip(found, then, strict=True)]  # fmt: skip
+                for code, key in zip(codes, then, strict=True)]  # fmt: skip
 
     def _keys(self, addresses: Sequence[int], read: ReadMany) -> list[bytes | None]:
-        """Return what tells the code object at each address from others.
+        """Return the key of the code object at each address; another code object there has another key.
 
-        Since 3.12 a header has a number that no other one has.  Before, its name belongs to the key: the
-        text may be another one at the same address.
+        Since 3.12 a header has a version that no other header has.  In 3.11 the key also has the characters
+        of the name, because a new string may get the address of an old one.
         """
         layout = self._layout
         headers = read([header_of(layout, address) for address in addresses])
@@ -124,18 +128,18 @@ class CodeObjects:
     def _code(
         self, address: int, then: bytes | None, now: bytes | None, paused: Memory | None
     ) -> Code | None:
-        known = self._known.get(address)
-        if known is not None and known.key == (then or now):
+        cached = self._known.get(address)
+        if cached is not None and cached.key == (then or now):
             if then:
                 self._prove(address)
-            return known if then or address in self.trusted else None
-        if known is not None:
+            return cached if then or address in self.trusted else None
+        if cached is not None:
             self._several.add(address)
             self.trusted.discard(address)
         return self._load(address, then, paused) if then is not None and then == now else None
 
     def _dropped(self, key: bytes, paused: Memory) -> Code | None:
-        """Return a code object by what was copied in the pause; None: it is none, or too little was."""
+        """Return a freed code object from the copies of the pause; None: a string is not among them."""
         qualname, filename = (self._copied(paused, at) for at in _texts(self._layout, key))
         if not filename or not qualname or not self._is_code(word_in(key)):
             return None
@@ -145,16 +149,17 @@ class CodeObjects:
         return int.from_bytes(key[self._layout.first_line - self._layout.type :][:4], "little", signed=True)
 
     def _load(self, address: int, key: bytes, paused: Memory | None) -> Code | None:
-        """Read the texts of a code object; None where it is none, or changes meanwhile."""
+        """Read a code object and its strings; None: there is none, or it changes meanwhile."""
         layout = self._layout
         units, lines = (word_in(key, at - layout.type) for at in (layout.code_size, layout.linetable))
         named, file = _texts(layout, key)
         if not 0 < units <= _MAX_UNITS or not self._is_code(word_in(key)):
             return None
-        name = bytes(layout.string_length) + key[header_of(layout, address)[1] :]  # 3.11 has it in the key
+        name = bytes(layout.string_length) + key[header_of(layout, address)[1] :]  # end of a key of 3.11
         copies = BytesMemory(named, name) if paused is None else paused
         texts: tuple[str | None, str | None, bytes | None] = ("", "", b"")
-        if named != file or self._first_line(key):  # the interpreter's own has one text, or none, and no line
+        # The interpreter's own code object has one string (or none) as its name and file, and no line.
+        if named != file or self._first_line(key):
             texts = self._text(copies, named), self._text(copies, file), self._bytes(lines)
         qualname, filename, table = texts
         if filename is None or qualname is None or table is None or not self._lives(address, key):
@@ -165,19 +170,19 @@ class CodeObjects:
         return code
 
     def _prove(self, address: int) -> None:
-        """Note that what is at an address was there in the pause; some proofs make it trusted."""
+        """Note that a pause showed the code object at an address; after enough proofs it is trusted."""
         if address not in self._several and address not in self.trusted:
             self._proofs[address] += 1
             if self._proofs[address] >= self._needed:
                 self.trusted.add(address)
 
     def _lives(self, address: int, key: bytes) -> bool:
-        """Whether the code object with this key is at an address, and was not dropped."""
+        """Return True if the code object with this key is at an address and has not been freed."""
         [head] = self._read([(address, self._layout.type)])
         return head is not None and has_references(head) and self._keys([address], self._read) == [key]
 
     def _is_code(self, kind: int) -> bool:
-        """Whether the type at this address is that of code objects; its name says so once."""
+        """Return True if the type at address `kind` is "code"; its name is read only until one is found."""
         if not self._type:
             [data] = self._read([(kind + self._layout.type_name, 8)])
             [name] = self._read([(_WORD.unpack(data)[0], len(_CODE_TYPE))]) if data else [None]
@@ -185,16 +190,16 @@ class CodeObjects:
         return kind == self._type != 0
 
     def _text(self, copies: Memory, address: int) -> str | None:
-        """Return a string object, as it was copied or else is now; it is cut where it is very long."""
+        """Return the copied text of a string object, or else its current text; a very long text is cut."""
         now = partial(read_string, self._layout, lambda *span: self._read([span])[0])
         return self._copied(copies, address) or now(address, _MAX_TEXT)
 
     def _copied(self, copies: Memory, address: int) -> str | None:
-        """Return a string object that was copied; None: it was not, or not all of it."""
+        """Return the text of a string object from the copies; None: it was not copied whole."""
         return read_string(self._layout, copies.read, address, _MAX_TEXT)
 
     def _bytes(self, address: int) -> bytes | None:
-        """Return the content of a bytes object, b"" of a very large one."""
+        """Return the content of a bytes object; b"" if it is very large."""
         [data] = self._read([(address + self._layout.bytes_size, 8)])
         size = _WORD.unpack(data)[0] if data else 0
         if size > _MAX_TABLE_BYTES:
@@ -203,9 +208,10 @@ class CodeObjects:
 
 
 def has_references(head: bytes) -> bool:
-    """Whether an object lives, by what lies before its type; what was freed has a pointer to the next one.
+    """Return True if an object is alive, by its bytes before the type; a freed one has a pointer there.
 
-    Source: Include/object.h and refcount.h: a count of 32 bits below flags; without a GIL two counts.
+    Source: Include/object.h and refcount.h.  With a GIL there is one count: the low 32 bits, below flags.
+    Without a GIL there are two counts.
     """
     if len(head) > _WORD.size:
         return bool(word_in(head, 8) >> 32 or word_in(head, 16) >> 2)
@@ -214,7 +220,7 @@ def has_references(head: bytes) -> bool:
 
 
 def _texts(layout: Layout, header: bytes) -> tuple[int, int]:
-    """Return the addresses of the qualified name and of the file of a code object, by its header."""
+    """Return the addresses of the qualified name and of the file name of a code object, by its header."""
     return word_in(header, layout.qualname - layout.type), word_in(header, layout.filename - layout.type)
 
 
@@ -224,10 +230,10 @@ def read_each(memory: Memory, spans: Sequence[Span]) -> list[bytes | None]:
 
 
 def _without_counter(header: bytes) -> bytes:
-    """Return a header of 3.11 without `co_warmup`, which counts."""
+    """Return a header of 3.11 with zero for `co_warmup`, which is a counter."""
     return header[:_WARMUP] + bytes(4) + header[_WARMUP + 4 :]
 
 
 def _cut(name: bytes) -> bytes:
-    """Return the head of a string object of 3.11 without what lies behind a short one."""
+    """Return the copy of a string object of 3.11 without the bytes behind its characters."""
     return name[: _NAME_HEAD + word_in(name)]

@@ -1,8 +1,8 @@
 """Finds CPython in a process: `_PyRuntime`, and the version of the interpreter.
 
-The program has it, or a library with "python" in its path (libpython3.13.so, python3_plugin.so).  It is found
-by its dynamic symbol, by its section, or, from 3.13 on, by its first bytes; stripped programs have at least
-one of these.
+CPython is in the program, or in a library with "python" in its path (libpython3.13.so, python3_plugin.so).
+sfsample finds `_PyRuntime` by its dynamic symbol, by its section, or, from 3.13 on, by its first bytes.  A
+stripped program has at least one of these.
 
 Source: `GENERATE_DEBUG_SECTION(PyRuntime, ...)` in Python/pylifecycle.c, `Py_Version` in Python/getversion.c.
 """
@@ -18,18 +18,18 @@ from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
 from sfsample.runtimes.cpython.layout import COOKIE, MAX_TABLE_BYTES, Layout, layout_of
 
-ReadMemory = Callable[[int, int], bytes | None]  # (address, size): exactly `size` bytes, or None
+ReadMemory = Callable[[int, int], bytes | None]  # function of (address, size): exactly `size` bytes, or None
 
 _PF_W = 2
 _NAME, _SECTION = "python", ".PyRuntime"
-_MAX_DATA_BYTES = 64 << 20  # of a data segment, that are searched
+_MAX_DATA_BYTES = 64 << 20  # bytes of a data segment that are searched
 
 
 class Interpreter(NamedTuple):
-    """CPython in a process: where its code and `_PyRuntime` are, and the layout of its structures."""
+    """CPython in a process."""
 
-    mapping: Mapping
-    runtime: int
+    mapping: Mapping  # mapping of the interpreter's code
+    runtime: int  # address of `_PyRuntime`
     layout: Layout
 
 
@@ -38,21 +38,21 @@ def find_interpreter(
 ) -> Interpreter | None:
     """Return the interpreter of a process; None: it has none.
 
-    `read` reads the memory of the process.  `without`: modules that are known to have none; those that are
-    found to have none are added, as the symbols of a large program take long to search.  Raises BadInput
-    where there is an interpreter of a version that is not known, or that cannot be read yet.
+    `read` reads the memory of the process.  `without` has modules that are known to have no interpreter; this
+    function adds others, because a search of the symbols of a large program takes long.  Raises BadInput if
+    the version of the interpreter is unknown, or if its memory cannot be read yet.
     """
-    known = set[Module]() if without is None else without
+    skipped = set[Module]() if without is None else without
     seen: set[str] = set()
     for mapping in modules.mappings:
         if mapping.executable and mapping.path not in seen and (not seen or _NAME in mapping.path):
             seen.add(mapping.path)
             module = modules.find(mapping.start)
-            if module is None or module in known:
+            if module is None or module in skipped:
                 continue
-            if (found := _find_in(module, mapping, read)) is not None:
-                return found
-            known.add(module)
+            if (interpreter := _find_in(module, mapping, read)) is not None:
+                return interpreter
+            skipped.add(module)
     return None
 
 
@@ -78,8 +78,8 @@ def _find_in(module: Module, mapping: Mapping, read: ReadMemory) -> Interpreter 
 
 
 def _by_section(image: ElfImage) -> int | None:
-    """Return the vaddr by the section, or by the first bytes in a data segment."""
-    section = next((one for one in image.sections if one.name == _SECTION), None)
+    """Return the vaddr of `_PyRuntime`, by its section, or by its first bytes in a data segment."""
+    section = next((section for section in image.sections if section.name == _SECTION), None)
     if section is not None:
         return section.vaddr
     for segment in image.segments if not image.sections else ():

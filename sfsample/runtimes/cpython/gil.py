@@ -1,4 +1,4 @@
-"""Reads the global interpreter lock: where it lies, and the thread that holds it."""
+"""Reads the global interpreter lock: its address, and the thread that holds it."""
 
 from typing import NamedTuple
 
@@ -7,15 +7,15 @@ from sfsample.runtimes.cpython.layout import GIL_BYTES, GIL_HOLDER, GIL_LOCKED, 
 
 
 class Gil(NamedTuple):
-    """The global interpreter lock of a thread: where it lies, and the thread that holds it (0: none does)."""
+    """The global interpreter lock that a thread needs to run Python code."""
 
-    begin: int
-    end: int
-    holder: int
+    begin: int  # address of its first byte
+    end: int  # address behind its last byte
+    holder: int  # id of the thread that holds it, in the target's pid namespace; 0: no thread holds it
 
 
 def read_gil(interpreter: Interpreter, state: int, read: ReadMemory) -> Gil | None:
-    """Return the GIL that the thread of a thread state needs; None: it is unknown, or there is none."""
+    """Return the GIL that a thread needs, by its thread state; None: it is unknown, or there is none."""
     layout = interpreter.layout
     at = interpreter.runtime + layout.gil if layout.gil is not None else 0
     if layout.gil_pointer is not None:

@@ -1,8 +1,8 @@
-"""Where CPython keeps what a stack needs: offsets in bytes, for one minor version and one way to build it.
+"""Offsets of the fields of CPython that a stack needs, in bytes, for a minor version and a kind of build.
 
-From 3.13 on a process states most of them itself, in the table at the start of `_PyRuntime`.  Those of 3.11
-and 3.12, and the few that the table leaves out, are facts of their headers.  A version that is not known has
-no layout: guessed offsets would show wrong frames.
+From 3.13 on a process states most offsets itself, in the table at the start of `_PyRuntime`.  The offsets of
+3.11 and 3.12, and a few that the table lacks, come from the headers of CPython.  An unknown version has no
+layout, because guessed offsets would show wrong frames.
 
 Source: Include/internal/pycore_runtime_structs.h, pycore_debug_offsets.h, pycore_interpframe_structs.h,
 pycore_gil.h and cpython/code.h of CPython 3.11 to 3.15.
@@ -16,8 +16,8 @@ from sfsample.errors import BadInput
 COOKIE = b"xdebugpy"  # the first bytes of `_PyRuntime`, from 3.13 on
 NEWEST = (3, 15)
 MAX_TABLE_BYTES = 888
-_RELEASE = 0xF0  # in PY_VERSION_HEX: alpha, beta and release candidates have less
-_HEADER = Struct("<8sQQ")  # cookie, version, whether there is no GIL
+_RELEASE = 0xF0  # level of a final release in PY_VERSION_HEX; pre-releases have a lower level
+_HEADER = Struct("<8sQQ")  # cookie, version, flag: 1 if there is no GIL
 
 _RUNTIME = "size finalizing interpreters_head"
 _INTERPRETER = ("size id next threads_head gc imports_modules sysdict builtins ceval_gil gil_runtime_state "
@@ -37,7 +37,7 @@ _TABLE_3_13 = {
 
 
 def _changed(table: dict[str, str], after: dict[str, str], changes: dict[str, str]) -> dict[str, str]:
-    """Return a table with other groups; `after` names the group behind which each new one is."""
+    """Return a table with changed groups; `after` maps each new group to the group before it."""
     result = {}
     for name, words in table.items():
         result[name] = changes.get(name, words)
@@ -71,60 +71,60 @@ _TABLE_3_15 = _changed(
 _TABLES = {13: _TABLE_3_13, 14: _TABLE_3_14, 15: _TABLE_3_15}
 
 
-GIL_BYTES, GIL_HOLDER, GIL_LOCKED = 208, 8, 16  # of struct _gil_runtime_state: size, and two fields
+GIL_BYTES, GIL_HOLDER, GIL_LOCKED = 208, 8, 16  # size and two offsets of struct _gil_runtime_state, in bytes
 
 
 class Layout(NamedTuple):
-    """Offsets of fields from the start of their structure; None: this version has no such field."""
+    """Offsets of fields from the start of their structure, in bytes; None: this version lacks the field."""
 
     minor: int
     free_threaded: bool
-    interpreters: int  # in _PyRuntime
-    interpreter_next: int
-    threads: int  # in PyInterpreterState
-    gil: int | None  # in _PyRuntime: the GIL
-    gil_pointer: int | None  # in PyInterpreterState: the address of the GIL
-    thread_next: int  # in PyThreadState
+    interpreters: int  # field of _PyRuntime: the head of the list of interpreters
+    interpreter_next: int  # field of PyInterpreterState: the address of the next interpreter
+    threads: int  # field of PyInterpreterState: the head of its list of thread states
+    gil: int | None  # field of _PyRuntime: the GIL itself
+    gil_pointer: int | None  # field of PyInterpreterState: the address of the GIL
+    thread_next: int  # field of PyThreadState, like the next ones
     thread_interpreter: int
     native_thread_id: int
     chunk: int
     chunk_top: int
     chunk_limit: int
-    thread_frame: int  # the current frame; in 3.11 and 3.12 the _PyCFrame that has it
+    thread_frame: int  # field with the address of the current frame; in 3.11 and 3.12 of a _PyCFrame
     thread_base: int | None
-    cframe_frame: int | None
+    cframe_frame: int | None  # field of _PyCFrame, like the next one
     cframe_previous: int | None
-    executable: int  # in _PyInterpreterFrame
+    executable: int  # field of _PyInterpreterFrame, like the next ones
     previous: int
     instruction: int
     owner: int
     is_entry: int | None
-    frame_bytes: int
-    code_size: int  # in PyCodeObject
+    frame_bytes: int  # size of the frame without its locals
+    code_size: int  # field of PyCodeObject, like the next ones
     first_line: int
     code_version: int | None
     filename: int
     qualname: int
     linetable: int
     code_bytes: int
-    type: int  # in PyObject
-    type_name: int  # in PyTypeObject
-    bytes_size: int
+    type: int  # field of PyObject
+    type_name: int  # field of PyTypeObject
+    bytes_size: int  # field of PyBytesObject, like the next one
     bytes_data: int
-    string_length: int
+    string_length: int  # field of PyASCIIObject, like the next one
     string_state: int
-    ascii_data: int
-    other_data: int
-    kind_bit: int  # of the string's state: kind (3 bits), compact, ascii
+    ascii_data: int  # offset of the characters of an ASCII string
+    other_data: int  # offset of the characters of any other string
+    kind_bit: int  # number of the bit in the string's state at which kind (3 bits), compact and ascii begin
 
     @property
     def sentinel_owners(self) -> tuple[int, ...]:
-        """Return the owners that mark an activation of the evaluation loop, not a Python frame."""
+        """Return the values of `owner` that only sentinels have; Python frames have others."""
         return () if self.minor == 11 else (3, 4) if self.minor >= 14 else (3,)
 
     @property
     def thread_bytes(self) -> int:
-        """Return how much of a PyThreadState a walk needs."""
+        """Return the number of bytes of a PyThreadState that a walk needs."""
         return self.chunk_limit + 8
 
 
@@ -148,14 +148,14 @@ _FIXED = {
 
 
 def word_in(data: bytes | None, at: int = 0) -> int:
-    """Return the 8-byte word at a position; 0 where nothing could be read."""
+    """Return the 8-byte word at a position; 0 if `data` is None, because it could not be read."""
     return int.from_bytes(data[at : at + 8], "little") if data else 0
 
 
 def layout_of(version: int, table: bytes = b"") -> Layout:
     """Return the layout for a PY_VERSION_HEX; `table` is the start of `_PyRuntime`, from 3.13 on.
 
-    Raises BadInput for a version that is not known, and for a table that is not that of its version.
+    Raises BadInput if the version is unknown, or if the table does not fit the version.
     """
     major, minor, stage = version >> 24, version >> 16 & 0xFF, version & 0xF0
     name = f"Python {major}.{minor}.{version >> 8 & 0xFF}"
@@ -203,10 +203,10 @@ def _from_table(minor: int, free_threaded: bool, at: dict[tuple[str, str], int])
 
 
 def _checked(name: str, layout: Layout) -> Layout:
-    """Return a layout whose fields lie, aligned, in what is read of their structure.  Raises BadInput."""
+    """Return `layout`; raise BadInput if a field is not aligned, or is not in the bytes that are read."""
     in_frame = max(layout.previous + 8, layout.executable + 8, layout.instruction + 8, layout.owner + 1)
     in_thread = max(layout.thread_frame, layout.thread_base or 0) + 8
-    names = range(layout.filename, layout.linetable + 8, 8)  # four pointers to texts, one behind the other
+    names = range(layout.filename, layout.linetable + 8, 8)  # offsets of four adjacent pointers
     words = (layout.frame_bytes, layout.previous, layout.executable, layout.instruction, layout.chunk,
              layout.thread_frame, layout.thread_base or 0, layout.type, layout.linetable)  # fmt: skip
     if (
@@ -223,5 +223,5 @@ def _checked(name: str, layout: Layout) -> Layout:
     return layout
 
 
-_MAX_OFFSET = 1 << 20  # of PyInterpreterState, the largest of them
-_MAX_FRAME_BYTES = 1 << 10
+_MAX_OFFSET = 1 << 20  # bytes of PyInterpreterState, the largest structure
+_MAX_FRAME_BYTES = 1 << 10  # bytes of a frame without its locals

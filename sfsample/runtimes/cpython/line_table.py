@@ -7,15 +7,15 @@ from bisect import bisect_right
 from itertools import accumulate
 
 _NO_LOCATION, _LONG, _NO_COLUMNS = 15, 14, 13
-_ONE_LINE = (10, 12)  # kinds whose line is the last one plus kind - 10
-_LONG_VARINTS = 4  # of which the first is the line
+_ONE_LINE = (10, 12)  # kinds whose line is: previous line + kind - 10
+_LONG_VARINTS = 4  # numbers in an entry of the kind _LONG; the first is the step to its line
 
 
 class LineTable:
-    """The lines of a code object of `units` instructions (of two bytes)."""
+    """The lines of a code object that has `units` instructions of two bytes."""
 
     def __init__(self, table: bytes, first_line: int, units: int) -> None:
-        """Decode a table.  Raises ValueError where it is not one of so many units."""
+        """Decode a table.  Raises ValueError if it is damaged, or does not describe `units` instructions."""
         counts, self._lines = _decode(table, first_line)
         self._ends = [*accumulate(counts)]
         if (self._ends or [0])[-1] != units:
@@ -23,7 +23,7 @@ class LineTable:
         self._first_line = first_line
 
     def line(self, unit: int) -> int | None:
-        """Return the line of an instruction; -1 is before the first one.  None: it has no line."""
+        """Return the line of instruction `unit` (-1: the start of the function); None: it has no line."""
         if unit == -1:
             return self._first_line
         at = bisect_right(self._ends, unit)
@@ -31,13 +31,13 @@ class LineTable:
 
 
 def _decode(table: bytes, line: int) -> tuple[list[int], list[int | None]]:
-    """Return the units and the line of each entry.  Raises ValueError."""
+    """Return the number of units and the line of each entry.  Raises ValueError if the table is damaged."""
     counts: list[int] = []
     lines: list[int | None] = []
     at, size = 0, len(table)
     while at < size:
         first = table[at]
-        if first < 0x80:  # bit 7 begins an entry
+        if first < 0x80:  # bit 7 is set only in the first byte of an entry
             raise ValueError(f"no entry begins at byte {at}")
         kind, at = first >> 3 & 15, at + 1
         if kind >= _NO_COLUMNS:
@@ -58,11 +58,11 @@ def _decode(table: bytes, line: int) -> tuple[list[int], list[int | None]]:
 
 
 def _varint(table: bytes, at: int) -> tuple[int, int]:
-    """Return a number and the position behind it: 6 bits a byte, the low ones first; bit 6: there is more."""
+    """Return a number and the position behind it.  Each byte has 6 bits of it; bit 6 means: more bytes."""
     value = shift = 0
     while at < len(table):
         byte = table[at]
-        value |= (byte & 0x3F) << shift
+        value |= (byte & 0x3F) << shift  # low bits first
         at, shift = at + 1, shift + 6
         if not byte & 0x40:
             return value, at
@@ -76,4 +76,4 @@ def _signed(table: bytes, at: int) -> tuple[int, int]:
     return -(value >> 1) if value & 1 else value >> 1, at
 
 
-_MAX_SHIFT = 36  # of a number of 32 bits
+_MAX_SHIFT = 36  # bits; a number has 32 at most

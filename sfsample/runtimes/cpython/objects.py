@@ -1,9 +1,9 @@
 """Reads simple objects of CPython from outside: names of types, texts, numbers, attributes, locals, `with`.
 
-Every address is data of the target: each read takes from the budget of the look, and what does not fit is 0
-or None.
-Only what the table of offsets leaves out is stated here; it is the same in 3.11 to 3.15 with a GIL, but for
-what `minor` decides.  Builds without a GIL have other headers, and no objects here.
+Every address is data of the target.  So each read takes from the budget of the look, and a value that cannot
+be right is returned as 0 or None.  This module has the offsets that the table of offsets lacks.  They are the
+same in 3.11 to 3.15 with a GIL, unless the code asks for `minor`.  Builds without a GIL have other headers;
+sfsample does not read their objects.
 
 Source: Include/cpython and Include/internal of CPython 3.11 to 3.15: dictobject.h, pycore_dict.h, object.h,
 longintrepr.h, genobject.h, methodobject.h, code.h; Objects/exception_handling_notes.txt.
@@ -21,34 +21,34 @@ from sfsample.runtimes.cpython.layout import Layout, word_in
 from sfsample.runtimes.cpython.strings import read_string
 
 _TYPE_FLAGS, _TYPE_BASICSIZE, _TYPE_DICTOFFSET = 168, 32, 288
-_CACHED_KEYS = {11: 872, 15: 888}  # ht_cached_keys, where it is not at 880
+_CACHED_KEYS = {11: 872, 15: 888}  # offsets of ht_cached_keys by minor version; 880 in other versions
 _INLINE_VALUES, _MANAGED_DICT = 1 << 2, 1 << 4  # Py_TPFLAGS_...
 _DICT_KEYS, _DICT_VALUES = 32, 40
-_KEYS_HEADER = Struct("<8xBBBxIqq")  # of PyDictKeysObject: two sizes, kind, version, usable, entries
-_GENERAL_KEYS = 0  # entries with a hash
-_SHAPE = Struct("<I4xI")  # of a code object, around its first line: room for values, and variables
-_CODE_EXCEPTIONS = 40  # co_exceptiontable
+_KEYS_HEADER = Struct("<8xBBBxIqq")  # start of PyDictKeysObject: two sizes, kind, version, usable, entries
+_GENERAL_KEYS = 0  # kind of keys whose entries have a hash
+_SHAPE = Struct("<I4xI")  # co_stacksize and co_nlocalsplus of a code object; between them co_firstlineno
+_CODE_EXCEPTIONS = 40  # offset of co_exceptiontable
 _FUNCTION_QUALNAME, _DESCRIPTOR_NAME = 40, 24
-_CALLED, SELF = 16, 24  # of a method: what it calls, and the object
-SET_USED = 24
+_CALLED, SELF = 16, 24  # offsets in a method: its function, and its object
+SET_USED = 24  # offset of the number of items of a set
 
-_MAX_WORDS = 4096  # of a dict, or of items, that are read at once
-_MAX_INDEX_BITS = 16  # of the size of a dict's index
+_MAX_WORDS = 4096  # words of a dict, list or tuple that are read at once
+_MAX_INDEX_BITS = 16  # log2 of the size of a dict's index in bytes
 _MAX_NAME = 100  # bytes of the name of a type
-_MAX_SLOTS = 512  # of a frame
-_MAX_ITEMS = 1000  # of a tuple, list or set
-_MAX_DIGITS = 10  # of 30 bits, of an integer that is shown
+_MAX_SLOTS = 512  # slots of a frame that are read
+_MAX_ITEMS = 1000  # items of a tuple or list that are read
+_MAX_DIGITS = 10  # digits (of 30 bits) of an integer that is read
 _MAX_TEXT = 80  # characters of a text that is shown
-_MAX_TABLE_BYTES = 1 << 16  # of exceptions
-_MAX_KNOWN = 100_000  # texts
+_MAX_TABLE_BYTES = 1 << 16  # bytes of an exception table
+_MAX_KNOWN = 100_000  # entries of a cache
 
 
 class Objects:
-    """The objects of one process, at one look.  `read` reads its memory now."""
+    """The objects of one process, for one look; `read` reads its current memory."""
 
     def __init__(self, layout: Layout, read: ReadMemory, budget: Budget) -> None:
         self.layout, self._target, self._budget = layout, read, budget
-        # of types, keys and code objects, which are seldom freed
+        # Caches by the address of a type, a key or a code object: the program seldom frees these.
         self._name_of_type = lru_cache(_MAX_KNOWN)(self._read_name_of_type)
         self._key = lru_cache(_MAX_KNOWN)(self.text)
         self._names = lru_cache(_MAX_KNOWN)(self._read_names)
@@ -56,7 +56,7 @@ class Objects:
         self._depth = lru_cache(_MAX_KNOWN)(self._read_depth)
 
     def read(self, address: int, size: int) -> bytes | None:
-        """Return memory; None: it cannot be read, or the budget is spent."""
+        """Return the bytes at an address; None: they cannot be read, or the budget is spent."""
         is_permitted = self._budget.permits(size)
         return self._target(address, size) if is_permitted and 0 < address < USER_SPACE else None
 
@@ -65,12 +65,12 @@ class Objects:
         return word_in(self.read(address, 8))
 
     def words(self, address: int, count: int) -> tuple[int, ...]:
-        """Return words; none where they cannot be read."""
+        """Return the words at an address; (): they cannot be read."""
         data = self.read(address, 8 * count) if 0 < count <= _MAX_WORDS else None
         return unpack(f"<{count}Q", data) if data else ()
 
     def type_name(self, address: int) -> str:
-        """Return the name of an object's type ("_thread.RLock"; of a class in Python "Thread"); "": none."""
+        """Return the name of an object's type: "_thread.RLock", "Thread" (a class in Python); "": none."""
         return self._name_of_type(self.word(address + self.layout.type)) if address else ""
 
     def _read_name_of_type(self, kind: int) -> str:
@@ -78,18 +78,18 @@ class Objects:
 
     def _c_string(self, address: int) -> str:
         """Return a short text that ends with a zero byte; "": there is none."""
-        room = 4096 - address % 4096  # of the page
+        room = 4096 - address % 4096  # bytes up to the end of the page
         text, end, _ = (self.read(address, min(_MAX_NAME, room)) or b"").partition(b"\0")
         return text.decode("utf-8", "replace") if end else ""
 
     def text(self, address: int, most: int = _MAX_NAME) -> str | None:
-        """Return the first characters of a string object; None: it is none."""
+        """Return the first characters of a string object; None: it is no string."""
         if self.type_name(address) != "str":
             return None
         return read_string(self.layout, self.read, address, most)
 
     def integer(self, address: int) -> int | None:
-        """Return an int or bool; None: it is none, or a very large one."""
+        """Return the value of an int or bool; None: it has another type, or is very large."""
         kind, size = self.type_name(address), self.word(address + self.layout.bytes_size)
         count, negative = size >> 3, size & 3 == 2
         if self.layout.minor == 11:
@@ -101,31 +101,31 @@ class Objects:
         return bool(value) if kind == "bool" else -value if negative else value
 
     def items(self, address: int) -> tuple[int, ...]:
-        """Return the first items of a list or tuple."""
+        """Return the addresses of the first items of a list or tuple."""
         count = min(self.word(address + self.layout.bytes_size), _MAX_ITEMS)
         at = address + self.layout.bytes_size + 8
         is_list = self.type_name(address) == "list"
         return self.words(self.word(at) if is_list else at + 8 * (self.layout.minor >= 14), count)
 
     def attribute(self, address: int, name: str) -> int:
-        """Return the address of an attribute that an instance of a Python class, or a module, has itself."""
+        """Return the address of an attribute of a module or an instance, not of its class; 0: none."""
         kind = self.word(address + self.layout.type)
         flags, minor = self.word(kind + _TYPE_FLAGS), self.layout.minor
         if not flags & _MANAGED_DICT:
             offset = self.word(kind + _TYPE_DICTOFFSET)
             return self.item(self.word(address + offset), name) if 0 < offset < 1 << 20 else 0
-        own, values = self.word(address - 24), 0
+        managed, values = self.word(address - 24), 0
         if minor == 11:
             values = self.word(address - 32)
         elif minor == 12:
-            values = own + 1 if own & 1 else 0
-        elif not own and flags & _INLINE_VALUES:
+            values = managed + 1 if managed & 1 else 0
+        elif not managed and flags & _INLINE_VALUES:
             values = address + self.word(kind + _TYPE_BASICSIZE) + 8
         keys = _CACHED_KEYS.get(minor, 880)
-        return self._in_keys(self.word(kind + keys), values, name) if values else self.item(own, name)
+        return self._in_keys(self.word(kind + keys), values, name) if values else self.item(managed, name)
 
     def item(self, address: int, name: str) -> int:
-        """Return the address of the value that a dict has for a name; 0: none."""
+        """Return the address of the value that a dict has for the key `name`; 0: there is none."""
         values = self.word(address + _DICT_VALUES)
         if values and self.layout.minor >= 13:
             values += 8
@@ -146,7 +146,7 @@ class Objects:
     # -- frames
 
     def slots(self, frame: PythonFrame) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the objects of a frame: locals and cells; and its value stack, which may have old ones."""
+        """Return the objects in a frame's locals and cells, and those on its value stack (even old ones)."""
         room, variables = self._shape(frame.code)
         words = self.words(frame.address + self.layout.frame_bytes, min(room + variables, _MAX_SLOTS))
         objects = tuple(0 if word & TAGS == TAGS else word & ~TAGS for word in words)
@@ -158,7 +158,7 @@ class Objects:
         return room, variables
 
     def locals(self, frame: PythonFrame) -> dict[str, int]:
-        """Return the addresses of the arguments and locals by name; 0: it has no value."""
+        """Return the addresses of the arguments and locals by name; 0: the variable has no value."""
         return dict(zip(self._names(frame.code), self.slots(frame)[0], strict=False))
 
     def _read_names(self, code: int) -> tuple[str, ...]:
@@ -166,11 +166,11 @@ class Objects:
         return tuple(self._key(name) or "" for name in names)
 
     def local(self, frame: PythonFrame, name: str) -> int:
-        """Return the address of a local; 0: it has none of this name, or no value."""
+        """Return the address of a local; 0: the frame has no local of this name, or it has no value."""
         return self.locals(frame).get(name, 0)
 
     def reprs(self, frame: PythonFrame) -> Iterator[tuple[str, str]]:
-        """Yield the names and short texts of the arguments and locals that have a value."""
+        """Yield the name and a short text of each argument and local that has a value."""
         for name, slot in self.locals(frame).items():
             is_cell = self.type_name(slot) == "cell"
             address = self.word(slot + self.layout.bytes_size) if is_cell else slot
@@ -178,7 +178,7 @@ class Objects:
                 yield name, self.repr(address)
 
     def repr(self, address: int) -> str:
-        """Return a short text: the value of a simple type, or what it is: "<list of 3>"."""
+        """Return a short text: the value of an object of a simple type, else its type: "<list of 3>"."""
         kind, at = self.type_name(address), self.layout.bytes_size
         value: object = None
         size = self.word(address + (SET_USED if kind in ("set", "frozenset") else at))
@@ -200,9 +200,10 @@ class Objects:
         return f"<{kind or '?'}>" if value is None else repr(value)
 
     def entered(self, frame: PythonFrame) -> Iterator[int]:
-        """Yield what a frame is inside a `with` or `async with` of, as its exception table says.
+        """Yield the object of each `with` and `async with` statement that a frame is inside.
 
-        The value stack has the `__exit__` then: a method, or, from 3.14 on, a function and the object.
+        In such a statement the value stack has the `__exit__`, as a method.  From 3.14 on it has a function,
+        and then the object.  The exception table says how much of the value stack is in use.
         """
         depth = self._depth(frame.code, frame.instruction)
         is_exit = False
@@ -216,11 +217,11 @@ class Objects:
                 is_exit = False
 
     def calls(self, frame: PythonFrame, name: str) -> bool:
-        """Whether the value stack of a frame has, or had, a function with a name that ends so."""
+        """Return True if the value stack of a frame has, or had, a function whose name ends with `name`."""
         return any(self._called(self.type_name(slot), slot).endswith(name) for slot in self.slots(frame)[1])
 
     def _called(self, kind: str, address: int) -> str:
-        """Return the name of a function or method; "": it is none."""
+        """Return the name of a function or method; "": the object is neither."""
         called = self.word(address + _CALLED)
         match kind:
             case "builtin_function_or_method":
@@ -234,7 +235,7 @@ class Objects:
         return ""
 
     def _read_depth(self, code: int, instruction: int) -> int:
-        """Return how many entries of the value stack are certainly in use at an instruction."""
+        """Return the number of entries of the value stack that are certainly in use at an instruction."""
         table = self.word(code + _CODE_EXCEPTIONS)
         size = self.word(table + self.layout.bytes_size)
         if not 0 < size <= _MAX_TABLE_BYTES or self.type_name(table) != "bytes":
@@ -248,7 +249,7 @@ class Objects:
 
 
 def _varints(data: bytes) -> Iterator[int]:
-    """Yield the numbers of an exception table: six bits a byte, high ones first."""
+    """Yield the numbers of an exception table.  Each byte has six bits of a number, the high bits first."""
     value = 0
     for byte in data:
         value = value << 6 | byte & 0x3F

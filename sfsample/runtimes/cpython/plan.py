@@ -1,10 +1,10 @@
-"""What is copied in the pause of a thread, so that its chain of Python frames is whole.
+"""Says what to copy in the pause of a thread, so that its chain of Python frames is whole.
 
-Before the pause a plan knows what the last sample of the thread needed.  In the pause it follows the chain
-from the current frame on, up to where the rest is as it was in the last sample.  Frames that lie in no copy
-(of generators, or on a new chunk of Python's stack) are copied then, and so are the headers of code objects
-that are not known yet: after the pause the program may have dropped a function, and another one may lie at
-its address.
+Before the pause a plan lists the pieces of memory that the last sample of the thread needed.  In the pause
+the plan follows the chain from the current frame outwards, until it meets frames of the last sample.  It
+copies frames that are not in its list: those of generators, and those on a new chunk of Python's stack.  It
+also copies the headers of unknown code objects, because after the pause the program may free a function, and
+another one may get its address.
 """
 
 from bisect import bisect_right
@@ -17,53 +17,51 @@ from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
 from sfsample.runtimes.cpython.code_objects import header_of, texts_of
 from sfsample.runtimes.cpython.layout import Layout, word_in
 
-_MAX_STATES = 8  # of a thread: with all chunks the pieces are fewer than one call takes
-_MAX_CHUNKS = 64  # of a data stack
+_MAX_STATES = 8  # thread states of a thread; with all their chunks the pieces still fit into one call
+_MAX_CHUNKS = 64  # chunks of a data stack
 _CHUNK_HEADER = 24  # bytes: previous, size, top
-_CHUNK_BYTES = 1 << 14  # of a chunk, but for very large frames
+_CHUNK_BYTES = 1 << 14  # bytes of a chunk, unless a frame is very large
 _MAX_CHUNK_BYTES = 1 << 20
-_MAX_STACK_BYTES = 1 << 21  # of all chunks of a state
-_SLACK_BYTES = 1 << 12  # by which the newest chunk may have grown since the last sample
-_PART_BYTES = 1 << 10  # the part that is copied is a multiple of this
+_MAX_STACK_BYTES = 1 << 21  # bytes of all chunks of a thread state
+_SLACK_BYTES = 1 << 12  # bytes by which the newest chunk may have grown since the last sample
+_PART_BYTES = 1 << 10  # unit in bytes: the copied part of the newest chunk is a multiple of it
 _MAX_LOOSE = 64  # frames of generators that are foreseen
-_MAX_LINKS = 4000  # from one of them to the next
-_MAX_STEPS = 1000  # along the chain in one pause
-_STEPS_A_LOOK = 32  # at the clock
-_SAME_FRAMES = 4  # that are as in the last sample: what is outside of them is believed to be so too
-_MAX_SEEN = 64  # frames without a need for a copy, one behind the other
+_MAX_LINKS = 4000  # links from the frame of a generator to its caller
+_MAX_STEPS = 1000  # steps along the chain in one pause
+_STEPS_A_LOOK = 32  # steps between two looks at the clock
+_SAME_FRAMES = 4  # frames in a row as in the last sample; those outside are believed to be the same too
+_MAX_SEEN = 64  # frames in a row that need no copy; then the walk ends
 _MAX_TOGETHER = 16  # frames that are copied at a time
-_MAX_HEADERS = 200  # of code objects
+_MAX_HEADERS = 200  # headers of code objects that are copied in one pause
 
 
 class Copying(Protocol):
-    """What a plan sees of `process.beside.Room`; `words` are the 8-byte words of all copies of a thread.
+    """The part of `process.beside.Room` that a plan uses."""
 
-    `is_whole`: the groups of the plan are there, one behind the other.
-    """
-
-    words: memoryview
-    bytes: bytearray
-    is_whole: bool
+    words: memoryview  # 8-byte words of all copies of a thread
+    bytes: bytearray  # bytes of the same copies
+    is_whole: bool  # True: all pieces of the plan were copied, so they lie in the order of the plan
 
     def find(self, address: int, size: int) -> int:
-        """Return the position of the word at an address that was copied with `size` bytes; -1: it was not."""
+        """Return the index in `words` of the copy of a piece; -1: the piece was not copied."""
 
     def copy(self, address: int, size: int) -> int:
-        """Copy a piece; return the position of its first word, or -1 where it cannot be read."""
+        """Copy a piece; return the index of its first word, or -1 if it cannot be read."""
 
     def copy_all(self, pieces: Sequence[Span]) -> None:
-        """Copy pieces together; those that cannot be read are left out."""
+        """Copy pieces together, without those that cannot be read."""
 
     def is_late(self) -> bool:
-        """Whether the time is over in which the thread may be held."""
+        """Return True if the thread must not be held any longer."""
 
 
 class Plan:
     """What to copy of one thread: its thread states, the chunks of its stack, and frames that lie elsewhere.
 
-    `learn` changes the groups for the next capture.  The room has those of the capture that goes on: the
-    heads come first in both, and all other places are found by address.
-    `counters` are copied too.  `trusted` has the code objects whose headers need no copy.
+    `counters` are copied too.  `trusted` has the addresses of code objects whose headers need no copy.
+
+    `learn` changes `groups` for the next capture; the room still has the groups of the current one.  Both
+    begin with the thread states.  All other pieces are found by address.
     """
 
     def __init__(
@@ -72,18 +70,18 @@ class Plan:
         self.listed, self.states, self.counters = states, tuple(states[:_MAX_STATES]), tuple(counters)
         self._layout, self._trusted = layout, trusted
         self._heads = (*((state, layout.thread_bytes) for state in self.states), *counters)
-        self._chunks: tuple[tuple[Span, ...], ...] = ()  # of each state, the oldest first
-        self._newest = (0,) * len(self.states)
-        self._loose: tuple[int, ...] = ()
-        self._links: dict[int, int] = {}  # from a frame that is in no chunk to its caller
-        self._untrusted: tuple[int, ...] = ()  # code objects of the last sample
-        self._last: dict[int, Span] = {}  # frame of the last sample: its words of caller and code object
+        self._chunks: tuple[tuple[Span, ...], ...] = ()  # chunks of each thread state, the oldest first
+        self._newest = (0,) * len(self.states)  # address of the newest chunk of each thread state
+        self._loose: tuple[int, ...] = ()  # addresses of frames that are in no chunk
+        self._links: dict[int, int] = {}  # address of such a frame -> address of its caller
+        self._untrusted: tuple[int, ...] = ()  # code objects of the last sample that are not trusted
+        self._last: dict[int, Span] = {}  # address of a frame of the last sample -> (previous, executable)
         self.groups: tuple[tuple[Span, ...], ...] = (self._heads,)
 
     # -- in the pause
 
     def follow(self, room: Copying, stack: BytesMemory) -> None:
-        """Copy what is needed beyond the groups; see `process.beside.BesidePlan`."""
+        """Copy the pieces that are needed but not in the groups; see `process.beside.BesidePlan`."""
         layout, codes = self._layout, dict.fromkeys(self._untrusted)
         for number, state in enumerate(self.states):
             size = layout.thread_bytes
@@ -110,10 +108,11 @@ class Plan:
             at = room.words[place]
 
     def _follow_frames(self, room: Copying, stack: BytesMemory, ends: Span, codes: dict[int, None]) -> None:
-        """Copy the frames of one thread state that are in no copy; note code objects that are not known.
+        """Copy the frames of a thread state that were not copied; add unknown code objects to `codes`.
 
-        `ends`: the first frame, and the one at which the chain ends.  Where some frames are as they were in
-        the last sample, so are those outside of them, most probably; what is missed is said to be missing.
+        `ends` has the first frame, and the frame at which the chain ends.  If some frames in a row are as in
+        the last sample, the walk ends: the frames outside of them are most probably the same too.  If a frame
+        is missing because of this, the stack is reported as not whole.
         """
         layout, words, last, trusted = self._layout, room.words, self._last, self._trusted
         previous, executable, size = layout.previous // 8, layout.executable // 8, layout.frame_bytes
@@ -143,21 +142,21 @@ class Plan:
             at = now[0]
 
     def _copy_frame(self, room: Copying, at: int) -> int:
-        """Copy a frame that is in no copy; return the position of its first word, or -1."""
+        """Copy a frame that no piece has; return the index of its first word, or -1 if it cannot be read."""
         layout = self._layout
-        for begin in self._newest:  # this chunk was copied in part
+        for begin in self._newest:  # chunks that were copied in part
             if begin <= at < begin + _CHUNK_BYTES and begin:
                 return room.copy(at, max((begin + _CHUNK_BYTES - at) & -8, layout.frame_bytes))
         if at not in self._links:
             return room.copy(at, layout.frame_bytes)
-        found = [at]
-        while (at := self._links.get(at, 0)) and len(found) < _MAX_TOGETHER:
-            found.append(at)
-        room.copy_all([(frame, layout.frame_bytes) for frame in found])
-        return room.find(found[0], layout.frame_bytes)
+        linked = [at]
+        while (at := self._links.get(at, 0)) and len(linked) < _MAX_TOGETHER:
+            linked.append(at)
+        room.copy_all([(frame, layout.frame_bytes) for frame in linked])
+        return room.find(linked[0], layout.frame_bytes)
 
     def _copy_headers(self, room: Copying, codes: list[int]) -> None:
-        """Copy what tells code objects from others that may lie at their addresses later, and their texts."""
+        """Copy the headers and the strings of code objects, before other ones can get their addresses."""
         layout = self._layout
         headers = [header_of(layout, code) for code in codes]
         room.copy_all(headers)
@@ -165,10 +164,10 @@ class Plan:
         copies = [bytes(room.bytes[place : place + headers[0][1]]) for place in places if place >= 0]
         room.copy_all([*dict.fromkeys(text for header in copies for text in texts_of(layout, header))])
 
-    # -- after it
+    # -- after the pause
 
     def learn(self, memory: Memory, frames: Sequence[PythonFrame], *, is_whole: bool) -> None:
-        """Foresee for the next sample what this one needed; `frames`: the innermost first."""
+        """Plan for the next sample the pieces that this sample needed; `frames` has the innermost first."""
         self._chunks = tuple(self._chunks_of(memory, state) for state in self.states)
         self._newest = tuple(chunks[-1][0] if chunks else 0 for chunks in self._chunks)
         chunks = [*chain.from_iterable(self._chunks)]
@@ -182,22 +181,22 @@ class Plan:
         self._last = {frame.address: (frame.previous, frame.executable) for frame in innermost}
 
     def _chunks_of(self, memory: Memory, state: int) -> tuple[Span, ...]:
-        found: list[Span] = []
+        chunks: list[Span] = []
         at = memory.word(state + self._layout.chunk)
         left, seen = _MAX_STACK_BYTES, {0, None}
-        while at not in seen and len(found) < _MAX_CHUNKS:
+        while at not in seen and len(chunks) < _MAX_CHUNKS:
             seen.add(at)
             header = memory.read(at or 0, _CHUNK_HEADER)
             size = word_in(header, 8)
             left -= size
             if not _CHUNK_HEADER < size <= _MAX_CHUNK_BYTES or left < 0:
                 break
-            found.append((at or 0, size & -8))
+            chunks.append((at or 0, size & -8))
             at = word_in(header)
-        return (*reversed(found[1:]), *self._in_use(memory, state, *found[:1]))
+        return (*reversed(chunks[1:]), *self._in_use(memory, state, *chunks[:1]))
 
     def _in_use(self, memory: Memory, state: int, *newest: Span) -> Iterator[Span]:
-        """Yield the part of the newest chunk that will be in use; it does not become smaller."""
+        """Yield the part of the newest chunk that will be in use; this part never becomes smaller."""
         top = memory.word(state + self._layout.chunk_top) or 0
         for at, size in newest:
             used = min(size, top - at + _SLACK_BYTES) & -_PART_BYTES if at <= top <= at + size else size
@@ -205,7 +204,7 @@ class Plan:
             yield at, max([used, *before])
 
     def _learn_loose(self, memory: Memory, frames: Sequence[PythonFrame], chunks: list[Span]) -> None:
-        """Note the frames that are in no chunk, and which follow each other."""
+        """Note the frames that are in no chunk, and which of them call each other."""
         chunks = [(0, 0), *sorted(chunks)]
         below = [(at, chunks[bisect_right(chunks, (at, ADDRESS_SPACE)) - 1]) for at, *_ in frames]
         addresses = [at for at, (begin, size) in below if at >= begin + size]
@@ -214,6 +213,6 @@ class Plan:
             self._links.clear()
         self._links |= {frame.address: caller.address for frame, caller in pairwise(frames)
                         if frame.address in loose and caller.address in loose}  # fmt: skip
-        kept = [at for at in self._loose if memory.read(at, self._layout.frame_bytes) is not None]
-        if len(kept) < len(self._loose) or not loose.issubset(kept):
-            self._loose = tuple([*dict.fromkeys([*addresses, *kept])][:_MAX_LOOSE])
+        copied = [at for at in self._loose if memory.read(at, self._layout.frame_bytes) is not None]
+        if len(copied) < len(self._loose) or not loose.issubset(copied):
+            self._loose = tuple([*dict.fromkeys([*addresses, *copied])][:_MAX_LOOSE])

@@ -1,4 +1,4 @@
-"""Names the Python frames of a stack, once it is known where they lie among the native ones."""
+"""Gives the placed Python frames of a stack their names and lines."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,23 +10,21 @@ from sfsample.runtimes.cpython.code_objects import Code, CodeObjects, ReadMany
 from sfsample.runtimes.cpython.layout import Layout
 from sfsample.runtimes.cpython.place import Placed
 
-_MAX_PLACES = 100_000
-_GONE = PythonPlace("[python]", "", None, None)  # its code object was freed before it had been read
+_MAX_PLACES = 100_000  # cached places
+_GONE = PythonPlace("[python]", "", None, None)  # place of a frame whose code object was freed too soon
 
 
 class PythonStack(NamedTuple):
-    """For each activation of the evaluation loop the index of its native frame, and its frames with names.
+    """The Python frames of a stack, with their names."""
 
-    The innermost comes first.  `is_whole`: no frame is missing.  `frames` says where each named frame lies.
-    """
-
+    # Index of the native frame, and named Python frames, of each activation.  The innermost come first.
     activations: tuple[tuple[int, tuple[PythonPlace, ...]], ...]
-    is_whole: bool
-    frames: tuple[PythonFrame, ...] = ()
+    is_whole: bool  # True: no frame is missing
+    frames: tuple[PythonFrame, ...] = ()  # frames of the interpreter, in the same order as their names
 
 
 class Names:
-    """The names and lines of the code objects of one process.  `read` reads its memory now."""
+    """The names and lines of the code objects of one process; `read` reads its current memory."""
 
     def __init__(self, layout: Layout, read: ReadMany) -> None:
         self._layout = layout
@@ -35,7 +33,7 @@ class Names:
         self._places: dict[tuple[Code, int], PythonPlace] = {}
 
     def look_up(self, codes: Sequence[int]) -> None:
-        """Learn the names that code objects have now."""
+        """Read the names of code objects into the cache."""
         self._codes.look_up(codes)
 
     def named(self, placed: Placed, paused: Memory | None = None) -> PythonStack:

@@ -1,4 +1,4 @@
-"""Recognizes functions of Python's library on a stack by file and name, and what it is inside a `with` of."""
+"""Finds functions of Python's library on a stack, by file and name, and the objects of `with` statements."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,7 +7,7 @@ from sfsample.runtimes.cpython.chain import PythonFrame
 from sfsample.runtimes.cpython.objects import Objects
 from sfsample.runtimes.cpython.python_stack import PythonStack
 
-Row = tuple[PythonPlace, PythonFrame]
+Row = tuple[PythonPlace, PythonFrame]  # frame with its name, and the same frame of the interpreter
 _CONDITIONS = ("threading.py", "asyncio/locks.py")
 
 
@@ -18,7 +18,7 @@ def rows_of(stack: PythonStack) -> list[list[Row]]:
 
 
 def is_in(place: PythonPlace, file: str, function: str) -> bool:
-    """Return whether a place is in a function of the library."""
+    """Return True if a place is in this function of the library."""
     return place.function == function and place.file.endswith(f"/{file}")
 
 
@@ -28,13 +28,13 @@ def frames_in(rows: Sequence[Row], file: str, function: str) -> Iterator[PythonF
 
 
 def entered(objects: Objects, rows: Sequence[Row], near: int, lock: int) -> frozenset[int]:
-    """Return what a stack is inside a `with` of, without the locks that it has released there.
+    """Return the objects of the `with` statements that a stack is inside, without the locks that it released.
 
-    A Condition releases its lock to wait.  The innermost `near` frames, which call `acquire` of `lock`, have
-    released it before, or only begin an `async with`.
+    A Condition releases its lock to wait.  The innermost `near` frames call `acquire` of `lock`, so they do
+    not hold it: they have released it before, or only begin an `async with`.
     """
-    found = {one for at, (_, frame) in enumerate(rows) for one in objects.entered(frame)
-             if at >= near or one != lock}  # fmt: skip
+    inside = {address for at, (_, frame) in enumerate(rows) for address in objects.entered(frame)
+              if at >= near or address != lock}  # fmt: skip
     waits = [frame for file in _CONDITIONS for frame in frames_in(rows, file, "Condition.wait")]
     released = {objects.attribute(objects.local(frame, "self"), "_lock") for frame in waits}
-    return frozenset(found - released)
+    return frozenset(inside - released)

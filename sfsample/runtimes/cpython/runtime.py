@@ -1,10 +1,10 @@
-"""Python in one process: what is copied in the pause of a thread, and what its frames are called.
+"""Captures the Python frames of one process.
 
-Before a pause, `plan` says what the chain of frames will need.  After it, `stack` places and names the
-frames, and the plan learns from them.
+Before a pause, `plan` says what to copy.  After the pause, `stack` places and names the frames, and the plan
+learns from them.
 
-Invariant: whatever the target's memory holds, a capture reads no more than its budget, and what does not fit
-has no Python frames (tests/runtimes/cpython/test_runtime.py).
+Invariant: whatever the target's memory holds, a capture reads no more than its budget, and a thread whose
+memory makes no sense has no Python frames (tests/runtimes/cpython/test_runtime.py).
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from sfsample.runtimes.cpython.plan import Plan
 from sfsample.runtimes.cpython.python_stack import Names, PythonStack
 from sfsample.runtimes.cpython.threads import TORN, UNBORN, counters, thread_states
 
-_MAX_LISTS = 3  # of threads, where they come and go meanwhile
-_REHEARSED_NS = 1000 * READ_NS  # for the frames; what is missed is followed in the pause
-_MAX_REHEARSED = 300  # code objects; others are copied in the pause, some at a time
+_MAX_LISTS = 3  # attempts to list the threads while they come and go
+_REHEARSED_NS = 1000 * READ_NS  # CPU time in ns to read the frames; the pause copies those that are left
+_MAX_REHEARSED = 300  # code objects; the next pauses copy others, some at a time
 
 
 class PythonRuntime:
-    """The interpreter of a process.  `read` and `read_many` read its memory now, and take from `budget`."""
+    """The interpreter of a process; `read` and `read_many` read its current memory within `budget`."""
 
     def __init__(
         self, interpreter: Interpreter, read: ReadMemory, read_many: ReadMany, budget: Budget
@@ -37,15 +37,16 @@ class PythonRuntime:
         self._interpreter, self._read, self._budget = interpreter, read, budget
         self._names = Names(interpreter.layout, read_many)
         self._placer = Placer(interpreter.layout)
-        self._states: dict[int, list[int]] = {}  # by thread id, as of `_created`
+        self._states: dict[int, list[int]] = {}  # thread states by thread id, when `_created` was read
         self._counters: tuple[Span, ...] = ()
-        self._created: tuple[bytes | None, ...] = ()  # what these were
+        self._created: tuple[bytes | None, ...] = ()  # values of `_counters`; (): list the threads again
         self._plans: dict[int, Plan] = {}
 
     def plan(self, tid: int) -> Plan | None:
-        """Return what to copy of a thread (its id in the target's pid namespace); None: it has no Python.
+        """Return the plan of a thread, by its id in the target's pid namespace; None: it has no Python.
 
-        Of a thread that is not known these are the states of all that have not begun: it may begin meanwhile.
+        A plan for an unknown thread has the thread states of all threads that have not begun.  The thread may
+        be one of these, and begin before the pause.
         """
         if tid not in self._plans or tid not in self._states:
             if self.is_torn or self._created != self._read_counters() or self._has_begun(tid):
@@ -59,12 +60,12 @@ class PythonRuntime:
         return self._plans[tid]
 
     def _has_begun(self, tid: int) -> bool:
-        """Whether a thread that had not begun when the threads were listed has this id now."""
+        """Return True if a thread that had not begun when sfsample listed the threads now has this id."""
         at = self._layout.native_thread_id
         return any(word_in(self._read(state + at, 8)) == tid for state in self._states.get(UNBORN, ()))
 
     def _rehearse(self, plan: Plan) -> None:
-        """Have a plan learn from what the thread has now, though it may run meanwhile."""
+        """Let a plan learn from the current frames of its thread, though the thread may run meanwhile."""
         part = CountedMemory(self._read, Budget(_REHEARSED_NS), READ_NS)
         chains = (runs(part, self._layout, state) for state in plan.states)
         frames = [frame for chain in chains for run in chain for frame in run.frames]
@@ -73,7 +74,7 @@ class PythonRuntime:
 
     @property
     def is_torn(self) -> bool:
-        """Whether the list of threads was read while it changed."""
+        """Return True if the list of threads changed while sfsample read it."""
         return TORN in self._states
 
     def _read_counters(self) -> tuple[bytes | None, ...]:
@@ -81,13 +82,13 @@ class PythonRuntime:
         return tuple(self._read(*span) for span in self._counters)
 
     def _list(self) -> None:
-        """List the threads; those that have entered another interpreter need another plan."""
+        """List the threads; drop the plan of each thread that has entered another interpreter."""
         for _ in range(_MAX_LISTS):
             before, self._created = self._states, self._read_counters()
             self._states = thread_states(self._interpreter, self._read)
             if not self.is_torn:
                 break
-            self._states = before | self._states  # it may lack some
+            self._states = before | self._states  # threads may be missing in the new list
         self._plans = {
             tid: plan
             for tid, plan in self._plans.items()
@@ -95,14 +96,14 @@ class PythonRuntime:
         }
 
     def stack(self, tid: int, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
-        """Return the Python frames of a thread, by what was copied of it; None: it has none."""
+        """Return the Python frames of a thread from the copies of its pause; None: it has none."""
         plan, memory = self._plans.get(tid), CountedMemory(memory.read, self._budget)
         if plan is None:
             return None
         states = self._own(tid, plan, memory)
-        if tid not in self._states:  # it has not begun, or has no Python, but for what it has now
+        if tid not in self._states:  # a thread that had not begun, or has no Python
             del self._plans[tid]
-            if not states or memory.word(states[0]) is None:  # nothing of it was copied
+            if not states or memory.word(states[0]) is None:  # no piece of it was copied
                 return PythonStack((), False) if states else None
         elif not self._is_current(tid, plan, states, memory):
             return None if self.plan(tid) is None else PythonStack((), False)
@@ -114,29 +115,29 @@ class PythonRuntime:
         return named if placed.activations or not placed.is_whole else None
 
     def loop_marks(self, tid: int, memory: Memory, sp: int) -> tuple[list[int], int | None]:
-        """Return the marks of the activations above `sp`, and how far behind each the CFA is, if known."""
+        """Return the marks of the activations above `sp`, and the distance from mark to CFA, if known."""
         plan, memory = self._plans.get(tid), CountedMemory(memory.read, self._budget)
         states = () if plan is None else plan.states
         marks = [run.mark for state in states for run in runs(memory, self._layout, state) if run.mark > sp]
         return marks, self._placer.distance
 
     def gil(self, tid: int) -> Gil | None:
-        """Return the GIL of a thread as it is now; None: it is unknown, or there is none."""
+        """Return the current state of the GIL of a thread; None: it is unknown, or there is none."""
         plan = self._plans.get(tid)
         return None if plan is None else read_gil(self._interpreter, plan.states[0], self._read)
 
     def _is_current(self, tid: int, plan: Plan, states: list[int], memory: Memory) -> bool:
-        """Whether the thread had in its pause what the plan has; else the next sample has another plan."""
+        """Return True if the plan was right in the pause of the thread; otherwise drop the plan."""
         if len(states) < len(plan.states):
-            self._created = ()  # list the threads anew
+            self._created = ()
             del self._plans[tid]
-        elif memory.word(plan.states[0]) is None:  # nothing of it was copied
+        elif memory.word(plan.states[0]) is None:  # no piece of the thread was copied
             del self._plans[tid]
         elif self._created != tuple(memory.read(*span) for span in plan.counters):
-            self._list()  # it may have entered another interpreter
+            self._list()  # the thread may have entered another interpreter
         return tid in self._plans
 
     def _own(self, tid: int, plan: Plan, memory: Memory) -> list[int]:
-        """Return those of the thread states that were copied as the thread's own, or were not copied."""
+        """Return the thread states that still had this thread's id in the pause, or were not copied."""
         at = self._layout.native_thread_id
         return [state for state in plan.states if memory.word(state + at) in (tid, None)]

@@ -1,6 +1,6 @@
-"""What places the Python frames of a saved stack again: layout, thread states, and names as they were then.
+"""Saves what is needed to place the Python frames of a saved stack again: layout, thread states and names.
 
-The copies of memory are pieces of the saved stack itself.
+The names are those of the time of the capture.  The copies of memory are pieces of the saved stack itself.
 """
 
 from collections.abc import Sequence
@@ -19,25 +19,25 @@ from sfsample.runtimes.cpython.place import Placer
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.threads import thread_states
 
-_NEW = PythonPlace("[python]", "", None, None)  # was not placed then
-_OWN = PythonPlace("", "", None, None)  # the interpreter's own, which is not shown
+_NEW = PythonPlace("[python]", "", None, None)  # place of a frame that was not placed in the capture
+_OWN = PythonPlace("", "", None, None)  # place of the interpreter's own frame, which is not shown
 
 
 class SavedPython(NamedTuple):
-    """`table`: the start of `_PyRuntime`; `names`: by code object and instruction."""
+    """The Python part of a saved stack."""
 
-    minor: int
-    table: bytes
-    states: tuple[int, ...]
-    names: dict[tuple[int, int], PythonPlace]
+    minor: int  # minor version of Python
+    table: bytes  # start of `_PyRuntime`, with the table of offsets
+    states: tuple[int, ...]  # addresses of the thread states
+    names: dict[tuple[int, int], PythonPlace]  # places by address of code object and of instruction
 
     @property
     def layout(self) -> Layout:
-        """Where the fields are.  Raises BadInput where the table is damaged."""
+        """Return the layout.  Raises BadInput if the table is damaged."""
         return layout_of(3 << 24 | self.minor << 16 | 0xF0, self.table)
 
     def place(self, memory: Memory, frames: Sequence[Frame]) -> PythonStack:
-        """Place the Python frames among native ones.  Raises BadInput."""
+        """Place the Python frames among the native frames.  Raises BadInput if the table is damaged."""
         counted = CountedMemory(memory.read, Budget(CAPTURE_NS))
         placed = Placer(self.layout).place(counted, frames, self.states)
         runs = [(index, [(frame, self.names.get(_key(frame), _NEW)) for frame in run])
@@ -53,20 +53,20 @@ def save_python(
     modules: ModuleMap, read: ReadMemory, tid: int, stack: PythonStack,
     captured: tuple[Memory, Sequence[Frame]],
 ) -> SavedPython | None:  # fmt: skip
-    """Return what places a stack again by its copy and its native frames; None: the thread has no Python."""
+    """Return the Python part of a stack, with its copy and native frames; None: the thread has no Python."""
     try:
-        found = find_interpreter(modules, read)
+        python = find_interpreter(modules, read)
     except BadInput:
         return None
-    states = tuple(thread_states(found, read).get(tid, ())) if found else ()
-    if found is None or not states:
+    states = tuple(thread_states(python, read).get(tid, ())) if python else ()
+    if python is None or not states:
         return None
     places = (place for _, run in stack.activations for place in run)
     names = {_key(frame): place for frame, place in zip(stack.frames, places, strict=True)}
-    placed = Placer(found.layout).place(*captured, states)
-    own = {_key(frame): _OWN for _, run in placed.activations for frame in run} if names else {}
-    table = read(found.runtime, MAX_TABLE_BYTES) or b""
-    return SavedPython(found.layout.minor, table, states, own | names)
+    placed = Placer(python.layout).place(*captured, states)
+    unnamed = {_key(frame): _OWN for _, run in placed.activations for frame in run} if names else {}
+    table = read(python.runtime, MAX_TABLE_BYTES) or b""
+    return SavedPython(python.layout.minor, table, states, unnamed | names)
 
 
 def _key(frame: PythonFrame) -> tuple[int, int]:

@@ -6,12 +6,12 @@ Source: Include/cpython/unicodeobject.h of CPython 3.11 to 3.15.
 from sfsample.runtimes.cpython.find import ReadMemory
 from sfsample.runtimes.cpython.layout import Layout, word_in
 
-_COMPACT, _ASCII = 1 << 3, 1 << 4  # behind the three bits of the kind
-_ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by bytes of a character
+_COMPACT, _ASCII = 1 << 3, 1 << 4  # flags above the three bits of the kind
+_ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # encoding by bytes of a character
 
 
 def read_string(layout: Layout, read: ReadMemory, address: int, most: int) -> str | None:
-    """Return the first `most` characters of a string object; None: it cannot be one, or cannot be read."""
+    """Return the first `most` characters of a string object; None: it is no string, or cannot be read."""
     data = read(address, layout.string_state + 4)
     if data is None:
         return None

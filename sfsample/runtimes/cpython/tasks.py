@@ -1,9 +1,9 @@
-"""Lists the asyncio tasks of a thread that runs an event loop: where each is suspended, and what it awaits.
+"""Lists the asyncio tasks of a thread that runs an event loop, with their coroutines and what they await.
 
-From 3.14 on the interpreter keeps a list of tasks for each thread, and states where.  Before, all tasks are
-in a WeakSet of the module `asyncio.tasks`, which the frame of the loop leads to.  Only tasks of the C
-implementation are known, which is the usual one.  An asyncio.Lock notes no owner: the one task that is inside
-an `async with` of it holds it.
+From 3.14 on the interpreter keeps a list of tasks for each thread, and a table of offsets for it.  Before
+3.14 all tasks are in a WeakSet of the module `asyncio.tasks`; the frame of the loop leads to this module.
+sfsample lists only tasks of the C implementation, which is the usual one.  An asyncio.Lock does not note its
+owner.  Its owner is the task inside an `async with` of it, if there is only one such task.
 
 Source: Modules/_asynciomodule.c, Objects/genobject.c and Lib/asyncio of CPython 3.11 to 3.15.
 """
@@ -21,23 +21,23 @@ from sfsample.runtimes.cpython.python_stack import Names
 from sfsample.runtimes.cpython.rows import Row, entered, frames_in, is_in, rows_of
 
 _SECTION = ".AsyncioDebug"
-_TABLE_WORDS = 13  # of _Py_AsyncioModuleDebugOffsets
-_CORO_AT, _NODE, _HEAD = 5, 6, 12  # words of it: task_coro, task_node, asyncio_tasks_head of a thread
-_CORO = {11: 136, 12: 136, 13: 120}  # TaskObj.task_coro, from 3.14 on 128; task_name is behind it
-_LOOP = 16  # FutureObj.fut_loop
-_AWAITABLE = 16  # in a wrapper: what it wraps; in a weak reference: what it refers to
+_TABLE_WORDS = 13  # words of _Py_AsyncioModuleDebugOffsets
+_CORO_AT, _NODE, _HEAD = 5, 6, 12  # indexes of words: task_coro, task_node, asyncio_tasks_head of a thread
+_CORO = {11: 136, 12: 136, 13: 120}  # offset of TaskObj.task_coro, else 128; task_name is behind it
+_LOOP = 16  # offset of FutureObj.fut_loop
+_AWAITABLE = 16  # offset of the object in a wrapper of it, or in a weak reference to it
 _GENERATORS = ("coroutine", "generator", "async_generator")
 _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "_asyncio.FutureIter")
 _OWNER_GENERATOR = 1
 _SET_MASK, _SET_TABLE = 32, 40
-_ACQUIRING = 3  # innermost functions: Lock.acquire, __aenter__, and the one that has the `async with`
-_MAX_TASKS = 12_000  # of a thread: as many as the budget of a look is enough for
+_ACQUIRING = 3  # innermost functions: Lock.acquire, __aenter__, and the function with the `async with`
+_MAX_TASKS = 12_000  # tasks of a thread; the budget of a look is enough for so many
 _MAX_DEPTH = 200  # coroutines that await each other
 _MAX_SET = 1 << 20  # entries of a set
-_MAX_CHILDREN = 100
-_MAX_PATH = 3  # functions
+_MAX_CHILDREN = 100  # tasks of an asyncio.gather
+_MAX_PATH = 3  # functions that `Task.path` shows
 
-# by file and function of asyncio: what the task waits for, {} is its `self`
+# File and function of asyncio -> text that says what a task in it waits for; {} is the address of `self`.
 _AWAITED = {
     ("asyncio/locks.py", "Lock.acquire"): "asyncio.Lock {}",
     ("asyncio/locks.py", "Event.wait"): "asyncio.Event {} to be set",
@@ -50,27 +50,23 @@ _AWAITED = {
 
 
 class Task(NamedTuple):
-    """A task; `stack` has its coroutines, the innermost first.  Objects are stated by their addresses.
-
-    `awaits`: what it waits for, "" where that is not known; `on`: the tasks that it needs, or a lock of which
-    no holder is known; `held_by`: the name of the task that holds the lock.
-    """
+    """An asyncio task."""
 
     address: int
     name: str
-    stack: tuple[PythonPlace, ...]
-    awaits: str
-    on: tuple[int, ...]
-    held_by: str = ""
+    stack: tuple[PythonPlace, ...]  # places of its coroutines, the innermost first
+    awaits: str  # text that says what the task waits for; "": unknown
+    on: tuple[int, ...]  # addresses of the tasks that it needs, or of a lock whose holder is unknown
+    held_by: str = ""  # name of the task that holds the lock
 
     @property
     def path(self) -> str:
-        """Return its innermost functions: "f <- main"."""
+        """Return the innermost functions of the task: "f <- main"."""
         return " <- ".join(place.function for place in self.stack[:_MAX_PATH])
 
 
 def find_table(modules: ModuleMap) -> int:
-    """Return the address of asyncio's table of offsets; 0: there is none, as before 3.14."""
+    """Return the address of asyncio's table of offsets; 0: there is none (always before 3.14)."""
     for mapping in modules.mappings:
         name = mapping.path.rpartition("/")[2]
         module = modules.find(mapping.start) if mapping.executable and "python" in name else None
@@ -81,7 +77,7 @@ def find_table(modules: ModuleMap) -> int:
 
 
 class TaskReader:
-    """Reads the tasks of one process.  `table` is the address of asyncio's offsets, 0: it has none."""
+    """Reads the tasks of one process; `table` is the address of asyncio's table of offsets (0: none)."""
 
     def __init__(self, objects: Objects, table: int) -> None:
         self._objects = objects
@@ -90,12 +86,12 @@ class TaskReader:
         self._table = objects.words(table, _TABLE_WORDS) if table else ()
         minor = objects.layout.minor
         self._coro = self._table[_CORO_AT] if self._table else _CORO.get(minor, 128)
-        self._frame = 80 if minor == 11 else 72  # gi_iframe
+        self._frame = 80 if minor == 11 else 72  # offset of gi_iframe
 
     def tasks(self, states: Sequence[int], loop_frame: PythonFrame | None) -> tuple[Task, ...]:
-        """Return the tasks of a thread, by its thread states, and by the frame of `_run_once` of its loop."""
-        found = chain(*map(self._linked, states), self._weakly(loop_frame) if loop_frame else ())
-        alive = [*dict.fromkeys(islice(filter(self._is_alive, found), _MAX_TASKS))]
+        """Return the tasks of a thread; `loop_frame` is the frame of `_run_once`, if the thread has one."""
+        listed = chain(*map(self._linked, states), self._weakly(loop_frame) if loop_frame else ())
+        alive = [*dict.fromkeys(islice(filter(self._is_alive, listed), _MAX_TASKS))]
         chains = [self._follow(self._objects.word(task + self._coro)) for task in alive]
         placed = Placed(tuple((at, tuple(frames)) for at, (frames, _) in enumerate(chains)), is_whole=True)
         rows = rows_of(self._names.named(placed))
@@ -104,7 +100,7 @@ class TaskReader:
         for task, run, (_, on) in zip(alive, rows, needs, strict=True):
             for lock in entered(self._objects, run, _ACQUIRING, on[0] if on else 0):
                 holders.setdefault(lock, []).append(task)
-        tasks = [self._task(*each, holders) for each in zip(alive, rows, needs, strict=True)]
+        tasks = [self._task(*parts, holders) for parts in zip(alive, rows, needs, strict=True)]
         return tuple(sorted(tasks, key=lambda task: (len(task.name), task.name)))
 
     def _task(
@@ -117,12 +113,12 @@ class TaskReader:
         return Task(address, self._name(address), places, awaits, (holder,) if holder else on, held_by)
 
     def _is_alive(self, task: int) -> bool:
-        """Whether a task has not ended; the lists of 3.14 and later have no others."""
-        at = self._objects.word(task + self._coro) + self._frame - 5  # gi_frame_state: 1 and more have ended
+        """Return True if a task has not ended; from 3.14 on the lists have only such tasks."""
+        at = self._objects.word(task + self._coro) + self._frame - 5  # gi_frame_state; 1 or more: ended
         return self._objects.layout.minor >= 14 or not 1 <= self._objects.word(at) & 0xFF < 0x80
 
     def _linked(self, state: int) -> Iterator[int]:
-        """Yield the tasks of the list of a thread, which is a circle around its head."""
+        """Yield the tasks in the list of a thread; this list is a circle that begins at its head."""
         if not self._table:
             return
         head, seen = state + self._table[_HEAD], {0}
@@ -133,7 +129,7 @@ class TaskReader:
             at = self._objects.word(at)
 
     def _weakly(self, loop_frame: PythonFrame) -> Iterator[int]:
-        """Yield the tasks of a loop from the WeakSet in the module."""
+        """Yield the tasks of a loop from the WeakSet in the module `asyncio.tasks`."""
         objects, minor = self._objects, self._objects.layout.minor
         loop = objects.local(loop_frame, "self")
         frame_globals = objects.word(loop_frame.address + (8 if minor == 11 else 24))
@@ -155,7 +151,7 @@ class TaskReader:
         return f"Task-{number}" if number is not None else self._objects.text(name) or f"{address:#x}"
 
     def _follow(self, at: int) -> tuple[list[PythonFrame], int]:
-        """Return the frames of the coroutines that await each other, innermost first, and what it awaits."""
+        """Return the frames of a chain of coroutines, innermost first, and the object that it awaits."""
         objects, layout, frames = self._objects, self._objects.layout, list[PythonFrame]()
         while len(frames) < _MAX_DEPTH and objects.type_name(at) in _GENERATORS:
             address = at + self._frame
@@ -169,7 +165,7 @@ class TaskReader:
         return frames, at
 
     def _top(self, frame: PythonFrame) -> tuple[int, ...]:
-        """Return the uppermost entries of the value stack of a suspended frame; none: it runs."""
+        """Return the top two entries of the value stack of a suspended frame; (): the frame is running."""
         objects, minor = self._objects, self._objects.layout.minor
         variables, stack = objects.slots(frame)
         top = objects.word(frame.address + 64)
@@ -179,15 +175,15 @@ class TaskReader:
         return stack[:count][:-3:-1] if 0 < count <= len(stack) else ()
 
     def _needs(self, rows: list[Row], awaited: int) -> tuple[str, tuple[int, ...]]:
-        """Return what a task waits for, and the lock or the tasks that it needs."""
+        """Return a text that says what a task waits for, and the addresses of the lock or tasks it needs."""
         objects = self._objects
         for frame in frames_in(rows[:1], "asyncio/tasks.py", "sleep"):
             return f"{objects.repr(objects.local(frame, 'delay'))} s of asyncio.sleep", ()
         for place, frame in rows[:1]:
             for where, what in _AWAITED.items():
                 if is_in(place, *where):
-                    own = objects.local(frame, "self")
-                    return what.format(f"{own:#x}"), (own,) if "Lock" in what else ()
+                    self_at = objects.local(frame, "self")
+                    return what.format(f"{self_at:#x}"), (self_at,) if "Lock" in what else ()
         kind = objects.type_name(awaited)
         if kind == "_asyncio.Task":
             return f"task {self._name(awaited)}", (awaited,)

@@ -1,8 +1,9 @@
-"""Lists the thread states of CPython: where each thread of a process keeps its Python frames.
+"""Lists the thread states of CPython.  A thread state leads to the Python frames of a thread.
 
-A thread may have several, one for each interpreter that it has entered.  The target goes on meanwhile, so the
-list may be torn; a thread state is believed only if the copy of it that is taken later still states the
-thread.  `read` bounds the lists: it ends with the budget of a look (`core.budget`).
+A thread may have several thread states, one for each interpreter that it has entered.  The target runs while
+sfsample reads the list, so the list may be torn.  sfsample believes a thread state only if a later copy of it
+still has the id of the thread.  The budget of the look (`core.budget`) limits the length of a list: when the
+budget is spent, `read` returns None.
 """
 
 from collections.abc import Iterator
@@ -12,30 +13,30 @@ from sfsample.core.memory import USER_SPACE, Span
 from sfsample.runtimes.cpython.find import Interpreter, ReadMemory
 from sfsample.runtimes.cpython.layout import Layout, word_in
 
-_MAX_COUNTERS = 64
-TORN = -1  # the thread id of a state that shows that the list has changed while it was read
-UNBORN = 0  # that of a thread that has not begun yet
+_MAX_COUNTERS = 64  # interpreters whose counters are read
+TORN = -1  # thread id that marks a list that changed while sfsample read it
+UNBORN = 0  # thread id that stands for every thread that has not begun yet
 
 
 def thread_states(interpreter: Interpreter, read: ReadMemory) -> dict[int, list[int]]:
-    """Return the addresses of the thread states by thread id, as the target's pid namespace has it.
+    """Return the addresses of the thread states by thread id in the target's pid namespace.
 
-    In 3.11 the state of a thread that has not begun has the id of its creator, whose own state is older.
+    In 3.11 the state of a thread that has not begun has the id of its creator.  The creator's state is older.
     """
-    layout, found = interpreter.layout, dict[int, list[int]]()
+    layout, by_tid = interpreter.layout, dict[int, list[int]]()
     for owner in _interpreters(interpreter, read):
         states = [*_threads(layout, owner, read)]
         oldest = {tid: state for state, tid in states}
         for state, tid in states:
-            found.setdefault(tid if state == oldest[tid] else UNBORN, []).append(state)
-    return found
+            by_tid.setdefault(tid if state == oldest[tid] else UNBORN, []).append(state)
+    return by_tid
 
 
 def counters(interpreter: Interpreter, read: ReadMemory) -> tuple[Span, ...]:
-    """Return the words that change when an interpreter or a thread state comes.
+    """Return the spans of the words that change when the target creates an interpreter or a thread state.
 
-    They are the newest interpreter, and how many thread states each one has ever created
-    (`threads.next_unique_id`).
+    They are the address of the newest interpreter, and for each interpreter the number of thread states that
+    it has ever created (`threads.next_unique_id`).
     """
     layout = interpreter.layout
     owners = (at for at in islice(_interpreters(interpreter, read), _MAX_COUNTERS) if at < USER_SPACE)
@@ -61,7 +62,7 @@ def _threads(layout: Layout, owner: int, read: ReadMemory) -> Iterator[tuple[int
         data = read(at, layout.thread_bytes) if at else None
         if data is None or word_in(data, layout.thread_interpreter) != owner:
             if at:
-                yield at, TORN  # it was freed meanwhile
+                yield at, TORN  # state that was freed meanwhile
             return
         yield at, word_in(data, layout.native_thread_id)
         at = word_in(data, layout.thread_next)

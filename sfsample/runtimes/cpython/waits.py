@@ -1,8 +1,8 @@
-"""Finds what a thread in Python waits for, and what it holds, from the objects that its frames have.
+"""Finds what a Python thread waits for, and which objects it holds, from the objects in its frames.
 
-A lock is believed only if the memory that the thread sleeps on is that of the lock: the futex word of its
-semaphore, or the address that the interpreter notes in front of it (Python/parking_lot.c).  What a function
-of the standard library waits for is taken from its name and its `self`.
+A thread waits for a lock only if it sleeps on a futex word of this lock: on the semaphore of the lock, or on
+a word that follows the address of its mutex in memory (Python/parking_lot.c).  If a function of the standard
+library waits, its name and its `self` say what it waits for.
 
 Source: Modules/_threadmodule.c, Modules/_queuemodule.c and Lib/{threading,queue,concurrent/futures}.py of
 CPython 3.11 to 3.15.
@@ -23,16 +23,16 @@ from sfsample.runtimes.cpython.rows import Row, entered, frames_in, is_in, rows_
 from sfsample.runtimes.cpython.tasks import Task, TaskReader
 from sfsample.runtimes.cpython.threads import thread_states
 
-_SYNC, _OWNER = 16, 24  # in a lock or queue: its semaphore or mutex; in an RLock: the thread that holds it
-_REFERRED = 16  # in a weak reference
-_LIST = 32  # in a SimpleQueue until 3.12: its items, and how many of them have been taken
-_RING = 24  # since 3.13: where the next item comes, which is next, the items, and two sizes
-_HANDLE_BYTES = 128  # of a ThreadHandle, at most
-_MAX_QUEUED = 1000
-_MAX_FRAMES = 1000  # of a stack, whose objects are read
+_SYNC, _OWNER = 16, 24  # offsets: semaphore or mutex of a lock or queue; owner of an RLock
+_REFERRED = 16  # offset of the object in a weak reference
+_LIST = 32  # offset in a SimpleQueue until 3.12: its items; behind it: the number of items already taken
+_RING = 24  # offset in a SimpleQueue since 3.13: put position, get position, items, room, count
+_HANDLE_BYTES = 128  # bytes of the largest ThreadHandle
+_MAX_QUEUED = 1000  # items of a queue that are read
+_MAX_FRAMES = 1000  # frames of a stack whose objects are read
 
 _JOIN_BEFORE_3_13 = "Thread._wait_for_tstate_lock"
-# by file and function that waits for a Condition: kind, what for, whether that is how servers wait for work
+# File and function that waits for a Condition -> kind, text, and True if servers wait for work in this way.
 _WAITING = {
     ("queue.py", "Queue.get"): (WaitKind.QUEUE, "an item in {}, which is empty", True),
     ("queue.py", "Queue.put"): (WaitKind.QUEUE, "room in {}, which is full", False),
@@ -47,52 +47,45 @@ _WAITING = {
 
 
 class PythonWait(NamedTuple):
-    """What a thread waits for; `owner` is the id of the thread that has to act, in the target's namespace.
-
-    0: it is not known.  `address` is that of the object.
-    """
+    """The wait of a thread for an object."""
 
     kind: WaitKind
-    what: str
-    address: int
-    owner: int = 0
-    idle: bool = False
+    what: str  # text that says what the thread waits for
+    address: int  # address of the object
+    owner: int = 0  # id of the thread that has to act, in the target's pid namespace; 0: unknown
+    idle: bool = False  # True: servers wait for work in this way
 
 
 class Pool(NamedTuple):
-    """The executor of a worker: how many threads it has, and the futures of the calls that none has begun."""
+    """An executor of concurrent.futures, as seen from one of its worker threads."""
 
-    queue: int
-    workers: int
-    pending: frozenset[int]
+    queue: int  # address of its queue of calls
+    workers: int  # number of its threads
+    pending: frozenset[int]  # addresses of the futures whose calls are still queued
 
 
 class PythonFacts(NamedTuple):
-    """What the objects of a thread's frames say.  Objects are stated by their addresses.
-
-    `runs`: the futures whose calls it runs; `pool`: that whose worker it is; `entered`: what it is inside a
-    `with` of; `locals` has for each frame the names and short texts; `tasks`: those of its event loop.
-    """
+    """The facts that the objects in a thread's frames show."""
 
     wait: PythonWait | None = None
-    runs: tuple[int, ...] = ()
-    pool: Pool | None = None
-    entered: frozenset[int] = frozenset()
-    locals: tuple[tuple[tuple[str, str], ...], ...] = ()
-    tasks: tuple[Task, ...] = ()
+    runs: tuple[int, ...] = ()  # addresses of the futures whose calls the thread runs
+    pool: Pool | None = None  # executor whose worker the thread is
+    entered: frozenset[int] = frozenset()  # addresses of the objects whose `with` statement it is inside
+    locals: tuple[tuple[tuple[str, str], ...], ...] = ()  # names and short texts of the locals of each frame
+    tasks: tuple[Task, ...] = ()  # tasks of its event loop
 
 
 class ThreadReader:
-    """Reads the facts of threads of one process, at one look.  `read` reads its memory now.
+    """Reads the facts of the threads of one process, in one look; `read` reads its current memory.
 
-    `asyncio` is the address of the table of asyncio; 0: it has none.  `should_stop` ends the look.
+    `asyncio` is the address of asyncio's table of offsets; 0: there is none.  `should_stop` ends the look.
     """
 
     def __init__(
         self, interpreter: Interpreter, read: ReadMemory, asyncio: int, should_stop: Callable[[], bool]
     ) -> None:
         self._budget = Budget(DUMP_NS, should_stop)
-        self._budget_of_locals = Budget(DUMP_NS // 2, should_stop)  # of their own: they are many
+        self._budget_of_locals = Budget(DUMP_NS // 2, should_stop)  # a separate budget: locals are many
         self._objects = Objects(interpreter.layout, read, self._budget)
         self._shown = Objects(interpreter.layout, read, self._budget_of_locals)
         self._interpreter = interpreter
@@ -101,21 +94,21 @@ class ThreadReader:
 
     @property
     def problems(self) -> Iterator[str]:
-        """Say what was left out."""
+        """Yield the sentences that say which facts were left out."""
         if why := self._budget.why:
             yield f"locks, futures and tasks in Python were read of some threads only: {why}"
         if why := self._budget_of_locals.why:
             yield f"locals were read of some frames only: {why}"
 
     def facts(self, stack: PythonStack, native_id: int, futex: int) -> PythonFacts:
-        """Return the facts of a thread that sleeps on a futex word (0: on none); its locals are not read."""
+        """Return the facts of a thread, without locals; it sleeps on the futex word `futex` (0: on none)."""
         rows, objects = [row for run in rows_of(stack) for row in run], self._objects
         wait = self._wait(rows, futex) if futex and rows else None
         runs = (objects.attribute(objects.local(frame, "self"), "future")
                 for frame in frames_in(rows, "futures/thread.py", "_WorkItem.run"))  # fmt: skip
         worker = next(frames_in(rows, "futures/thread.py", "_worker"), None)
         loop = next(frames_in(rows, "asyncio/base_events.py", "BaseEventLoop._run_once"), None)
-        by_hand = bool(rows) and objects.calls(rows[0][1], "acquire")  # not by `with`
+        by_hand = bool(rows) and objects.calls(rows[0][1], "acquire")  # acquire() instead of `with`
         return PythonFacts(
             wait, tuple(runs), worker and self._pool(worker),
             entered(objects, rows[:_MAX_FRAMES], int(by_hand), wait.address if wait else 0),
@@ -123,11 +116,11 @@ class ThreadReader:
         )  # fmt: skip
 
     def locals(self, stack: PythonStack) -> tuple[tuple[tuple[str, str], ...], ...]:
-        """Return the locals of each frame; those of a frame that has gone on meanwhile are empty."""
+        """Return the locals of each frame; (): the frame went on while sfsample read them."""
         frames = stack.frames[:_MAX_FRAMES]
-        found = [tuple(self._shown.reprs(frame)) for frame in frames]
+        texts_of_frames = [tuple(self._shown.reprs(frame)) for frame in frames]
         return tuple(texts if self._is_there(frame) else ()
-                     for texts, frame in zip(found, frames, strict=True))  # fmt: skip
+                     for texts, frame in zip(texts_of_frames, frames, strict=True))  # fmt: skip
 
     def _is_there(self, frame: PythonFrame) -> bool:
         layout = self._interpreter.layout
@@ -159,32 +152,32 @@ class ThreadReader:
         return PythonWait(WaitKind.LOCK, f"threading.Lock {lock:#x}", lock)
 
     def _candidates(self, frame: PythonFrame) -> Iterator[int]:
-        """Yield the objects that a frame may have called a method of."""
+        """Yield the addresses of the objects whose methods a frame may have called."""
         variables, stack = self._objects.slots(frame)
         for slot in filter(None, variables + stack):
             is_method = self._objects.type_name(slot) == "builtin_function_or_method"
             yield self._objects.word(slot + SELF) if is_method else slot
 
     def _is_slept_on(self, address: int, futex: int) -> bool:
-        kind, own = self._objects.type_name(address), self._objects.word(address + _SYNC)
+        kind, sync = self._objects.type_name(address), self._objects.word(address + _SYNC)
         parked = self._objects.word(futex - 8)
         if kind == "_thread._ThreadHandle":
-            return own != 0 and own <= parked < own + _HANDLE_BYTES
+            return sync != 0 and sync <= parked < sync + _HANDLE_BYTES
         is_lock = kind in ("_thread.lock", "_thread.RLock", "_queue.SimpleQueue")
-        return is_lock and (own == futex or parked == address + _SYNC)
+        return is_lock and (sync == futex or parked == address + _SYNC)
 
     def _condition(self, rows: list[Row]) -> PythonWait | None:
-        """Return what a thread in Condition.wait waits for, as it or one of the next callers says."""
+        """Return the wait of a thread in Condition.wait; its next two callers may say what it waits for."""
         for place, frame in (*rows[1:3], rows[0]):
             for where, (kind, what, idle) in _WAITING.items():
                 if is_in(place, *where):
-                    own = self._objects.local(frame, "self")
-                    name = f"{self._objects.type_name(own)} {own:#x}"
-                    return PythonWait(kind, what.format(name), own, idle=idle)
+                    self_at = self._objects.local(frame, "self")
+                    name = f"{self._objects.type_name(self_at)} {self_at:#x}"
+                    return PythonWait(kind, what.format(name), self_at, idle=idle)
         return None
 
     def _pool(self, worker: PythonFrame) -> Pool:
-        """Return the pool of a worker's outermost frame.  Its threads are known before they start."""
+        """Return the pool of a worker, by its outermost frame.  A pool counts a thread after its start."""
         objects = self._objects
         queue = objects.local(worker, "work_queue")
         executor = objects.word(objects.local(worker, "executor_reference") + _REFERRED)
@@ -192,7 +185,7 @@ class ThreadReader:
         return Pool(queue, workers, self._pending(queue))
 
     def _read_pending(self, queue: int) -> frozenset[int]:
-        """Return the futures of the next calls in the queue of an executor."""
+        """Return the addresses of the futures of the next calls in the queue of an executor."""
         objects, items = self._objects, tuple[int, ...]()
         if objects.type_name(queue) != "_queue.SimpleQueue":
             return frozenset()
@@ -206,10 +199,10 @@ class ThreadReader:
 
     @cached_property
     def _native_ids(self) -> dict[int, int]:
-        """The thread ids by what the threads are to Python (`ident`), which is in front of them."""
+        """Thread ids by Python's `Thread.ident`; that field is in front of `native_thread_id`."""
         at = self._interpreter.layout.native_thread_id - 8
-        states = self._states.items()
-        return {self._objects.word(state + at): tid for tid, own in states for state in own if tid > 0}
+        by_tid = self._states.items()
+        return {self._objects.word(state + at): tid for tid, states in by_tid for state in states if tid > 0}
 
     @cached_property
     def _states(self) -> dict[int, list[int]]:
