@@ -1,8 +1,8 @@
-"""Finds out on which process an OS thread of sfsample is stuck, and sets it aside: the others go on.
+"""Finds the process on which an OS thread of sfsample is stuck, and sets it aside, so that others go on.
 
-The next call on it may be stuck too.  So nobody opens it as long as that OS thread is stuck, and for a time
-that doubles each time, as a process could do the same again and again.  `watch` ends the OS thread, which
-releases what it holds, by executing itself anew; it hands over which processes are set aside.
+The next call on that process may be stuck too.  So sfsample does not open it as long as the OS thread is
+stuck, and for a delay after that, which doubles each time.  `watch` executes itself anew, which ends the stuck
+OS thread and releases the threads that it holds; the processes that are set aside are handed over.
 """
 
 import os
@@ -19,33 +19,33 @@ _FIRST_DELAY_S, _MAX_DELAY_S = 8.0, 3600.0
 
 
 class LeftBehind(SystemExit):
-    """What a stuck thread gets when its call returns: others do its work by then (`TracerThread`)."""
+    """Raised in a stuck thread when its call returns; another thread does its work by then (`TracerThread`)."""
 
 
 class SetAside(AlreadyTraced):
-    """An OS thread of sfsample is, or was a while ago, stuck in a call on the process."""
+    """The process is set aside: an OS thread of sfsample is, or was a while ago, stuck in a call on it."""
 
 
 class _Aside(NamedTuple):
-    os_thread: int  # of sfsample, as the kernel counts them; 0: one before the last execve(2)
-    until_s: float  # time.monotonic
+    os_thread: int  # thread id of the stuck thread of sfsample; 0: it ended with an execve(2)
+    until_s: float  # end of the delay (time.monotonic)
     delay_s: float
-    held: str = ""  # which threads stay stopped
+    held: str = ""  # threads of the process that stay stopped, as a part of a sentence
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the OS thread still is."""
+        """True if the OS thread still is stuck."""
         return os.path.exists(f"/proc/self/task/{self.os_thread}")
 
 
-_aside: dict[tuple[int, int], _Aside] = {}  # by process id and start time
+_aside: dict[tuple[int, int], _Aside] = {}  # process id and start time -> how it is set aside
 
 
 def target_of(ident: int) -> int | None:
-    """Return the process that a thread of Python handles; None: none, or an unknown one.
+    """Return the id of the process that a thread of sfsample handles; None: unknown.
 
-    The innermost call on an object of a process tells.  A field that the samplers set would name another
-    process: one thread captures those of others at checkpoints.
+    It is that of the innermost Python frame whose `self` has a process.  A field that samplers set would be
+    wrong at checkpoints, where threads of other processes are captured.
     """
     frame = sys._current_frames().get(ident)  # noqa: SLF001 - documented so
     while frame is not None:
@@ -58,13 +58,13 @@ def target_of(ident: int) -> int | None:
 
 
 def waits_for_sfsample(os_thread: int) -> bool:
-    """Return whether an OS thread needs a CPU, or waits for a lock: for no other program than sfsample."""
-    number, *_ = read_text(f"/proc/self/task/{os_thread}/syscall").split() or ["?"]
+    """Return whether an OS thread needs a CPU, waits for a lock of sfsample, or has ended."""
+    number, *_ = read_text(f"/proc/self/task/{os_thread}/syscall").split() or ["running"]
     return number == "running" or (number.isdecimal() and syscall_name(int(number)) == "futex")
 
 
 def set_aside(pid: int, os_thread: int) -> None:
-    """Let nobody open a process on which an OS thread is stuck."""
+    """Set aside a process on which an OS thread is stuck."""
     if stat := stat_of(pid):
         before = _aside.get((pid, stat.starttime))
         delay_s = min(2 * before.delay_s, _MAX_DELAY_S) if before else _FIRST_DELAY_S
@@ -95,14 +95,14 @@ def hand_over() -> str:
 
 
 def take_over(text: str) -> None:
-    """Set aside what a program before an execve(2) had set aside."""
-    with suppress(ValueError):  # somebody else has written it
+    """Set aside the processes that this program had set aside before its execve(2)."""
+    with suppress(ValueError):  # a text that `hand_over` did not write
         for pid, start, until_s, delay_s in (entry.split(",") for entry in text.split()):
             _aside[int(pid), int(start)] = _Aside(0, float(until_s), float(delay_s))
 
 
 def _held(pid: int) -> str:
-    """Return which threads of a process are stopped by a tracer, as a part of a sentence."""
+    """Return the threads of a process that a tracer has stopped, as a part of a sentence."""
     stats = {tid: stat_of(f"{pid}/task/{tid}") for tid in os.listdir(f"/proc/{pid}/task")}
     held = [tid for tid, stat in stats.items() if stat and stat.state == "t"]
     return f" (until it does, thread {', '.join(held)} stays stopped)" if held else ""

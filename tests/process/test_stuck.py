@@ -13,7 +13,7 @@ from sfsample.process.tracer_thread import TracerThread
 
 
 class Waiting:
-    """Work on process `pid` that waits until it is told to end."""
+    """Work on process `pid` that waits for the order to end."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self.goes_on, self.os_thread = pid, threading.Event(), 0
