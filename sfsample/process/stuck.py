@@ -1,7 +1,7 @@
 """Finds the process on which an OS thread of sfsample is stuck, and sets it aside, so that others go on.
 
 The next call on that process may be stuck too.  So sfsample does not open it as long as the OS thread is
-stuck, and for a delay after that, which doubles each time.  `watch` executes itself anew, which ends the stuck
+The next call on that process may be stuck too.  So sfsample does not open it while the OS thread is
 OS thread and releases the threads that it holds; the processes that are set aside are handed over.
 """
 
@@ -19,7 +19,7 @@ _FIRST_DELAY_S, _MAX_DELAY_S = 8.0, 3600.0
 
 
 class LeftBehind(SystemExit):
-    """Raised in a stuck thread when its call returns; another thread does its work by then (`TracerThread`)."""
+    """Raised in a stuck thread when its call returns: another thread does its work by then."""
 
 
 class SetAside(AlreadyTraced):
