@@ -1,8 +1,8 @@
 """Finds the process on which an OS thread of sfsample is stuck, and sets it aside, so that others go on.
 
-The next call on that process may be stuck too.  So sfsample does not open it as long as the OS thread is
-The next call on that process may be stuck too.  So sfsample does not open it while the OS thread is
-OS thread and releases the threads that it holds; the processes that are set aside are handed over.
+The next call on that process may be stuck too.  So sfsample does not open it while the OS thread is stuck,
+and for a delay after that, which doubles each time.  `watch` executes itself anew, which ends the stuck OS
+thread and releases the threads that it holds; the processes that are set aside are handed over.
 """
 
 import os
