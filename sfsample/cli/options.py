@@ -49,6 +49,8 @@ class NameFlags(NameOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordCommand(Command):
+    """What `record` is asked to do."""
+
     target: Target = Target()
     program: tuple[str, ...] | None = None  # the words behind --
     options: RecordOptions = RecordOptions()
@@ -63,6 +65,8 @@ class RecordCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class TopCommand(Command):
+    """What `top` is asked to do."""
+
     target: Target = Target()
     options: RecordOptions = RecordOptions(environ=False)  # nothing shows labels
     window: float = 5.0  # seconds
@@ -71,6 +75,8 @@ class TopCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class DumpCommand(Command):
+    """What `dump` is asked to do."""
+
     target: Target = Target()
     options: DumpOptions = DumpOptions()
     depth: int | None = None  # frames of each stack that are shown
@@ -95,6 +101,8 @@ class DumpCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class WatchCommand(Command):
+    """What `watch` is asked to do."""
+
     options: WatchOptions = WatchOptions()
     names: NameFlags = NameFlags()
     history: str | None = None  # a directory
@@ -112,6 +120,8 @@ class WatchCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class InspectCommand(Command):
+    """What `inspect` is asked to do."""
+
     elf: str | None = None
     target: Target = Target()
     rows: bool = False
@@ -123,12 +133,16 @@ class InspectCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorCommand(Command):
+    """What `doctor` is asked to do."""
+
     target: Target = Target()
     output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertCommand(Command):
+    """What `convert` is asked to do."""
+
     inputs: tuple[str, ...] = ()
     output: ProfileOutput = ProfileOutput()
     filter: tuple[str, ...] = ()  # regular expressions
@@ -160,6 +174,8 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class DiffCommand(Command):
+    """What `diff` is asked to do."""
+
     inputs: tuple[str, ...] = ()  # two
     comparison: Comparison = Comparison()
     output: OutputOptions = OutputOptions()
@@ -168,6 +184,8 @@ class DiffCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryCommand(Command):
+    """What an action of `history` is asked to do."""
+
     history: str | None = None  # the directory
 
 
@@ -188,6 +206,8 @@ class SliceChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class _HistoryQuestion(HistoryCommand):
+    """What an action that reads slices is asked to do."""
+
     choice: SliceChoice = SliceChoice()
 
     def __post_init__(self) -> None:
@@ -197,11 +217,15 @@ class _HistoryQuestion(HistoryCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryList(_HistoryQuestion):
+    """What `history list` is asked to do."""
+
     output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryShow(_HistoryQuestion):
+    """What `history show` is asked to do."""
+
     output: ProfileOutput = ProfileOutput()
     quiet: bool = False
     verbose: bool = False
@@ -209,6 +233,8 @@ class HistoryShow(_HistoryQuestion):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryExport(_HistoryQuestion):
+    """What `history export` is asked to do."""
+
     output: ProfileOutput = ProfileOutput()
     lines: bool = False
     quiet: bool = False
@@ -216,6 +242,8 @@ class HistoryExport(_HistoryQuestion):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryDiff(_HistoryQuestion):
+    """What `history diff` is asked to do."""
+
     other: float | str | None = None  # a time, or a build-id
     deploy: str | None = None  # the begin of a build-id; "" is any
     comparison: Comparison = Comparison()
@@ -236,16 +264,22 @@ class HistoryDiff(_HistoryQuestion):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryPrune(HistoryCommand):
+    """What `history prune` is asked to do."""
+
     retention: Retention = Retention()
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryCheck(HistoryCommand):
+    """What `history check` is asked to do."""
+
     path: str = "-"  # of the result
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryPush(HistoryCommand):
+    """What `history push` is asked to do."""
+
     service: str | None = None
     push: Push = Push()
     follow: bool = False
@@ -258,6 +292,8 @@ class HistoryPush(HistoryCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayCommand(Command):
+    """What `replay` is asked to do."""
+
     file: str = ""
     sysroot: str = ""
     steppers: tuple[str, ...] = DEFAULT_ORDER
@@ -270,6 +306,8 @@ class ReplayCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceCommand(Command):
+    """What `service` is asked to do."""
+
     action: str = ""  # show or install
     config: str = "/etc/sfsample/watch.toml"
     force: bool = False
@@ -277,4 +315,6 @@ class ServiceCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionCommand(Command):
+    """What `completion` is asked to do."""
+
     shell: str = ""
