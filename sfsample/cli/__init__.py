@@ -73,7 +73,7 @@ def _print_os_error(failure: OSError) -> None:
 
 
 def _run(argv: list[str]) -> int:
-    from sfsample.cli.commands import NAMES
+    from sfsample.cli.commands import name_of
     from sfsample.cli.parse import parse  # here, so that Ctrl-C during its imports is no traceback
 
     try:
@@ -82,7 +82,7 @@ def _run(argv: list[str]) -> int:
         return int(end.code or 0)
     if level := os.environ.get("SFSAMPLE_LOG"):
         _start_logging(level)
-    module = _import_command(NAMES[type(command)])
+    module = _import_command(name_of(command))
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # of `sfsample.__main__`
         signal.signal(signal.SIGINT, signal.default_int_handler)
     code: int = module.run(command)

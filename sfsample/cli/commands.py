@@ -2,44 +2,55 @@
 
 from argparse import ArgumentParser
 from collections.abc import Callable
-from typing import NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
 
-from sfsample.cli import flags, history_flags, options
+from sfsample.cli import flags, history_flags
+
+if TYPE_CHECKING:
+    from sfsample.cli.options import Command
 
 
 class Entry(NamedTuple):
     """A command; of `history`, each action has a value."""
 
     name: str
-    kind: type[options.Command]
+    value: str  # module below `cli`, and class of the command's value
     add_flags: Callable[[ArgumentParser], None]
     summary: str
     examples: tuple[tuple[str, str], ...]  # words, and a caption
 
+    @property
+    def kind(self) -> "type[Command]":
+        """The class of the command's value, imported when it is needed."""
+        module, _, name = self.value.partition(".")
+        kind: type[Command] = getattr(import_module(f"sfsample.cli.{module}"), name)
+        return kind
+
 
 GROUPS = (
     ("sample processes", (
-        Entry("record", options.RecordCommand, flags.record_flags,
+        Entry("record", "options.RecordCommand", flags.record_flags,
               "sample processes for a while and write a profile (the default)", (
             ("1234 -d 10 -o out.html", "CPU use in 10 s, as a flame graph"),
             ("1234 -d 10 > out.folded", "the same as text, one line per stack"),
             ("1234 -d 10 --mode wall -t", "all threads, sleeping ones too"),
             ("-o out.json -- ./program arg", "start a program and record it to its end"),
         )),
-        Entry("top", options.TopCommand, flags.top_flags,
+        Entry("top", "options.TopCommand", flags.top_flags,
               "show live which functions take the time", (
             ("top 1234", "what the process does now"),
             ("top -n redis-server --mode wall", "sleeping threads too"),
             ("top -s -n gunicorn --all", "with the processes that it starts"),
             ("top --container 4f1d8b7c2a90", "all processes of a container"),
         )),
-        Entry("dump", options.DumpCommand, flags.dump_flags,
+        Entry("dump", "options.DumpCommand", flags.dump_flags,
               "show every thread's stack, and what the process waits for", (
             ("dump 1234", "why the process hangs"),
             ("dump 1234 -o hang.json", "the same as JSON"),
             ("dump --core core --exe ./program", "the threads of a core file"),
         )),
-        Entry("watch", options.WatchCommand, flags.watch_flags,
+        Entry("watch", "watch_options.WatchCommand", flags.watch_flags,
               "record a slice at regular intervals, for months", (
             ("watch -n redis-server", "keep its history; `sfsample history` shows it"),
             ("watch --unit nginx --output-dir DIR --keep-for 7d", "files; all processes of a systemd unit"),
@@ -50,20 +61,20 @@ GROUPS = (
         )),
     )),
     ("convert and compare profiles", (
-        Entry("convert", options.ConvertCommand, flags.convert_flags,
+        Entry("convert", "file_options.ConvertCommand", flags.convert_flags,
               "change the format of profiles, merge them, filter their stacks", (
             ("convert out.json -o out.pprof", "for another viewer"),
             ("convert a.json b.json -o ab.html", "several profiles merged into one"),
             ("convert out.json --focus dictFind", "only dictFind and what it calls"),
             ("convert out.json --symbolize -o out.html", "with names from files of this machine"),
         )),
-        Entry("diff", options.DiffCommand, flags.diff_flags,
+        Entry("diff", "file_options.DiffCommand", flags.diff_flags,
               "show what changed between two profiles, and what is noise", (
             ("diff before.json after.json", "what grew, what shrank, what is noise"),
             ("diff a.json b.json -o diff.html", "the same as a flame graph"),
             ("diff monday/ tuesday/ --relative", "directories, merged; shares, whatever the load"),
         )),
-        Entry("history", options.HistoryCommand, history_flags.history_flags,
+        Entry("history", "history_options.HistoryCommand", history_flags.history_flags,
               "look back at what `watch` has kept: list, show, export, compare", (
             ("history list --since 2h", "the slices of the last two hours"),
             ("history export --service redis --at -1h -o hour.html", "an hour as a flame graph"),
@@ -72,19 +83,19 @@ GROUPS = (
         )),
     )),
     ("check permissions and unwind tables", (
-        Entry("doctor", options.DoctorCommand, flags.doctor_flags,
+        Entry("doctor", "file_options.DoctorCommand", flags.doctor_flags,
               "show whether sfsample may attach, and if not, what to do", (
             ("doctor 1234", "whether sfsample may attach to it"),
             ("doctor -n nginx --all", "to each of several processes"),
             ("doctor", "what this user may do on this machine"),
         )),
-        Entry("inspect", options.InspectCommand, flags.inspect_flags,
+        Entry("inspect", "file_options.InspectCommand", flags.inspect_flags,
               "show unwind tables: what they cover, whether they agree", (
             ("inspect --verify ./libfoo.so", "which unwind tables it has, and whether they agree"),
             ("inspect -p 1234", "those of every module of a process"),
             ("inspect --rows ./libfoo.so", "every function and row of SFrame"),
         )),
-        Entry("replay", options.ReplayCommand, flags.replay_flags,
+        Entry("replay", "file_options.ReplayCommand", flags.replay_flags,
               "unwind a saved stack again", (
             ("replay bad/no_row-0123.json", "a stack that `record --save-bad bad` has saved"),
             ("replay FILE --sysroot DIR", "with the programs and libraries of another machine"),
@@ -92,13 +103,13 @@ GROUPS = (
         )),
     )),
     ("set up sfsample", (
-        Entry("service", options.ServiceCommand, flags.service_flags,
+        Entry("service", "file_options.ServiceCommand", flags.service_flags,
               "show or install a systemd unit that runs `watch`", (
             ("service show", "the unit, with least privileges"),
             ("service install --config /etc/sfsample/watch.toml", "write it for systemd"),
             ("watch --config /etc/sfsample/watch.toml --check", "check the configuration"),
         )),
-        Entry("completion", options.CompletionCommand, flags.completion_flags,
+        Entry("completion", "file_options.CompletionCommand", flags.completion_flags,
               "print the completion script for a shell", (
             ("completion bash > ~/.sfsample.bash", "then source the file"),
             ("completion zsh > ~/.sfsample.zsh", "the same"),
@@ -107,29 +118,34 @@ GROUPS = (
     )),
 )  # fmt: skip
 _ACTIONS = (
-    Entry("history list", options.HistoryList, history_flags.list_flags,
+    Entry("history list", "history_options.HistoryList", history_flags.list_flags,
           "list slices, and times without slices", (
         ("history list --since 2h", "the slices of the last two hours"),)),
-    Entry("history show", options.HistoryShow, history_flags.show_flags,
+    Entry("history show", "history_options.HistoryShow", history_flags.show_flags,
           "show which functions took the time", (
         ("history show --service redis --since 1h", "in the last hour"),)),
-    Entry("history export", options.HistoryExport, history_flags.export_flags,
+    Entry("history export", "history_options.HistoryExport", history_flags.export_flags,
           "write slices as one profile", (
         ("history export --service redis --at -1h -o hour.html", "an hour as a flame graph"),)),
-    Entry("history diff", options.HistoryDiff, history_flags.diff_flags,
+    Entry("history diff", "history_options.HistoryDiff", history_flags.diff_flags,
           "show what changed, and what is noise", (
         ("history diff --at 'yesterday 14:00' --with now", "an hour of yesterday with the last one"),
         ("history diff --service redis --deploy", "what the last new build has changed"))),
-    Entry("history prune", options.HistoryPrune, history_flags.prune_flags,
+    Entry("history prune", "history_options.HistoryPrune", history_flags.prune_flags,
           "merge old slices, delete the oldest", (
         ("history prune --keep-for 30d", "what is older than 30 days"),)),
-    Entry("history check", options.HistoryCheck, history_flags.check_flags,
+    Entry("history check", "history_options.HistoryCheck", history_flags.check_flags,
           "check that every slice can be read", (
         ("history check", "the exit code is 1 if one cannot"),)),
-    Entry("history push", options.HistoryPush, history_flags.push_flags,
+    Entry("history push", "history_options.HistoryPush", history_flags.push_flags,
           "send slices to a profile store", (
         ("history push --push parca=http://127.0.0.1:7070", "those that it has not taken yet"),)),
 )  # fmt: skip
 COMMANDS = {entry.name: entry for _, commands in GROUPS for entry in commands}
 ENTRIES = {**COMMANDS, **{entry.name: entry for entry in _ACTIONS}}  # with the actions of `history`
-NAMES = {entry.kind: name for name, entry in ENTRIES.items()}  # of commands, by their values
+_NAMES = {entry.value.rpartition(".")[2]: name for name, entry in ENTRIES.items()}
+
+
+def name_of(command: "Command") -> str:
+    """Return the name of the command that has this value: "record", "history list"."""
+    return _NAMES[type(command).__name__]

@@ -7,8 +7,8 @@ others.  It does not run sfsample while the user types.
 from collections.abc import Iterator
 
 from sfsample.cli.commands import COMMANDS, ENTRIES
+from sfsample.cli.file_options import CompletionCommand
 from sfsample.cli.history_flags import HISTORY_ACTIONS
-from sfsample.cli.options import CompletionCommand
 from sfsample.cli.output_file import Output
 from sfsample.cli.parse import FlagHelp, describe
 from sfsample.core.printable import printable_lines

@@ -5,8 +5,9 @@ It reads files only.  Only the page needs the stacks: otherwise each input is co
 
 from collections.abc import Callable, Sequence
 
+from sfsample.cli.file_options import DiffCommand
+from sfsample.cli.history_options import HistoryDiff
 from sfsample.cli.inputs import find_files, read_files
-from sfsample.cli.options import DiffCommand, HistoryDiff
 from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import say
 from sfsample.core.printable import printable_lines

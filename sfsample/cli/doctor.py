@@ -7,7 +7,7 @@ attach was not tried, because it would disturb the process; else 0.  No thread i
 from collections.abc import Iterator
 from typing import Any
 
-from sfsample.cli.options import DoctorCommand
+from sfsample.cli.file_options import DoctorCommand
 from sfsample.cli.output_file import Output
 from sfsample.core.printable import printable_lines
 from sfsample.errors import NotPermitted

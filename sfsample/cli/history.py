@@ -12,8 +12,9 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from sfsample.cli import options
+from sfsample.cli import history_options as options
 from sfsample.cli.diff import write_difference
+from sfsample.cli.options import ProfileOutput
 from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import say, say_at
 from sfsample.cli.when import history_directory
@@ -160,7 +161,7 @@ def _export(history: History, command: options.HistoryExport) -> int:
     return _write(history, command.choice, command.output, quiet=command.quiet, lines=command.lines)
 
 
-def _write(history: History, choice: options.SliceChoice, how: options.ProfileOutput, *, quiet: bool,
+def _write(history: History, choice: options.SliceChoice, how: ProfileOutput, *, quiet: bool,
            lines: bool = False) -> int:  # fmt: skip
     """Write slices as one profile; return the exit code."""
     output, selection = Output(how.path), _selection(history, choice)

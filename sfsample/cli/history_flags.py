@@ -4,7 +4,6 @@ from argparse import Action, ArgumentParser
 from collections.abc import Callable
 
 from sfsample.cli import flags, values, when
-from sfsample.cli.options import CHOSEN_S
 from sfsample.core import quantities
 
 HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check", "push")
@@ -81,6 +80,8 @@ def _add_history(parser: ArgumentParser) -> None:
 
 def _add_slices(parser: ArgumentParser, *, has_since: bool = True) -> Callable[..., Action]:
     """Add which slices of a history; return what adds further flags to that group."""
+    from sfsample.cli.history_options import CHOSEN_S  # most commands are not `history`
+
     _add_history(parser)
     group = parser.add_argument_group("which slices (times: now, -2h, 14:00, 'yesterday 14:00', ISO 8601)")
     add = group.add_argument

@@ -7,7 +7,7 @@ and the other modules are shown.
 from collections.abc import Iterator
 from contextlib import closing
 
-from sfsample.cli.options import InspectCommand
+from sfsample.cli.file_options import InspectCommand
 from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import say
 from sfsample.core.filesystem import map_and_close, open_regular

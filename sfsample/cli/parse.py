@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from sfsample import __version__
-from sfsample.cli.commands import COMMANDS, ENTRIES, GROUPS, NAMES
+from sfsample.cli.commands import COMMANDS, ENTRIES, GROUPS, name_of
 from sfsample.cli.history_flags import HISTORY_ACTIONS
 from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_flags
 from sfsample.cli.options import Command
@@ -139,7 +139,7 @@ def _command(
 
 def as_words(command: Command) -> list[str]:
     """Return the words that `parse` reads as this command."""
-    name = NAMES[type(command)]
+    name = name_of(command)
     return spelled(command, name, _command_parser(name))
 
 

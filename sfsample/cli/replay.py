@@ -6,7 +6,7 @@ A replay that needs a file which this machine does not have is an error, never a
 from collections.abc import Iterator
 from typing import Any
 
-from sfsample.cli.options import ReplayCommand
+from sfsample.cli.file_options import ReplayCommand
 from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.core.filesystem import read_regular

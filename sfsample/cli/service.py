@@ -9,10 +9,12 @@ import os
 import shlex
 from collections.abc import Iterator
 
-from sfsample.cli.options import Command, ServiceCommand, WatchCommand
+from sfsample.cli.file_options import ServiceCommand
+from sfsample.cli.options import Command
 from sfsample.cli.output_file import Output
 from sfsample.cli.parse import parse
 from sfsample.cli.terminal import say
+from sfsample.cli.watch_options import WatchCommand
 from sfsample.errors import SfsampleError
 from sfsample.watching.own_program import own_program
 

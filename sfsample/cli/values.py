@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 from sfsample.core.foreign import natural, total
 from sfsample.core.quantities import NUMBER, BadValue, any_size, refusal, seconds, within
 from sfsample.core.walk_limits import STEPPERS
-from sfsample.watching.options import is_loopback
 
 if TYPE_CHECKING:
     from sfsample.watching.push.backend import Backend
@@ -127,6 +126,8 @@ def condition(text: str) -> "Condition":
 
 def listen(text: str) -> str | tuple[str, int]:
     """Parse where to listen: the path of "unix:PATH", or address and port."""
+    from sfsample.watching.options import is_loopback  # most commands listen nowhere
+
     kind, _, path = text.partition(":")
     if kind == "unix" and path:
         return path

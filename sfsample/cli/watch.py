@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sfsample.cli.config import execute_anew
+from sfsample.cli.history_options import HistoryPrune, HistoryPush
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.options import DumpCommand, HistoryPrune, HistoryPush, OutputOptions, WatchCommand
+from sfsample.cli.options import DumpCommand, OutputOptions
 from sfsample.cli.parse import as_words
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import say, say_at, shows_progress
+from sfsample.cli.watch_options import WatchCommand
 from sfsample.cli.when import history_directory
 from sfsample.dumping.options import DumpOptions
 from sfsample.process.stuck import hand_over, take_over

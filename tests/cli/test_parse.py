@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.cli.commands import NAMES
+from sfsample.cli.commands import name_of
 from sfsample.cli.options import Command
 from sfsample.cli.parse import parse
 from sfsample.core.walk_limits import STEPPERS
@@ -300,7 +300,7 @@ def test_any_words_are_parsed_or_a_usage_error(argv: list[str]) -> None:
         assert str(result)
     else:
         assert isinstance(result, Command)
-        assert NAMES[type(result)] in ("record", "dump", "watch")
+        assert name_of(result) in ("record", "dump", "watch")
 
 
 def test_mistake_points_to_help_of_its_command() -> None:
@@ -325,12 +325,12 @@ def test_unknown_flag_points_to_help_of_its_command(words, command):
 )  # fmt: skip
 def test_flags_of_history_stand_before_or_after_the_action(words: list[str]) -> None:
     given = parse(["history", *words])
-    assert (NAMES[type(given)], given.history, given.choice.service) == ("history list", "d", "s")
+    assert (name_of(given), given.history, given.choice.service) == ("history list", "d", "s")
 
 
 def test_value_of_a_flag_is_no_action() -> None:
     given = parse(["history", "--history", "list", "--service", "diff", "show"])
-    assert (NAMES[type(given)], given.history, given.choice.service) == ("history show", "list", "diff")
+    assert (name_of(given), given.history, given.choice.service) == ("history show", "list", "diff")
 
 
 @pytest.mark.parametrize("action", ["list", "show", "export", "diff", "prune", "check", "push"])

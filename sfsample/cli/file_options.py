@@ -1,0 +1,95 @@
+"""Defines what the commands are asked to do that sample nothing; see cli/options.py."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sfsample.cli.options import Command, Comparison, NameFlags, OutputOptions, ProfileOutput
+from sfsample.core.walk_limits import DEFAULT_ORDER, MAX_FRAMES
+from sfsample.errors import UsageError
+from sfsample.process.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectCommand(Command):
+    """What `inspect` is asked to do."""
+
+    elf: str | None = None
+    target: Target = Target()
+    rows: bool = False
+    verify: bool = False
+    output: OutputOptions = OutputOptions()
+    quiet: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorCommand(Command):
+    """What `doctor` is asked to do."""
+
+    target: Target = Target()
+    output: OutputOptions = OutputOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertCommand(Command):
+    """What `convert` is asked to do."""
+
+    inputs: tuple[str, ...] = ()
+    output: ProfileOutput = ProfileOutput()
+    filter: tuple[str, ...] = ()  # regular expressions
+    ignore: tuple[str, ...] = ()
+    focus: str | None = None
+    merge_by: Literal["function", "module", "address"] | None = None
+    symbolize: bool = False
+    names: NameFlags = NameFlags()
+    debug_dirs: tuple[str, ...] = ()
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        names = self.names  # names in a file stay as they are
+        flags = {"--raw-names": names.raw, "--simplify-names": names.simplify,
+                 "--merge-clones": names.merge_clones, "--inlines": names.inlines,
+                 "--debuginfod": names.debuginfod, "--debug-dir": self.debug_dirs}  # fmt: skip
+        for flag, value in flags.items():
+            if value and not self.symbolize:
+                raise UsageError(f"{flag} needs --symbolize")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffCommand(Command):
+    """What `diff` is asked to do."""
+
+    inputs: tuple[str, ...] = ()  # two
+    comparison: Comparison = Comparison()
+    output: OutputOptions = OutputOptions()
+    verbose: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayCommand(Command):
+    """What `replay` is asked to do."""
+
+    file: str = ""
+    sysroot: str = ""
+    steppers: tuple[str, ...] = DEFAULT_ORDER
+    max_frames: int = MAX_FRAMES
+    names: NameFlags = NameFlags()
+    debug_dirs: tuple[str, ...] = ()
+    output: OutputOptions = OutputOptions()
+    quiet: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceCommand(Command):
+    """What `service` is asked to do."""
+
+    action: str = ""  # show or install
+    config: str = "/etc/sfsample/watch.toml"
+    force: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionCommand(Command):
+    """What `completion` is asked to do."""
+
+    shell: str = ""

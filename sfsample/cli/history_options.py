@@ -1,0 +1,118 @@
+"""Defines what the actions of `history` are asked to do; see cli/options.py."""
+
+from dataclasses import dataclass
+
+from sfsample.cli.options import Command, Comparison, OutputOptions, ProfileOutput
+from sfsample.errors import UsageError
+from sfsample.history import Retention
+from sfsample.watching.options import Push
+
+CHOSEN_S = 3600.0  # the time from --at on, without --for
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryCommand(Command):
+    """What an action of `history` is asked to do."""
+
+    history: str | None = None  # the directory
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceChoice:
+    """Which slices; times are seconds since the epoch."""
+
+    service: str | None = None
+    at: float | None = None
+    length: float | None = None  # seconds
+    since: float | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.at is not None and self.since is not None:
+            raise UsageError("--at and --since both say when: use one of them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HistoryQuestion(HistoryCommand):
+    """What an action that reads slices is asked to do."""
+
+    choice: SliceChoice = SliceChoice()
+
+    def __post_init__(self) -> None:
+        if self.choice.length is not None and self.choice.at is None:
+            raise UsageError("--for needs --at: from when on", "for the last hour: --since 1h")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryList(_HistoryQuestion):
+    """What `history list` is asked to do."""
+
+    output: OutputOptions = OutputOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryShow(_HistoryQuestion):
+    """What `history show` is asked to do."""
+
+    output: ProfileOutput = ProfileOutput()
+    quiet: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryExport(_HistoryQuestion):
+    """What `history export` is asked to do."""
+
+    output: ProfileOutput = ProfileOutput()
+    lines: bool = False
+    quiet: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryDiff(_HistoryQuestion):
+    """What `history diff` is asked to do."""
+
+    other: float | str | None = None  # a time, or a build-id
+    deploy: str | None = None  # the begin of a build-id; "" is any
+    comparison: Comparison = Comparison()
+    output: OutputOptions = OutputOptions()
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
+        if self.deploy is not None:
+            if self.choice.at is not None or self.other is not None:
+                raise UsageError("--deploy is used instead of --at and --with")
+            return
+        super().__post_init__()
+        if self.choice.at is None or self.other is None:
+            raise UsageError("history diff needs --at WHEN and --with WHEN",
+                             "for example: sfsample history diff --at -2h --for 1h --with now",
+                             "or before and after a new build: sfsample history diff --deploy")  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryPrune(HistoryCommand):
+    """What `history prune` is asked to do."""
+
+    retention: Retention = Retention()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryCheck(HistoryCommand):
+    """What `history check` is asked to do."""
+
+    path: str = "-"  # of the result
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryPush(HistoryCommand):
+    """What `history push` is asked to do."""
+
+    service: str | None = None
+    push: Push = Push()
+    follow: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.push.backends:
+            example = "for example: sfsample history push --push parca=http://127.0.0.1:7070"
+            raise UsageError("history push needs --push KIND=URL", example)
