@@ -17,8 +17,8 @@ from sfsample.process.proc_text import PF_FORKNOEXEC, Stat, parse_status
 from sfsample.process.procfs import read_text, stat_of
 
 TOO_YOUNG = (
-    "without CAP_SYS_PTRACE no running thread of a young process is stopped: "
-    "a stop can cost a setuid program its privileges"
+    "without CAP_SYS_PTRACE no running thread of a young process is stopped: that could cost a setuid program "
+    "its privileges (run as root, or permit timers: sysctl kernel.perf_event_paranoid=1)"
 )
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _FORKED_S = 0.5  # CPU time of a process that has not called execve(2) since it was created
