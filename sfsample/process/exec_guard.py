@@ -17,7 +17,7 @@ from sfsample.process.proc_text import PF_FORKNOEXEC, Stat, parse_status
 from sfsample.process.procfs import read_text, stat_of
 
 TOO_YOUNG = (
-    "without CAP_SYS_PTRACE no running thread of a young process is stopped: that could cost a setuid program "
+    "without CAP_SYS_PTRACE no running thread of a young process is stopped: a setuid program could lose "
     "its privileges (run as root, or permit timers: sysctl kernel.perf_event_paranoid=1)"
 )
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
