@@ -122,7 +122,7 @@ class TrialSampler:
         )
 
     def _hand_over(self, stops: PtraceSampler) -> bool:
-        """Return whether the timers are to go on now: no thread is held or will be."""
+        """Return True if the timers are to go on now: no thread is held or will be."""
         elapsed_s = time.monotonic() - self._start
         if self._why is None and elapsed_s >= self._next_look_s:
             self._next_look_s += _LOOK_S

@@ -130,7 +130,7 @@ class ProcessSampler:
         return True
 
     def _is_quiet(self, due: list[SampledThread]) -> bool:
-        """Return whether no thread that is due has run; then that was their turn.
+        """Return True if no thread that is due has run; then that was their turn.
 
         Births and an execve are seen when the thread that made them is due.
         """
@@ -363,7 +363,7 @@ class ProcessSampler:
 
 
 def _may_have_run(thread: SampledThread) -> bool:
-    """Return whether a thread may have run since it was last seen to be off its CPU."""
+    """Return True if a thread may have run since it was last seen to be off its CPU."""
     return thread.off_cpu_counters is None or thread.files.counters() != thread.off_cpu_counters
 
 
