@@ -27,13 +27,12 @@ _NO_CPU = "it has no CPU"
 class StopFilter(NamedTuple):
     """Which threads may be stopped.
 
-    `awake`: none that sleeps.  `wake_up` (when sfsample was given its CPU): none that waits for a CPU either,
-    unless sfsample took the CPU from it; where the kernel does not show which thread
-    has a CPU, as `awake` alone.
+    With `wake_up`, a thread that waits for a CPU may not be stopped either, unless sfsample took the CPU from
+    it.  If the kernel does not show which thread has a CPU, `wake_up` has no effect.
     """
 
-    awake: bool
-    wake_up: WakeUp | None = None
+    awake: bool  # True: no sleeping thread
+    wake_up: WakeUp | None = None  # time when sfsample got its CPU
 
 
 ANY_THREAD: Final = StopFilter(awake=False)
