@@ -1,8 +1,8 @@
 """Captures one thread in the gentlest way that gives its whole stack, unwinds it, and checks the result.
 
-sfsample reads a sleeping thread and does not stop it, even if it fell asleep just before the stop.  There is
-one exception: the stack depends on a register that /proc does not give, and the kernel resumes the thread's
-system call unnoticed after a stop.  One stop is enough for each place where the thread sleeps: sfsample keeps
+sfsample reads a sleeping thread and does not stop it, even if it fell asleep just before the stop.  It stops
+the thread only if the stack depends on a register that /proc does not give, and only if the kernel resumes
+the system call unnoticed afterwards.  One stop is enough for each place where it sleeps: sfsample keeps
 the registers that calls preserve, and tries them first the next time.  If a stop would break the call,
 sfsample searches the stack for the frame (`found: scan`, unwind/frame_search.py).
 
@@ -48,7 +48,7 @@ _Walked = tuple[ThreadSnapshot, Stack, SleepingThread | None]
 
 
 class Walker(Protocol):
-    """The unwinder, as far as a capture needs it."""
+    """The part of the unwinder that a capture needs."""
 
     @property
     def rejected_rows(self) -> Counter[str]:
@@ -131,8 +131,8 @@ class ThreadCapturer:
         """Capture and unwind; repeat it when an attempt found out what the copy lacked.
 
         `state`: the thread's letter (proc(5)); R is not read, D never stopped.  `patience_ns`: longest wait
-        for the thread to stop.  `stop_filter`: the threads that may be stopped.  A sleeping thread that it
-        leaves out is read if it is `AWAKE_THREADS`, or if sfsample has already stopped this thread.
+        for the thread to stop.  `stop_filter`: the threads that may be stopped.  A sleeping thread that may
+        not is read if the filter is `AWAKE_THREADS`, or if sfsample has already stopped this thread.
         `last`: the frames of the last capture.  Raises as `LiveProcess.capture`.
         """
         process = self._process
@@ -199,9 +199,9 @@ class ThreadCapturer:
         return thread.asleep is not None and not self.source.restarts(thread.asleep)
 
     def wait_until_asleep(self, thread: Thread, until_ns: int) -> bool:
-        """Give a thread time to fall asleep again, as a stop just before that could break its call.
+        """Give a thread time to fall asleep again: a stop just before that could break its call.
 
-        True if that took any time.
+        True: the wait took some time.
         """
         waited, asleep = False, thread.files.asleep
         while self._stop and asleep() is None and time.perf_counter_ns() < until_ns:

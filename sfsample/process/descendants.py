@@ -33,8 +33,7 @@ class Descendants:
     def open_new(self, *, force: bool) -> Iterator[LiveProcess | TargetError]:
         """Open and yield new descendants, or the error for one that cannot be opened.
 
-        `force`: list /proc even if no id was assigned.  A caller that stops early gets the others at the next
-        call.
+        `force`: list /proc even if no id was assigned.  If the caller stops early, the next call goes on.
         """
         if not self._waiting and (self._new_ids.any() or force):
             self._waiting.extend(self.list_new())

@@ -3,7 +3,7 @@
 Two files are the same if their device, inode, time of the last change and size are the same.  Only the kernel
 sets these; another program's file can have the same build-id, path or part of the contents.  Processes share
 tables only if their root directory is the same, too: a debug file that is found there adds to the tables.
-The cache drops the least recently used entries; a process that still uses a dropped image has a reference.
+The cache drops the least recently used entries; processes keep references to the images that they still use.
 
 Invariant: no process can put its file or its debug file in the place of another process's
 (tests/process/test_image_cache.py).

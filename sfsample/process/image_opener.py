@@ -143,7 +143,7 @@ class ImageOpener:
 
     def _rebuild(self, mapping: Mapping) -> ElfImage:
         """Lay out the loaded segments as a file, without writable ones, which the process changes."""
-        self._check_still_mapped(mapping)  # the same check as below
+        self._check_still_mapped(mapping)  # check before the reading; another one follows it
         file = mapping.path, mapping.inode
         below = (other for other in reversed(self._proc.maps()) if other.start <= mapping.start)
         base = next((m.start for m in below if (m.path, m.inode) == file and not m.offset), None)

@@ -79,9 +79,8 @@ class PerfEvents:
     """Timers of threads and of the threads that these create, and the rings that all of them write to.
 
     `tids`: threads of the processes `pids`; ended threads are left out.  `subprocesses`: the processes that
-    they create get timers, too.  `per_cpu`: there is a timer per CPU, for all threads of `pids`.  Call
-    `begin`, then `read` now and then, then `close`.  Raises TargetError with help lines if the kernel
-    refuses.
+    they create get timers, too.  `per_cpu`: one timer per CPU, for all threads of `pids`.  Call `begin`, then
+    `read` now and then, then `close`.  Raises TargetError with help lines if the kernel refuses.
     """
 
     def __init__(

@@ -136,7 +136,7 @@ def find_by_unit(unit: str, proc: str = "/proc") -> list[int]:
 
 
 def why_no_unit(unit: str, proc: str = "/proc", root: str = "") -> list[str]:
-    """Return help lines for a systemd unit without a process: the missing part, as far as files show it."""
+    """Return help lines for a systemd unit without a process: the missing part, if files show it."""
     name, groups = _unit_name(unit), groups_by_cgroup("unit", proc)
     units = {os.path.splitext(group)[0]: group for group in groups if group.endswith(_UNIT_SUFFIXES)}
     is_booted = os.path.isdir(f"{root}/run/systemd/system")  # sd_booted(3)

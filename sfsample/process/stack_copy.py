@@ -5,8 +5,7 @@ later, and turns the copy into a `Memory`.
 
 A signal handler on an alternate stack hides the interrupted stack from a copy that begins at sp.  From the
 first walk through a signal frame, sfsample learns the mark of such frames, and captures that thread again.
-Then it searches each copy for known marks, and also copies the stack whose sp the kernel saved beside the
-mark.
+Then it searches each copy for marks, and also copies the stack whose sp the kernel saved beside a mark.
 
 Programs also switch stacks themselves (split stacks; a function that is called on a larger stack).  If a walk
 continues on another stack, sfsample keeps the address for the thread.  It also copies the stack at that
@@ -53,7 +52,7 @@ class StackCopy:
         self._extra: list[tuple[int, int]] = []  # address and size of the content of each spare
 
     def rehearse(self, thread: Thread) -> None:
-        """Read what `fill` will probably read, so that it is in the CPU's caches."""
+        """Read the memory that `fill` will probably read, to bring it into the CPU's caches."""
         high = thread.stack_extent[1]
         if not high:
             return

@@ -1,4 +1,4 @@
-"""Asks threads to stop and lets them go: the only place that knows what ptrace is doing to a thread.
+"""Asks threads to stop and releases them: the only module that knows the ptrace state of a thread.
 
 A `StopRequest` is the state of one thread, and `Tracer` moves it:
 
@@ -75,7 +75,7 @@ _TRACED: set[int] = set()
 
 
 class StopState(Enum):
-    """What ptrace is doing to a thread."""
+    """The ptrace state of a thread."""
 
     IDLE = "never asked to stop"
     REQUESTED = "asked to stop, not seen to be stopped yet"
@@ -108,8 +108,7 @@ class Tracer:
     """Stops threads of process `pid`, one at a time.  `release` must follow `stop`, whatever that returned.
 
     `child`: the process is a child of sfsample; the code that started it waits for its end.  Every thread of
-    sfsample should block SIGCHLD (`TracerThread` does); otherwise sfsample may notice a stop a millisecond
-    late.
+    sfsample should block SIGCHLD (`TracerThread` does), or a stop is noticed up to a millisecond late.
     """
 
     def __init__(self, pid: int, arch: Arch, *, child: bool = False, guard: ExecGuard | None = None) -> None:

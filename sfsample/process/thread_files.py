@@ -121,9 +121,8 @@ class ThreadFiles:
     def counters(self) -> bytes | None:
         """Return the scheduler's counters: time run, time waited, number of times run.
 
-        As long as they stay the same, a sleeping thread has not run.  A kernel without these counters writes
-        "0 0 0"; then the result is the number of times that the thread was taken off a CPU.  None: it has
-        ended.
+        As long as they stay the same, a sleeping thread has not run.  None: the thread has ended.  If the
+        kernel writes "0 0 0" (no counters), this is the number of times that the thread was taken off a CPU.
         """
         try:
             line: bytes | None = os.pread(self.fds["schedstat"], _SHORT_BYTES, 0)  # a faster `read`

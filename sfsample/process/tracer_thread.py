@@ -32,7 +32,7 @@ _END_POLL_S = 0.001
 _REAP_S = 0.1  # seconds between two attempts to reap killed tracees
 _PATIENCE_S = 1.5  # seconds in which the work must end once a stop is wanted
 _STUCK_S = 1.0  # seconds in one system call until `run` leaves the work behind, if others can go on
-_SILENCE_S = 0.5  # seconds without a question of the work until the calling thread asks `should_stop`
+_SILENCE_S = 0.5  # seconds without a call of `should_stop` by the work, until the calling thread calls it
 _REAP_PENDING_S = 0.01  # `_REAP_S` while stops are pending: an execve(2) of the target may wait for it
 
 

@@ -82,7 +82,7 @@ class Pieces:
 
 
 def may_access(pid: int) -> bool:
-    """Return True if the kernel permits what PTRACE_SEIZE needs (ptrace(2), access mode checking)."""
+    """Return True if the kernel would permit PTRACE_SEIZE (ptrace(2), access mode checking)."""
     nowhere = ctypes.byref(Iovec(0, 1))
     return readv(pid, nowhere, 1, nowhere, 1, 0) == 1 or ctypes.get_errno() != EPERM
 
