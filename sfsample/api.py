@@ -1,4 +1,4 @@
-"""The library: `record` and what becomes of a profile, the same path that the command line takes.
+"""The library: records, names and renders a profile, with the same code as the command line.
 
 It prints nothing, installs no signal handler, and leaves the target running whatever is raised.
 """
@@ -26,7 +26,7 @@ from sfsample.report.report import Report
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
 
-_MAX_IDLE_S = 1.0  # of a sampling thread whose duration is over: then it is stuck
+_MAX_IDLE_S = 1.0  # seconds after which an idle sampling thread is stuck, once its duration is over
 
 
 def record(
@@ -42,14 +42,14 @@ def record(
 ) -> Profile:
     """Sample one process or several.
 
-    `duration` in seconds; None: until the target ends or `should_stop` is true, which is asked on the
-    sampling thread at every tick, and at least ten times a second; on the calling thread while the sampling
-    thread is stuck in a system call on the target.  `profile`: count into this one, which
-    another thread may read meanwhile.  `tell`: called with a line of text when ticks were missed, at most
-    once a second.  `all_of` False: leave out processes that cannot be sampled, if others can.
+    `duration` in seconds; None: until the target ends or `should_stop` is true.  The sampling thread calls
+    `should_stop` at every tick, and at least ten times a second.  While the sampling thread is stuck in a
+    system call on the target, the calling thread does.  `profile`: count into this one, which another thread
+    may read meanwhile.  `tell`: called with a line of text after missed ticks, at most once a second.
+    `all_of` False: leave out processes that cannot be sampled, if others can.
 
-    A child of the calling program must not be asked for its end by `Popen.poll`, `wait` or waitpid(2)
-    meanwhile: they also answer that sfsample has stopped it, and Popen takes that for its death.  Use
+    If the target is a child of the calling program, do not call `Popen.poll`, `wait` or waitpid(2) for it
+    meanwhile: they also report a stop by sfsample, and Popen takes that for the child's death.  Use
     waitid(2) with WEXITED and WNOWAIT, or a pidfd.
 
     Raises TargetError (NoSuchProcess, NotPermitted, UnsupportedTarget) and NoReturn, which have `help`
@@ -58,7 +58,7 @@ def record(
     wanted = _check(pids, duration)
     counts = profile or Profile(options.rate, timeline=options.timeline)
     counts.stats.mode, counts.labels = options.mode, dict(options.labels)
-    began_s: float | None = None  # time.monotonic of the first tick
+    began_s: float | None = None  # time of the first tick (time.monotonic)
 
     def identify_all(processes: Processes, images: ImageCache) -> None:
         for process in processes.named:
@@ -82,18 +82,18 @@ def record(
                 processes, options, duration, counts, clock=clock, tell=tell, start=start
             )
             sampler.run(stop)
-            identify_all(processes, images)  # a program that had just started has more by now
+            identify_all(processes, images)  # a program that had just started has more labels by now
             return counts
         finally:
             processes.close(counts.stats)
 
     def should_end() -> bool:
-        """Whether the recording is over; the sampler keeps the duration, unless it is stuck."""
+        """Return True if the recording is over; the sampler ends after `duration`, unless it is stuck."""
         is_late = began_s is not None and time.monotonic() > began_s + (duration or float("inf"))
         return should_stop() or (is_late and thread.idle_s > _MAX_IDLE_S)
 
     def may_leave(pid: int | None) -> bool:
-        """Whether other processes can be recorded without the one on which sfsample is stuck."""
+        """Return True if sfsample can record other processes without the one on which it is stuck."""
         return pid is not None and not {*left, pid}.issuperset(wanted)
 
     begin_s, left = time.monotonic(), set[int | None]()
@@ -136,12 +136,12 @@ def _check(pids: int | Iterable[int], duration: float | None) -> list[int]:
 
 
 def symbolizer(profile: Profile, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS) -> Symbolizer:
-    """Return what names the places of a profile; `missing_names()` says then what has no name."""
+    """Return the symbolizer of a profile; afterwards its `missing_names()` lists what has no name."""
     return Symbolizer(naming, profile.roots)
 
 
 def named(profile: Profile, namer: Symbolizer | None = None) -> Report:
-    """Return a profile with the names of its places: all that can be known without the process."""
+    """Return the report of a profile, with the names of its places; it no longer needs the process."""
     report = name_profile(profile, namer or symbolizer(profile))
     return report._replace(stats=report.stats.having(recorder=f"sfsample {__version__}"))
 

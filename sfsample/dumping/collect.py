@@ -1,7 +1,7 @@
-"""Collects what a dump shows of a live process: every thread, captured once or several times.
+"""Collects the facts that a dump shows of a live process: every thread, captured once or several times.
 
-A thread that cannot be captured is shown with the reason, never left out, and never waited for.  All that
-needs the process is read here, while it is there; what it means is worked out later, from the values
+A thread that cannot be captured is shown with the reason, never left out; sfsample does not wait for it.
+This module reads everything that needs the living process; the meaning comes later, from the values
 (`dumping.model`).
 """
 
@@ -30,14 +30,14 @@ from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
 from sfsample.unwind.unwinder import Unwinder
 
 _GONE = "has ended"
-# why a thread was not captured
+# reasons why a thread was not captured
 ASKED = "sfsample was asked to end before it was captured"
 TIME_OVER = "the time of the dump was over before it was captured (--timeout)"
 STUCK = "a call on the process did not return before it was captured"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_MAX_REST_NS = 5_000_000  # that a thread which seldom runs is given to go back to sleep
-_MAX_FACTS_S = 0.5  # to read what the kernel tells of threads that were not captured
-_MAX_RESTS_NS = 100_000_000  # that all such threads are given together, in one look
+_MAX_REST_NS = 5_000_000  # time for a thread that seldom runs to fall asleep again
+_MAX_FACTS_S = 0.5  # time in seconds to read the kernel's facts of threads that were not captured
+_MAX_RESTS_NS = 100_000_000  # limit of `_MAX_REST_NS` for all threads of one look together
 
 
 class Dumper:
@@ -50,12 +50,12 @@ class Dumper:
         self.process = process
         self._capturer = ThreadCapturer(process, unwinder, stop=stop, python=python)
         self._consistent, self._with_locals = consistent, with_locals
-        self._at_one_instant: ConsistentCapture | None = None  # the last one
+        self._at_one_instant: ConsistentCapture | None = None  # capture of the last look
         self._facts = FactReader(process.proc)
         self._time = time.time()
         self._threads: dict[int, ThreadDump] = {}
-        self._before: dict[int, ThreadDump] = {}  # those of the look before
-        self._to_collect: dict[int, Stat] = {}  # of the last look
+        self._before: dict[int, ThreadDump] = {}  # threads of the look before
+        self._to_collect: dict[int, Stat] = {}  # threads of the last look
         self._near_ends: dict[str, NearEnd] = {}
         self._peers: tuple[PeerProcess, ...] = ()
         self._rests_left_ns = 0
@@ -79,7 +79,7 @@ class Dumper:
             self.process.release()
 
     def _known(self, tid: int, stat: Stat) -> ThreadDump | None:
-        """Return a thread as it was at the look before."""
+        """Return the thread dump of the look before; None: there is none, or the id was reused."""
         known = self._before.get(tid)
         return known if known and known.born == stat.starttime else None
 
@@ -90,12 +90,12 @@ class Dumper:
             thread = self._collect(tid, stat) if known is None else self._update(known, stat)
         except ReadFailed as failure:
             if failure.help and not self._threads:
-                raise  # a limit, which the user can raise
+                raise  # limit that the user can raise
             thread = known or _without_facts(tid, stat, str(failure))
         if thread is not None:
             self._threads[tid] = thread
         del self._to_collect[tid]
-        self.process.running_capture.release_pending()  # a late thread is not held until the end
+        self.process.running_capture.release_pending()  # do not hold a late thread until the end
 
     def _collect(self, tid: int, stat: Stat) -> ThreadDump | None:
         thread = self._read_facts(tid, stat)
@@ -109,7 +109,7 @@ class Dumper:
         return thread._replace(looks=(look,))
 
     def _wait_until_asleep(self, thread: ThreadDump) -> bool:
-        """Give a thread that seldom runs time to go back to sleep; return whether that took any."""
+        """Give a thread that seldom runs time to fall asleep again; True: that took time."""
         if self._consistent or thread.cpu_ns is None or not is_seldom(thread.cpu_ns, _age_ns(thread.born)):
             return False
         now = time.perf_counter_ns()
@@ -120,7 +120,7 @@ class Dumper:
         return has_rested
 
     def _read_facts(self, tid: int, stat: Stat) -> ThreadDump:
-        """Return what the kernel tells of a thread; its stack is still missing."""
+        """Return the kernel's facts of a thread; its stack is still missing."""
         usage, wchan = self._facts.usage(tid), self._facts.wchan(tid)
         syscall = self._facts.syscall(tid, wchan)
         call = self._facts.decode(syscall)
@@ -142,7 +142,7 @@ class Dumper:
             return None
         looks = (*known.looks, *thread.looks)
         still = known.state == thread.state != "R" and is_same_place(known.stack, thread.stack)
-        # a thread that ran because sfsample had stopped it: what was seen first holds
+        # the thread ran because sfsample had stopped it: the first facts are valid
         is_disturbed = known.capture is Capture.STOPPED and still
         return (known if is_disturbed else thread)._replace(looks=looks)
 
@@ -162,7 +162,7 @@ class Dumper:
         )  # fmt: skip
 
     def _python_facts(self, thread: ThreadDump, stack: PythonStack) -> PythonFacts:
-        """Return what the objects of a thread's frames say, if it has not run since before its capture."""
+        """Return the facts in the objects of a thread's frames, if it has not run since its capture began."""
         reader, facts, call = self._reader(), PythonFacts(), thread.call
         if reader is None:
             return facts
@@ -176,7 +176,7 @@ class Dumper:
         return facts
 
     def _reader(self) -> ThreadReader | None:
-        """Return the reader of this look; None: objects of this Python cannot be read."""
+        """Return the reader of this look; None: sfsample cannot read objects of this Python."""
         python = self._capturer.python
         interpreter = python.interpreter if python is not None else None
         if self._python is None and interpreter is not None and not interpreter.layout.free_threaded:
@@ -186,9 +186,9 @@ class Dumper:
         return self._python
 
     def _add_uncaptured(self, why: str) -> None:
-        """Add the threads that the last look has not reached, as they were before, else without a stack."""
+        """Add the threads that the last look has not reached: their earlier dump, else without a stack."""
         until_s = time.monotonic() + _MAX_FACTS_S
-        if not (self._threads or self._to_collect):  # no look has come so far
+        if not (self._threads or self._to_collect):  # no look has reached a thread
             self._to_collect = dict(self.process.threads())
         for tid, stat in self._to_collect.items():
             thread = self._known(tid, stat)
@@ -197,7 +197,7 @@ class Dumper:
             self._threads[tid] = thread or _without_facts(tid, stat, why)
 
     def result(self, why: str = ASKED) -> ProcessDump:
-        """Return all that was collected; `why`: why there is no more."""
+        """Return the dump of the process; `why`: the reason why it is not complete."""
         target, proc = self.process, self.process.proc
         process = proc.stat()
         self._add_uncaptured(why)
@@ -223,7 +223,7 @@ class Dumper:
         )  # fmt: skip
 
     def _find_peers(self, calls: Iterable[DecodedSyscall]) -> tuple[PeerProcess, ...]:
-        """Search all processes for the other ends, once while the near ends are the same."""
+        """Search all processes for the other ends; search again only if the near ends have changed."""
         wanted = self._facts.peer_links(calls)
         if wanted != self._near_ends:
             self._near_ends, self._peers = wanted, find_peer_processes(wanted)
@@ -235,12 +235,12 @@ def _without_facts(tid: int, stat: Stat, why: str) -> ThreadDump:
 
 
 def _age_ns(born: int) -> int:
-    """Return for how long a thread has lived that started so many clock ticks after the machine (proc(5))."""
+    """Return the age in ns of a thread that started `born` clock ticks after the machine (proc(5))."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - born * 1_000_000_000 // _TICKS_PER_S
 
 
 def _command_line(target: LiveProcess) -> list[str]:
-    """Return the arguments; a program that has written a title over them gives its words."""
+    """Return the arguments, or the words of a title that the program has written over them."""
     text = (target.proc.read("cmdline") or b"").decode("utf-8", "surrogateescape").rstrip("\0")
     words = text.split("\0") if text else []
     return words[0].split() if len(words) == 1 and " " in words[0] else words

@@ -1,4 +1,4 @@
-"""Dumps a core file: what `dumping.collect` and `dumping.run` do for a process that has ended.
+"""Dumps a core file, as `dumping.collect` and `dumping.run` dump a live process.
 
 A thread whose registers are damaged is shown with the reason, never left out.
 """
@@ -16,22 +16,22 @@ from sfsample.process.core_python import CorePython
 from sfsample.process.facts.core_syscalls import core_call, own_tid
 from sfsample.unwind.unwinder import Unwinder
 
-_BYTES_PER_FRAME = 320  # of the file: threads that share one stack have any number of frames
-_MIN_FRAMES = 8  # what a thread counts for at least
+_BYTES_PER_FRAME = 320  # bytes of the file: threads that share one stack could have any number of frames
+_MIN_FRAMES = 8  # frames that each thread may have in any case
 
 
 def dump_core(
     path: str, exe: str | None = None, how: DumpOptions = DEFAULT_DUMP_OPTIONS, *, sysroot: str = ""
 ) -> ProcessDump:
-    """Unwind every thread; `exe` is the program, if that is not where it was.  Raises CoreError.
+    """Unwind every thread; `exe`: path of the program, if it has moved.  Raises CoreError.
 
-    The files of another machine are searched for under `sysroot`.  A core file has neither a time nor the
+    `sysroot` is the directory with the files of another machine.  A core file has neither a time nor the
     names of threads.
     """
     core = open_core(path, exe, sysroot, how.debug_dirs)
     unwinder = Unwinder(core.modules, steppers=how.steppers, max_frames=how.max_frames)
     threads, problems = tuple(_threads(core, unwinder, path)), core.problems
-    if how.python is not PythonView.OFF:  # behind the walk: without Python, the search has no problem to tell
+    if how.python is not PythonView.OFF:  # after the walk: without Python frames there is no problem
         python = CorePython(core)
         threads = tuple(_with_python(python, thread) for thread in threads)
         problems += python.problems
@@ -42,7 +42,7 @@ def dump_core(
 
 
 def _threads(core: CoreProcess, unwinder: Unwinder, path: str) -> Iterator[ThreadDump]:
-    """Yield every thread.  Raises CoreError where they have more frames than a file of its size can hold."""
+    """Yield every thread.  Raises CoreError if they have more frames than a file of its size can hold."""
     left = max(core.size, LEAST_SIZE) // _BYTES_PER_FRAME
     for thread in core.threads():
         dumped = _thread(core, unwinder, thread)
@@ -55,7 +55,7 @@ def _threads(core: CoreProcess, unwinder: Unwinder, path: str) -> Iterator[Threa
 
 def _thread(core: CoreProcess, unwinder: Unwinder, thread: CoreThread) -> ThreadDump:
     call = core_call(core, thread)
-    # the kernel notes the signal for every thread (Linux fs/binfmt_elf.c, fill_note_info), the first got it
+    # the kernel notes the signal for every thread (Linux fs/binfmt_elf.c, fill_note_info); the first got it
     signal = thread.signal if thread is core.threads()[0] else 0
     before = ThreadDump(
         tid=thread.tid, name=core.name, state="", capture=Capture.FAILED, stop_ns=None, error=None,

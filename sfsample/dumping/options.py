@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DumpOptions:
-    """How to dump: `looks` times, `interval` seconds apart.  Raises ValueError for what makes no sense."""
+    """How to dump: `looks` times, `interval` seconds apart.  Raises ValueError for invalid values."""
 
-    looks: int = 2  # so many that it shows which threads run
-    interval: float = 0.05  # seconds
+    looks: int = 2  # number of captures; two show which threads run
+    interval: float = 0.05  # seconds between two looks
     timeout: float = 10.0  # seconds, after which there is no further look
     max_frames: int = MAX_FRAMES
     stack_bytes: int = DEFAULT_STACK_BYTES
     steppers: "Sequence[str | Stepper]" = DEFAULT_ORDER
-    stop: bool = True  # threads that run may be stopped
-    consistent: bool = False  # all threads at one instant
-    debug_dirs: Sequence[str] = ()  # searched for debug files before the system's
+    stop: bool = True  # True: sfsample may stop running threads
+    consistent: bool = False  # True: capture all threads at one instant
+    debug_dirs: Sequence[str] = ()  # directories with debug files, searched before the system's
     python: PythonView = PythonView.AUTO
-    locals: bool = False  # short texts of arguments and locals of Python frames
+    locals: bool = False  # True: short texts of arguments and locals of Python frames
 
     def __post_init__(self) -> None:
         check_stack_bytes(self.stack_bytes)

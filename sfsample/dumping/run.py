@@ -1,7 +1,7 @@
 """The library's `dump`, the same path that the command line takes: open, look, name, judge.
 
-It prints nothing and leaves the targets running.  The diagnosis is imported while the second look is awaited,
-where it costs no time.
+It prints nothing and leaves the targets running.  It imports the diagnosis while it waits for the second
+look, so the import costs no time.
 """
 
 import time
@@ -38,7 +38,7 @@ Meanwhile = Callable[[list[ProcessDump]], object]
 Dumps = tuple[list[ProcessDump], list[SfsampleError]]
 _T = TypeVar("_T")
 
-_MAX_SLEEP_S = 0.05  # between two questions whether to stop
+_MAX_SLEEP_S = 0.05  # seconds between two calls of `should_stop`
 
 
 def dump(
@@ -66,11 +66,10 @@ def dump_all(
     meanwhile: Meanwhile = lambda _dumps: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Dumps:
-    """Dump several processes; the failure of one does not keep the others from being dumped.
+    """Dump several processes; if one fails, dump the others nevertheless.
 
-    `meanwhile` is called with the dumps of the first look while the second is awaited.  Once `should_stop` is
-    true, or the time is over, there is no further look, and threads whose turn was still to come are shown
-    without a stack.
+    The wait for the second look calls `meanwhile` with the dumps of the first.  Once `should_stop` is true,
+    or the time is over, there is no further look; threads that it has not reached are shown without a stack.
     """
     run = _Run(how, should_stop)
     try:
@@ -82,13 +81,13 @@ def dump_all(
 class _Run:
     """One dump of several processes.
 
-    Each step has an OS thread of its own, so a process on which one is stuck costs the others nothing.
+    Each step has an OS thread of its own.  So a process on which one is stuck does not delay the others.
     """
 
     def __init__(self, how: DumpOptions, should_stop: Callable[[], bool]) -> None:
         self._how, self._was_asked = how, should_stop
         self._end_s = time.monotonic() + how.timeout
-        self._dumpers: dict[int, Dumper] = {}  # by process id
+        self._dumpers: dict[int, Dumper] = {}  # dumper by process id
         self._stuck: set[int] = set()  # process ids
         self._failures: list[SfsampleError] = []
 
@@ -100,7 +99,7 @@ class _Run:
         self._open_all(pids)
         for number in range(self._how.looks):
             if number == 1:
-                with suppress(TargetError, NoReturn):  # what fails here fails again, or costs names only
+                with suppress(TargetError, NoReturn):  # a failure is repeated later, or costs only names
                     self._step(lambda _: meanwhile([dumper.result() for dumper in self._dumpers.values()]))
             if number and not self._rest():
                 break
@@ -121,7 +120,7 @@ class _Run:
                 self._dumpers[pid] = dumper
 
     def _rest(self) -> bool:
-        """Wait for the next look; False: there is none any more."""
+        """Wait for the next look; False: there is no further look."""
         rested = time.monotonic() + self._how.interval
         while not self._should_stop() and (left := rested - time.monotonic()) > 0:
             time.sleep(min(left, _MAX_SLEEP_S))
@@ -138,7 +137,7 @@ class _Run:
         return dump
 
     def _try(self, pid: int, work: Callable[[Callable[[], bool]], _T]) -> _T | None:
-        """Return what a step with a process returns; None: it failed, or is stuck."""
+        """Return the result of a step with a process; None: it failed, or is stuck."""
         try:
             return self._step(work)
         except TargetError as failure:
@@ -156,19 +155,19 @@ class _Run:
         except NoThread:
             if not self._dumpers:
                 raise
-            return work(self._should_stop)  # a limit of threads must not cost the first look
+            return work(self._should_stop)  # a limit of threads must not prevent the first look
 
     def close(self) -> None:
-        """Close the files of all processes; none of their threads is held any more, but by a stuck call."""
+        """Close the files of all processes; only a stuck call still holds threads."""
         for dumper in self._dumpers.values():
             dumper.process.close_files()
 
 
 def _open(pid: int, how: DumpOptions, image_cache: ImageCache, _stop: object) -> Dumper:
-    """Open a process; one that a debugger holds can be read, and the debugger may detach meanwhile."""
+    """Open a process, even one that a debugger traces: it can be read, and the debugger may detach."""
     try:
         process = LiveProcess(pid, how.stack_bytes, attach=how.stop, image_cache=image_cache)
-    except AlreadyTraced:  # of one that is set aside, this is refused too
+    except AlreadyTraced:  # for a process that is set aside, this fails, too
         process = LiveProcess(pid, how.stack_bytes, attach=False, image_cache=image_cache)
     unwinder = Unwinder(process.modules, steppers=how.steppers, max_frames=how.max_frames)
     consistent = how.consistent and how.stop
@@ -179,7 +178,7 @@ def _open(pid: int, how: DumpOptions, image_cache: ImageCache, _stop: object) ->
 
 
 class Examiner:
-    """Names every frame, and finds out which thread waits for which.  It does not name a place twice."""
+    """Names every frame, once for each place, and finds out which thread waits for which."""
 
     def __init__(self, options: SymbolOptions = DEFAULT_SYMBOL_OPTIONS) -> None:
         self._options = options
@@ -202,6 +201,6 @@ class Examiner:
         return judge([(dump, name_threads(dump, self._symbolizer.frames)) for dump in dumps])
 
     def missing_names(self) -> list[str]:
-        """Return where frames have no name, and why; and what could not be read for names."""
+        """Return the modules whose frames have no name, with reasons, and the files that are unreadable."""
         found = self._symbolizer
         return [] if found is None else [*map(str, found.missing_names()), *found.problems]

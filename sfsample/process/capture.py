@@ -1,13 +1,13 @@
 """Captures one thread in the gentlest way that gives its whole stack, unwinds it, and checks the result.
 
-A thread that sleeps is read, not stopped, also if it fell asleep just before it was to be stopped.  It is
-stopped only where its stack depends on a register that /proc does not give, and where the kernel carries on
-with its system call afterwards as if nothing had happened; and once for each place where it sleeps, since the
-registers that calls preserve are remembered and tried first the next time.  Where it may not be stopped, its
-frame is searched for on the stack (`found: scan`, unwind/frame_search.py).
+sfsample reads a sleeping thread and does not stop it, even if it fell asleep just before the stop.  It stops
+the thread only if the stack depends on a register that /proc does not give, and only if the kernel resumes
+the system call unnoticed afterwards.  One stop is enough for each place where it sleeps: sfsample keeps
+the registers that calls preserve, and tries them first the next time.  If a stop would break the call,
+sfsample searches the stack for the frame (`found: scan`, unwind/frame_search.py).
 
-Libraries can be replaced by others at the same addresses: that they are in their places is checked before and
-after.
+The target can replace a library by another one at the same addresses.  So sfsample checks the libraries
+before and after each capture.
 """
 
 import logging
@@ -32,13 +32,13 @@ from sfsample.runtimes.cpython.gil import Gil
 from sfsample.runtimes.cpython.python_stack import PythonStack
 
 _MAX_ATTEMPTS = 8
-_MAX_DOUBTS = 3  # attempts in which a stack that ends too early is not believed while libraries come and go
-_POLL_SLEEP_S = 0.000_05  # between two questions whether a thread sleeps
-_SELDOM = 100  # a thread runs seldom that runs for less than 1/100 of the time
-_MIN_PATIENCE_NS = 1_000_000  # for a thread that sleeps to stop: it will not be stopped there again
+_MAX_DOUBTS = 3  # captures that are repeated because a stack ends too early while libraries come and go
+_POLL_SLEEP_S = 0.000_05  # pause in seconds between two checks whether a thread sleeps
+_SELDOM = 100  # divisor: a thread that runs for less than 1/100 of the time runs seldom
+_MIN_PATIENCE_NS = 1_000_000  # wait for a sleeping thread to stop: sfsample does not stop it there again
 
-# The kernel's own threads in a process (io_uring, vhost) run no code of it; where they are is unknown while
-# they run, or without --kernel.
+# The kernel's own threads in a process (io_uring, vhost) run none of its code.  Their kernel functions are
+# known only while they sleep, and with --kernel.
 _KERNEL_WORKER = ("kernel_worker",)
 
 _CUT_SHORT = "only the innermost part of a stack was copied, as that took longer than --max-pause"
@@ -48,11 +48,11 @@ _Walked = tuple[ThreadSnapshot, Stack, SleepingThread | None]
 
 
 class Walker(Protocol):
-    """The unwinder, as far as a capture needs it."""
+    """The part of the unwinder that a capture needs."""
 
     @property
     def rejected_rows(self) -> Counter[str]:
-        """Answers of steppers that were not believed, and how often."""
+        """Rejected results of steppers, each with its count."""
         ...
 
     def walk(self, snapshot: ThreadSnapshot) -> Stack:
@@ -60,11 +60,11 @@ class Walker(Protocol):
         ...
 
     def search(self, snapshot: ThreadSnapshot, stack: Stack) -> Stack:
-        """Return the stack, continued where its last frame's CFA depends on a register that is unknown."""
+        """Return the stack, continued by a search if its last frame's CFA depends on an unknown register."""
         ...
 
     def resume(self, snapshot: ThreadSnapshot, stack: Stack, cfa: int) -> Stack:
-        """Return the stack, continued behind its last frame, which ends at `cfa`; else the stack itself."""
+        """Return the stack, continued from `cfa`, the end of its last frame; or `stack` unchanged."""
         ...
 
 
@@ -72,38 +72,35 @@ class ThreadSource(Protocol):
     """Gives registers and stacks of threads: a live process, or all of its threads at one instant."""
 
     def read(self, thread: Thread) -> SleepingThread | None:
-        """Return what a thread that sleeps shows without a stop; None: it does not sleep."""
+        """Read a sleeping thread without a stop; None: it does not sleep."""
         ...
 
     def capture(
         self, thread: Thread, patience_ns: int, stop_filter: StopFilter
     ) -> ThreadSnapshot | NotCaptured:
-        """Return what a stop of a thread shows."""
+        """Stop a thread and read it."""
         ...
 
     def restarts(self, asleep: SyscallInfo) -> bool:
-        """Return whether a thread that sleeps in this call can be stopped without an effect on the call."""
+        """Return True if a thread that sleeps in this call can be stopped without an effect on the call."""
         ...
 
 
 class CapturedStack(NamedTuple):
     """A thread's stack, and how it was captured.
 
-    `generation` is that of the module map, `modules` has one for each frame.  `stops` are the snapshots for
-    which the thread was stopped (a capture that taught something is repeated), `reading` is there when the
-    last one was not a stop.  `kernel` are the functions in which the thread sleeps, innermost first.  The
-    outermost `again` frames are those of the last capture, in the same modules.  `python`: the Python frames.
+    A capture is repeated if the walk found out that the copy lacked something.
     """
 
     snapshot: ThreadSnapshot
     stack: Stack
-    generation: int
-    modules: tuple[Module | None, ...]
-    kernel: tuple[str, ...] = ()
-    again: int = 0
-    stops: tuple[ThreadSnapshot, ...] = ()
-    reading: SleepingThread | None = None
-    python: PythonStack | None = None
+    generation: int  # version of the module map
+    modules: tuple[Module | None, ...]  # module of each frame
+    kernel: tuple[str, ...] = ()  # kernel functions in which the thread sleeps, innermost first
+    again: int = 0  # number of outermost frames that equal those of the last capture, in the same modules
+    stops: tuple[ThreadSnapshot, ...] = ()  # snapshots for which sfsample stopped the thread
+    reading: SleepingThread | None = None  # the last snapshot, if sfsample took it without a stop
+    python: PythonStack | None = None  # the Python frames
 
 
 class ThreadCapturer:
@@ -120,7 +117,7 @@ class ThreadCapturer:
         self._stop = stop
         self._with_kernel = kernel
         self.kernel_refused = False
-        self._modules: dict[int, Module | None] = {}  # by address, as of `_generation`
+        self._modules: dict[int, Module | None] = {}  # address -> module, at `_generation`
         self._generation = -1
 
     def capture(
@@ -131,12 +128,12 @@ class ThreadCapturer:
         stop_filter: StopFilter = AWAKE_THREADS,
         last: Located | None = None,
     ) -> CapturedStack | NotCaptured:
-        """Capture and unwind; again while an attempt has taught what it lacked.
+        """Capture and unwind; repeat it when an attempt found out what the copy lacked.
 
-        `state` is the thread's letter (proc(5)): R is not read, D never stopped.  `patience_ns`: how long to
-        wait for the thread to stop.  `stop_filter`: which threads are stopped; of others, those that sleep
-        are read if it is `AWAKE_THREADS`, or if this thread was stopped already.  `last`: where its frames
-        were the last time. Raises as `LiveProcess.capture`.
+        `state`: the thread's letter (proc(5)); R is not read, D never stopped.  `patience_ns`: longest wait
+        for the thread to stop.  `stop_filter`: the threads that may be stopped.  A sleeping thread that may
+        not is read if the filter is `AWAKE_THREADS`, or if sfsample has already stopped this thread.
+        `last`: the frames of the last capture.  Raises as `LiveProcess.capture`.
         """
         process = self._process
         stops: list[ThreadSnapshot] = []
@@ -152,7 +149,7 @@ class ThreadCapturer:
                 if taken.pending:
                     thread.asked_generation = generation
                 if stop_filter is AWAKE_THREADS and taken.reason is Reason.OFF_CPU and not is_last:
-                    state = "S"  # it has gone to sleep meanwhile
+                    state = "S"  # the thread has fallen asleep meanwhile
                     continue
                 _log.debug("thread %d not captured (%s): %s", thread.tid, taken.reason.name, taken.detail)
                 return taken._replace(stops=(*stops, *taken.stops))
@@ -160,7 +157,7 @@ class ThreadCapturer:
             if snapshot.capture is Capture.STOPPED:
                 stops.append(snapshot)
                 evidence = snapshot.scheduler
-                # captured at a checkpoint, before the libraries were checked and after they had changed
+                # a checkpoint captured the thread after the libraries had changed, but before this check
                 if evidence and evidence.stopped_ns < checked_ns and asked != generation:
                     checked = frozenset()
             if not is_last and process.copy.learn(thread, stack):
@@ -172,10 +169,10 @@ class ThreadCapturer:
             if self.python is not None:
                 python = self.python.stack(thread, snapshot.memory, stack.frames)
                 captured = captured._replace(python=python)
-                # a reading disturbs no thread, and counts for as long as the thread sleeps
+                # a reading disturbs no thread, and stays valid as long as the thread sleeps
                 if reading is not None and attempt < _MAX_DOUBTS and self.python.is_doubtful(python):
                     continue
-            # where libraries come and go, a missing one that was not there for a moment may cut a stack short
+            # while libraries come and go, one that is missing for a moment may cut a stack short
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and process.modules.has_unmapped_files
             if self._is_certain(thread, stack, captured.modules, checked) and not (
                 cut_short and attempt < _MAX_DOUBTS
@@ -183,28 +180,28 @@ class ThreadCapturer:
                 kernel = self._kernel(thread, reading) or captured.kernel
                 return captured._replace(stops=tuple(stops), reading=reading, kernel=kernel)
             _log.debug("thread %d is captured again: libraries may have changed meanwhile", thread.tid)
-            process.modules.allow_refresh()  # so that the change is seen the next time
+            process.modules.allow_refresh()  # the next capture sees the change
         return NotCaptured(
             Reason.UNSTABLE, "libraries were replaced by others while it was captured", stops=tuple(stops)
         )
 
     def prepare(self, thread: Thread) -> None:
-        """Have the next copy of a thread include what its Python frames need."""
+        """Make the next copy of a thread include the memory that its Python frames need."""
         if self.python is not None:
             self.python.prepare(thread)
 
     def walk(self, snapshot: ThreadSnapshot, last: Located | None = None) -> CapturedStack:
-        """Unwind a snapshot that exists already; nothing is checked or captured again."""
+        """Unwind a snapshot that exists already; neither check nor capture anything again."""
         return self._captured(snapshot, self._unwinder.walk(snapshot), last)
 
     def stop_breaks_call(self, thread: Thread) -> bool:
-        """Return whether the system call in which a thread slept when it was last read fails by a stop."""
+        """Return True if a stop would break the system call in which the thread slept at its last reading."""
         return thread.asleep is not None and not self.source.restarts(thread.asleep)
 
     def wait_until_asleep(self, thread: Thread, until_ns: int) -> bool:
-        """Give a thread time to go back to sleep, as a stop just then could make its call fail.
+        """Give a thread time to fall asleep again: a stop just before that could break its call.
 
-        Return whether that took any time.
+        True: the wait took some time.
         """
         waited, asleep = False, thread.files.asleep
         while self._stop and asleep() is None and time.perf_counter_ns() < until_ns:
@@ -217,7 +214,7 @@ class ThreadCapturer:
     def _take(
         self, thread: Thread, state: str, patience_ns: int, stop_filter: StopFilter
     ) -> _Walked | NotCaptured:
-        """Read a thread if it sleeps, stop it if it runs; the state may have changed by now."""
+        """Read a thread if it sleeps, stop it if it runs; its state may have changed since `state`."""
         reading = None if state == "R" else self.source.read(thread)
         if reading is None:
             return self._walk_stopped(thread, self._capture_running(thread, state, patience_ns, stop_filter))
@@ -232,9 +229,9 @@ class ThreadCapturer:
         )
 
     def _needs_stop(self, reading: SleepingThread, stack: Stack, state: str) -> bool:
-        """Return whether the stack depends on a register that only a stop gives, and a stop is harmless.
+        """Return True if the stack depends on a register that only a stop gives, and a stop is harmless.
 
-        A thread that is stopped already (as a shell does it) has left its system call.
+        A thread that is already stopped (by a shell, for example) has left its system call.
         """
         return (
             self._stop
@@ -251,10 +248,10 @@ class ThreadCapturer:
         return reading.snapshot, stack, reading
 
     def _walk_by_last_stop(self, thread: Thread, reading: SleepingThread) -> _Walked | None:
-        """Walk with the registers of the last stop; believed if the callers are those of then.
+        """Walk with the registers of the last stop; trust the walk if it finds the same callers.
 
-        The stack does not hold the caller of a leaf function.  So its return register is used only if the
-        thread has run just once since the stop: to go back to sleep.
+        The stack does not hold the caller of a leaf function.  So the walk uses the return register only if
+        the thread has run exactly once since the stop: to fall asleep again.
         """
         last = thread.last_stop
         if last is None or last.asleep != reading.asleep:
@@ -268,7 +265,7 @@ class ThreadCapturer:
     def _stop_asleep(
         self, thread: Thread, state: str, reading: SleepingThread, patience_ns: int
     ) -> _Walked | NotCaptured | None:
-        """Stop a thread that sleeps, and remember what that tells; None: it cannot be stopped."""
+        """Stop a sleeping thread, and keep what the stop shows; None: it cannot be stopped."""
         _log.debug("thread %d sleeps, and is stopped: its stack depends on a register", thread.tid)
         taken = self._capture_running(thread, state, max(patience_ns, _MIN_PATIENCE_NS), ANY_THREAD)
         thread.asked_asleep = reading.asleep
@@ -277,7 +274,7 @@ class ThreadCapturer:
         return self._walk_stopped(thread, taken)
 
     def _walk_stopped(self, thread: Thread, taken: ThreadSnapshot | NotCaptured) -> _Walked | NotCaptured:
-        """Walk a stopped thread; remember what calls preserve, if it was asked to stop where it slept."""
+        """Walk a stopped thread; if it was asleep, keep the registers that calls preserve."""
         if isinstance(taken, NotCaptured):
             return taken
         stack, asleep = self._unwinder.walk(taken), thread.asked_asleep
@@ -298,7 +295,7 @@ class ThreadCapturer:
         return self.source.capture(thread, patience_ns, stop_filter)
 
     def _kernel(self, thread: Thread, reading: SleepingThread | None) -> tuple[str, ...]:
-        """Return in which functions of the kernel a thread that was read sleeps, if it still does."""
+        """Return the kernel functions in which a thread sleeps; () if unknown, or if it has run since."""
         if reading is None or not self._with_kernel:
             return ()
         functions, counters = thread.files.kernel_stack(), thread.files.counters()
@@ -306,37 +303,37 @@ class ThreadCapturer:
         return functions or () if counters == reading.counters else ()
 
     def gil(self, thread: Thread) -> Gil | None:
-        """Return the GIL that a thread needs to run Python; None: it is unknown, or there is none."""
+        """Return the GIL that a thread needs to run Python; None: unknown, or there is none."""
         return None if self.python is None else self.python.gil(thread)
 
     @property
     def python_problems(self) -> tuple[str, ...]:
-        """Why Python frames are not shown; empty where they are, or the process has none."""
+        """Why Python frames are not shown; empty if they are shown, or if the process has none."""
         return (self.python.problem,) if self.python is not None and self.python.problem else ()
 
     @property
     def problems(self) -> Counter[str]:
-        """What could not be had, and answers of steppers that were not believed: how often."""
+        """Problems of the captures, and rejected results of steppers, each with its count."""
         found = {KERNEL_STACK_REFUSED: int(self.kernel_refused), _CUT_SHORT: self._process.copy.cut_short}
         return self._unwinder.rejected_rows + Counter(found) + Counter(self.python_problems)
 
     # -- the libraries in which a stack lies
 
     def _check_libraries(self, thread: Thread) -> frozenset[Module]:
-        """Return the modules, of those that a stack may show, that are in their places now."""
+        """Return the modules that the stack may show and that still are at their addresses."""
         process = self._process
         expected = thread.modules | process.modules.unstable_modules
         for _ in range(_MAX_ATTEMPTS):
             if not process.identities.replaced(thread.tid, expected):
                 return expected
             expected = process.modules.reload(expected)
-            process.modules.allow_refresh()  # the thread may run in what comes next
+            process.modules.allow_refresh()  # the thread may run in a library that is mapped next
         return frozenset()
 
     def _is_certain(
         self, thread: Thread, stack: Stack, modules: tuple[Module | None, ...], checked: frozenset[Module]
     ) -> bool:
-        """Return whether what a stack lies in was there before the capture, and is there still."""
+        """Return True if the modules of a stack were in place before the capture, and still are."""
         module_map = self._process.modules
         opened = [*filter(None, modules)]
         mapped = thread.modules = frozenset(opened)
@@ -351,7 +348,7 @@ class ThreadCapturer:
         return not any(module_map.will_retry_open(frame.lookup_pc) for frame in unopened)
 
     def _captured(self, snapshot: ThreadSnapshot, stack: Stack, last: Located | None) -> CapturedStack:
-        """Return a stack with the modules of its frames."""
+        """Return the capture: a stack with the modules of its frames."""
         module_map, known = self._process.modules, self._modules
         if module_map.generation != self._generation:
             self._generation = module_map.generation
@@ -370,7 +367,7 @@ class ThreadCapturer:
 
 
 def is_seldom(ran_ns: int, of_ns: int) -> bool:
-    """Return whether a thread that ran for part of a time did so for less than one percent of it."""
+    """Return True if a thread that ran for `ran_ns` of `of_ns` ran for less than one percent of the time."""
     return ran_ns * _SELDOM <= of_ns
 
 

@@ -1,7 +1,7 @@
 """Captures a running thread: stops it, copies registers and a piece of stack, and lets it run again.
 
-While the thread is stopped (`copy_stopped`) there are system calls and nothing else: no parsing, no look-up
-of modules, no allocation that could be made before or after.  The thread is released whatever happens.
+While the thread is stopped (`copy_stopped`), sfsample makes system calls and nothing else.  It does all
+parsing, look-ups of modules and allocations before or after.  It releases the thread whatever happens.
 """
 
 import gc
@@ -20,20 +20,19 @@ from sfsample.process.syscall_mending import mend
 from sfsample.process.thread import Thread
 
 NO_LIMIT_NS = 1 << 62
-_MAX_READINGS = 3  # of the scheduler's figures, which a thread that is given a CPU meanwhile makes disagree
+_MAX_READINGS = 3  # readings of the scheduler's figures, which disagree if the thread gets a CPU meanwhile
 _NO_CPU = "it has no CPU"
 
 
 class StopFilter(NamedTuple):
     """Which threads may be stopped.
 
-    `awake`: none that sleeps.  `wake_up` (when sfsample was given its CPU): none that waits for a CPU either,
-    unless sfsample took the CPU from it; where the kernel does not show which thread
-    has a CPU, as `awake` alone.
+    With `wake_up`, a thread that waits for a CPU may not be stopped either, unless sfsample took the CPU from
+    it.  If the kernel does not show which thread has a CPU, `wake_up` has no effect.
     """
 
-    awake: bool
-    wake_up: WakeUp | None = None
+    awake: bool  # True: no sleeping thread
+    wake_up: WakeUp | None = None  # time when sfsample got its CPU
 
 
 ANY_THREAD: Final = StopFilter(awake=False)
@@ -63,10 +62,10 @@ def copy_stopped(
 def snapshot_of(
     tracer: Tracer, copy: StackCopy, thread: Thread, copied: CopiedThread | None, stop_ns: int
 ) -> ThreadSnapshot | NotCaptured:
-    """Return what `tracer` and `copy` have read last: `copied`."""
+    """Return the snapshot of the thread that `tracer` and `copy` have read last."""
     if copied is None:
         return NotCaptured(Reason.GONE, "killed while it was stopped")
-    if copied.counters is None:  # read through a file of this process
+    if copied.counters is None:  # counters come from a file of this process
         return NotCaptured(Reason.GONE, OTHER_PROCESS)
     registers = tracer.reader.by_dwarf_number()
     memory, bounded = copy.result(thread, copied.sp)
@@ -81,29 +80,28 @@ class RunningCapture:
         self.pid = pid
         self._copy = copy
         self.tracer = Tracer(pid, arch, child=child)
-        # what checkpoints have captured since `release_pending`, for the next `capture` of each
+        # captures of checkpoints since `release_pending`, for the next `capture` of each thread
         self._collected: dict[Thread, ThreadSnapshot | NotCaptured] = {}
-        self._is_holding = False  # in PENDING_STOPS
+        self._is_holding = False  # this capture is in PENDING_STOPS
         self._busy = False
         self.max_held_ns = NO_LIMIT_NS
 
     @property
     def is_active(self) -> bool:
-        """Whether a stop is pending, or a thread was captured at a checkpoint and not asked for."""
+        """True if a stop is pending, or if the caller has not yet fetched a capture of a checkpoint."""
         return bool(self.tracer.pending or self._collected)
 
     def capture(
         self, thread: Thread, patience_ns: int = PATIENCE_NS, stop_filter: StopFilter = ANY_THREAD
     ) -> ThreadSnapshot | NotCaptured:
-        """Stop a thread, copy, let it run; everything else happens after that.
+        """Stop a thread, copy it and let it run; do everything else after that.
 
-        Whether the thread may be stopped is decided last of all, so that what was seen still holds when it
-        stops.
+        The decision whether the thread may be stopped comes last, so that it still holds at the stop.
         """
         if thread in self._collected:
             return self._collected.pop(thread)
         request, tracer = thread.stop, self.tracer
-        was_pending = request.is_pending  # and may have stopped already
+        was_pending = request.is_pending  # the thread may have stopped already
         if not was_pending:
             tracer.rehearse(thread.tid)
             self._copy.rehearse(thread)
@@ -116,7 +114,7 @@ class RunningCapture:
                 if refusal is not None:
                     return refusal
                 if request.before.preempted_by_us:
-                    patience_ns = 0  # it waits for the CPU on which sfsample runs
+                    patience_ns = 0  # the thread waits for the CPU on which sfsample runs
             return self._stop_and_copy(thread, patience_ns)
         finally:
             if collecting:
@@ -151,7 +149,7 @@ class RunningCapture:
     # -- before the stop
 
     def _look_before(self, thread: Thread, stop_filter: StopFilter) -> NotCaptured | None:
-        """Note what the scheduler says; return why the thread is not to be stopped, or None."""
+        """Note the scheduler's figures; return the reason not to stop the thread, or None."""
         before = thread.stop.before = self._observe(thread, stop_filter)
         if before.on_cpu or not stop_filter.awake:
             return None
@@ -167,15 +165,15 @@ class RunningCapture:
             thread.balance.learn(before.balance, on_cpu=False)
         if state in (RunState.ASLEEP, RunState.WAITING):
             return _off_cpu(before, state)
-        if times_run(thread.files.counters()) == times_run(before.counters):  # it was given no CPU since
+        if times_run(thread.files.counters()) == times_run(before.counters):  # no CPU since the first reading
             preempted = None if before.last_run is None else state is RunState.PREEMPTED_BY_US
             thread.stop.before = before._replace(preempted_by_us=preempted)
         return None
 
     def _observe(self, thread: Thread, stop_filter: StopFilter) -> BeforeStop:
-        """Read what the scheduler says of a thread, all at one instant where that can be had.
+        """Read the scheduler's figures of a thread, all at one instant if possible.
 
-        Whether it sleeps is read first: a thread that waits for a CPU does so until it is given one.
+        The sleep is read first, since a thread that waits for a CPU cannot fall asleep before it gets one.
         """
         files = thread.files
         counters = files.counters()
@@ -201,10 +199,10 @@ class RunningCapture:
                     self._collected[thread] = captured
 
     def release_pending(self) -> bool:
-        """Release threads that have stopped too late, uncaptured; True: none is still to stop."""
-        self._collected.clear()  # nothing has asked for them
+        """Release threads that stopped too late, uncaptured; True: no stop is pending any more."""
+        self._collected.clear()  # captures that the caller has not fetched
         if not self._is_holding:
-            return True  # no thread is held, or was asked to stop
+            return True  # no thread is held, and no stop is pending
         released = self.tracer.release_pending()
         self._end_holding()
         return released

@@ -2,7 +2,7 @@
 
 A thread that does not run does not change.  /proc/PID/task/TID/syscall gives its pc, its sp and the arguments
 of its system call; process_vm_readv(2) gives its stack.  The scheduler's counters, read before and after,
-prove that the thread has not run meanwhile.  The other registers are unknown and therefore absent; a walk
+prove that the thread has not run meanwhile.  The other registers are unknown and therefore absent.  A walk
 that needs one of them reports that.
 
 Source: proc(5), /proc/PID/syscall and schedstat; Linux lib/syscall.c (collect_syscall): the kernel checks
@@ -31,7 +31,7 @@ class SleepingThread(NamedTuple):
     counters: bytes
 
     def has_run_once_since(self, counters: bytes | None) -> bool:
-        """Return whether the thread has been put on a CPU exactly once since; False where that is unknown."""
+        """Return True if the thread has been put on a CPU exactly once since; False: no, or unknown."""
         old, new = parse_schedstat(counters), parse_schedstat(self.counters)
         return old is not None and new is not None and new.times - old.times == 1
 
@@ -56,7 +56,7 @@ def read_sleeping_thread(arch: Arch, copy: StackCopy, thread: Thread) -> Sleepin
 
 
 def _is_dead(thread: Thread, asleep: SyscallInfo) -> bool:
-    """Return whether a thread that has no user stack has ended, rather than being a worker of the kernel."""
+    """Return True if a thread without a user stack has ended; False for a worker of the kernel."""
     if asleep.pc or asleep.sp:
         return False
     stat = thread.files.stat()
@@ -70,12 +70,12 @@ def _registers(arch: Arch, asleep: SyscallInfo, counters: bytes) -> Registers:
     # the kernel does not change the argument registers; glibc's vfork keeps its return address in one of them
     registers.update(zip(layout.arguments, asleep.args, strict=False))
     if _never_ran(counters):
-        registers[layout.result] = 0  # the result of clone(2) in the new thread
+        registers[layout.result] = 0  # result of clone(2) in the new thread
     registers.update({arch.pc: asleep.pc, arch.sp: asleep.sp})
     return registers
 
 
 def _never_ran(counters: bytes) -> bool:
-    """Return whether a new thread has not been put on a CPU yet, by schedstat or by the counts in status."""
+    """Return True if a new thread has not yet been put on a CPU, by schedstat or by the counts in status."""
     stat = parse_schedstat(counters)
     return not (stat.times if stat else any(map(int, re.findall(rb"\d+", counters))))

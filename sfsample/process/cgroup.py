@@ -1,4 +1,4 @@
-"""Finds the control group of processes, so that timers of CPUs can be limited to its threads.
+"""Finds the control group of processes, to which timers of CPUs can be limited.
 
 Source: cgroups(7), /proc/PID/cgroup; proc_pid_mountinfo(5).
 """
@@ -11,8 +11,8 @@ from sfsample.process.procfs import read_text
 def common_cgroup(pids: Collection[int]) -> str | None:
     """Return the directory of the version 2 control group that all processes are in; None: unknown.
 
-    The directory counts only if it lists the processes, since paths in
-    /proc are those of another cgroup namespace, or a part of the tree is mounted.
+    The directory counts only if it lists the processes: the path in /proc is wrong if it belongs to another
+    cgroup namespace, or if only a part of the tree is mounted.
     """
     root, paths = unified_mount_point(), {path_of(pid) for pid in pids}
     if not root or len(paths) != 1 or None in paths:
@@ -29,7 +29,7 @@ def path_of(pid: int) -> str | None:
 
 
 def unified_mount_point() -> str:
-    """Return where the control groups of version 2 are mounted; empty: nowhere."""
+    """Return the mount point of the control groups of version 2; empty: not mounted."""
     for line in read_text("/proc/self/mountinfo").split("\n"):
         fields, _, filesystem = line.partition(" - ")
         if filesystem.startswith("cgroup2 "):

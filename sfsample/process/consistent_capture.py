@@ -1,8 +1,8 @@
 """Captures every thread of a process at one instant.
 
-Running threads are stopped one after the other, and none is released before the last has been captured.
-Sleeping threads are read meanwhile; the result names those that ran nevertheless.  All stopped threads are
-released whatever happens.
+sfsample stops the running threads one after the other, and releases none before it has captured the last.
+Meanwhile it reads the sleeping threads; the result names those that ran nevertheless.  It releases all
+stopped threads whatever happens.
 """
 
 import gc
@@ -23,8 +23,8 @@ from sfsample.process.stack_copy import StackCopy
 from sfsample.process.stop_request import StopRequest, Tracer
 from sfsample.process.thread import Thread
 
-_MAX_ROUNDS = 4  # of listing threads: new ones may start while others are being stopped
-_LATE_STOP_S = 1.0  # to wait for threads that did not stop in time
+_MAX_ROUNDS = 4  # listings of the threads: new ones may start while sfsample stops the others
+_LATE_STOP_S = 1.0  # wait in seconds for threads that did not stop in time
 _POLL_SLEEP_S = 0.001
 
 
@@ -35,16 +35,12 @@ Captures = dict[int, ThreadSnapshot | NotCaptured]
 
 
 class ConsistentCapture(NamedTuple):
-    """The captured threads, by thread id: a `ThreadSource`.
-
-    `ran` are the sleeping threads that ran meanwhile: their stacks are not of this instant.  `held_ns`: from
-    the first request to stop until all threads were released.
-    """
+    """The captured threads, by thread id: a `ThreadSource`."""
 
     stopped: Captures
     asleep: dict[int, SleepingThread]
-    ran: tuple[int, ...]
-    held_ns: int
+    ran: tuple[int, ...]  # sleeping threads that ran meanwhile: their stacks are not of this instant
+    held_ns: int  # time from the first request to stop until the last release
 
     def read(self, thread: Thread) -> SleepingThread | None:
         """Return a thread that slept."""
@@ -57,7 +53,7 @@ class ConsistentCapture(NamedTuple):
         return self.stopped.get(thread.tid, _NOT_AT_THAT_INSTANT)
 
     def restarts(self, _asleep: SyscallInfo) -> bool:
-        """Return False: no thread is stopped any more."""
+        """Return False: sfsample stops no more threads."""
         return False
 
 
@@ -72,8 +68,8 @@ def capture_consistently(
 ) -> ConsistentCapture:
     """Capture every thread.
 
-    `explain` returns why the kernel refused a thread; None: the reason is gone.  `child`: the process is a
-    child of sfsample.
+    `explain` returns the reason why the kernel refused a thread; None: the reason is gone.  `child`: the
+    process is a child of sfsample.
     """
     tracers: dict[int, Tracer] = {}
     stopped: Captures = {}
@@ -135,7 +131,7 @@ def _stop_running(
 
 
 def _release_late(tracers: dict[int, Tracer]) -> None:
-    """Release threads that stop only now.  The kernel releases the rest when the tracing OS thread ends."""
+    """Release threads that stop only now.  The kernel releases the others when the tracing OS thread ends."""
     deadline = time.monotonic() + _LATE_STOP_S
     late = list(tracers.values())
     while (late := [each for each in late if not each.release_pending()]) and time.monotonic() < deadline:

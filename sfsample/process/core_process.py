@@ -1,8 +1,8 @@
 """Presents a core file as a process: module map, memory, and a snapshot of each thread.
 
-Memory that was not dumped is read from the files that were mapped.  A file is used only if the bytes of it
-that were dumped are the same.  Only the constructor raises; later failures of a thread or a module are lines
-in `problems`.
+sfsample reads memory that was not dumped from the files that were mapped.  It uses a file only if the dumped
+bytes of that file are the same.  Only the constructor raises; later failures of a thread or a module become
+lines in `problems`.
 """
 
 from bisect import bisect_right
@@ -32,7 +32,7 @@ from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, with_
 
 _DELETED = " (deleted)"
 _HELP = "give a core file: gcore -o FILE PID, or coredumpctl dump -o FILE"
-_PF_R = 4  # readable, in a segment's p_flags
+_PF_R = 4  # bit "readable" of a segment's p_flags
 _PAGE_BYTES = 4096
 _COMPRESSED = {  # magic number -> program; systemd-coredump stores core files like this
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -43,14 +43,14 @@ _COMPRESSED = {  # magic number -> program; systemd-coredump stores core files l
 
 
 class CoreMemory:
-    """The dumped memory, by address; where nothing was dumped, the contents of the mapped files."""
+    """The dumped memory, by address; for addresses that were not dumped, the contents of the mapped files."""
 
     def __init__(self, core: CoreFile) -> None:
         self._core = core
         self._segments = sorted((s for s in core.segments if s.filesz), key=lambda s: s.vaddr)
         self._starts = [s.vaddr for s in self._segments]
         self.modules: ModuleMap | None = None  # the mapped files; set once it has been built from this memory
-        self._owners: dict[Mapping, Module | None] = {}  # of mappings without code
+        self._owners: dict[Mapping, Module | None] = {}  # owners of mappings without code
         self.byteorder = core.byteorder
 
     def word(self, address: int) -> int | None:
@@ -67,7 +67,7 @@ class CoreMemory:
         return None if module is None else module.code(address, size)
 
     def _owner_of_constant(self, modules: ModuleMap, address: int) -> Module | None:
-        """Return the module that has `address` in a segment of its file that is never written to."""
+        """Return the module whose file has `address` in a segment that is never written to."""
         mapping = modules.any_mapping(address)
         if mapping is None or not mapping.is_file or mapping.executable:
             return None
@@ -79,7 +79,7 @@ class CoreMemory:
         return owner if owner is not None and owner.image.is_constant(owner.vaddr(address)) else None
 
     def dumped(self, address: int, size: int) -> bytes | None:
-        """Return exactly `size` bytes, if the core file itself has them."""
+        """Return exactly `size` bytes; None: the core file itself does not have them."""
         at = bisect_right(self._starts, address) - 1
         if at < 0 or size < 0:
             return None
@@ -160,7 +160,7 @@ class CoreProcess:
         return self._core.threads
 
     def snapshot(self, thread: CoreThread) -> ThreadSnapshot | str:
-        """Return the snapshot of a thread, or why there is none."""
+        """Return the snapshot of a thread, or the reason why there is none."""
         registers = Registers()
         for register_set in layout_of(self.arch).sets:
             raw = thread.sets.get(register_set.note, b"")
@@ -177,7 +177,7 @@ class CoreProcess:
     def _maps(self) -> tuple[Mapping, ...]:
         """Join the segments, which have the permissions, and NT_FILE, which has the paths.
 
-        gdb writes no segment for memory of which it dumps nothing; that is mostly code.
+        gdb writes no segment for memory that it does not dump at all, which is mostly code.
         """
         files = {f.start: f for f in self._core.files}
         segments = {s.vaddr: s for s in self._core.segments}
@@ -198,9 +198,9 @@ def _mapping(segment: Segment, file: MappedFile | None, vdso: int | None) -> Map
 
 
 def _place_program(core: CoreFile, exe: str | None) -> str:
-    """Note where the segments of `exe` were mapped, by the auxiliary vector; return what stays unknown.
+    """Note the addresses of the segments of `exe`, by the auxiliary vector; return the problem.
 
-    For core files without NT_FILE: those of Linux before 3.7, and of qemu's emulation of single programs.
+    This is for core files without NT_FILE: of Linux before 3.7, and of qemu's emulation of single programs.
     """
     unknown = "the core file does not say which files were mapped (no NT_FILE): libraries have no names"
     if exe is None or AT_ENTRY not in core.auxv:
@@ -242,7 +242,7 @@ class CoreImages:
         return path.removesuffix(_DELETED) if path else None
 
     def __call__(self, mapping: Mapping) -> ElfImage:
-        """Return the image behind a mapping.  Raises CoreError or FormatError where there is none."""
+        """Return the image behind a mapping.  Raises CoreError or FormatError if there is none."""
         if mapping.path == "[vdso]":
             return self._from_memory(mapping)
         refusals = []
@@ -283,7 +283,7 @@ class CoreImages:
         yield self._sysroot + mapping.path, partial(self.root.open, mapping.path)
 
     def _difference(self, image: ElfImage, mapping: Mapping) -> str:
-        """Return both build-ids as text; empty where the core file does not have that of the mapped file."""
+        """Return both build-ids as text; empty if the core file lacks the build-id of the mapped file."""
         start = next((f.start for f in self._core.files if (f.path, f.offset) == (mapping.path, 0)), None)
         head = None if start is None else self._memory.dumped(start, _PAGE_BYTES)
         try:
@@ -293,7 +293,7 @@ class CoreImages:
         return f" (build-id {image.build_id or 'none'}, mapped was {mapped})" if mapped else ""
 
     def _is_mapped(self, image: ElfImage, mapping: Mapping) -> bool:
-        """Return whether the dumped part of the image's headers and notes is the same as in the file."""
+        """Return True if the dumped part of the image's headers and notes equals that of the file."""
         if image.machine != self._core.image.machine:
             return False
         bias = image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)
@@ -308,7 +308,7 @@ class CoreImages:
         return all(compared)
 
     def _from_memory(self, mapping: Mapping) -> ElfImage:
-        """Make an image of a mapping that was dumped completely, from its ELF header on (the vdso)."""
+        """Make an image of a mapping (the vdso) that was dumped completely, from its ELF header on."""
         size = mapping.end - mapping.start
         data = self._memory.dumped(mapping.start, size) if mapping.offset == 0 else None
         if data is None:

@@ -1,9 +1,9 @@
 """Finds the descendants of processes as they are created.
 
-Each descendant is opened once, soon after it was created.  /proc is listed when the kernel has assigned an id
-since the last listing, and at the caller's request; the parent is read of new entries only.  (When an id was
-given to another process, its entry in /proc has another inode, and that process another start time.)  A
-process whose parent ended before sfsample saw either of the two is by then a child of init, and is not found.
+sfsample opens each descendant once, soon after its creation.  It lists /proc at the caller's request, and
+when the kernel has assigned an id since the last listing.  It reads the parent of new entries only.  (When
+the kernel gives an id to another process, the entry in /proc has another inode, and the process another start
+time.)  If a parent ends before sfsample sees it or its child, the child belongs to init and is not found.
 sfsample and its children are left out.
 
 Source: proc(5), /proc/PID/stat: the fourth field is the parent.  (/proc/PID/task/TID/children needs
@@ -26,15 +26,14 @@ class Descendants:
     def __init__(self, pids: Iterable[int], open_process: Callable[[int], LiveProcess]) -> None:
         self._new_ids = NewIds()
         self._open = open_process
-        self._members = {pid: stat.starttime for pid in pids if (stat := stat_of(pid))}  # and descendants
+        self._members = {pid: stat.starttime for pid in pids if (stat := stat_of(pid))}  # start times
         self._seen: set[tuple[int, int]] = set()  # pid and inode of every process at the last listing
         self._waiting: deque[tuple[int, Stat]] = deque()
 
     def open_new(self, *, force: bool) -> Iterator[LiveProcess | TargetError]:
         """Open and yield new descendants, or the error for one that cannot be opened.
 
-        `force`: list /proc even if no id was assigned.  A caller that stops early gets the rest the next
-        time.
+        `force`: list /proc even if no id was assigned.  If the caller stops early, the next call goes on.
         """
         if not self._waiting and (self._new_ids.any() or force):
             self._waiting.extend(self.list_new())
@@ -50,7 +49,7 @@ class Descendants:
 
     @property
     def waiting(self) -> int:
-        """How many descendants were found that have not been yielded yet."""
+        """Number of descendants that were found but not yet yielded."""
         return len(self._waiting)
 
     def list_new(self) -> list[tuple[int, Stat]]:

@@ -1,9 +1,9 @@
 """Keeps stops from costing a program the privileges that its file gives it: setuid, setgid, capabilities.
 
 execve(2) gives none while a process without CAP_SYS_PTRACE traces the calling thread.  /proc does not show
-that a running thread is in execve, and a thread that was asked to stop there stops only afterwards.  But what
-executes such a program (sudo) was mostly created to do so: a child of a shell, a wrapper script.  So a
-process is not stopped before it has used some CPU time.  (Its age tells less, as it may wait for a CPU.)
+that a running thread is in execve, and a thread that is asked to stop there stops only afterwards.  But most
+processes that execute such a program (sudo) were created to do so: a child of a shell, a wrapper script.  So
+sfsample stops no process before it has used some CPU time.  (Its age says less: it may wait for a CPU.)
 
 Source: Linux fs/exec.c, check_unsafe_exec, and begin_new_exec (clears PF_FORKNOEXEC); security/commoncap.c,
 cap_bprm_creds_from_file; kernel/capability.c, ptracer_capable: the capability counts in the target's user
@@ -22,17 +22,17 @@ TOO_YOUNG = (
 )
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _FORKED_S = 0.5  # CPU time of a process that has not called execve(2) since it was created
-_EXECUTED_S = 0.1  # CPU time of one that has
+_EXECUTED_S = 0.1  # CPU time of a process that has called execve(2)
 
 
 def stops_keep_privileges() -> bool:
-    """Return whether sfsample has CAP_SYS_PTRACE: then execve(2) gives a traced thread its privileges."""
+    """Return True if sfsample has CAP_SYS_PTRACE: then execve(2) gives privileges to a traced thread, too."""
     effective = parse_status(read_text("/proc/self/status")).get("CapEff", "0")
     return bool(int(effective, 16) >> CAP_SYS_PTRACE & 1)
 
 
 def is_young(process: Stat) -> bool:
-    """Return whether a process may have been created to execute another program."""
+    """Return True if a process may have been created to execute another program."""
     least_s = _FORKED_S if process.flags & PF_FORKNOEXEC else _EXECUTED_S
     return process.cpu < least_s * _TICKS_PER_S
 
@@ -45,7 +45,7 @@ class ExecGuard:
         self._permits = False
 
     def forbids(self) -> bool:
-        """Return whether to trace a running thread is a risk; once it is none, it stays none."""
+        """Return True if tracing a running thread is a risk; once it is no risk, it stays so."""
         if not self._permits:
             process = None if stops_keep_privileges() else stat_of(self._pid)
             self._permits = process is None or not is_young(process)

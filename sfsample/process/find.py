@@ -21,7 +21,7 @@ from sfsample.process.proc_text import PF_KTHREAD, Stat
 from sfsample.process.procfs import ProcFs
 
 _MAX_TRACER_CHECKS, _TRACER_POLL_S = 10, 0.005
-_IDENT_BYTES = 20  # of an ELF header: up to the end of e_machine
+_IDENT_BYTES = 20  # length of an ELF header up to the end of e_machine
 
 
 def check(proc: ProcFs) -> Arch:
@@ -30,7 +30,7 @@ def check(proc: ProcFs) -> Arch:
     _check_proc(pid)
     stat = proc.stat()
     group = proc.status().get("Tgid", str(pid))
-    if stat is None or group == "0":  # it has ended since /proc/PID was opened
+    if stat is None or group == "0":  # the process has ended since /proc/PID was opened
         raise NoSuchProcess(pid, f"no such process: {pid}", FIND_HELP)
     if group != str(pid):
         raise UnsupportedTarget(pid, f"{pid} is a thread: of process {group}", f"use -p {group}")
@@ -59,7 +59,7 @@ def _named(pid: int) -> str:
 
 
 def _check_proc(pid: int) -> None:
-    """Refuse a /proc of another pid namespace: its pids are not those that system calls take."""
+    """Refuse a /proc of another pid namespace: system calls take other pids."""
     try:
         own_pid = os.readlink("/proc/self")
     except OSError:  # sfsample is not in that namespace
@@ -78,7 +78,7 @@ def _arch(proc: ProcFs) -> Arch:
     except PermissionError:
         raise not_permitted(proc) from None
     except OSError:
-        ident = _ident("/proc/self/exe")  # no executable: the first thread, or the process, has ended
+        ident = _ident("/proc/self/exe")  # no executable: the first thread or the process has ended
     if ident[4:5] == b"\x01":
         raise UnsupportedTarget(pid, f"32-bit program: {pid} ({proc.link('exe')})",
                                 "only 64-bit targets are supported")  # fmt: skip
@@ -98,7 +98,7 @@ def _ident(exe: str) -> bytes:
 
 
 def check_free(proc: ProcFs) -> None:
-    """Refuse a process that a debugger traces.  Another sampler detaches soon, so check repeatedly."""
+    """Refuse a process that a debugger traces.  Check repeatedly, since another sampler detaches soon."""
     for _ in range(_MAX_TRACER_CHECKS):
         tids = proc.threads()
         if not tids or not all(tracer_of(proc, tid) for tid in tids):
@@ -108,12 +108,12 @@ def check_free(proc: ProcFs) -> None:
 
 
 def not_permitted(proc: ProcFs) -> NotPermitted:
-    """Return the error that names what keeps sfsample from tracing process `proc`."""
+    """Return the error that names the obstacle to tracing process `proc`."""
     return NotPermitted(proc.pid, f"not permitted to trace: {proc.pid}", *refusal_help(proc))
 
 
 def start_time(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot, to detect that its pid was reused.
+    """Return the start time of a process in clock ticks since boot, to detect that its pid was reused.
 
     (Seconds since the epoch would change when the clock is set.)  Raises NoSuchProcess, also for a zombie.
     """

@@ -21,14 +21,14 @@ from sfsample.process.target import Target
 
 _CGROUPS = "/sys/fs/cgroup"
 _SHORT_ID = 12  # digits of a container's id, as docker and podman print it
-_MAX_SHOWN = 10  # groups that exist
-_MAX_SHOWN_COMMAND = 100  # characters
+_MAX_SHOWN = 10  # groups in a help text
+_MAX_SHOWN_COMMAND = 100  # characters of a command line
 
 
 class TargetFinder:
     """Looks for a target.
 
-    `service` is its name: that of a unit, container, user or process; empty for process ids.
+    `service` is the name of the unit, container, user or process; empty for process ids.
     """
 
     def __init__(self, target: Target) -> None:
@@ -40,7 +40,7 @@ class TargetFinder:
     def pids(self) -> list[int]:
         """Look for the processes, each time anew.
 
-        Raises NoSuchProcess; UsageError when more match than a flag may select.
+        Raises NoSuchProcess, or UsageError if more processes match than the flag may select.
         """
         target = self._target
         if target.pid:
@@ -98,7 +98,7 @@ class TargetFinder:
         groups = groups_by_user()
         try:
             uid = int(user) if user.isascii() and user.isdecimal() else pwd.getpwnam(user).pw_uid
-        except (KeyError, ValueError):  # ValueError: more than 4,300 digits
+        except (KeyError, ValueError):  # ValueError: number of more than 4,300 digits
             alike = similar(user, {entry.pw_name: entry.pw_name for entry in pwd.getpwall()})
             remedy = f"did you mean: {', '.join(alike)}" if alike else _users(groups)
             raise UsageError(f"no such user: {user}", remedy) from None
@@ -116,7 +116,7 @@ def target_pids(target: Target) -> list[int]:
 
 
 def _the_group(groups: dict[str, list[int]], kind: str, prefix: str) -> str:
-    """Return the only container (`kind`) or pod whose id begins so.  Raises NoSuchProcess, UsageError."""
+    """Return the only container or pod whose id begins with `prefix`.  Raises NoSuchProcess, UsageError."""
     found = [name for name in groups if name.startswith(prefix)]
     if len(found) > 1:
         raise UsageError(f"{len(found)} {kind}s match: {prefix}", "give more of the id:",
@@ -130,7 +130,7 @@ def _the_group(groups: dict[str, list[int]], kind: str, prefix: str) -> str:
 
 
 def _shown(groups: dict[str, list[int]], kind: str, names: Iterable[str]) -> list[str]:
-    """Return lines with ids, and the name of a process in each."""
+    """Return help lines: the id of each group, and the name of a process in it."""
     length = _SHORT_ID if kind == "container" else None
     lines = [f"{name[:length]}  {process_name(min(groups[name]))}" for name in sorted(names)]
     more = [f"and {len(lines) - _MAX_SHOWN} more"] if len(lines) > _MAX_SHOWN else []
@@ -145,7 +145,7 @@ def _programs(pids: list[int], where: str) -> list[int]:
 
 
 def _users(groups: dict[int, list[int]]) -> str:
-    """Return a line with the users that run processes."""
+    """Return a help line with the users that run processes."""
     with_processes = [uid for uid, pids in sorted(groups.items()) if programs(pids)]
     names = {entry.pw_uid: entry.pw_name for entry in pwd.getpwall()}
     return f"users with processes: {', '.join(names.get(uid, str(uid)) for uid in with_processes)}"

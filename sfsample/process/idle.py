@@ -1,6 +1,6 @@
-"""Says why processes did not run, where they do not just sleep: they are stopped, or their children run.
+"""Says why processes did not run, unless they just sleep: they are stopped, or their children run.
 
-Source: proc(5), /proc/PID/stat: its times are clock ticks; those of children are of those waited for.
+Source: proc(5), /proc/PID/stat: times are clock ticks; the children's times are of children waited for.
 """
 
 import os
@@ -9,11 +9,11 @@ from contextlib import suppress
 
 from sfsample.process.procfs import stat_of
 
-_LOOK_S = 0.1  # between two looks at the CPU time of the children: ten clock ticks
+_LOOK_S = 0.1  # seconds between two looks at the CPU time of the children: ten clock ticks
 
 
 def why_idle(pids: list[int]) -> tuple[str, str] | None:
-    """Return what the processes do instead of running, and what would give samples; None: they sleep.
+    """Return the state of processes that do not run, and a way to get samples; None: they sleep.
 
     It takes a tenth of a second.
     """
@@ -31,8 +31,8 @@ def why_idle(pids: list[int]) -> tuple[str, str] | None:
 
 
 def _children(pids: list[int]) -> tuple[int, int]:
-    """Return how many descendants processes have, and the CPU time of these and of those that have ended."""
-    family: dict[int, list[tuple[int, int, int]]] = {}  # by parent
+    """Return the number of descendants of processes, and their CPU time, ended descendants included."""
+    family: dict[int, list[tuple[int, int, int]]] = {}  # children by parent
     for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
         with suppress(OSError, ValueError):
             parent, own_ticks, reaped_ticks = _times(pid)

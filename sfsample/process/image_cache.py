@@ -1,9 +1,9 @@
 """Shares ELF files, unwind tables and root directories among the processes of a run, so each is opened once.
 
-A file is the same if device, inode, time of the last change and size are the same, which only the kernel can
-say: a build-id, a path or a part of the contents can be those of another program's file.  Tables are shared
-where the root directory is the same, too, because a debug file that is found there adds to them.  The cache
-drops the least recently used entries; a process that still uses a dropped image has its own reference.
+Two files are the same if their device, inode, time of the last change and size are the same.  Only the kernel
+sets these; another program's file can have the same build-id, path or part of the contents.  Processes share
+tables only if their root directory is the same, too: a debug file that is found there adds to the tables.
+The cache drops the least recently used entries; processes keep references to the images that they still use.
 
 Invariant: no process can put its file or its debug file in the place of another process's
 (tests/process/test_image_cache.py).
@@ -20,7 +20,7 @@ from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.debug_files import debug_file_finder
 from sfsample.modules.unwind_tables import UnwindTables
 
-_MAX_ENTRIES = 256  # of each kind; each image has a file open
+_MAX_ENTRIES = 256  # entries of each kind; each image keeps a file open
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -59,7 +59,7 @@ class ImageCache:
 
 
 def _cached(cache: dict[_K, _V], key: _K, make: Callable[[], _V]) -> _V:
-    """Return the entry, made if need be; drop the least recently used entry of a full cache."""
+    """Return the entry; make it if it is missing, and drop the least recently used entry of a full cache."""
     value = cache.pop(key) if key in cache else make()
     if len(cache) >= _MAX_ENTRIES:
         del cache[next(iter(cache))]

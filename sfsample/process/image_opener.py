@@ -1,11 +1,11 @@
 """Finds and opens the ELF file behind a mapping of a live process.
 
-A file is used only if it is the one that is mapped: its headers and notes (build-id) are compared with the
-target's memory.  Tried in this order: the path inside the target's root directory, the path in sfsample's
-own, /proc/PID/map_files (the mapped file itself, even if it was deleted), and finally the target's memory,
-which is always right but has no `.symtab`.  The vdso is in no file and is read from memory.  A result that
-was found by address alone is used only if the mapping is still the same, as a library may have been replaced
-by another since the memory map was read.
+sfsample uses a file only if it is the mapped one: it compares headers and notes (build-id) with the target's
+memory.  It tries, in this order: the path inside the target's root directory, the path in sfsample's own root
+directory, /proc/PID/map_files (the mapped file itself, even if it was deleted), and the target's memory,
+which is always right but has no `.symtab`.  The vdso is in no file, so sfsample reads it from memory.
+sfsample uses a result that it found by address alone only if the mapping is still the same: the target may
+have replaced a library by another one since the memory map was read.
 """
 
 import os
@@ -21,13 +21,13 @@ from sfsample.process.image_cache import ImageCache
 from sfsample.process.procfs import ProcFs
 from sfsample.process.vm import read_memory
 
-_MAX_REBUILT_BYTES = 512 << 20  # from the memory of one process; 500 libraries of Debian have 300 MB
+_MAX_REBUILT_BYTES = 512 << 20  # bytes from the memory of a process; 500 libraries of Debian have 300 MB
 _MAX_PROBLEMS = 10_000
-_PF_W = 2  # writable, in a segment's p_flags
+_PF_W = 2  # bit "writable" of a segment's p_flags
 
 
 class ImageOpener:
-    """Opens the images of one process; `problems` says which files on disk are not what is mapped."""
+    """Opens the images of one process; `problems` names files on disk that differ from the mapped ones."""
 
     def __init__(self, proc: ProcFs, image_cache: ImageCache, root: Root | None) -> None:
         """`root`: the root directory of the process; None: sfsample may not open it."""
@@ -39,7 +39,7 @@ class ImageOpener:
         self.problems: list[str] = []
 
     def __call__(self, mapping: Mapping) -> ElfImage:
-        """Return the image behind a mapping.  Raises FormatError where none is usable."""
+        """Return the image behind a mapping.  Raises FormatError if none is usable."""
         self._pid = self._proc.anchor()
         if mapping.path == "[vdso]":
             return self._images.memory(self._read(mapping.start, mapping.end - mapping.start), "[vdso]")
@@ -68,7 +68,7 @@ class ImageOpener:
         return rebuilt
 
     def _mapped_image(self, fd: int, mapping: Mapping) -> ElfImage | None:
-        """Return the image in an open file, which is closed; None if another file is mapped."""
+        """Return the image in an open file, and close the file; None: another file is mapped."""
         try:
             image, status = self._images.file(fd, mapping.path), os.fstat(fd)
         finally:
@@ -92,7 +92,7 @@ class ImageOpener:
             raise FormatError("memory map", mapping.start, "another file was mapped there meanwhile")
 
     def _candidates(self, mapping: Mapping) -> Iterator[Callable[[], int]]:
-        """Yield functions that open the file; in sfsample's root, as maps has the path outside a chroot."""
+        """Yield functions that open the file, one in sfsample's root: a path in maps is outside a chroot."""
         if not mapping.deleted:
             for root in self._roots:
                 yield partial(root.open, mapping.path)
@@ -121,7 +121,7 @@ class ImageOpener:
         return (compared and image.build_id is not None) or self._is_same_file(status, mapping)
 
     def _is_same_file(self, status: os.stat_result, mapping: Mapping) -> bool:
-        """Return whether a file without a build-id, or whose headers are not mapped, is the mapped file.
+        """Return True if this is the mapped file, although it has no build-id or its headers are not mapped.
 
         The inode decides: on btrfs and overlayfs, /proc/PID/maps and stat(2) have different devices.
         """
@@ -142,8 +142,8 @@ class ImageOpener:
         return data
 
     def _rebuild(self, mapping: Mapping) -> ElfImage:
-        """Lay out the loaded segments as a file.  Writable ones are left out, as the process changes them."""
-        self._check_still_mapped(mapping)  # before and after
+        """Lay out the loaded segments as a file, without writable ones, which the process changes."""
+        self._check_still_mapped(mapping)  # check before the reading; another one follows it
         file = mapping.path, mapping.inode
         below = (other for other in reversed(self._proc.maps()) if other.start <= mapping.start)
         base = next((m.start for m in below if (m.path, m.inode) == file and not m.offset), None)

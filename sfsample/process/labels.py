@@ -1,9 +1,9 @@
-"""Finds out whose profile it is: what the kernel says of a process, and what the process says of itself.
+"""Finds the labels of a profile: facts about a process, from the kernel and from the process itself.
 
-The later wins: facts of the kernel, a few variables of the environment, the process context that
-OpenTelemetry specifies.  Only what stays the same as long as a process lives is a label, so the pid is none.
+A later source wins: first the kernel, then a few variables of the environment, then the process context that
+OpenTelemetry specifies.  A label stays the same as long as the process lives; the pid is no label.
 
-Invariant: whatever the target stores, the result is a bounded dictionary of texts, and what cannot be read is
+Invariant: whatever the target stores, the result is a bounded dictionary of texts, and an unreadable fact is
 absent (tests/process/test_labels.py).  The texts are not cleaned yet: the report does that for all names.
 
 Source: proc(5); systemd.unit(5); OpenTelemetry semantic conventions (names of the labels), resource SDK
@@ -27,41 +27,41 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
 from sfsample.process.vm import read_memory
 
-_MAX_LABELS = 64  # that a target can make
+_MAX_LABELS = 64  # labels that a target can make
 _MAX_KEY, _MAX_VALUE = 128, 512  # characters
-_MAX_CHUNKS = 4  # of an environment that are read, each 1 MiB
-_MAX_PAYLOAD_BYTES = 1 << 16  # of a process context
-_MAX_CONTEXTS = 4  # mappings with that name that are tried; there should be one
-_MAX_READINGS = 3  # of a context that the target is changing
+_MAX_CHUNKS = 4  # parts of an environment that are read, each 1 MiB
+_MAX_PAYLOAD_BYTES = 1 << 16  # size of a process context
+_MAX_CONTEXTS = 4  # mappings with the context's name that are tried; there should be one
+_MAX_READINGS = 3  # readings of a context that the target is changing
 _VARIABLES = {"DD_SERVICE": "service.name", "DD_ENV": "deployment.environment.name",
               "DD_VERSION": "service.version"}  # fmt: skip
 _WANTED = re.compile(
     rb"\0(OTEL_RESOURCE_ATTRIBUTES|OTEL_SERVICE_NAME|DD_SERVICE|DD_ENV|DD_VERSION)=([^\0]{1,65536})"
 )
 _CONTEXT_PATHS = ("[anon:OTEL_CTX]", "[anon_shmem:OTEL_CTX]", "/memfd:OTEL_CTX")
-_HEADER = Struct("=8sIIQQ")  # signature, version, size of the payload, when it was published, address
+_HEADER = Struct("=8sIIQQ")  # signature, version, size of the payload, time of publication, address
 _SIGNATURE, _VERSION = b"OTEL_CTX", 2
 _UNIT = re.compile(r".+\.(?:service|scope)")
-MANAGER = re.compile(r"user@(\d+)\.service")  # a user makes the control groups below, and runs any program
+MANAGER = re.compile(r"user@(\d+)\.service")  # its user can make control groups below it, for any program
 # systemd's control group of a process: the first one below the slices, which only root can make
 _GROUP = re.compile(r"^\d+:(?:name=systemd)?:/(?:[^/\n]+\.slice/)*([^/\n]+)", re.MULTILINE)
 _BAD_IN_KEY = re.compile(r"[^a-zA-Z0-9_.]")
 
 
 class Identity(NamedTuple):
-    """The labels of a process, and what it is; None: unknown."""
+    """The labels of a process, its program and its owner; None: unknown."""
 
     labels: dict[str, str]
     exe: str | None = None
     build_id: str | None = None
     unit: str | None = None
     container: str | None = None
-    started: float | None = None  # in seconds since the epoch
+    started: float | None = None  # start time in seconds since the epoch
     owner: str | None = None  # the system's unit, "container" or "user-UID": no process can choose another
 
 
 def identify(process: LiveProcess, images: ImageCache, *, environ: bool) -> Identity:
-    """Return what is known of a process now; `environ` False: its environment is not read."""
+    """Return the identity of a process; `environ` False: do not read its environment."""
     proc = process.proc
     known = Identity({})
     with suppress(TargetError):
@@ -95,9 +95,9 @@ def _kernel_facts(proc: ProcFs, images: ImageCache) -> Identity:
 
 
 def _owner(cgroup: str, container: str | None, uids: list[str]) -> str | None:
-    """Return the owner, which is the same when a service is started again; the id of a container is not.
+    """Return the owner, which stays the same when a service is started again, unlike a container's id.
 
-    The first of the uids, the real one, is not changed by a setuid program.
+    The first of the uids, the real one, stays the same when a setuid program runs.
     """
     group = found[1] if (found := _GROUP.search(cgroup)) else ""
     if manager := MANAGER.fullmatch(group):
@@ -108,13 +108,13 @@ def _owner(cgroup: str, container: str | None, uids: list[str]) -> str | None:
 
 
 def _since_epoch(ticks: int) -> float:
-    """Return when it was, in seconds, so many clock ticks after boot.  It changes when the clock is set."""
+    """Return the time in s of a number of clock ticks after boot.  It changes when the clock is set."""
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     return round(booted + ticks / os.sysconf("SC_CLK_TCK"), 2)
 
 
 def _build_id(proc: ProcFs, images: ImageCache, path: str) -> str | None:
-    """Return the build-id of the program, from the file that the kernel runs, whatever its path."""
+    """Return the build-id of the program, from the file that the kernel runs, whatever its path is now."""
     fd = proc.open_exe()
     if fd is None:
         return None
@@ -127,7 +127,7 @@ def _build_id(proc: ProcFs, images: ImageCache, path: str) -> str | None:
 
 
 def _usable(found: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the labels that may be kept: no `process.*`, as the kernel knows better, and pids change."""
+    """Yield the labels except `process.*`: the kernel's facts are more reliable, and pids change."""
     for key, value in islice(found, _MAX_LABELS):
         name = _BAD_IN_KEY.sub("_", key[:_MAX_KEY])
         if value and name and not name[0].isdecimal() and not name.startswith("process."):
@@ -138,11 +138,11 @@ def _usable(found: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 def _environment(proc: ProcFs) -> Iterator[tuple[str, str]]:
-    """Yield the labels of the variables that are wanted; no other one is looked at."""
+    """Yield the labels of the wanted variables; read no other variable."""
     from urllib.parse import unquote
 
     data = b"\0" + (proc.read(f"task/{proc.anchor()}/environ", _MAX_CHUNKS) or b"")
-    pairs = reversed(_WANTED.findall(data))  # the first one of a name wins, as in getenv(3)
+    pairs = reversed(_WANTED.findall(data))  # the first variable of a name wins, as in getenv(3)
     found = {name.decode(): value.decode("utf-8", "replace") for name, value in pairs}
     for item in found.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")[: _MAX_LABELS // 2]:
         key, _, value = item.partition("=")
@@ -176,7 +176,7 @@ def _messages(value: int | memoryview) -> Iterator[tuple[int, int | memoryview]]
 
 
 def _any_value(value: int | memoryview) -> str:
-    """Return the text of an AnyValue: a text, a boolean or an integer; others are ""."""
+    """Return the text of an AnyValue that is a text, a boolean or an integer; "" for other kinds."""
     for number, content in _messages(value):
         if number == 1 and isinstance(content, memoryview):  # string_value
             return bytes(content).decode("utf-8", "replace")
@@ -186,9 +186,9 @@ def _any_value(value: int | memoryview) -> str:
 
 
 def _payload(tid: int, address: int) -> bytes | None:
-    """Return the payload of the context at an address; None where there is none, or it keeps changing.
+    """Return the payload of the context at an address; None: there is none, or it keeps changing.
 
-    The time of publication is 0 while the process changes the context, and another one afterwards.
+    While the process changes the context, the time of publication is 0; afterwards it is a new time.
     """
     for _ in range(_MAX_READINGS):
         header = read_memory(tid, address, _HEADER.size)

@@ -1,7 +1,7 @@
 """Measures the load of processes from /proc, at a cost that lets `watch` do it every few seconds, for months.
 
-CPU time, memory and threads are in one file of a process, pressure in one of its control group; waits for a
-CPU and threads that are stuck need one of each thread, and are read only if they are asked for.
+One file of the process has CPU time, memory and number of threads; one file of its control group has the
+pressure.  Waits for a CPU and stuck threads need one file of each thread, and are read only on request.
 
 Source: proc(5), /proc/PID/stat; Linux Documentation/scheduler/sched-stats, /proc/PID/task/TID/schedstat;
 Documentation/accounting/psi.
@@ -20,18 +20,18 @@ from sfsample.process.procfs import read_text, stat_of
 METRICS = ("cpu", "rss", "threads", "psi.cpu", "delay", "stuck")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_MIN_WANTED = 0.05  # of one CPU: threads that want less wait for it by chance
+_MIN_WANTED = 0.05  # share of one CPU: if threads want less, they wait for it by chance
 _SOME = re.compile(r"some avg10=([\d.]+)")
 _ThreadKey = tuple[int, int, int]  # process id, its start time, thread id
 
 
 class LoadMeter:
-    """Reads `wanted` out of METRICS; `clock` gives seconds.  What has no value (yet) is absent."""
+    """Reads the metrics `wanted` out of METRICS; `clock` gives seconds.  A metric may have no value yet."""
 
     def __init__(self, wanted: Collection[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._wanted, self._clock = wanted, clock
         self._before_s = 0.0
-        self._cpu: dict[tuple[int, int], int] = {}  # by process id and start time; clock ticks
+        self._cpu: dict[tuple[int, int], int] = {}  # process id and start time -> CPU time in clock ticks
         self._threads: dict[_ThreadKey, SchedStat] = {}
         self._stuck_since_s: dict[_ThreadKey, float] = {}
         self._root = unified_mount_point() if "psi.cpu" in wanted else ""
@@ -39,7 +39,7 @@ class LoadMeter:
     def read(self, pids: Iterable[int]) -> dict[str, float]:
         """Return bytes (rss), seconds (stuck), percent of one CPU (cpu) or of the time (psi.cpu, delay).
 
-        `cpu` and `delay` are those since the last call.
+        `cpu` and `delay` cover the time since the last call.
         """
         now_s = self._clock()
         passed_s, self._before_s = now_s - self._before_s, now_s
@@ -58,7 +58,7 @@ class LoadMeter:
         return values
 
     def _pressure(self, pids: Iterable[int]) -> dict[str, float]:
-        """Return the highest `some avg10` of the control groups; that of the machine for the root."""
+        """Return the highest `some avg10` of the control groups; for the root group, that of the machine."""
         paths = {path for pid in pids if (path := path_of(pid))}
         texts = (read_text(f"{self._root}{path}/cpu.pressure" if path.strip("/") else "/proc/pressure/cpu")
                  for path in paths)  # fmt: skip
@@ -66,10 +66,10 @@ class LoadMeter:
         return {"psi.cpu": max(found)} if found else {}
 
     def _of_threads(self, processes: Iterable[tuple[int, int]], passed_s: float) -> dict[str, float]:
-        """Return for which share of the time in which threads wanted to run they waited; and if one is stuck.
+        """Return `delay` = 100 * waited / (waited + ran), and `stuck`, the seconds of a stuck thread.
 
-        A thread is stuck if it was in state D at each look, and was not put on a CPU between them: so it is
-        in the same uninterruptible sleep, since before the first of them.
+        A thread is stuck if it was in state D at each look and was not put on a CPU between them.  So it has
+        been in one uninterruptible sleep since before the first look.
         """
         before, since_s = self._threads, self._stuck_since_s
         self._threads, self._stuck_since_s = {}, {}
@@ -96,6 +96,6 @@ def _thread_keys(processes: Iterable[tuple[int, int]]) -> Iterable[_ThreadKey]:
     for pid, start in processes:
         try:
             tids = os.listdir(f"/proc/{pid}/task")
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         yield from ((pid, start, int(tid)) for tid in tids)

@@ -1,8 +1,8 @@
 """Detects that a module of a stack was unmapped and another one mapped at the same addresses.
 
 dlclose(3) and dlopen(3) can put another library at the same addresses, and nothing else would show it.  So
-the build-ids of all modules of a stack are read from the target's memory in one system call and compared with
-those in the files; only where they differ is each module checked by itself.
+one system call reads the build-ids of all modules of a stack from the target's memory.  sfsample compares
+them with those in the files, and checks each module by itself only if they differ.
 """
 
 from sfsample.modules.mapping import Mapping
@@ -10,7 +10,7 @@ from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.vm import Pieces, read_memory
 
-_MAX_MODULE_SETS = 256  # then the cache is emptied
+_MAX_MODULE_SETS = 256  # entries at which the cache is emptied
 
 
 class ModuleIdentities:
@@ -18,12 +18,12 @@ class ModuleIdentities:
 
     def __init__(self, modules: ModuleMap) -> None:
         self._map = modules
-        self._mappings: tuple[Mapping, ...] = ()  # for which `_sets` is valid
-        # for each set: where its fingerprints are in memory, and the bytes that the files have
+        self._mappings: tuple[Mapping, ...] = ()  # memory map for which `_sets` is valid
+        # set of modules -> addresses of the fingerprints in memory, and their bytes in the files
         self._sets: dict[frozenset[Module], tuple[Pieces, bytes]] = {}
 
     def replaced(self, tid: int, modules: frozenset[Module]) -> bool:
-        """Return whether one of these modules is no longer mapped at its address in thread `tid`."""
+        """Return True if one of these modules is no longer mapped at its address in thread `tid`."""
         if self._mappings is not self._map.mappings or len(self._sets) > _MAX_MODULE_SETS:
             self._mappings = self._map.mappings
             self._sets.clear()
@@ -52,7 +52,7 @@ class ModuleIdentities:
         found = read_memory(tid, address, len(expected))
         if found is not None:
             return found != expected
-        # the module was unmapped, perhaps only for a moment; or it is unreadable, or the thread has ended
+        # the module was unmapped (perhaps only for a moment) or is unreadable, or the thread has ended
         self._map.refresh()
         mapping = self._map.any_mapping(address)
         unmapped = mapping is None or mapping.path != module.path

@@ -10,7 +10,7 @@ OTHER_PROCESS = "exited, and its id was given to another process"
 
 
 class Reason(Enum):
-    """The kind of a failed capture; the detail is for people."""
+    """The kind of a failed capture."""
 
     GONE = "the thread has ended, which is normal"
     REFUSED = "the kernel refused, or another process traces the thread"
@@ -21,24 +21,20 @@ class Reason(Enum):
 
 
 class NotCaptured(NamedTuple):
-    """A thread that was not captured, and why.
-
-    `counters` and `state` (OFF_CPU only): what the scheduler had counted for the thread, and whether it waits
-    for a CPU or sleeps.  `stops`: snapshots for which the thread was stopped although they could not be used.
-    """
+    """A thread that was not captured, and the reason."""
 
     reason: Reason
-    detail: str
-    counters: bytes | None = None
-    state: RunState = RunState.UNKNOWN
-    stops: tuple[ThreadSnapshot, ...] = ()
+    detail: str  # explanation for the reader of a report
+    counters: bytes | None = None  # the scheduler's counters (OFF_CPU only)
+    state: RunState = RunState.UNKNOWN  # the thread waits for a CPU, or sleeps (OFF_CPU only)
+    stops: tuple[ThreadSnapshot, ...] = ()  # unusable snapshots for which the thread was stopped
 
     @property
     def gone(self) -> bool:
-        """Whether the thread has ended."""
+        """True if the thread has ended."""
         return self.reason is Reason.GONE
 
     @property
     def pending(self) -> bool:
-        """Whether the thread was asked to stop and will."""
+        """True if the thread was asked to stop and will still do so."""
         return self.reason is Reason.PENDING

@@ -1,18 +1,18 @@
 """Sets kernel timers that sample registers and stack of a running thread in the timer interrupt.
 
-No thread is stopped, and sfsample runs only to read the rings.  A thread's timer counts its CPU time only,
-new threads inherit it, and each sample stands for the CPU time of one period.  The kernel reports lost
-records.  All threads on a CPU write to the ring of that CPU, because an inherited event cannot have a ring of
-its own.
+No thread is stopped, and sfsample runs only to read the rings.  A thread's timer counts only the CPU time of
+that thread, and each sample stands for the CPU time of one period.  New threads inherit the timer.  The
+kernel reports lost records.  All threads on a CPU write to the ring of that CPU, because an inherited event
+cannot have a ring of its own.
 
-Alternatively there is one timer per CPU, for the threads of the control group of the processes, or of the
-whole machine.  It samples threads that end before a timer of their own would fire, costs the other threads
-of the group an interrupt per period, and takes more permission.  Records of other processes are left out.
+Alternatively, one timer per CPU serves the threads of the processes' control group, or of the whole machine.
+It also samples threads that end before a timer of their own would fire.  But it interrupts the other threads
+of the group once per period, and needs more permission.  sfsample drops the records of other processes.
 
 When the kernel switches between two threads that inherited the same timers, or between such a thread and its
-parent, it exchanges their timers instead of stopping and starting them; the elapsed part of a period then
-ends with the thread that ends first.  So each thread that sfsample sets timers on also gets an event that is
-not inherited (a "pin"): it then keeps its own timers.
+parent, it exchanges their timers instead of stopping and starting them.  The elapsed part of a period is then
+lost with the thread that ends first.  So sfsample gives each thread on which it sets timers another event
+that is not inherited (a "pin"); with it, the thread keeps its own timers.
 
 Source: perf_event_open(2); Linux include/uapi/linux/perf_event.h, kernel/events/core.c (perf_mmap,
 perf_event_set_output, perf_swevent_start_hrtimer, context_equiv, perf_cgroup_connect); time_namespaces(7).
@@ -38,13 +38,13 @@ from sfsample.process.procfs import read_text
 
 _SYSCALLS = {62: 298, 183: 241, 22: 331}  # perf_event_open by e_machine; uname(2) depends on personality(2)
 _SOFTWARE, _CPU_CLOCK, _TASK_CLOCK, _DUMMY, _MONOTONIC = 1, 0, 1, 9, 1
-_CALLING_THREAD, _ANY_THREAD = 0, -1  # as a pid
+_CALLING_THREAD, _ANY_THREAD = 0, -1  # values for a pid
 _BITS = {
     "disabled": 0, "inherit": 1, "exclude_hv": 6, "exclude_idle": 7, "mmap": 8, "comm": 9, "watermark": 14,
     "sample_id_all": 18, "exclude_guest": 20, "mmap2": 23, "comm_exec": 24, "use_clockid": 25,
     "inherit_thread": 35,
 }  # fmt: skip
-# bit-fields of one word; on a big-endian machine they begin at its other end
+# bit-fields of one word; on a big-endian machine they begin at the other end of the word
 _FLAGS = {name: 1 << (bit if sys.byteorder == "little" else 63 - bit) for name, bit in _BITS.items()}
 _ENABLE, _DISABLE, _SET_OUTPUT = 0x2400, 0x2401, 0x2405
 _FD_CLOEXEC, _PID_IS_CGROUP = 1 << 3, 1 << 2
@@ -54,17 +54,17 @@ _WORD = Struct("=Q")
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
 _libc = ctypes.CDLL(None, use_errno=True)
 _time_of = attrgetter("at_ns")
-_MAX_QUICK_EVENTS = 4096  # setting so many takes 0.1 s
+_MAX_QUICK_EVENTS = 4096  # timers that take 0.1 s to set
 _ALL_RINGS_BYTES = 32 << 20
-_MAX_RING_BYTES, _MIN_RING_BYTES = 8 << 20, 128 << 10  # of one CPU
+_MAX_RING_BYTES, _MIN_RING_BYTES = 8 << 20, 128 << 10  # size of the ring of one CPU
 _OTHER_FILES = 100  # open files that sfsample may need beside the timers
 _NO_EVENTS = "not there: this kernel has no perf events"
-_TRIAL_PERIOD_NS = 10**9  # of a timer that is never started
+_TRIAL_PERIOD_NS = 10**9  # period of a trial timer, which is never started
 MAX_SAMPLE_STACK_BYTES = 60 << 10  # the size of a record has 16 bits
 
 
 class _Attributes(ctypes.Structure):
-    """`struct perf_event_attr`, as of PERF_ATTR_SIZE_VER5."""
+    """`struct perf_event_attr`, in the version PERF_ATTR_SIZE_VER5."""
 
     _fields_ = (
         ("type", _U32), ("size", _U32), ("config", _U64), ("sample_period", _U64), ("sample_type", _U64),
@@ -78,10 +78,9 @@ class _Attributes(ctypes.Structure):
 class PerfEvents:
     """Timers of threads and of the threads that these create, and the rings that all of them write to.
 
-    `tids`: threads of the processes `pids`; those that have ended are left out.  `subprocesses`: the
-    processes that they create have timers, too.  `per_cpu`: the timers are those of CPUs, for all threads of
-    `pids`.  Call `begin`, then `read` now and then, then `close`.  Raises TargetError with help lines where
-    the kernel refuses.
+    `tids`: threads of the processes `pids`; ended threads are left out.  `subprocesses`: the processes that
+    they create get timers, too.  `per_cpu`: one timer per CPU, for all threads of `pids`.  Call `begin`, then
+    `read` now and then, then `close`.  Raises TargetError with help lines if the kernel refuses.
     """
 
     def __init__(
@@ -97,11 +96,11 @@ class PerfEvents:
     ) -> None:
         self._parser = Parser(arch)
         self._syscall = _SYSCALLS[arch.machine]
-        self._rings: dict[int, _Ring] = {}  # by CPU
+        self._rings: dict[int, _Ring] = {}  # ring by CPU
         self._events: list[int] = []
         self._poll = poll()
         offsets = read_text("/proc/self/timens_offsets")  # "": a kernel without time namespaces
-        # by how much CLOCK_MONOTONIC of sfsample's time namespace is ahead of the clock in records
+        # offset in ns by which CLOCK_MONOTONIC of sfsample's time namespace is ahead of the clock in records
         self._ahead_ns = parse_monotonic_offset_ns(offsets) or 0
         cpus = _online_cpus()
         share = min(_ALL_RINGS_BYTES // len(cpus), _MAX_RING_BYTES)
@@ -129,7 +128,7 @@ class PerfEvents:
             raise
 
     def _add_rings(self, cpus: Iterable[int]) -> None:
-        """Make a ring for each CPU; smaller ones where the user may not lock so much memory."""
+        """Make a ring for each CPU; make smaller ones if the user may not lock so much memory."""
         while True:
             self._attributes.wakeup_watermark = self._ring_bytes // 2
             try:
@@ -144,7 +143,7 @@ class PerfEvents:
                 return
 
     def _add_ring(self, cpu: int) -> None:
-        """Make the ring of a CPU, by an event of sfsample's own thread, as that outlives the target's."""
+        """Make the ring of a CPU by an event of sfsample's own thread, which outlives the target's."""
         attributes = _Attributes.from_buffer_copy(self._attributes)
         attributes.config, attributes.sample_period = _DUMMY, 0
         try:
@@ -168,12 +167,12 @@ class PerfEvents:
                 self._events.append(event)
                 ioctl(event, _SET_OUTPUT, ring.event)
         except OSError as failure:
-            # EACCES, once timers are set: of a setuid program that a process has executed since
+            # EACCES after timers were set: a process has executed a setuid program since
             if failure.errno != ESRCH and not (failure.errno == EACCES and self._events):
                 raise
 
     def _add_cpus(self, pids: Collection[int]) -> None:
-        """Set a timer on each CPU, for the threads of the processes' control group, else for all threads."""
+        """Set a timer on each CPU, for the threads of the processes' control group, or for all threads."""
         directory = common_cgroup(pids)
         group = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if directory else None
         try:
@@ -204,13 +203,13 @@ class PerfEvents:
             ioctl(event, _DISABLE, 0)
 
     def wait(self, seconds: float) -> bool:
-        """Sleep until a ring is half full, at most so many seconds; return whether one is."""
+        """Sleep until a ring is half full, for at most `seconds`; True: a ring is half full."""
         return any(events & POLLIN for _, events in self._poll.poll(seconds * 1000))
 
     def read(self) -> list[Record]:
-        """Return the records that were written since the last call, in order of time."""
+        """Return the records that the kernel wrote since the last call, in order of time."""
         parse = self._parser.parse
-        # read all heads first: what is written to a ring meanwhile may be later than records of the next
+        # read all heads first: a record that is written meanwhile may be later than records of the next ring
         heads = [(ring, ring.head()) for ring in self._rings.values()]
         parsed = (parse(data) for ring, head in heads for data in ring.take(head))
         records: list[Record] = sorted(filter(None, parsed), key=_time_of)
@@ -219,7 +218,7 @@ class PerfEvents:
         return records if self._only is None else list(filter(self._only.has, records))
 
     def close(self) -> None:
-        """Remove the timers and the rings; those that are left, if Ctrl-C interrupted an earlier call."""
+        """Remove the timers and the rings that are left; call it again if Ctrl-C interrupted a call."""
         for events in (self._events, self._pins):
             while events:
                 os.close(events.pop())
@@ -240,11 +239,11 @@ class _Ring:
         self._size = size
 
     def head(self) -> int:
-        """Return how many bytes the kernel has written in all."""
+        """Return the number of bytes that the kernel has written in all."""
         return int(_WORD.unpack_from(self._memory, _HEAD)[0])
 
     def take(self, head: int) -> Iterator[bytes]:
-        """Yield the unread records up to `head`, each whole; the kernel then reuses their space."""
+        """Yield the unread whole records up to `head`; afterwards the kernel may reuse their space."""
         memory, size = self._memory, self._size
         (tail,) = _WORD.unpack_from(memory, _TAIL)
         while tail < head:
@@ -284,13 +283,13 @@ def _open(syscall: int, attributes: _Attributes, tid: int, cpu: int, flags: int 
 
 
 def can_set_timers(tids: Collection[int], arch: Arch) -> bool:
-    """Return whether the kernel permits timers, and the threads are few enough to set them quickly."""
+    """Return True if the kernel permits timers, and the threads are few enough to set them quickly."""
     few = len(tids) * (len(_online_cpus()) + 1) <= _MAX_QUICK_EVENTS
     return few and any(_can_open(arch, tid, _ANY_CPU) for tid in tids)
 
 
 def can_set_cpu_timers(arch: Arch) -> bool:
-    """Return whether the kernel permits timers of CPUs."""
+    """Return True if the kernel permits timers of CPUs."""
     return _can_open(arch, _ANY_THREAD, _online_cpus()[0], per_cpu=True)
 
 
@@ -327,7 +326,7 @@ def _refusal(failure: OSError, pid: int, threads: int, *, per_cpu: bool) -> Targ
 
 
 def _online_cpus() -> list[int]:
-    """Return the CPUs that are online; where /sys is not mounted, all CPUs."""
+    """Return the CPUs that are online; if /sys is not mounted, all CPUs."""
     online = read_text("/sys/devices/system/cpu/online").strip()
     if not online:
         return [*range(os.cpu_count() or 1)]

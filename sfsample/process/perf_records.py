@@ -29,19 +29,15 @@ _ABI_64 = 2
 
 
 class PerfSample(NamedTuple):
-    """A sample of a thread in user space, or as it entered the kernel.
+    """A sample of a thread in user space, or at its entry into the kernel."""
 
-    `registers` is empty if the thread has left user space for good, or runs 32-bit code.  `at_ns` is on the
-    clock of perf_counter_ns, also in the other records.  `period_ns` is the CPU time that it stands for.
-    """
-
-    at_ns: int
+    at_ns: int  # time on the clock of perf_counter_ns, as in the other records
     pid: int
     tid: int
-    period_ns: int
-    registers: Registers
+    period_ns: int  # CPU time that the sample stands for
+    registers: Registers  # empty if the thread has left user space for good, or runs 32-bit code
     memory: BytesMemory
-    bounded: bool  # there may be more stack than was copied
+    bounded: bool  # the stack may be longer than the copy
 
 
 class Mapped(NamedTuple):
@@ -54,7 +50,7 @@ class Mapped(NamedTuple):
 
 
 class Named(NamedTuple):
-    """A thread was given a name; `program`: by execve(2), not by the thread itself."""
+    """A thread got a name; `program`: from execve(2), not from a thread."""
 
     at_ns: int
     pid: int
@@ -66,7 +62,7 @@ class Named(NamedTuple):
 class Born(NamedTuple):
     """A thread was created by thread `creator` of process `parent`.
 
-    It may have the id of a thread that has ended.
+    It may have the id of an ended thread.
     """
 
     at_ns: int
@@ -77,7 +73,7 @@ class Born(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The kernel dropped records, as the ring was full."""
+    """The kernel dropped records because the ring was full."""
 
     at_ns: int
     records: int
@@ -129,14 +125,14 @@ class Parser:
 
 
 class Family:
-    """Tells the records of some processes, and with `subprocesses` of their descendants, from all others."""
+    """Separates the records of some processes (with `subprocesses`, and of their descendants) from others."""
 
     def __init__(self, pids: Iterable[int], *, subprocesses: bool) -> None:
         self._pids = set(pids)
         self._subprocesses = subprocesses
 
     def has(self, record: Record) -> bool:
-        """Return whether a record is of such a process, or of losses; call it in order of time."""
+        """Return True if a record belongs to such a process, or reports losses; call it in order of time."""
         if isinstance(record, Lost):
             return True
         if self._subprocesses and isinstance(record, Born) and record.parent in self._pids:

@@ -1,9 +1,9 @@
 """Sets how the kernel schedules sfsample's own thread: wake it at the tick, and run it soon for a short time.
 
 Requests that the kernel does not know or permit have no effect.  A short time slice needs no privilege (Linux
-6.12).  Without it, on a busy machine, the sampler gets a CPU when the target goes to sleep rather than at the
-tick, and sees too much of the code that runs before the sleep: on two CPUs shared with redis and its clients,
-epoll_wait was 65 % of the samples without it, 54-59 % with it (docs/overhead.md).
+6.12).  Without it, on a busy machine, the sampler gets a CPU when the target falls asleep rather than at the
+tick, and sees too much of the code that runs before the sleep.  On two CPUs shared with redis and its
+clients, epoll_wait was 65 % of the samples without it, 54-59 % with it (docs/overhead.md).
 
 While sfsample holds a target thread, or has asked one to stop, it runs at the lowest real-time priority
 (which needs CAP_SYS_NICE).  Otherwise the thread would stay stopped until sfsample runs again: many
@@ -20,9 +20,9 @@ from struct import Struct
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "s390x": 345}
 # struct sched_attr: size policy flags nice priority runtime deadline period util_min util_max
 _ATTR = Struct("IIQiIQQQII")
-_PR_SET_TIMERSLACK = 29  # ns by which a sleep may last longer; the default is 50,000
-_SHORT_SLICE_NS = 100_000  # the shortest that the kernel accepts
-_DEFAULT_NS = 0  # as a slice or a slack: the kernel's default
+_PR_SET_TIMERSLACK = 29  # option of prctl(2): ns by which a sleep may last longer; the default is 50,000
+_SHORT_SLICE_NS = 100_000  # shortest slice that the kernel accepts
+_DEFAULT_NS = 0  # value for a slice or a slack: the kernel's default
 _REAL_TIME, _NORMAL = os.sched_param(1), os.sched_param(0)
 
 
@@ -34,9 +34,9 @@ def wake_promptly() -> None:
 def avoid_preempting() -> None:
     """From now on, do not let the calling thread preempt others when it wakes up: its work can wait.
 
-    Its share of CPU time stays the same.  A nice value would make it smaller: on Linux 6.18, beside six busy
-    loops on two CPUs, a thread alone in its autogroup with nice 10 did not run for 100 s, as the virtual time
-    of the group beside it went backwards (docs/overhead.md).  Source: sched(7), SCHED_BATCH.
+    Its share of CPU time stays the same.  A nice value would make the share smaller: on Linux 6.18, beside
+    six busy loops on two CPUs, a thread alone in its autogroup with nice 10 did not run for 100 s, because
+    the other group's virtual time went backwards (docs/overhead.md).  Source: sched(7), SCHED_BATCH.
     """
     _schedule(os.SCHED_BATCH, _DEFAULT_NS, slack_ns=_DEFAULT_NS)
 
@@ -56,11 +56,11 @@ class RealTimePriority(threading.local):
     """Real-time priority of the calling thread, from the first `begin` to the last `end`."""
 
     def __init__(self) -> None:
-        self._depth = 0  # of calls to `begin`
-        self._is_allowed = os.sched_getscheduler(0) == os.SCHED_OTHER  # a policy that the user chose stays
+        self._depth = 0  # number of open calls to `begin`
+        self._is_allowed = os.sched_getscheduler(0) == os.SCHED_OTHER  # policy chosen by the user stays
 
     def begin(self) -> None:
-        """Run before all threads that are scheduled normally."""
+        """From now on, run before all threads that are scheduled normally."""
         self._depth += 1
         if self._depth == 1 and self._is_allowed:
             try:

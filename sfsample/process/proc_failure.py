@@ -1,4 +1,4 @@
-"""Says what it means that a file of /proc/PID cannot be read: the only place that judges these errors.
+"""Gives the cause why a file of /proc/PID cannot be read: the only place that judges these errors.
 
 Source: proc(5); open(2) and read(2), "ERRORS".
 """
@@ -9,7 +9,7 @@ from errno import EACCES, EBADF, EINVAL, ENOENT, ENOSYS, ENOTDIR, EOPNOTSUPP, EP
 from typing import TypeVar
 
 _T = TypeVar("_T")
-_LOOKS = 3  # at a file, before it counts as one that cannot be read
+_LOOKS = 3  # attempts before a file counts as unreadable
 
 
 class Cause(Enum):
@@ -20,19 +20,19 @@ class Cause(Enum):
     TROUBLE = "memory, files, or the device failed: that says nothing of the process"
 
 
-# EBADF: sfsample has closed the directory of a thread, because that had ended
+# EBADF: sfsample has closed the directory of a thread, because the thread had ended
 _CAUSES = dict.fromkeys((ENOENT, ESRCH, ENOTDIR, EBADF), Cause.GONE) | dict.fromkeys(
     (EACCES, EPERM, EINVAL, ENOSYS, EOPNOTSUPP), Cause.REFUSED
 )
 
 
 def cause_of(failure: OSError) -> Cause:
-    """Return why a file of /proc/PID could not be read."""
+    """Return the cause why a file of /proc/PID could not be read."""
     return _CAUSES.get(failure.errno or 0, Cause.TROUBLE)
 
 
 def looked_at(read: Callable[[], _T]) -> _T | None:
-    """Return what `read` returns; None if it failed several times, or was refused."""
+    """Return the result of `read`; None: it failed several times, or the kernel refused it."""
     for _ in range(_LOOKS):
         try:
             return read()

@@ -1,6 +1,6 @@
 """Parses the text of /proc files: pure functions, from text to values.
 
-Every /proc file is parsed here, except memory maps (`modules.mapping`), and the files that only
+This module parses every /proc file, except memory maps (`modules.mapping`) and the files that only
 `process.facts` and `process.permission` read.
 
 Source: proc(5); Linux fs/proc/base.c, proc_pid_stack; time_namespaces(7), /proc/PID/timens_offsets;
@@ -14,8 +14,8 @@ from typing import NamedTuple
 from sfsample.core.foreign import total
 from sfsample.core.snapshot import LastRun
 
-PF_KTHREAD = 0x00200000  # in `Stat.flags`: a kernel thread
-PF_FORKNOEXEC = 0x00000040  # in `Stat.flags`: no execve(2) since it was created
+PF_KTHREAD = 0x00200000  # bit of `Stat.flags`: a kernel thread
+PF_FORKNOEXEC = 0x00000040  # bit of `Stat.flags`: no execve(2) since its creation
 _LAST_RUN = re.compile(  # lines `name   :   value`, in this order
     rb"^se\.exec_start *: *(\S+)\n"
     rb"(?:(?:(?!nr_sw).*\n)*nr_switches *: *(\d+)\n)?"
@@ -24,35 +24,32 @@ _LAST_RUN = re.compile(  # lines `name   :   value`, in this order
 )
 _CONTAINER = re.compile(r"(?:.*:|docker-|cri-containerd-|crio-|libpod-)?([0-9a-f]{64})(?:\.scope)?")
 _POD = re.compile(r"(?:.*-)?pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?:\.slice)?")
-_CGROUPS = 4096  # texts that are kept parsed, as the processes of a control group have the same
-_PARSED = 8  # texts of schedstat whose values are kept, as most are parsed several times
-_IDLE = slice(4, 6)  # idle and iowait, behind the name of the CPU
+_CGROUPS = 4096  # cached texts: the processes of a control group have the same text
+_PARSED = 8  # cached texts of schedstat: most are parsed several times
+_IDLE = slice(4, 6)  # columns idle and iowait; column 0 is the name of the CPU
 
 
 class Stat(NamedTuple):
-    """The fields of /proc/PID/[task/TID/]stat that sfsample uses.  Times are clock ticks since boot.
-
-    `program` is where code, stack, data and arguments begin and end; it changes with execve(2).
-    """
+    """The fields of /proc/PID/[task/TID/]stat that sfsample uses.  Times are clock ticks since boot."""
 
     name: str
     state: str
     flags: int
     starttime: int
-    program: tuple[bytes, ...] = ()
+    program: tuple[bytes, ...] = ()  # bounds of code, stack, data and arguments; execve(2) changes them
     parent: int = 0
     threads: int = 1
-    cpu: int = 0  # time that its threads ran, those included that have ended
+    cpu: int = 0  # CPU time in clock ticks; of a process: of all its threads, ended ones included
     rss: int = 0  # pages
 
     @property
     def is_over(self) -> bool:
-        """Whether every thread of the process has ended (it is a zombie)."""
+        """True if every thread of the process has ended (it is a zombie)."""
         return self.state in "ZX" and self.threads <= 1
 
     @property
     def stack_top(self) -> int:
-        """Where the first thread's stack begins, below arguments and environment; 0: the kernel hides it."""
+        """Top of the first thread's stack, below arguments and environment; 0: the kernel hides it."""
         return int(self.program[2]) if self.program else 0
 
 
@@ -68,23 +65,20 @@ def parse_stat(data: bytes) -> Stat:
 
 
 class SyscallInfo(NamedTuple):
-    """The system call that a thread sleeps in, and where it entered the kernel: /proc/PID/task/TID/syscall.
+    """The system call that a thread sleeps in, with pc and sp at the entry: /proc/PID/task/TID/syscall."""
 
-    `number` is -1 outside a system call (in a page fault, or stopped); then `args` is empty.
-    `restarted`: a stop interrupted the call and the kernel continues it; `number` is the call as the thread
-    made it (see `process.facts.thread_facts`).
-    """
-
-    number: int
-    args: tuple[int, ...]
+    number: int  # -1 outside a system call (in a page fault, or stopped)
+    args: tuple[int, ...]  # empty outside a system call
     sp: int = 0
     pc: int = 0
+    # A stop interrupted the call and the kernel continues it; `number` is the call as the thread made it (see
+    # `process.facts.thread_facts`).
     restarted: bool = False
 
 
 @total
 def parse_syscall(data: bytes) -> SyscallInfo | None:
-    """Parse a syscall file, "NR ARG*6 SP PC" or "-1 SP PC"; None when the thread runs, or is ready to run."""
+    """Parse a syscall file, "NR ARG*6 SP PC" or "-1 SP PC"; None if the thread runs, or is ready to run."""
     number, *words = data.split()
     if number == b"running":
         return None
@@ -93,7 +87,7 @@ def parse_syscall(data: bytes) -> SyscallInfo | None:
 
 
 class SchedStat(NamedTuple):
-    """What schedstat says of a thread: CPU time, time that it waited for a CPU, times it was run."""
+    """The schedstat figures of a thread: CPU time, time waited for a CPU, number of times run."""
 
     ran_ns: int
     waited_ns: int
@@ -103,13 +97,13 @@ class SchedStat(NamedTuple):
 @lru_cache(maxsize=_PARSED)
 @total
 def parse_schedstat(counters: bytes | None) -> SchedStat:
-    """Parse a schedstat file; None where the counters are others (`ThreadFiles.counters`)."""
+    """Parse a schedstat file; None if the counters are of another kind (`ThreadFiles.counters`)."""
     return SchedStat(*map(int, (counters or b"").split()))
 
 
 @total
 def parse_last_run(text: bytes | None) -> LastRun | None:
-    """Parse when a thread last began or ceased to run, from a `sched` file; None: the file does not say."""
+    """Parse a `sched` file: the time when a thread last began or ceased to run; None: it is not there."""
     match = _LAST_RUN.search(text or b"")
     if match is None:
         return None
@@ -118,7 +112,7 @@ def parse_last_run(text: bytes | None) -> LastRun | None:
 
 
 def parse_kernel_stack(text: bytes) -> tuple[str, ...]:
-    """Return the functions of a stack file, innermost first: of lines `[<0>] function+0x12/0x34 [module]`."""
+    """Return the functions of a stack file, innermost first, from lines `[<0>] name+0x12/0x34 [module]`."""
     lines = text.decode("utf-8", "replace").split("\n")
     return tuple(line.partition("] ")[2].partition("+")[0] for line in lines if "] " in line)
 
@@ -136,16 +130,16 @@ def parse_last_id(loadavg: bytes) -> bytes | None:
 
 
 def control_groups(cgroup: str) -> set[str]:
-    """Return the names in systemd's paths of /proc/PID/cgroup: those of units, and of groups in them.
+    """Return the names in systemd's paths of /proc/PID/cgroup: of units, and of groups in them.
 
-    Only systemd's hierarchy counts: that of cgroups version 2, or its own one of version 1.
+    Only systemd's hierarchy counts: in version 2 the only one, in version 1 the one named systemd.
     """
     rows = (row for row in _groups(cgroup) if row[1] in {"", "name=systemd"})
     return {name for *_, path in rows for name in path.split("/")}
 
 
 def control_group_paths(cgroup: str) -> list[str]:
-    """Return the paths of /proc/PID/cgroup that are not the root: of version 2, of systemd, of the others."""
+    """Return the paths of /proc/PID/cgroup without the root: of version 2, of systemd, of the others."""
     rows = sorted(_groups(cgroup), key=lambda row: (row[1] != "", row[1] != "name=systemd"))
     return [path for _, _, path in rows if path.strip("/")]
 
@@ -154,24 +148,24 @@ def control_group_paths(cgroup: str) -> list[str]:
 def container_ids(cgroup: str) -> tuple[str, ...]:
     """Return the ids of the containers that a process is in, of docker, containerd, CRI-O and podman.
 
-    The innermost is the last one.  A container's monitor (`crio-conmon-`, `libpod-conmon-`) is not in it.
+    The innermost is the last.  A container's monitor (`crio-conmon-`, `libpod-conmon-`) is not in it.
     """
     return tuple(dict.fromkeys(match[1] for name in _names(cgroup) if (match := _CONTAINER.fullmatch(name))))
 
 
 @lru_cache(maxsize=_CGROUPS)
 def pod_uids(cgroup: str) -> tuple[str, ...]:
-    """Return the uid of the Kubernetes pod that a process is in, with hyphens, if it is in one."""
+    """Return the uid, with hyphens, of the Kubernetes pod that a process is in, if any."""
     found = (match[1].replace("_", "-") for name in _names(cgroup) if (match := _POD.fullmatch(name)))
     return tuple(dict.fromkeys(found))
 
 
 @lru_cache(maxsize=_CGROUPS)
 def cgroup_paths(cgroup: str) -> frozenset[str]:
-    """Return the paths of the control groups that a process is in, and of those above.
+    """Return the paths of the control groups that a process is in, and of the groups above them.
 
-    Each is there as the kernel names it, and as it is named below /sys/fs/cgroup with version 1, where a
-    directory is named after the controller (/memory/a, /systemd/a; /unified/a beside them).
+    Each path is in the result as the kernel writes it, and as version 1 shows it below /sys/fs/cgroup: there
+    the first directory is the controller (/memory/a, /systemd/a; /unified/a beside them).
     """
     paths = set()
     for _, kind, path in _groups(cgroup):
@@ -187,13 +181,13 @@ def _names(cgroup: str) -> list[str]:
 
 
 def _groups(cgroup: str) -> list[list[str]]:
-    """Return number, kind and path of each line; a path may have any character but the newline."""
+    """Return number, kind and path of each line; a path may have any character except the newline."""
     return [line.split(":", 2) for line in cgroup.split("\n") if line.count(":") >= 2]
 
 
 @total
 def parse_monotonic_offset_ns(timens_offsets: str) -> int:
-    """Return by how many ns CLOCK_MONOTONIC of a time namespace is ahead of the machine's."""
+    """Return the ns by which CLOCK_MONOTONIC of a time namespace is ahead of the machine's."""
     rows = map(str.split, timens_offsets.splitlines())
     offsets = {clock: int(seconds) * 10**9 + int(ns) for clock, seconds, ns in rows}
     return offsets["monotonic"]
@@ -201,7 +195,7 @@ def parse_monotonic_offset_ns(timens_offsets: str) -> int:
 
 @total
 def parse_cpu_idle(text: str) -> dict[int, int]:
-    """Return for each CPU of /proc/stat how long it has been idle, in clock ticks."""
+    """Return the idle time of each CPU of /proc/stat, in clock ticks."""
     rows = (line[3:].split() for line in text.splitlines() if line.startswith("cpu"))
     own = (row for row in rows if row[0].isdecimal() and len(row) > _IDLE.stop)
     return {int(row[0]): sum(map(int, row[_IDLE])) for row in own}

@@ -1,6 +1,6 @@
 """A live process, ready to be captured: its /proc directory, its modules, its threads, its tracer.
 
-The constructor makes every check that can refuse the process; after `close` no thread of it is stopped.
+The constructor makes every check that can refuse the process.  After `close`, no thread of it is stopped.
 """
 
 import os
@@ -39,8 +39,8 @@ from sfsample.process.vm import may_access, read_memory
 _CLOSE_DEADLINE_S = 1.0
 _CLOSE_POLL_S = 0.001
 _DETACH_POLL_S = 0.0002
-# The kernel also refuses a thread that is exiting (an execve(2) may then give its id to another thread), and
-# one whose tracer detaches before sfsample can find out which it was: try again.
+# The kernel also refuses an exiting thread (an execve(2) may then give its id to another thread).  And a
+# tracer may detach before sfsample can find out which it was.  So try again.
 _MAX_ATTEMPTS = 3
 
 
@@ -55,10 +55,10 @@ class LiveProcess:
         attach: bool = True,
         image_cache: ImageCache | None = None,
     ) -> None:
-        """Open the process, and find out whether sfsample may trace it.
+        """Open the process, and check that sfsample may trace it.
 
-        `attach` False leaves that out, for callers that stop no thread or can handle a refusal later.
-        `image_cache`: shared with other processes that are open.
+        `attach` False leaves out this check, for callers that stop no thread or can handle a refusal later.
+        `image_cache`: the cache that the open processes share.
         """
         images = image_cache or ImageCache()
         if pid == os.getpid():
@@ -68,7 +68,7 @@ class LiveProcess:
         self.pid = pid
         check_not_aside(pid)
         self.proc = ProcFs(pid)
-        self.accounted_ns: int | None = None  # CPU time for which a recording has accounted
+        self.accounted_ns: int | None = None  # CPU time that a recording has counted
         self._mapped = False
         try:
             self.arch = check(self.proc)
@@ -101,10 +101,10 @@ class LiveProcess:
         tid = self.proc.anchor()
         stat = self.proc.thread(tid).stat()
         if stat is not None and stat.state == "T":
-            return  # attaching would wake the thread for a moment, and its state would seem to be another
+            return  # attaching would wake the thread for a moment, and so change the state that /proc shows
         if ExecGuard(self.pid).forbids() and may_access(tid):
             return
-        for _ in range(_MAX_ATTEMPTS):  # another sampler may hold the thread for an instant
+        for _ in range(_MAX_ATTEMPTS):  # another sampler may trace the thread for an instant
             with PENDING_STOPS.unsuspended():
                 if TracerThread(lambda _: may_attach(tid), lambda: False).run():
                     self._wait_for_own_detach(tid)
@@ -120,13 +120,13 @@ class LiveProcess:
             raise not_permitted(self.proc)
 
     def _wait_for_own_detach(self, tid: int) -> None:
-        """Wait until a thread of sfsample that has done its work has really ended, which detaches."""
+        """Wait until a finished thread of sfsample has really ended: its end detaches."""
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
         while traced_by_sfsample(self.proc, tid) and time.monotonic() < deadline:
             time.sleep(_DETACH_POLL_S)
 
     def _extent(self, sp: int) -> tuple[int, int] | None:
-        """Return start and end of the stack at `sp`, without arguments and environment; None: not mapped."""
+        """Return start and end of the stack at `sp`, without arguments and environment; None: unmapped."""
         mapping = self.modules.any_mapping(Address(sp))
         if mapping is None:
             return None
@@ -135,7 +135,7 @@ class LiveProcess:
         return mapping.start, top if sp < top < mapping.end else mapping.end
 
     def _maps(self) -> tuple[Mapping, ...]:
-        """Return the memory map; () if it was readable before and no longer is (prctl(2) can cause that)."""
+        """Return the memory map; () if it has become unreadable (prctl(2) can cause that)."""
         try:
             maps = self.proc.maps()
         except NotPermitted as refusal:
@@ -152,9 +152,9 @@ class LiveProcess:
         return read_memory(self.proc.anchor(), address, size)
 
     def threads(self) -> list[tuple[int, Stat]]:
-        """Return the threads that have not ended, by ascending id, with their state now.
+        """Return the living threads, by ascending id, with their present state.
 
-        A thread that only sfsample holds (it stopped after its time limit) counts as one that runs.
+        A thread that only sfsample holds (it stopped after its time limit) counts as running.
         """
         stats = self.proc.thread_stats()
         self._forget_ended([tid for tid, _ in stats])
@@ -164,7 +164,7 @@ class LiveProcess:
         return stat._replace(state="R") if stat.state == "t" and traced_by_sfsample(self.proc, tid) else stat
 
     def tids(self, *, force: bool) -> list[int] | None:
-        """Return the thread ids; None: no thread was created since the last call (unless `force`)."""
+        """Return the thread ids; None: not `force`, and no thread was created since the last call."""
         if not self._new_ids.any() and not force:
             return None
         detach_newborn_tracees()
@@ -173,7 +173,7 @@ class LiveProcess:
         return tids
 
     def thread(self, tid: int) -> Thread:
-        """Return the object of a thread; it stays the same until the thread has ended."""
+        """Return the object of a thread; it stays the same until the thread ends."""
         thread, files = self._threads.get(tid), self.proc.thread(tid)
         if thread is None or thread.files is not files:
             thread = self._threads[tid] = Thread(tid, files)
@@ -183,7 +183,7 @@ class LiveProcess:
         """Drop the objects and files of threads that have ended."""
         self.proc.keep_only(alive)
         for tid in self._threads.keys() - {*alive}:
-            self._threads.pop(tid).stop.thread = None  # no capture any more, and no reference cycle
+            self._threads.pop(tid).stop.thread = None  # end of captures, and of the reference cycle
 
     def capture_consistently(self) -> ConsistentCapture:
         """Capture all threads at one instant."""
@@ -198,7 +198,7 @@ class LiveProcess:
         return read_sleeping_thread(self.running_capture.tracer.reader.arch, self.copy, thread)
 
     def restarts(self, asleep: SyscallInfo) -> bool:
-        """Return whether a thread that sleeps in this call can be stopped without an effect on the call."""
+        """Return True if a thread that sleeps in this call can be stopped without an effect on the call."""
         return restarts(self.proc, asleep)
 
     def capture(
@@ -206,8 +206,8 @@ class LiveProcess:
     ) -> ThreadSnapshot | NotCaptured:
         """Stop one thread, if the filter permits it, and capture it.
 
-        Raises NotPermitted when the kernel refuses although the thread lives.  No such refusal is that
-        another process traces the thread: other threads may be free, and another sampler detaches soon.
+        Raises NotPermitted if the kernel refuses although the thread lives.  A thread that another process
+        traces is only not captured: other threads may be free, and another sampler detaches soon.
         """
         for _ in range(_MAX_ATTEMPTS):
             taken = self.running_capture.capture(thread, patience_ns, stop_filter)
@@ -219,7 +219,7 @@ class LiveProcess:
         raise not_permitted(self.proc)
 
     def _refusal(self, tid: int) -> NotCaptured | None:
-        """Return why sfsample could not attach to a thread; None: the reason is gone."""
+        """Return the reason why sfsample could not attach to a thread; None: the reason is gone."""
         stat = self.proc.thread(tid).stat()
         if stat is None or stat.state in "ZX":
             return NotCaptured(Reason.GONE, "exited")
@@ -253,9 +253,9 @@ class LiveProcess:
 def _root_of(proc: ProcFs, images: ImageCache) -> ProcessRoot:
     """Return the root directory, pid and user id of a process as the process itself sees them.
 
-    They serve to find debug files and perf maps even after it has ended.  Without permission to open its root
-    directory, only the files that sfsample itself sees are searched.  Source: proc(5): `Uid` (the second is
-    the effective one) and `NSpid` (the last is the innermost).
+    With them, sfsample finds debug files and perf maps even after the process has ended.  If it may not open
+    the root directory, it searches only the files in its own.  Source: proc(5): `Uid` (the second is the
+    effective one) and `NSpid` (the last is the innermost).
     """
     status = proc.status()
     pid = int((status.get("NSpid") or str(proc.pid)).split()[-1])

@@ -1,9 +1,8 @@
 """Reads /proc/PID as values: memory map, threads, states, counters.
 
-Every file is opened below a directory that stays open.  So a recycled pid is never mistaken for the process
-that the directory was opened for: the files of that process answer ESRCH.  A file that cannot be read because
-its process or thread has ended is None, never an exception; `proc_failure` judges other failures.  The text
-is parsed in `proc_text`.
+sfsample opens every file below a directory that stays open.  So it never takes a recycled pid for the process
+of that directory: after the process has ended, its files answer ESRCH.  A file is None, never an exception,
+if its process or thread has ended; `proc_failure` judges other failures.  `proc_text` parses the text.
 
 Source: proc(5); clock_getcpuclockid(3): the number of a process's clock; Linux kernel/fork.c, copy_process:
 alloc_pid comes before attach_pid.
@@ -31,9 +30,9 @@ from sfsample.process.proc_text import Stat, parse_last_id, parse_stat, parse_st
 from sfsample.process.thread_files import ThreadFiles, max_kept_open
 
 _CHUNK_BYTES = 1 << 20
-_LOADAVG_BYTES = 128  # more than /proc/loadavg has
+_LOADAVG_BYTES = 128  # limit that is more than /proc/loadavg has
 _CPUCLOCK_SCHED = 2
-_MAX_READINGS = 4  # of a process that seems to have ended
+_MAX_READINGS = 4  # readings of a process that seems to have ended
 HIDDEN = (
     "/proc does not show it to us: it is mounted with hidepid, for another pid namespace, or not at all;",
     "run as root: sudo sfsample ...",
@@ -41,7 +40,7 @@ HIDDEN = (
 
 
 def read_text(path: str) -> str:
-    """Return a whole file of /proc as text; empty when it cannot be read."""
+    """Return a whole file of /proc as text; empty if it cannot be read."""
 
     def read() -> str:
         with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
@@ -51,17 +50,17 @@ def read_text(path: str) -> str:
 
 
 def read_link(path: str) -> str | None:
-    """Return where a symbolic link of /proc points, or None."""
+    """Return the path to which a symbolic link of /proc points, or None."""
     return looked_at(lambda: os.readlink(path))
 
 
 def process_name(pid: int) -> str:
-    """Return the name of any process; "?" when it has ended."""
+    """Return the name of any process; "?" if it has ended."""
     return read_text(f"/proc/{pid}/comm").rstrip("\n") or "?"
 
 
 def stat_of(pid: int | str) -> Stat | None:
-    """Return the stat line of any process, or thread ("12/task/13"); None when it cannot be read."""
+    """Return the stat line of any process, or thread ("12/task/13"); None if it cannot be read."""
 
     def read() -> Stat | None:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
@@ -73,9 +72,9 @@ def stat_of(pid: int | str) -> Stat | None:
 class NewIds:
     """Detects that the kernel has assigned a new process or thread id, so that /proc is listed only then.
 
-    The new id may belong to an unrelated process.  And an id is assigned an instant before its thread appears
-    in /proc; on a loaded machine that instant may be long.  So callers list /proc now and then without a new
-    id, too.
+    The new id may belong to an unrelated process.  And the kernel assigns an id an instant before the thread
+    appears in /proc; on a loaded machine that instant may be long.  So callers sometimes list /proc without a
+    new id, too.
     """
 
     def __init__(self) -> None:
@@ -86,7 +85,7 @@ class NewIds:
             self._fd = -1
 
     def any(self) -> bool:
-        """Return whether there may be a new process or thread since the last call; True where unknown."""
+        """Return True if there may be a new process or thread since the last call, or if that is unknown."""
         try:
             last = parse_last_id(os.pread(self._fd, _LOADAVG_BYTES, 0))
         except OSError:
@@ -102,7 +101,7 @@ class NewIds:
 
 
 class ProcFs:
-    """The /proc directory of one process.  Raises NoSuchProcess, or NotPermitted where /proc hides it.
+    """The /proc directory of one process.  Raises NoSuchProcess, or NotPermitted if /proc hides it.
 
     Every method raises ReadFailed for a failure that does not mean that the process or thread has ended.
     """
@@ -124,11 +123,11 @@ class ProcFs:
             raise _unseen(pid) from None
 
     def _absent(self, failure: OSError) -> None:
-        """Raise ReadFailed, unless the file has gone or may not be read."""
+        """Raise ReadFailed, unless the file is gone or sfsample may not read it."""
         if cause_of(failure) is not Cause.TROUBLE:
             return
         if failure.errno in NO_FILE_ERRNOS:
-            for thread in self._threads.values():  # so that sfsample has some files left to go on with
+            for thread in self._threads.values():  # free files for the work that follows
                 thread.close()
         raise _refusal(self.pid, failure) from None
 
@@ -141,7 +140,7 @@ class ProcFs:
     def read(self, name: str, chunks: int | None = None) -> bytes | None:
         """Return a file of the directory ("status", "task/12/syscall"), or None.
 
-        `chunks`: read no more MiB of a file whose size the target chooses.
+        `chunks`: the most MiB to read of a file whose size the target chooses.
         """
         try:
             fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
@@ -157,24 +156,24 @@ class ProcFs:
             os.close(fd)
 
     def open_exe(self) -> int | None:
-        """Open the program that the process runs, also one that was deleted; None: it may not be read."""
+        """Open the program that the process runs, even if it was deleted; None: sfsample may not read it."""
         try:
             return os.open(f"task/{self.anchor()}/exe", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
         except OSError:
             return None
 
     def link(self, name: str) -> str | None:
-        """Return where a symbolic link ("exe", "ns/mnt") points, or None."""
+        """Return the path to which a symbolic link ("exe", "ns/mnt") points, or None."""
         try:
             return os.readlink(name, dir_fd=self._dir)
         except OSError:
             return None
 
     def has_ended(self) -> bool:
-        """Return whether no thread of the process lives; the first thread may end before the others.
+        """Return True if no thread of the process lives; the first thread may end before the others.
 
         It is a zombie then.  When another thread calls execve(2), the first thread is a zombie until the
-        other takes its id.  That may happen between two readings, but not at each of them.
+        other one takes its id.  That may happen at one reading, but not at each of them.
         """
         return all(self._seems_ended() for _ in range(_MAX_READINGS))
 
@@ -187,7 +186,7 @@ class ProcFs:
     def anchor(self) -> int:
         """Return the thread id under which memory, memory map and files of the process can be read.
 
-        It is the pid, unless the first thread has ended by pthread_exit(3) and others live on.
+        It is the pid, unless the first thread has ended with pthread_exit(3) and others live on.
         """
         stat = self.stat()
         if stat is not None and stat.state in "ZX":
@@ -196,7 +195,7 @@ class ProcFs:
         return self.pid
 
     def maps(self) -> tuple[Mapping, ...]:
-        """Return the memory map; empty when the process has ended.  Raises NotPermitted."""
+        """Return the memory map; empty if the process has ended.  Raises NotPermitted."""
         try:
             fd = os.open(f"task/{self.anchor()}/maps", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
         except OSError as failure:
@@ -213,16 +212,16 @@ class ProcFs:
             os.close(fd)
 
     def threads(self) -> list[int]:
-        """Return the thread ids now, in ascending order; empty when the process has ended."""
+        """Return the present thread ids, in ascending order; empty if the process has ended."""
         try:
-            with os.scandir(self._tasks) as entries:  # 20 ms for 5,000
+            with os.scandir(self._tasks) as entries:  # 20 ms for 5,000 threads
                 return sorted(int(entry.name) for entry in with_checkpoints(entries))
         except OSError as failure:
             self._absent(failure)
             return []
 
     def stat(self) -> Stat | None:
-        """Return the stat line of the process; None: it has ended, as two looks say."""
+        """Return the stat line of the process; None: it has ended, and a second look confirms that."""
         data = self.read("stat") or self.read("stat")
         return parse_stat(data) if data else None
 
@@ -234,7 +233,7 @@ class ProcFs:
         return None
 
     def thread(self, tid: int) -> ThreadFiles:
-        """Return the files of a thread; the same object until `keep_only` finds that the thread has ended."""
+        """Return the files of a thread: the same object until `keep_only` finds that the thread has ended."""
         files = self._threads.get(tid)
         if files is None:
             files = self._threads[tid] = ThreadFiles(self._tasks, tid, self._max_kept_open, self._absent)
@@ -243,8 +242,8 @@ class ProcFs:
     def thread_stats(self) -> list[tuple[int, Stat]]:
         """Return the stat line of every thread, by ascending id.
 
-        The files that are open are read first and parsed afterwards: while sfsample runs, a sleeping thread
-        may wake up on another CPU, and would seem to have been running before.
+        Read all open files first, and parse them afterwards: while sfsample runs, a sleeping thread may wake
+        up on another CPU, and would seem to have been running before.
         """
         known = {tid: thread.read("stat") for tid, thread in sorted(self._threads.items()) if thread.fds}
         tids = self.threads()
@@ -258,7 +257,7 @@ class ProcFs:
             self._threads.pop(tid).end()
 
     def status(self, tid: int | None = None) -> dict[str, str]:
-        """Return the status file of the process, or of a thread, as a dictionary; empty when it has ended."""
+        """Return the status file of the process, or of a thread, as a dictionary; empty if it has ended."""
         name = "status" if tid is None else f"task/{tid}/status"
         return parse_status((self.read(name) or b"").decode("utf-8", "replace"))
 
@@ -279,7 +278,7 @@ def _refusal(pid: int, failure: OSError) -> ReadFailed:
 def _exists(pid: int) -> bool:
     with suppress(PermissionError):
         try:
-            os.kill(pid, 0)  # sends no signal
+            os.kill(pid, 0)  # check of existence that sends no signal
         except (ProcessLookupError, OverflowError):
             return False
     return True

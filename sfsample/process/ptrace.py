@@ -1,7 +1,7 @@
 """Makes the ptrace(2) requests of sfsample; the only module that imports python-ptrace.
 
 python-ptrace's debugger is not used, because it attaches with PTRACE_ATTACH, which sends SIGSTOP.
-PTRACE_SEIZE sends no signal, and the kernel lets the tracee run on when its tracer ends.
+PTRACE_SEIZE sends no signal.  The kernel lets the tracee run on when its tracer ends.
 
 Source: ptrace(2); Linux include/uapi/linux/ptrace.h.
 """
@@ -14,7 +14,7 @@ from sfsample.core.snapshot import Registers
 from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, with_pac_mask
 from sfsample.process.vm import Iovec
 
-# To find the C library, ctypes starts ldconfig, or gcc from PATH; this process has it already: CDLL(None).
+# ctypes starts ldconfig, or gcc from PATH, to find the C library.  CDLL(None) is the one already loaded.
 _search = ctypes.util.find_library
 ctypes.util.find_library = lambda name: None  # noqa: ARG005 - as `find_library` names it
 
@@ -37,7 +37,7 @@ def seize(tid: int) -> None:
 
 
 def interrupt(tid: int) -> bool:
-    """Ask a tracee to stop; idempotent.  False: it is no tracee, or has ended."""
+    """Ask a tracee to stop; a second call changes nothing.  False: it is no tracee, or has ended."""
     try:
         ptrace(PTRACE_INTERRUPT, tid)
     except PtraceError:
@@ -46,7 +46,7 @@ def interrupt(tid: int) -> bool:
 
 
 def detach(tid: int, signal_number: int) -> bool:
-    """Let a stopped tracee run on with a signal (0: none).  False: it is not stopped, or was killed."""
+    """Let a stopped tracee run on with a signal (0: none).  False: it is not stopped, or it was killed."""
     try:
         ptrace(PTRACE_DETACH, tid, 0, signal_number)
     except PtraceError:
@@ -85,13 +85,13 @@ def may_attach(tid: int) -> bool:
 class RegisterReader:
     """Reads the registers of one stopped tracee at a time into a buffer that is allocated beforehand.
 
-    `arch` has the target's own mask of signed return addresses once the registers of a thread were read.
+    After the first reading, `arch` has the target's own mask of signed return addresses.
     """
 
     def __init__(self, arch: Arch) -> None:
         self.arch = arch
         self._layout = layout_of(arch)
-        self.words = (ctypes.c_ulonglong * (self._layout.size // 8))()  # as the kernel wrote them
+        self.words = (ctypes.c_ulonglong * (self._layout.size // 8))()  # words that the kernel wrote
         self._sets = []
         at = ctypes.addressof(self.words)
         for register_set in self._layout.sets:
@@ -105,7 +105,7 @@ class RegisterReader:
         """Read the registers of a stopped thread; return sp.  None: the thread was killed meanwhile."""
         try:
             for note, vector_at, vector, size in self._sets:
-                vector.len = size  # the kernel writes there how much it copied
+                vector.len = size  # size of the buffer; the kernel replaces it by the number of bytes copied
                 ptrace(PTRACE_GETREGSET, tid, note, vector_at)
             if self._mask_unknown:
                 self._read_pac_mask(tid)
@@ -115,7 +115,7 @@ class RegisterReader:
         return sp
 
     def _read_pac_mask(self, tid: int) -> None:
-        """Learn which bits of a return address are its authentication code, if the CPU makes any."""
+        """Read the mask of the authentication code in a return address, if the CPU makes such codes."""
         words = (ctypes.c_ulonglong * 2)()
         vector = Iovec(ctypes.addressof(words), ctypes.sizeof(words))
         self._mask_unknown = False

@@ -4,14 +4,14 @@
 
 Three facts are used.
 
-* A thread that was put on a CPU exactly as often as it was taken off has none.  The difference of the two
+* If a thread was put on a CPU exactly as often as it was taken off, it has none.  The difference of the two
   counts, its *balance*, is 1 higher while it runs.  When a thread loses its CPU just before it sleeps, the
   kernel counts only the switch, so balances drift: `RunQueueBalance` learns the balance of each thread, and
-  doubts it now and then.
+  checks it now and then.
 * When sfsample wakes up for a tick, it may take the CPU from a target thread.  The scheduler then stamps both
   threads with one clock reading, so "this thread lost its CPU to sfsample" is exact (`shared_switch`).
-* /proc/PID/task/TID/schedstat counts the times that a thread was put on a CPU.  Where that count has not
-  changed between the request to stop and the stop, the thread was on a CPU all the time.
+* /proc/PID/task/TID/schedstat counts the times that a thread was put on a CPU.  If that count has not changed
+  between the request to stop and the stop, the thread was on a CPU all the time.
 
 /proc/PID/task/TID/sched is missing before Linux 6.15 without CONFIG_SCHED_DEBUG; then only the third fact is
 known.
@@ -31,15 +31,15 @@ from typing import NamedTuple
 from sfsample.core.snapshot import LastRun, SchedulerEvidence, ThreadSnapshot
 from sfsample.process.proc_text import SchedStat, parse_last_run, parse_schedstat
 
-# A thread from which sfsample took the CPU by waking up became runnable at that very moment.
+# When sfsample wakes up and takes the CPU from a thread, the thread becomes runnable at that very moment.
 _SAME_MOMENT_NS = 100_000
 _CHUNK_BYTES = 4096
-_MAX_OFF_CPU_IN_A_ROW = 8  # then a stop checks whether the learned balance still holds
-_STAMP_STEP_NS = 2 * 1024  # load averages are stamped in steps of 1024 ns, which begin anywhere
+_MAX_OFF_CPU_IN_A_ROW = 8  # answers until a stop checks the learned balance again
+_STAMP_STEP_NS = 2 * 1024  # two steps of the time stamps of load averages, each 1024 ns
 
 
 class RunState(Enum):
-    """Whether a thread had a CPU when sfsample asked it to stop."""
+    """The state of a thread when sfsample asked it to stop: with or without a CPU."""
 
     ON_CPU = "on a CPU"
     PREEMPTED_BY_US = "lost its CPU to sfsample"
@@ -49,44 +49,38 @@ class RunState(Enum):
 
     @property
     def counts_as_cpu(self) -> bool:
-        """Whether a sample of the thread stands for CPU time.  UNKNOWN does: the kernel gives no figures."""
+        """True if a sample of the thread stands for CPU time.  UNKNOWN does: the kernel gives no figures."""
         return self not in (RunState.WAITING, RunState.ASLEEP)
 
 
 class BeforeStop(NamedTuple):
-    """What /proc said of a thread just before sfsample asked it to stop.
+    """The facts in /proc of a thread just before sfsample asked it to stop.  None: unknown."""
 
-    `counters` is schedstat's text, `balance` the thread's balance with those counters (None: unknown),
-    `on_cpu` what the balance says (None: nothing), `last_run` when the thread last began or ceased to run,
-    `preempted_by_us` whether it had lost its CPU to sfsample (None: unknown).
-    """
-
-    counters: bytes | None = None
+    counters: bytes | None = None  # text of schedstat
     asleep: bool = False
-    balance: int | None = None
-    on_cpu: bool | None = None
-    last_run: LastRun | None = None
-    preempted_by_us: bool | None = None
+    balance: int | None = None  # balance of the thread with those counters
+    on_cpu: bool | None = None  # True: the thread has a CPU, by its balance
+    last_run: LastRun | None = None  # time when the thread last began or ceased to run
+    preempted_by_us: bool | None = None  # True: the thread had lost its CPU to sfsample
 
 
 class WakeUp(NamedTuple):
-    """When sfsample woke up for a tick (perf_counter_ns), and when the kernel gave it a CPU.
+    """The time when sfsample woke up for a tick, and the time when the kernel gave it a CPU.
 
-    `own_run` is the text of its own `sched` file (`OwnRun`), None: unknown.  `read_again` reads it once more,
-    as sfsample may have lost the CPU and got it back since.
+    `read_again` reads `own_run` once more: sfsample may have lost the CPU and got it back since.
     """
 
-    at_ns: int
-    own_run: bytes | None = None
+    at_ns: int  # time of the wake-up (perf_counter_ns)
+    own_run: bytes | None = None  # text of sfsample's own `sched` file (`OwnRun`); None: unknown
     read_again: Callable[[], bytes | None] = lambda: None
 
 
 def classify(before: BeforeStop, after: SchedulerEvidence | None, wake_up: WakeUp) -> RunState:
-    """Return whether a thread had a CPU when it was asked to stop; `after` is None while it has not stopped.
+    """Return the state of a thread when it was asked to stop; `after` is None while it has not stopped.
 
-    A thread that was put on a CPU once between the request and the stop waited for one, or slept, and its
-    stack is no longer that of the tick.  Its sample counts only where it lost the CPU to sfsample and has not
-    run since.
+    If a thread was put on a CPU once between the request and the stop, it had waited for one, or slept.  Its
+    stack is then no longer that of the tick.  Its sample counts only if the thread lost the CPU to sfsample
+    and has not run since.
     """
     if after is None:
         return _before_stop(before, wake_up)
@@ -118,9 +112,9 @@ def _before_stop(before: BeforeStop, wake_up: WakeUp) -> RunState:
 
 
 def shared_switch(one: LastRun, other: LastRun | None) -> bool:
-    """Return whether one thread took the CPU from the other, and neither has been woken since.
+    """Return True if one thread took the CPU from the other, and neither has been woken since.
 
-    The other thread may also have gone to sleep and so left its CPU to the first.
+    The other thread may also have fallen asleep and so left its CPU to the first.
     """
     if other is None or one.at != other.at:
         return False
@@ -131,23 +125,23 @@ def shared_switch(one: LastRun, other: LastRun | None) -> bool:
 
 
 def ran_ns(counters: bytes | None) -> int:
-    """Return the CPU time of a thread in ns; 0 where the kernel does not keep it."""
+    """Return the CPU time of a thread in ns; 0 if the kernel does not count it."""
     stat = parse_schedstat(counters)
     return stat.ran_ns if stat else 0
 
 
 def times_run(counters: bytes | None) -> int | None:
-    """Return how often a thread was put on a CPU; None: unknown."""
+    """Return the number of times that a thread was put on a CPU; None: unknown."""
     stat = parse_schedstat(counters)
     return stat.times if stat else None
 
 
 def held_ns(stop: ThreadSnapshot) -> int:
-    """Return for how long a stop held a thread, without the thread's own wait for a CPU on which to stop.
+    """Return the time in ns for which a stop held a thread, without its own wait for a CPU on which to stop.
 
-    That wait also contains what the thread had waited before the request, so the result is at least the time
-    since the thread was seen to be stopped; and at most the time since it was last seen to run, as it may
-    have waited for a lock in the kernel.
+    The counted wait includes the wait before the request.  So the result is never less than the time since
+    sfsample saw the thread stopped.  And it is never more than the time since sfsample last saw it run, as
+    the thread may have waited for a lock in the kernel.
     """
     if stop.scheduler is None:
         return stop.stop_ns
@@ -157,7 +151,7 @@ def held_ns(stop: ThreadSnapshot) -> int:
 
 
 def _spent(evidence: SchedulerEvidence) -> SchedStat | None:
-    """Return what the scheduler counted between the request and the stop."""
+    """Return the scheduler's counts between the request and the stop."""
     before, after = parse_schedstat(evidence.before), parse_schedstat(evidence.after)
     if before is None or after is None:
         return None
@@ -170,9 +164,9 @@ def _spent(evidence: SchedulerEvidence) -> SchedStat | None:
 
 
 def balance_of(earlier: bytes | None, run: LastRun | None, later: bytes | None) -> int | None:
-    """Return how much more often a thread was put on a CPU than taken off; None: unknown.
+    """Return the balance (times put on a CPU - times taken off) of a thread; None: unknown.
 
-    `run` was read between the two counters, which must agree.
+    sfsample read `run` between the two counters, which must agree.
     """
     times = times_run(later)
     if run is None or run.left < 0 or times is None or times != times_run(earlier):
@@ -181,7 +175,7 @@ def balance_of(earlier: bytes | None, run: LastRun | None, later: bytes | None) 
 
 
 class RunQueueBalance:
-    """The balance that one thread has while it is off a CPU, as far as it has been learned."""
+    """The learned balance of one thread while it is off a CPU."""
 
     __slots__ = ("_off_cpu", "_off_cpu_in_a_row")
 
@@ -190,7 +184,7 @@ class RunQueueBalance:
         self._off_cpu_in_a_row = 0
 
     def on_cpu(self, balance: int | None) -> bool | None:
-        """Return whether the thread has a CPU, by its balance now; None: only a stop can tell."""
+        """Return True if the thread has a CPU, by its present balance; None: only a stop can tell."""
         if balance is None or self._off_cpu is None:
             return None
         if balance > self._off_cpu:
@@ -204,19 +198,19 @@ class RunQueueBalance:
         return False
 
     def learn(self, balance: int | None, *, on_cpu: bool) -> None:
-        """Note whether the thread had a CPU while its balance was this."""
+        """Note that the thread had a CPU, or had none (`on_cpu`), at this balance."""
         if balance is not None:
             self._off_cpu = balance - on_cpu
 
 
 class OwnRun:
-    """When the kernel gave the calling thread its CPU.  Only one thread may use an instance."""
+    """The time when the kernel gave the calling thread its CPU.  Only one thread may use an instance."""
 
     def __init__(self) -> None:
         self._fd = -1
 
     def read(self) -> bytes | None:
-        """Return the text of /proc/thread-self/sched (`parse_last_run`); None where the kernel has none."""
+        """Return the text of /proc/thread-self/sched (`parse_last_run`); None: there is no such file."""
         try:
             if self._fd < 0:
                 self._fd = os.open("/proc/thread-self/sched", os.O_RDONLY | os.O_CLOEXEC)

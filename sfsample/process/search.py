@@ -1,8 +1,8 @@
 """Finds processes: by name, systemd unit, control group, container, pod, user or CPU time.
 
-`watch` looks again for every slice, so each search is one pass over /proc that reads one file of most
-processes: 2,000 processes take some 50 ms (scripts/bench/watch).  sfsample itself is left out, and so are
-kernel threads and zombies, which have no command line.
+`watch` searches again for every slice.  So each search is one pass over /proc that reads one file of most
+processes: 2,000 processes take some 50 ms (scripts/bench/watch).  It leaves out sfsample itself, and kernel
+threads and zombies, which have no command line.
 """
 
 import os
@@ -24,22 +24,22 @@ from sfsample.process.proc_text import (
 from sfsample.process.procfs import HIDDEN, read_text, stat_of
 
 _UNIT_SUFFIXES = (".service", ".scope", ".slice", ".socket", ".mount", ".swap")
-_UNIT_DIRECTORIES = ("etc", "run", "usr/local/lib", "usr/lib", "lib")  # each with systemd/system and its like
+_UNIT_DIRECTORIES = ("etc", "run", "usr/local/lib", "usr/lib", "lib")  # parents of systemd/system and similar
 _PARSERS: dict[str, Callable[[str], Iterable[str]]] = {
     "container": container_ids,
     "pod": pod_uids,
     "cgroup": cgroup_paths,
     "unit": control_groups,
 }
-_COMM_LENGTH = 15  # the kernel cuts the name of a process there
-_FIRST_LOOK_S = 1.0  # for which CPU time is counted when there was no look before
+_COMM_LENGTH = 15  # bytes after which the kernel cuts the name of a process
+_FIRST_LOOK_S = 1.0  # seconds for which the first look counts CPU time
 
 
 def find_by_name(name: str) -> list[tuple[int, str]]:
     """Return (pid, command line) of processes called `name`, else of those whose command line contains it.
 
-    Left out are sfsample and its ancestors (the command line of the shell contains the same words), and other
-    instances of sfsample, which may look for the same words.  Raises NotPermitted.
+    This leaves out sfsample and its ancestors (the command line of the shell contains the same words), and
+    other instances of sfsample, which may search for the same words.  Raises NotPermitted.
     """
     import psutil  # the other searches need one file of a process, and no library
 
@@ -69,7 +69,7 @@ def similar_names(name: str) -> list[str]:
 
 
 def similar(spelling: str, names: dict[str, str]) -> list[str]:
-    """Return the names whose key is nearly a spelling, whatever the case."""
+    """Return the names whose key resembles `spelling`, in any case."""
     from difflib import get_close_matches
 
     lower = {key.lower(): name for key, name in sorted(names.items())}
@@ -89,7 +89,7 @@ def groups_by_cgroup(kind: str, proc: str = "/proc") -> dict[str, list[int]]:
 def groups_by_user(proc: str = "/proc") -> dict[int, list[int]]:
     """Return the pids of each effective user id.
 
-    (The owner of /proc/PID is root where a process has changed its user.)
+    (After a process has changed its user, the owner of /proc/PID is root.)
     """
     groups: dict[int, list[int]] = {}
     for pid in _pids(proc):
@@ -99,7 +99,7 @@ def groups_by_user(proc: str = "/proc") -> dict[int, list[int]]:
 
 
 def programs(pids: Iterable[int], proc: str = "/proc") -> list[int]:
-    """Return those that can be targets: that have a command line, and are not sfsample."""
+    """Return the processes that can be targets: they have a command line, and are not sfsample."""
     found = [(pid, words) for pid in pids if pid != os.getpid() and (words := _command(pid, proc))]
     return sorted(pid for pid, words in found if not _is_sfsample(_name(pid, words, proc), words))
 
@@ -111,7 +111,7 @@ class CpuTimes:
         self._before: dict[tuple[int, int], int] = {}
 
     def busiest(self, number: int) -> list[int]:
-        """Return the processes with the most CPU time since the last call (the first: in a second)."""
+        """Return the processes with the most CPU time since the last call (first call: in a second)."""
         if not self._before:
             self._before = self._look()
             time.sleep(_FIRST_LOOK_S)
@@ -130,13 +130,13 @@ class CpuTimes:
 def find_by_unit(unit: str, proc: str = "/proc") -> list[int]:
     """Return the pids of a systemd unit, including those in control groups below the unit's.
 
-    A name without a suffix is a service.
+    A name without a suffix is that of a service.
     """
     return programs(groups_by_cgroup("unit", proc).get(_unit_name(unit), ()), proc)
 
 
 def why_no_unit(unit: str, proc: str = "/proc", root: str = "") -> list[str]:
-    """Return help lines for a systemd unit that has no process: what is missing, as far as files say it."""
+    """Return help lines for a systemd unit without a process: the missing part, if files show it."""
     name, groups = _unit_name(unit), groups_by_cgroup("unit", proc)
     units = {os.path.splitext(group)[0]: group for group in groups if group.endswith(_UNIT_SUFFIXES)}
     is_booted = os.path.isdir(f"{root}/run/systemd/system")  # sd_booted(3)
@@ -155,7 +155,7 @@ def why_no_unit(unit: str, proc: str = "/proc", root: str = "") -> list[str]:
 
 
 def _has_unit_file(name: str, root: str) -> bool:
-    """Whether systemd(1) finds the unit in one of its directories; `a@b.service` is in `a@.service`."""
+    """Return True if systemd(1) finds the unit in one of its directories (`a@b.service` as `a@.service`)."""
     stem, suffix = os.path.splitext(name)
     names = {name, f"{stem.partition('@')[0]}@{suffix}" if "@" in stem else name}
     return any(glob(f"{escape(root)}/{directory}/systemd/*/{escape(each)}") for directory in _UNIT_DIRECTORIES
@@ -171,13 +171,13 @@ def _pids(proc: str = "/proc") -> list[int]:
 
 
 def _command(pid: int, proc: str = "/proc") -> list[str]:
-    """Return the command line; it is empty for a kernel thread, a zombie, or where /proc hides it."""
+    """Return the command line; empty for a kernel thread or a zombie, or if /proc hides it."""
     text = read_text(f"{proc}/{pid}/cmdline").rstrip("\0")
     return text.split("\0") if text else []
 
 
 def _name(pid: int, words: list[str], proc: str = "/proc") -> str:
-    """Return the name of a process; of one that the kernel has cut, the command line has the rest."""
+    """Return the name of a process; if the kernel has cut it, take the missing part from the command line."""
     name, program = read_text(f"{proc}/{pid}/comm").rstrip("\n"), os.path.basename(words[0])
     return program if len(name) >= _COMM_LENGTH and program.startswith(name) else name
 

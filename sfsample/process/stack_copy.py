@@ -1,16 +1,15 @@
 """Copies the stack of one thread, and other stacks that its walk leads to.
 
-The thread may be stopped during `fill`, so `fill` makes system calls and leaves all other work to `result`,
-which turns the copy into a `Memory` later.
+The thread may be stopped during `fill`.  So `fill` only makes system calls; `result` does all other work
+later, and turns the copy into a `Memory`.
 
-A signal handler on an alternate stack hides the interrupted stack from a copy that begins at sp.  The first
-walk through a signal frame teaches the mark of such frames (that thread is then captured again).  From then
-on, each copy is searched for known marks, and the stack whose sp the kernel saved beside the mark is copied
-as well.
+A signal handler on an alternate stack hides the interrupted stack from a copy that begins at sp.  From the
+first walk through a signal frame, sfsample learns the mark of such frames, and captures that thread again.
+Then it searches each copy for marks, and also copies the stack whose sp the kernel saved beside a mark.
 
-Programs also switch stacks themselves (split stacks; a function that is called on a larger stack).  The
-address at which a walk continued elsewhere is remembered for its thread, and copied as well as long as the
-thread's stack leads there.
+Programs also switch stacks themselves (split stacks; a function that is called on a larger stack).  If a walk
+continues on another stack, sfsample keeps the address for the thread.  It also copies the stack at that
+address as long as the thread's stack leads there.
 """
 
 import time
@@ -26,10 +25,10 @@ from sfsample.process.vm import CopyBuffer, read_memory
 
 _MAX_INTERRUPTED_STACKS = 2  # stacks that signals have interrupted
 _MAX_OTHER_STACKS = 6  # stacks that a thread's own stack leads to
-_SAVED_REGISTERS_BYTES = 512  # below a return address, where its frame may have saved registers
-_PIECE_BYTES = 128 * 1024  # copied between two checks of the time limit
+_SAVED_REGISTERS_BYTES = 512  # space below a return address, in which its frame may have saved registers
+_PIECE_BYTES = 128 * 1024  # bytes copied between two checks of the time limit
 _NO_LIMIT_NS = 1 << 63
-_REHEARSED_BYTES = 1024  # at the top of the stack, read in advance to warm the CPU's caches
+_REHEARSED_BYTES = 1024  # bytes at the top of the stack, read in advance to warm the CPU's caches
 
 StackExtent = Callable[[int], tuple[int, int] | None]
 
@@ -45,15 +44,15 @@ class StackCopy:
         self._buffer = CopyBuffer(self._slice)
         self._spares: list[CopyBuffer] = []
         self._trampolines: set[int] = set()
-        self._marks: set[tuple[bytes, int]] = set()  # bytes, and offset of the saved sp from them
+        self._marks: set[tuple[bytes, int]] = set()  # bytes of a mark, and offset of the saved sp from it
         self._base = self._count = self._requested = 0
         self._until_ns, self._out_of_time = _NO_LIMIT_NS, False
         self.cut_short = 0  # copies that the time limit has ended
-        self._beside: Beside | None = None  # of the thread that was copied last
+        self._beside: Beside | None = None  # memory copied together with the last thread's stack
         self._extra: list[tuple[int, int]] = []  # address and size of the content of each spare
 
     def rehearse(self, thread: Thread) -> None:
-        """Read what `fill` will probably read, so that it is in the CPU's caches."""
+        """Read the memory that `fill` will probably read, to bring it into the CPU's caches."""
         high = thread.stack_extent[1]
         if not high:
             return
@@ -79,14 +78,14 @@ class StackCopy:
         self.cut_short += self._out_of_time
 
     def _follow(self, beside: Beside, base: int, count: int, until_ns: int) -> None:
-        """Copy what the stack of the buffer, `count` bytes from `base`, shows to be needed too."""
+        """Copy the other memory to which the stack in the buffer (`count` bytes from `base`) leads."""
         copied = memoryview(self._buffer.bytes)[:count]
         beside.follow(BytesMemory(base, copied, self._arch.byteorder), until_ns)  # type: ignore[arg-type]  # is only read
 
     def _copy_from(self, buffer: CopyBuffer, tid: int, sp: int, end: int) -> tuple[int, int, int]:
-        """Copy from the red zone below sp, or, where the page below was never used, from the page of sp.
+        """Copy from the red zone below sp; or from the page of sp, if the page below was never used.
 
-        Return the first address, how many bytes were requested up to `end`, and how many could be read.
+        Return the first address, the number of bytes requested up to `end`, and the number of bytes read.
         """
         base, requested, count = max(0, sp - self._arch.red_zone) & -8, 0, 0
         for start in (base, max(base, sp & -PAGESIZE)):
@@ -97,10 +96,10 @@ class StackCopy:
         return base, requested, count
 
     def _copy_pieces(self, buffer: CopyBuffer, tid: int, start: int, size: int) -> int:
-        """Copy piece by piece until the time limit; return how many bytes could be read.
+        """Copy piece by piece until the time limit; return the number of bytes read.
 
-        The first piece is copied in any case: the thread is held by then, perhaps because the CPU of sfsample
-        was taken away for a while, and the piece has most stacks whole.
+        The first piece is copied even after the limit: sfsample holds the thread already (it may have lost
+        its CPU for a while), and most stacks are not longer than one piece.
         """
         at = 0
         while at < size:
@@ -152,7 +151,7 @@ class StackCopy:
         return PiecewiseMemory(memory, *others, *([beside] if beside else [])), bounded
 
     def _learn_extent(self, thread: Thread, sp: int) -> None:
-        """Learn where a thread's stack lies, and cut off what was copied beyond its end."""
+        """Learn the bounds of a thread's stack, and cut off the bytes copied beyond its end."""
         low, high = thread.stack_extent
         if not low <= sp < high:
             extent = self._stack_extent(sp)
@@ -161,11 +160,11 @@ class StackCopy:
                 self._count = min(self._count, extent[1] - self._base)
 
     def learn(self, thread: Thread, stack: Stack) -> bool:
-        """Learn from a walk; True when another capture would now copy more of the stack."""
+        """Learn from a walk; True: another capture would now copy more of the stack."""
         return self._learn_trampolines(stack) or self._learn_other_stacks(thread, stack)
 
     def _learn_trampolines(self, stack: Stack) -> bool:
-        """Learn the signal trampolines on a stack; True when an unknown one cut the stack short."""
+        """Learn the signal trampolines on a stack; True: an unknown one cut the stack short."""
         if Found.SIGNAL_FRAME not in map(found_of, stack.frames):
             return False
         pairs = zip(stack.frames, stack.frames[1:], strict=False)
@@ -178,11 +177,11 @@ class StackCopy:
         return stack.stop_reason is not StopReason.OUTERMOST
 
     def _learn_other_stacks(self, thread: Thread, stack: Stack) -> bool:
-        """Learn where a walk left the copied stacks; True when that stack can be copied, and was not."""
+        """Learn the address at which a walk left the copied stacks; True: the stack there can be copied."""
         end = [(frame.pc, frame.sp) for frame in stack.frames[-1:]]
         known = thread.other_stacks
         if stack.missing is None:
-            if known and end != thread.other_stacks_end:  # a walk may end because of what it read there
+            if known and end != thread.other_stacks_end:  # wrong data on that stack may have ended the walk
                 thread.other_stacks = self._visited(stack, known)
             return False
         extent = self._stack_extent(stack.missing)

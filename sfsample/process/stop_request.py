@@ -1,4 +1,4 @@
-"""Asks threads to stop and lets them go: the only place that knows what ptrace is doing to a thread.
+"""Asks threads to stop and releases them: the only module that knows the ptrace state of a thread.
 
 A `StopRequest` is the state of one thread, and `Tracer` moves it:
 
@@ -7,11 +7,11 @@ A `StopRequest` is the state of one thread, and `Tracer` moves it:
     REQUESTED --release_pending, once the thread has stopped--> RELEASED
     STOPPED --release, but the thread was killed meanwhile--> REQUESTED (its end must be waited for)
 
-`release` lets the thread run again whatever happened since `stop`, even an exception: Ctrl-C can be raised
-between any two calls, also in `release`; then `release_pending` does it.  A signal that arrived while the
-thread was stopped is delivered.  A thread that does not stop in time stays REQUESTED: it is released when it
-does stop, and by the kernel should sfsample die.  All calls for one process come from one OS thread, as
-ptrace(2) binds a tracee to its tracing thread.
+`release` lets the thread run again whatever happened since `stop`, even an exception.  Python can raise
+Ctrl-C between any two calls; if that happens in `release`, `release_pending` does the work.  `release` also
+delivers a signal that arrived while the thread was stopped.  A thread that does not stop in time stays
+REQUESTED: sfsample releases it when it does stop; if sfsample dies, the kernel does.  All calls for one
+process come from one OS thread, as ptrace(2) binds a tracee to its tracing thread.
 
 Source: ptrace(2), "Attaching and detaching", "PTRACE_EVENT stops", "execve(2) under ptrace"; wait(2).
 """
@@ -60,22 +60,22 @@ _INTERRUPTED = (EINTR, 512, 513, 514, 516)
 
 # A thread that runs on another CPU stops within tens of microseconds: poll for that long.  A thread that
 # waits for this very CPU stops when sfsample leaves it: sleep until the kernel sends SIGCHLD for the stop.
-# (To poll on, or sched_yield, holds the thread up for milliseconds; waitpid cannot be given a time limit.)
+# (Longer polling, or sched_yield, delays the thread by milliseconds; waitpid has no time limit.)
 _POLL_NS = 50_000
-_LONGEST_SLEEP_S = 0.001  # another thread of sfsample may have taken the signal
+_LONGEST_SLEEP_S = 0.001  # limit in seconds: another thread of sfsample may have taken the signal
 _SIGCHLD = {signal.SIGCHLD}
-# A thread that waits for a CPU on a busy machine is not stopped yet: to wait for it does it no harm.
+# A thread that waits for a CPU on a busy machine is not stopped yet: waiting for it does it no harm.
 PATIENCE_NS = 1_000_000_000
 _SLOW_STOP = "in uninterruptible sleep, or the machine is overloaded"
 # An execve(2) that ends other threads can make the kernel forget a request to stop (6 of 2,743 on Linux 6.18,
-# of a program that does so all the time): it is repeated.
+# with a program that does so all the time).  So sfsample repeats the request.
 _REPEAT_REQUEST_NS = 10_000_000
-# thread ids that any OS thread of sfsample may trace; children of sfsample excepted
+# thread ids that any OS thread of sfsample may trace, except children of sfsample
 _TRACED: set[int] = set()
 
 
 class StopState(Enum):
-    """What ptrace is doing to a thread."""
+    """The ptrace state of a thread."""
 
     IDLE = "never asked to stop"
     REQUESTED = "asked to stop, not seen to be stopped yet"
@@ -85,34 +85,30 @@ class StopState(Enum):
 
 
 class StopRequest:
-    """The stop of one thread.  Times are perf_counter_ns.
-
-    `thread` is None for a thread id that an execve(2) gave to a tracee.
-    """
+    """The stop of one thread.  Times are perf_counter_ns."""
 
     __slots__ = ("before", "last_running_ns", "requested_ns", "signal_number", "state", "thread", "tid")
 
     def __init__(self, tid: int, thread: "Thread | None" = None) -> None:
         self.tid = tid
-        self.thread = thread
+        self.thread = thread  # None: an execve(2) gave this thread id to a tracee
         self.state = StopState.IDLE
         self.requested_ns = 0
-        self.last_running_ns = 0  # when the thread was last seen not to be stopped
-        self.signal_number = 0  # which the release delivers
-        self.before = BeforeStop()  # what the scheduler said just before the request
+        self.last_running_ns = 0  # last time at which the thread was seen not to be stopped
+        self.signal_number = 0  # signal that the release delivers
+        self.before = BeforeStop()  # the scheduler's figures just before the request
 
     @property
     def is_pending(self) -> bool:
-        """Whether the thread was asked to stop, and has not been seen to be stopped."""
+        """True if the thread was asked to stop, and sfsample has not yet seen it stopped."""
         return self.state is StopState.REQUESTED
 
 
 class Tracer:
     """Stops threads of process `pid`, one at a time.  `release` must follow `stop`, whatever that returned.
 
-    `child`: the process is a child of sfsample, so its end is left for the code that started it.  SIGCHLD
-    should be blocked in every thread of sfsample (`TracerThread` does), or a stop is noticed up to a
-    millisecond late.
+    `child`: the process is a child of sfsample; the code that started it waits for its end.  Every thread of
+    sfsample should block SIGCHLD (`TracerThread` does), or a stop is noticed up to a millisecond late.
     """
 
     def __init__(self, pid: int, arch: Arch, *, child: bool = False, guard: ExecGuard | None = None) -> None:
@@ -122,17 +118,17 @@ class Tracer:
         self._own_pid = os.getpid()
         self._layout = layout_of(arch)
         self.reader = RegisterReader(arch)
-        self._held: StopRequest | None = None  # between `stop` and `release`
+        self._held: StopRequest | None = None  # the request between `stop` and `release`
         self._repeat_at_ns = 0
-        self.pending: list[StopRequest] = []  # REQUESTED, and not waited for at the moment
+        self.pending: list[StopRequest] = []  # REQUESTED ones for which no call waits now
 
     def rehearse(self, tid: int) -> None:
         """Make the calls of the pause on a thread that is not traced.
 
-        They fail at once, and what they run is in the CPU's caches when it counts: 12 of 75 us.
+        They fail at once, but their code is then in the CPU's caches, which saves 12 of 75 us in the pause.
         """
         try:
-            os.waitpid(self._own_pid, _WAIT_FLAGS)  # certainly no child of sfsample, so nothing is reaped
+            os.waitpid(self._own_pid, _WAIT_FLAGS)  # no child of sfsample, so nothing is reaped
         except ChildProcessError:
             self.reader.read(tid)
 
@@ -141,11 +137,11 @@ class Tracer:
     def stop(self, request: StopRequest, patience_ns: int = PATIENCE_NS) -> NotCaptured | None:
         """Stop a thread; None: it is stopped.
 
-        A thread that does not stop within `patience_ns` stays REQUESTED; call `stop` for it again.
+        A thread that does not stop within `patience_ns` stays REQUESTED; then call `stop` for it again.
         """
         self._held = request
         earlier = next((one for one in self.pending if one.tid == request.tid), None)
-        if earlier is not None:  # this very request, or that of a tracee which an execve gave this id
+        if earlier is not None:  # this request, or that of a tracee with this id from an execve
             self.pending.remove(earlier)
             request.state, request.signal_number = earlier.state, 0
             request.requested_ns, request.last_running_ns = earlier.requested_ns, earlier.last_running_ns
@@ -156,14 +152,14 @@ class Tracer:
     def _request(self, request: StopRequest) -> NotCaptured | None:
         """Become the tracer of a thread and ask it to stop; None: it will.
 
-        Nothing comes between the two calls: a tracee stops where a signal reaches it, too, so of a thread
-        that handles many signals sfsample would see little else.
+        No work comes between the two calls: a tracee also stops when a signal reaches it, so sfsample would
+        see little else of a thread that handles many signals.
         """
         tid = request.tid
         if not request.before.asleep and self._guard.forbids():
             self._held = None
             return NotCaptured(Reason.NOT_STOPPABLE, TOO_YOUNG)
-        if tid != self._child:  # whose end is left for the code that started it
+        if tid != self._child:  # a child's end belongs to the code that started it
             _TRACED.add(tid)
         seized = False
         request.signal_number = 0
@@ -175,7 +171,7 @@ class Tracer:
             if not interrupt(tid):
                 return NotCaptured(Reason.GONE, "exited while it was being stopped")
         except PtraceError as refusal:
-            if seized:  # Ctrl-C apart, only `seize` raises
+            if seized:  # only `seize` raises, except for Ctrl-C
                 raise
             self._held = None
             _TRACED.discard(tid)
@@ -196,7 +192,7 @@ class Tracer:
             request.last_running_ns, now = now, time.perf_counter_ns()
             if now > deadline:
                 self.pending.append(request)
-                self._held = None  # whatever the thread does from now on is seen once it is stopped
+                self._held = None  # `pending` keeps the request from now on
                 waited_ms = (now - request.requested_ns) / 1e6
                 detail = f"did not stop within {waited_ms:.0f} ms ({_SLOW_STOP})"
                 return NotCaptured(Reason.PENDING, detail)
@@ -205,7 +201,7 @@ class Tracer:
                 await_stop(patience_ns / 1e9)
 
     def _taken_by_execve(self, request: StopRequest) -> StopRequest | None:
-        """Return the request that goes on: an execve(2) took the id, and the tracee now bears the pid."""
+        """Return the request that continues: an execve(2) took the id, and the tracee now has the pid."""
         request.state = StopState.LOST
         _TRACED.discard(request.tid)
         leader = next((one for one in self.pending if one.tid == self._pid), None)
@@ -217,7 +213,7 @@ class Tracer:
         return leader
 
     def _repeat_requests(self, requests: Iterable[StopRequest]) -> None:
-        """Repeat PTRACE_INTERRUPT, rate-limited; it is idempotent."""
+        """Repeat PTRACE_INTERRUPT at a limited rate; a second one changes nothing."""
         now = time.perf_counter_ns()
         for request in requests if now > self._repeat_at_ns else ():
             self._repeat_at_ns = now + _REPEAT_REQUEST_NS
@@ -230,7 +226,7 @@ class Tracer:
             if seen is None:
                 return 0, 0
             if seen.si_code in _ENDED:
-                return tid, 0  # left for the code that started it
+                return tid, 0  # the code that started the child waits for it
         return os.waitpid(tid, _WAIT_FLAGS)
 
     def _note(self, request: StopRequest, status: int) -> NotCaptured | None:
@@ -239,7 +235,7 @@ class Tracer:
             request.state = StopState.LOST
             _TRACED.discard(request.tid)
             return NotCaptured(Reason.GONE, "exited")
-        # an event stop is sfsample's (or a group stop, which stays in force); anything else carries a signal
+        # an event stop is sfsample's (or a group stop, which continues); any other stop has a signal
         request.signal_number = 0 if status >> 16 == PTRACE_EVENT_STOP else os.WSTOPSIG(status)
         request.state = StopState.STOPPED
         return None
@@ -252,7 +248,7 @@ class Tracer:
         if request.state is StopState.STOPPED and detach(request.tid, request.signal_number):
             request.state = StopState.RELEASED
             _TRACED.discard(request.tid)
-        else:  # killed while it was stopped: it must be waited for, or its process cannot exec or be reaped
+        else:  # killed while stopped: without a wait for it, its process cannot exec or be reaped
             request.state = StopState.REQUESTED
             self.pending.append(request)
             self._release(request)
@@ -261,10 +257,10 @@ class Tracer:
     # -- what a stopped thread tells
 
     def eintr(self, tid: int, registers: Registers) -> bool:
-        """Return whether the stop that gave these registers makes a system call fail with EINTR.
+        """Return True if the stop that gave these registers makes a system call fail with EINTR.
 
-        On the way out of an interrupted call the result's register holds what the kernel will do: restart the
-        call unseen (-ERESTART*), or really return -EINTR (epoll_wait, semop, sigtimedwait; signal(7)).
+        On the way out of an interrupted call, the register of the result shows the kernel's next step.  It
+        restarts the call (-ERESTART*) or returns -EINTR (epoll_wait, semop, sigtimedwait; signal(7)).
         """
         size, code = self._layout.call
         if registers[self._layout.result] != _MINUS_EINTR:
@@ -272,15 +268,15 @@ class Tracer:
         return read_memory(tid, registers[self.reader.arch.pc] - size, len(code)) == code
 
     def interrupted_sleep(self, registers: Registers) -> bool:
-        """Return whether the stop that gave these registers interrupted a sleep in a system call."""
+        """Return True if the stop that gave these registers interrupted a sleep in a system call."""
         return _WORD - registers[self._layout.result] in _INTERRUPTED
 
     # -- threads that did not stop in time, or were left by an exception
 
     def has_stopped(self, request: StopRequest) -> bool:
-        """Return whether `stop` for a pending request would have a result now."""
+        """Return True if `stop` for a pending request would have a result now."""
         if not request.is_pending:
-            return True  # it stopped in the last instant, and was released
+            return True  # the thread stopped in the last instant, and was released
         now = time.perf_counter_ns()
         try:
             stopped = os.waitid(os.P_PID, request.tid, _PEEK) is not None
@@ -292,7 +288,7 @@ class Tracer:
         return stopped
 
     def release_pending(self) -> bool:
-        """Release what is held, and pending threads that have stopped by now; call it at every tick.
+        """Release the held thread, and pending threads that have stopped; call it at every tick.
 
         True: none is left.
         """
@@ -308,13 +304,13 @@ class Tracer:
         try:
             changed, status = self._poll(tid)
         except ChildProcessError:
-            # no longer traced by sfsample, or an execve(2) gave the tracee the process id
+            # sfsample no longer traces it, or an execve(2) gave the process id to the tracee
             changed, status = tid, 0
             if tid != self._pid and (leader := self._taken_by_execve(request)) is not None:
                 self.pending.append(leader)
                 self._release(leader)
         ended = bool(changed) and not os.WIFSTOPPED(status)
-        if not ended:  # it is stopped, or its status was lost, or it has stopped since, or it still runs
+        if not ended:  # the thread is stopped (perhaps only now), or its status was lost, or it still runs
             if self.reader.read(tid) is not None:
                 mend(tid, self.reader)
             number = 0 if status >> 16 == PTRACE_EVENT_STOP else os.WSTOPSIG(status)
@@ -333,7 +329,7 @@ def _refused(refusal: PtraceError) -> NotCaptured:
 
 
 def traces_others_than(pid: int | None) -> bool:
-    """Return whether sfsample traces a thread, or has asked one to stop, that is not of this process."""
+    """Return True if sfsample traces a thread of another process, or has asked one to stop."""
     return any(stat_of(f"{pid}/task/{tid}") is None for tid in tuple(_TRACED))
 
 
@@ -341,9 +337,8 @@ def reap_killed_tracees() -> None:
     """Reap traced threads that were killed, on any thread of sfsample.
 
     An execve(2) in the target waits for that, and PTRACE_SEIZE of another of its threads waits for the
-    execve: the tracing thread would wait for ever, and the target with it.  Whether a thread has ended is
-    seen first, because to wait for an end takes the status of a stop, too (Linux kernel/exit.c,
-    wait_task_stopped).
+    execve.  So the tracing thread and the target would wait for ever.  Look first whether a thread has ended:
+    a wait for its end would also take the status of a stop (Linux kernel/exit.c, wait_task_stopped).
     """
     for tid in tuple(_TRACED):
         with suppress(ChildProcessError):
@@ -357,7 +352,7 @@ def _reap(tid: int) -> None:
 
 
 def detach_newborn_tracees() -> None:
-    """Release tracees that sfsample did not ask for: clone(2) with CLONE_PTRACE, of a thread that it held."""
+    """Release unwanted tracees: a thread that sfsample held has called clone(2) with CLONE_PTRACE."""
     with suppress(ChildProcessError):
         while True:
             seen = os.waitid(os.P_ALL, 0, _PEEK | _WNOTHREAD)
@@ -365,7 +360,7 @@ def detach_newborn_tracees() -> None:
                 return
             stat = stat_of(seen.si_pid)
             if stat is None or stat.parent == os.getpid():
-                return  # it may be a child of sfsample; what is behind it cannot be seen
+                return  # perhaps a child of sfsample, which hides the tracees behind it
             number = 0 if seen.si_status >> 8 == PTRACE_EVENT_STOP else seen.si_status
             if seen.si_code in _ENDED:
                 _reap(seen.si_pid)
@@ -374,5 +369,5 @@ def detach_newborn_tracees() -> None:
 
 
 def await_stop(seconds: float) -> None:
-    """Sleep until a thread that was asked to stop does, or another look is worth while; at most `seconds`."""
+    """Sleep until a requested stop may have happened, for at most `seconds`."""
     signal.sigtimedwait(_SIGCHLD, min(seconds, _LONGEST_SLEEP_S))

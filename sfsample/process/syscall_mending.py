@@ -1,12 +1,11 @@
 """Makes the kernel restart a system call that would fail with EINTR because sfsample stopped the thread.
 
-It writes one register of a stopped thread, and only where the kernel has just put EINTR there because of the
-stop: -EINTR becomes -ERESTARTNOHAND, which poll(2) and others return there by themselves.  The rest happens
-in the kernel when the thread runs on.  If a signal handler is to run, the program gets its EINTR after all;
-if not, the call starts again, with its full time-out (it had just begun: a thread that has slept for long is
-not stopped).  This applies only to calls that have had no effect when they fail so, and have not reached
-their time-out (io_getevents may have); and only on x86-64: AArch64 decides before the stop, s390x was not
-tried.
+It writes one register of a stopped thread, and only if the kernel has just put EINTR there because of the
+stop.  -EINTR becomes -ERESTARTNOHAND, which poll(2) and others return there by themselves.  The kernel does
+the rest when the thread runs on.  If a signal handler is to run, the program gets its EINTR after all.  If
+not, the call starts again with its full time-out.  (The call had just begun: sfsample does not stop a thread
+that has slept for long.)  The call must have had no effect, and must not have reached its time-out
+(io_getevents may have).  This works only on x86-64: AArch64 decides before the stop, s390x was not tried.
 
 Source: Linux arch/x86/kernel/signal.c, arch_do_signal_or_restart, which decides after the stop in get_signal;
 fs/eventpoll.c, ipc/sem.c, fs/aio.c and do_sigtimedwait return -EINTR if a signal is pending and there was
@@ -26,19 +25,19 @@ _CALLS = {
 }  # fmt: skip
 _ARGUMENT_5, _RESULT, _CALL, _PC = 9, 10, 15, 16  # words of struct user_regs_struct: r8, rax, orig_rax, rip
 _MINUS_EINTR, _MINUS_ERESTARTNOHAND = (1 << 64) - EINTR, (1 << 64) - 514  # linux/errno.h
-_SYSCALL = b"\x0f\x05"  # the instruction
+_SYSCALL = b"\x0f\x05"  # machine code of the instruction
 
 
 def mend(tid: int, reader: RegisterReader) -> bool:
     """Make the system call in which a thread was stopped start again; `reader` has read its registers.
 
-    False: it was in no such call, or the call cannot be restarted.
+    False: the thread was in no such call, or the call cannot be restarted.
     """
     words = reader.words
     if reader.arch.machine != AMD64.machine or words[_RESULT] != _MINUS_EINTR or words[_CALL] not in _CALLS:
         return False
     if words[_CALL] == _IO_GETEVENTS and words[_ARGUMENT_5]:
-        return False  # it has a time-out, which may have passed
+        return False  # the call has a time-out, which may have passed
     if read_memory(tid, words[_PC] - len(_SYSCALL), len(_SYSCALL)) != _SYSCALL:
         return False
     return poke_register(tid, 8 * _RESULT, _MINUS_ERESTARTNOHAND)

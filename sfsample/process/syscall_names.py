@@ -9,12 +9,12 @@ from importlib import import_module
 
 
 def syscall_name(number: int) -> str | None:
-    """Return the name, or None for a number that the table does not have."""
+    """Return the name of a system call; None: the table does not have the number."""
     return _names().get(number)
 
 
 def syscall_number(name: str) -> int | None:
-    """Return the number, or None for a name that the table does not have."""
+    """Return the number of a system call; None: the table does not have the name."""
     return next((number for number, known in _names().items() if known == name), None)
 
 
@@ -24,7 +24,7 @@ def _names() -> dict[int, str]:
         from system_calls.tables.s390x import syscalls_s390x
 
         return {number: name for name, number in syscalls_s390x.items()}
-    import_module("sfsample.process.ptrace")  # so that python-ptrace starts no program
+    import_module("sfsample.process.ptrace")  # keeps python-ptrace from starting a program
     from ptrace.syscall import SYSCALL_NAMES
 
     names: dict[int, str] = SYSCALL_NAMES

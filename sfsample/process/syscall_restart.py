@@ -4,14 +4,14 @@ The list names the calls that are known to be safe: a stop may make any other ca
 Invariant: each of these calls survives a stop, and the others fail, except those that `syscall_mending`
 restarts (tests/live/test_sleeping_threads.py).
 
-When PTRACE_INTERRUPT stops a thread, the call that it sleeps in returns to the edge of the kernel.  With
+When PTRACE_INTERRUPT stops a thread, the call that it sleeps in returns to the edge of the kernel.  After
 -ERESTARTSYS, -ERESTARTNOHAND, -ERESTARTNOINTR or -ERESTART_RESTARTBLOCK the kernel restarts the call, as
-there is no signal handler to run; -EINTR goes to the program.  So fewer calls fail than signal(7) lists for
-signal handlers: poll, nanosleep, msgrcv and others restart after a stop.
+there is no signal handler to run.  It passes -EINTR to the program.  So fewer calls fail than signal(7) lists
+for signal handlers: poll, nanosleep, msgrcv and others restart after a stop.
 
 Source: signal(7), "Interruption of system calls"; Linux kernel/entry/common.c and arch_do_signal_or_restart;
 fs/eventpoll.c, fs/aio.c, io_uring, ipc/sem.c and do_sigtimedwait return -EINTR.  A socket with SO_RCVTIMEO
-does too (sock_intr_errno), and a driver may, so calls on a file count only if it is a pipe or similar.
+does so, too (sock_intr_errno), and a driver may.  So calls on a file count only if it is a pipe or similar.
 
 Some sleeps with a time-out continue as restart_syscall(2): those that set a restart_block, which are
 FUTEX_WAIT (kernel/futex/waitwake.c), poll (fs/select.c), and nanosleep and clock_nanosleep (kernel/time).
@@ -34,9 +34,9 @@ _PIPES = ("pipe:", f"{_ANON}[eventfd]", f"{_ANON}[timerfd]", f"{_ANON}[signalfd]
 
 
 def restarts(proc: ProcFs, asleep: SyscallInfo) -> bool:
-    """Return whether a thread that sleeps in this call can be stopped without an effect on the call."""
+    """Return True if a stop of a thread that sleeps in this call has no effect on the call."""
     if asleep.number < 0:
-        return True  # in a page fault, which the CPU repeats; or stopped already
+        return True  # a page fault, which the CPU repeats; or a stopped thread
     name = syscall_name(asleep.number)
     if name in _ON_PIPES:
         return (proc.link(f"fd/{asleep.args[0]}") or "").startswith(_PIPES)
@@ -44,14 +44,14 @@ def restarts(proc: ProcFs, asleep: SyscallInfo) -> bool:
 
 
 _BY_WCHAN = {"futex": "futex", "poll": "poll", "cpu_nanosleep": "clock_nanosleep"}
-_MIN_POINTER = 4096  # clock numbers are smaller
+_MIN_POINTER = 4096  # lowest pointer; clock numbers are smaller
 
 
 def number_made(number: int, args: Sequence[int], wchan: str | None) -> int:
-    """Return the number of the call that the thread made, where the kernel now shows restart_syscall.
+    """Return the number of the call that the thread made, if the kernel now shows restart_syscall.
 
-    The arguments are still those of the original call, and `wchan`, the function in which it waits in the
-    kernel, identifies it.  For the two sleeps, `wchan` may be the function that called theirs.
+    The arguments are still those of the original call.  `wchan`, the kernel function in which the thread
+    waits, identifies the call.  For the two sleeps, `wchan` may be the caller of their function.
     """
     if wchan is None or syscall_name(number) != "restart_syscall":
         return number

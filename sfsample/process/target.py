@@ -1,18 +1,18 @@
-"""Defines which processes a user names, and in which way."""
+"""Defines the ways in which a user names processes."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Processes by ids, or by one of the other ways."""
+    """Processes, named by their ids or in one of the other ways."""
 
     pid: tuple[int, ...] = ()
-    name: str | None = None  # a process by its name, or a part of its command line
+    name: str | None = None  # name of a process, or a part of its command line
     all: bool = False  # with `name`: every process that matches
-    unit: str | None = None  # of systemd
+    unit: str | None = None  # name of a systemd unit
     cgroup: str | None = None
-    container: str | None = None  # an id, or its begin
-    pod: str | None = None  # a uid, or its begin
+    container: str | None = None  # id of a container, or the beginning of it
+    pod: str | None = None  # uid of a pod, or the beginning of it
     user: str | None = None
-    busiest: int | None = None  # so many processes
+    busiest: int | None = None  # number of processes with the most CPU time

@@ -1,7 +1,7 @@
-"""One thread of a live process: what captures have learned of it and use again.
+"""One thread of a live process: facts that captures have learned and use again.
 
-`LiveProcess.thread` makes one for each thread id and drops it when the thread has ended, so nothing else
-keeps state by thread id, and a thread that is given the id of an ended one starts afresh.
+`LiveProcess.thread` makes one for each thread id, and drops it when the thread has ended.  Nothing else keeps
+state by thread id.  So a thread that gets the id of an ended one starts without old state.
 """
 
 from typing import NamedTuple
@@ -16,22 +16,17 @@ from sfsample.process.thread_files import ThreadFiles
 
 
 class LastStop(NamedTuple):
-    """What a stop showed of a thread that slept: registers that only a stop gives, and the thread's callers.
+    """Registers that only a stop gives, and callers, of a thread that was stopped while it slept."""
 
-    `preserved` are the registers that a call preserves, `return_register` the one that a call leaves the
-    return address in (empty on x86-64), `callers` (pc, sp) of each frame but the innermost, `counters` the
-    scheduler's.
-    """
-
-    asleep: SyscallInfo
-    preserved: Registers
-    return_register: Registers
-    callers: tuple[tuple[int, int], ...]
-    counters: bytes | None
+    asleep: SyscallInfo  # system call in which the thread slept
+    preserved: Registers  # registers that a call preserves
+    return_register: Registers  # register in which a call leaves the return address; empty on x86-64
+    callers: tuple[tuple[int, int], ...]  # (pc, sp) of each frame except the innermost
+    counters: bytes | None  # the scheduler's counters
 
 
 class Thread:
-    """A thread: its /proc files, stop request, stacks, balance, and what its next capture needs."""
+    """A thread: its /proc files, stop request, stacks, balance, and state for its next capture."""
 
     __slots__ = (
         "asked_asleep", "asked_generation", "asleep", "balance", "beside", "files", "last_stop", "modules",
@@ -42,15 +37,15 @@ class Thread:
         self.tid = tid
         self.files = files
         self.stop = StopRequest(tid, self)
-        self.stack_extent = (0, 0)  # first address of the stack, and the first behind it
-        self.other_stacks: tuple[int, ...] = ()  # addresses from which other stacks are copied too
-        # (pc, sp) of the frame that led to the last of them
+        self.stack_extent = (0, 0)  # first address of the stack, and first address behind it
+        self.other_stacks: tuple[int, ...] = ()  # start addresses of other stacks to copy, too
+        # (pc, sp) of the frame that led to the last of these stacks
         self.other_stacks_end: list[tuple[int, int]] = []
-        self.beside: Beside | None = None  # what is copied together with its stack
+        self.beside: Beside | None = None  # memory to copy together with the stack
         self.balance = RunQueueBalance()
-        self.modules: frozenset[Module] = frozenset()  # on its last stack
-        self.asleep: SyscallInfo | None = None  # where it slept when it was last read
-        self.asked_asleep: SyscallInfo | None = None  # where it slept when it was asked to stop
-        # of the modules, when it was asked to stop and did not at once
+        self.modules: frozenset[Module] = frozenset()  # modules on its last stack
+        self.asleep: SyscallInfo | None = None  # system call in which it slept at its last reading
+        self.asked_asleep: SyscallInfo | None = None  # system call in which it slept at the request to stop
+        # generation of the module map when it was asked to stop, if it did not stop at once
         self.asked_generation: int | None = None
-        self.last_stop: LastStop | None = None  # of a stop where it slept
+        self.last_stop: LastStop | None = None  # last stop while it slept

@@ -1,9 +1,8 @@
 """Reads the /proc files of one thread again and again: /proc/PID/task/TID/{stat,schedstat,syscall,sched}.
 
-A file stays open, so that reading it is one system call, until half the limit of open files is reached.  A
-file that was opened for one thread never answers for another: once its thread has ended, reading it fails
-with ESRCH.  The file is then opened again, as the id may have been given to a new thread.  The content is
-None for a thread that has ended.
+A file stays open, so that reading it is one system call, until half the limit of open files is reached.  An
+open file never answers for another thread: after its thread has ended, reading it fails with ESRCH.  Then
+sfsample opens the file again, as a new thread may have the id.  The content is None if the thread has ended.
 
 Source: proc(5).
 """
@@ -24,24 +23,24 @@ from sfsample.process.proc_text import (
     parse_syscall,
 )
 
-_CHUNK_BYTES = 4096  # more than a file has
-_SHORT_BYTES = 128  # more than a schedstat file has
-_MAX_LIMIT = 1 << 16  # of open files; the limit may also be infinite
+_CHUNK_BYTES = 4096  # size that no file has
+_SHORT_BYTES = 128  # size that no schedstat file has
+_MAX_LIMIT = 1 << 16  # open files; the system's limit may be infinite
 KERNEL_STACK_REFUSED = (
     "kernel stacks cannot be read: that needs CAP_SYS_ADMIN, and a kernel with CONFIG_STACKTRACE"
 )
-_CLOSED = -1  # as a directory: nothing can be opened below it
+_CLOSED = -1  # descriptor of a directory below which nothing can be opened
 _numbers = count()
 
 
 def open_many() -> None:
-    """Raise sfsample's limit of open files as far as permitted: for many processes, or many threads."""
+    """Raise sfsample's limit of open files as far as permitted, for many processes or threads."""
     hard_limit = getrlimit(RLIMIT_NOFILE)[1]
     setrlimit(RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
 def max_kept_open() -> int:
-    """Return how many files may stay open."""
+    """Return the number of files that may stay open."""
     limit = getrlimit(RLIMIT_NOFILE)[0]
     return min(limit if limit >= 0 else _MAX_LIMIT, _MAX_LIMIT) // 2
 
@@ -53,18 +52,18 @@ class ThreadFiles:
     """
 
     __slots__ = ("_check", "_max_open", "_tasks", "fds", "holder", "tid")
-    kept_open = 0  # by all instances
+    kept_open = 0  # number of open files of all instances
 
     def __init__(self, tasks: int, tid: int, max_open: int, check: Callable[[OSError], None]) -> None:
         self._tasks = tasks
         self._max_open = max_open
         self._check = check
         self.tid = tid
-        self.fds: dict[str, int] = {}  # by name
+        self.fds: dict[str, int] = {}  # descriptor by name of the file
         self.holder: int | None = None  # identifies the thread whose files are open: an id can be reused
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a file now.  Raises ReadFailed."""
+        """Return the present content of a file.  Raises ReadFailed."""
         try:
             return os.pread(self.fds[name], _CHUNK_BYTES, 0)
         except KeyError:
@@ -73,7 +72,7 @@ class ThreadFiles:
             if failure.errno != ESRCH:
                 self._check(failure)
                 return None
-            self.close()  # the id may belong to a new thread, which has a new file
+            self.close()  # a new thread may have the id, and a new file
             return self._open_and_read(name)
 
     def _open_and_read(self, name: str) -> bytes | None:
@@ -102,7 +101,7 @@ class ThreadFiles:
         self._tasks = _CLOSED
 
     def close(self) -> None:
-        """Close the files; the next read opens those of the thread that has the id then."""
+        """Close the files; the next read opens the files of the thread that has the id then."""
         ThreadFiles.kept_open -= len(self.fds)
         for fd in self.fds.values():
             os.close(fd)
@@ -110,23 +109,23 @@ class ThreadFiles:
         self.holder = None
 
     def stat(self) -> Stat | None:
-        """Return the stat line; None when the thread has ended."""
+        """Return the stat line; None: the thread has ended."""
         line = self.read("stat")
         return parse_stat(line) if line else None
 
     def asleep(self) -> SyscallInfo | None:
-        """Return in which system call the thread sleeps; None: it runs, has ended, or may not be read."""
+        """Return the system call in which the thread sleeps; None: it runs, has ended, or is unreadable."""
         line = self.read("syscall")
         return parse_syscall(line) if line else None
 
     def counters(self) -> bytes | None:
         """Return the scheduler's counters: time run, time waited, number of times run.
 
-        As long as they stay the same, a thread that was asleep has not run.  A kernel that does not keep them
-        writes "0 0 0"; then the result is how often the thread was taken off a CPU.  None: it has ended.
+        As long as they stay the same, a sleeping thread has not run.  None: the thread has ended.  If the
+        kernel writes "0 0 0" (no counters), this is the number of times that the thread was taken off a CPU.
         """
         try:
-            line: bytes | None = os.pread(self.fds["schedstat"], _SHORT_BYTES, 0)  # as `read`, but sooner
+            line: bytes | None = os.pread(self.fds["schedstat"], _SHORT_BYTES, 0)  # a faster `read`
         except (KeyError, OSError):
             line = self.read("schedstat")
         if line is not None and not line.startswith(b"0 0 0"):
@@ -134,14 +133,14 @@ class ThreadFiles:
         return (self.read("status") or b"").partition(b"\nvoluntary_ctxt_switches")[2] or None
 
     def last_run(self) -> LastRun | None:
-        """Return when the thread last began or ceased to run, on the scheduler's clock; None: unknown."""
+        """Return the time (scheduler's clock) when the thread last began or ceased to run; None: unknown."""
         return parse_last_run(self.read("sched"))
 
     def kernel_stack(self) -> tuple[str, ...] | None:
         """Return the kernel functions in which the thread sleeps, innermost first.
 
-        They mean something only if the thread has not run meanwhile (`counters`).  None: sfsample may not
-        read them, or the thread has ended.
+        They are valid only if the thread has not run meanwhile (`counters`).  None: sfsample may not read
+        them, or the thread has ended.
         """
         text = self.read("stack")
         return None if text is None else parse_kernel_stack(text)

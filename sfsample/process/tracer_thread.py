@@ -2,13 +2,13 @@
 
 ptrace(2) ties tracees to the tracing *thread*; when that thread ends, the kernel releases all of them.  So no
 thread stays traced by a program that lives on (`sfsample watch` between two slices, a user of the library),
-not even one in uninterruptible sleep that would stop only much later.  There is one exception: a system call
-on a target may never return (a page that another program must bring, userfaultfd(2)).  Then `run` leaves the
-work behind, and the process is set aside (`process.stuck`).  What the work has stopped stays stopped until
-the call returns; then the work gets an exception in place of the result, as if it were Ctrl-C, and ends.
+not even a thread in uninterruptible sleep that would stop only much later.  There is one exception: a system
+call on a target may never return (a page that another program must bring, userfaultfd(2)).  Then `run` leaves
+the work behind, and sets the process aside (`process.stuck`).  Threads that the work has stopped stay stopped
+until the call returns.  Then the work gets an exception instead of the result, like Ctrl-C, and ends.
 
-The calling thread waits in `run` and makes no call that can block, so it always hears signals; Ctrl-C, which
-Python raises there, cannot fall into the time during which a target thread is stopped.
+The calling thread waits in `run` and makes no call that can block, so it always receives signals.  Python
+raises Ctrl-C there, so it cannot interrupt the work while a target thread is stopped.
 """
 
 import _thread
@@ -29,17 +29,17 @@ from sfsample.process.stuck import LeftBehind, set_aside, target_of, waits_for_s
 
 _T = TypeVar("_T")
 _END_POLL_S = 0.001
-_REAP_S = 0.1  # between two attempts to reap killed tracees
-_PATIENCE_S = 1.5  # for the work to end, once a stop is wanted
-_STUCK_S = 1.0  # in one system call, until the work is left behind if others can go on
-_SILENCE_S = 0.5  # if the work has not asked `should_stop` for so long, the calling thread asks
-_REAP_PENDING_S = 0.01  # while stops are pending: an execve(2) of the target may wait until they are reaped
+_REAP_S = 0.1  # seconds between two attempts to reap killed tracees
+_PATIENCE_S = 1.5  # seconds in which the work must end once a stop is wanted
+_STUCK_S = 1.0  # seconds in one system call until `run` leaves the work behind, if others can go on
+_SILENCE_S = 0.5  # seconds without a call of `should_stop` by the work, until the calling thread calls it
+_REAP_PENDING_S = 0.01  # `_REAP_S` while stops are pending: an execve(2) of the target may wait for it
 
 
 class TracerThread(Generic[_T]):
-    """Runs `work(stop)`; `stop()` is true once `should_stop()` was, or the caller has got an exception.
+    """Runs `work(stop)`; `stop()` is true once `should_stop()` was, or after an exception in the caller.
 
-    `may_leave`: whether work that is stuck on that process (None: an unknown one) is left behind at once.
+    `may_leave`: True if `run` may leave work that is stuck on that process (None: unknown) at once.
     """
 
     def __init__(
@@ -51,27 +51,27 @@ class TracerThread(Generic[_T]):
         self._work = work
         self._should_stop = should_stop
         self._may_leave = may_leave
-        self._asked_s = time.monotonic()  # when `should_stop` was last asked
-        self._stop_wanted_s: float | None = None  # when it was first true, or the waiting thread gave up
+        self._asked_s = time.monotonic()  # time of the last call of `should_stop`
+        self._stop_wanted_s: float | None = None  # time when it was first true, or the caller gave up
         self._work_lock = _thread.allocate_lock()  # held until the work is over
         self._finished = False
         self._result: list[_T] = []
         self._failure: BaseException | None = None
         self._collects = gc.isenabled()
-        self._cpu_clock: int | None = None  # of the OS thread that does the work
-        self._ident = self._os_thread = 0  # of that thread, for Python and for the kernel
-        self.cpu_ns = 0  # that it has used
-        # For how long it has used none; work that samples uses some ten times a second.
+        self._cpu_clock: int | None = None  # clock of the OS thread that does the work
+        self._ident = self._os_thread = 0  # ids of that thread, for Python and for the kernel
+        self.cpu_ns = 0  # CPU time that it has used
+        # Seconds for which it has used no CPU time; work that samples uses some ten times a second.
         self.idle_s, self._looked_s = 0.0, time.monotonic()
 
     def run(self) -> _T:
-        """Return what the work returns, or raise what it raises.
+        """Return the result of the work, or raise its exception.
 
-        Raises NoReturn where the work has not ended 1.5 s after `should_stop` was true, or is left behind.
-        An exception (Ctrl-C) may be raised between any two calls here.  The `threading` module does not allow
-        that: an interrupted start() can hang the new thread, an interrupted join() takes it for ended.
+        Raises NoReturn if the work is left behind, or has not ended 1.5 s after `should_stop` was true.
+        Python may raise an exception (Ctrl-C) between any two calls here.  The `threading` module does not
+        allow that: an interrupted start() can hang the new thread, an interrupted join() takes it for ended.
         """
-        # block SIGCHLD here too, or this thread would take the signal that the tracing thread waits for
+        # block SIGCHLD here, too: this thread would take the signal for which the tracing thread waits
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -89,10 +89,10 @@ class TracerThread(Generic[_T]):
         started = False
         self._work_lock.acquire()
         try:
-            started = True  # before the call, so that an exception between the two is safe
+            started = True  # set before the call: an exception between the two is safe
             _thread.start_new_thread(self._main, ())
             while not self._work_lock.acquire(timeout=_REAP_PENDING_S if PENDING_STOPS.any else _REAP_S):
-                reap_killed_tracees()  # and Python handles a signal that arrived just before
+                reap_killed_tracees()  # here Python also handles a signal that arrived just before
                 self._note_progress()
                 self._raise_if_overdue()
         except RuntimeError:
@@ -100,17 +100,17 @@ class TracerThread(Generic[_T]):
             raise NoThread from None
         finally:
             stop_s = self._stop_wanted_s = self._stop_wanted_s or time.monotonic()
-            # the lock may be held by either thread, so it says nothing
+            # either thread may hold the lock, so it says nothing
             while started and not self._finished and time.monotonic() < stop_s + _PATIENCE_S:
                 time.sleep(_END_POLL_S)
             if started and not self._finished:
                 self._leave_behind()
 
     def _note_progress(self) -> None:
-        # a look that comes late does not count more: all of sfsample may have been suspended
+        # a late look does not count more: all of sfsample may have been suspended
         now_s, before_s = time.monotonic(), self._looked_s
         self._looked_s, cpu_ns = now_s, self.cpu_ns
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the thread has ended
             cpu_ns = cpu_ns if self._cpu_clock is None else time.clock_gettime_ns(self._cpu_clock)
         self.idle_s = self.idle_s + min(now_s - before_s, _REAP_S) if cpu_ns == self.cpu_ns else 0.0
         self.cpu_ns = cpu_ns
@@ -126,9 +126,10 @@ class TracerThread(Generic[_T]):
             raise NoReturn(pid, holds_others=traces_others_than(pid))
 
     def _leave_behind(self) -> None:
-        """Let others go on: undo what the work has done to all of sfsample, and end it as soon as it returns.
+        """Let others go on: undo the work's effects on all of sfsample; the work ends when its call returns.
 
-        It gets LeftBehind in place of the result of its call: it releases what it holds, and nothing else.
+        The work gets LeftBehind instead of the result of its call.  It releases the threads that it holds,
+        and does nothing else.
         """
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._ident), ctypes.py_object(LeftBehind))
         if self.idle_s > _STUCK_S and (pid := target_of(self._ident)) is not None:

@@ -35,7 +35,7 @@ class CopyBuffer:
         self._remote_at = ctypes.addressof(self._remote)
 
     def fill(self, pid: int, address: int, size: int, at: int = 0) -> int:
-        """Copy up to `size` bytes from `address` of `pid` to position `at`; return how many were readable.
+        """Copy up to `size` bytes from `address` of `pid` to position `at`; return the number of bytes read.
 
         The kernel copies page by page and stops at the first page that is not mapped.
         """
@@ -66,15 +66,15 @@ class Pieces:
 
     @property
     def size(self) -> int:
-        """Return how many bytes all pieces have."""
+        """Return the number of bytes in all pieces."""
         return len(self._bytes)
 
     def view(self, number: int) -> memoryview:
-        """Return the bytes of one piece, as the last call has read them."""
+        """Return the bytes of one piece, from the last call of `read`."""
         return memoryview(self._bytes)[self._offsets[number] : self._offsets[number + 1]]
 
     def read(self, pid: int) -> bytearray:
-        """Return the joined pieces, valid until the next call; empty: a piece could not be read."""
+        """Return the joined pieces, valid until the next call; empty: a piece is unreadable."""
         for local, remote in self._calls:
             if readv(pid, ctypes.byref(local), 1, remote, len(remote), 0) != local.len:
                 return bytearray()
@@ -82,12 +82,12 @@ class Pieces:
 
 
 def may_access(pid: int) -> bool:
-    """Return whether the kernel permits what PTRACE_SEIZE needs (ptrace(2), access mode checking)."""
+    """Return True if the kernel would permit PTRACE_SEIZE (ptrace(2), access mode checking)."""
     nowhere = ctypes.byref(Iovec(0, 1))
     return readv(pid, nowhere, 1, nowhere, 1, 0) == 1 or ctypes.get_errno() != EPERM
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes | None:
-    """Return exactly `size` bytes at `address`, or None.  It allocates: not for use at every sample."""
+    """Return exactly `size` bytes at `address`, or None.  This allocates: do not use it at every sample."""
     buffer = CopyBuffer(size)
     return bytes(buffer.bytes) if size and buffer.fill(pid, address, size) == size else None

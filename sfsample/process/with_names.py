@@ -1,7 +1,7 @@
-"""Looks up names so that no failure of it costs the result, and signals are heard meanwhile.
+"""Looks up names in such a way that no failure loses the result, and that signals still arrive.
 
-A file of the target may lie in a file system that does not answer (FUSE, NFS), and the main thread hears a
-signal only when the system call that it is in returns.  So another thread looks up names.
+A file of the target may be in a file system that does not answer (FUSE, NFS).  The main thread handles a
+signal only when its system call returns.  So another thread looks up names.
 """
 
 import logging
@@ -18,7 +18,7 @@ _log = logging.getLogger("sfsample.symbolize")
 
 
 class Namer(Protocol):
-    """A symbolizer, as far as it has a way to stop."""
+    """A symbolizer that can be stopped."""
 
     def give_up(self, why: str) -> None:
         """Look up no name from now on."""
@@ -27,10 +27,10 @@ class Namer(Protocol):
 def with_names(
     work: Callable[[], _T], namer: Namer, should_stop: Callable[[], bool], until_s: float = inf
 ) -> _T:
-    """Return what `work` returns, which looks up names by `namer`.
+    """Return the result of `work`, which looks up names with `namer`.
 
     `work` is done again without further look-ups if it fails or is stuck, or if it does not end soon after a
-    first signal or after `until_s` (time.monotonic).  If no thread can be started, the calling one does it.
+    first signal or after `until_s` (time.monotonic).  If no thread can start, the calling thread does it.
     """
     was_requested = should_stop()
 

@@ -1,12 +1,12 @@
 """Chooses how a recording takes its samples: by stops (ptrace), or by the kernel's timers (perf events).
 
-Stops are exact: random instants, any stack, any thread.  What they cost, some percent of a CPU, matters only
-where no CPU is free; and threads that run for microseconds at a time have left their CPU when sfsample comes
-to stop them.  There the kernel's timers cost less and see more, if sfsample may set them.
+Stops are exact: random instants, any stack, any thread.  Their cost, some percent of a CPU, matters only if
+no CPU is free.  And threads that run for microseconds at a time have left their CPU before sfsample can stop
+them.  In these two cases the kernel's timers cost less and see more, if sfsample may set them.
 
-So a recording in cpu mode begins with stops, and after half a second (earlier, where all CPUs are full, or
-samples stand for less than half of the CPU time) it is decided once, for all threads and for the rest of the
-recording: there is no way back, and `Stats` says what was chosen and why.
+So a recording in cpu mode begins with stops.  After half a second, sfsample decides once, for all threads and
+until the end of the recording.  (It decides earlier if all CPUs are full, or if samples stand for less than
+half of the CPU time.)  It never goes back, and `Stats` has the choice and the reason.
 """
 
 import logging
@@ -27,10 +27,10 @@ from sfsample.recording.ptrace_sampler import Clock, PtraceSampler
 from sfsample.recording.sparse_samples import are_too_few
 
 _TRIAL_S = 0.5
-_LOOK_S = 0.1  # between two looks for a reason, so that a recording of a second has its samples
-_MIN_COVERAGE = 0.5  # by stops, of the CPU time
+_LOOK_S = 0.1  # seconds between two looks for a reason: a recording of one second needs early samples
+_MIN_COVERAGE = 0.5  # share of the CPU time for which samples by stops stand
 _NEARLY_ALL_THE_TIME = 0.9
-_MOST_OF_THE_TIME = 0.5  # all CPUs are busy: more often than not
+_MOST_OF_THE_TIME = 0.5  # share of the time in which all CPUs are busy
 _EXECS = "a stop within execve(2) costs a setuid program its privileges"
 _REFUSED, _CPUS_REFUSED = "timers are not permitted", "timers of CPUs are not permitted"
 _log = logging.getLogger("sfsample.recording")
@@ -48,7 +48,7 @@ def choose_sampler(
 ) -> "PtraceSampler | PerfSampler | TrialSampler":
     """Return the sampler that the options ask for, or one that decides by itself.
 
-    `start`: when the recording began, if it goes on without a process that is set aside.
+    `start`: the time when the recording began, if it continues without a process that is set aside.
     """
     if options.perf_events:
         profile.stats.timers_since_s, profile.stats.engine_why = 0.0, "asked for"
@@ -61,7 +61,7 @@ def choose_sampler(
 
 
 def _why_stops(options: RecordOptions, clock: Clock | None) -> str:
-    """Return why timers are out of the question, or ''."""
+    """Return the reason why timers are impossible, or ''."""
     if options.perf_events is not None or clock is not None:
         return "asked for"
     if options.mode == "wall":
@@ -70,7 +70,7 @@ def _why_stops(options: RecordOptions, clock: Clock | None) -> str:
 
 
 class TrialSampler:
-    """Begins with stops, and has the kernel's timers go on if a trial shows that they are better."""
+    """Begins with stops, and continues with the kernel's timers if a trial shows that they are better."""
 
     def __init__(
         self,
@@ -88,12 +88,12 @@ class TrialSampler:
         self._tell = tell
         self._cpus = FreeCpus()
         self._start = time.monotonic()
-        self._next_look_s = _LOOK_S  # since the start
+        self._next_look_s = _LOOK_S  # time of the next look, since the start
         self._cpu_at_start_ns = processes.cpu_ns()
         self._spares_execs = processes.follows_births and not stops_keep_privileges()
-        self._too_brief = False  # threads run too briefly to be stopped
-        self._too_short = False  # threads end soon after they were stopped, or before
-        self._why: str | None = None  # timers are to go on; '': they are not; None: undecided
+        self._too_brief = False  # True: threads run too briefly to be stopped
+        self._too_short = False  # True: threads end soon after a stop, or before it
+        self._why: str | None = None  # reason to continue with timers; '': none; None: undecided
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no process is left."""
@@ -122,7 +122,7 @@ class TrialSampler:
         )
 
     def _hand_over(self, stops: PtraceSampler) -> bool:
-        """Return whether the timers are to go on now: no thread is held or will be."""
+        """Return True if the timers are to continue now; then no thread is held, and no stop is pending."""
         elapsed_s = time.monotonic() - self._start
         if self._why is None and elapsed_s >= self._next_look_s:
             self._next_look_s += _LOOK_S
@@ -153,12 +153,12 @@ class TrialSampler:
         _log.debug("timers: %s", self._why or f"not chosen: {stats.engine_why}")
 
     def _reason(self) -> str:
-        """Return why timers would be better than stops, or ''."""
+        """Return the reason why timers would be better than stops, or ''."""
         if self._spares_execs:
             return _EXECS
         stats = self._profile.stats
         if not (stats.pauses.count or stats.waiting_for_cpu):
-            return ""  # threads that sleep cost next to nothing
+            return ""  # sleeping threads cost almost nothing
         if self._too_short:
             return "threads ended before they were sampled"
         if self._cpus.all_busy() > _MOST_OF_THE_TIME:
@@ -166,7 +166,7 @@ class TrialSampler:
         return "threads ran too briefly to be stopped" if self._too_brief else ""
 
     def _obstacle(self) -> str:
-        """Return why timers cannot take the samples, or ''."""
+        """Return the reason why timers cannot take the samples, or ''."""
         if self._options.python is not PythonView.OFF and any(map(runs_python, self._processes.all)):
             return "timers show no Python frames (--perf-events takes them)"
         if self._profile.stats.max_stack_bytes > MAX_SAMPLE_STACK_BYTES:

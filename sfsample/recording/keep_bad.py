@@ -1,4 +1,4 @@
-"""Hands an incomplete stack, with the memory of its Python frames, to the store of such stacks."""
+"""Gives an incomplete stack, with the memory of its Python frames, to the store of such stacks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ class StackStore(Protocol):
         self, process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMap,
         python: Callable[[], SavedPython | None] = lambda: None, /,
     ) -> None:  # fmt: skip
-        """Write a stack, if it is incomplete and new; `python` is called for its Python frames then."""
+        """Write a stack if it is incomplete and new; then call `python` for its Python frames."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What to record, and how: one value for the library and the command line, checked when it is made."""
+"""What to record, and how: one value for the library and the command line, checked at its creation."""
 
 import re
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _MAX_LABEL = 256  # characters of a key or a value
 
 
 def check_label(key: str, value: str) -> None:
-    """Raise ValueError, which says the rule, for a label that some backend or format cannot keep."""
+    """Raise ValueError with the rule for a label that some backend or format cannot keep."""
     if not _LABEL_KEY.fullmatch(key):
         raise ValueError(f"the key of a label has letters, digits, _ and ., no digit or . first: {key!r}")
     if not value.strip():
@@ -33,39 +33,27 @@ def check_label(key: str, value: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordOptions:
-    """What to record.  Raises ValueError for a value that makes no sense.
+    """What to record.  Raises ValueError for a value that makes no sense."""
 
-    `rate`: samples per second and thread.  `mode`: "cpu" (threads that run at the tick) or "wall" (all
-    threads). `stack_bytes`: copied per thread at most.  `stop` False: stop no thread, so threads that run are
-    not captured. `kernel`: where sleeping threads are in the kernel, too.  `subprocesses`: the descendants
-    too, those born during the recording included.  `timeline`: keep when each sample was
-    taken.  `bad_stacks`: where incomplete stacks are kept.  `debug_dirs`: searched for separate debug files
-    before the system's directories; these may have the only unwind tables.  `labels`: added to those that are
-    found, and they win.  `environ`: look for labels in the environment, too (`process.labels`).
-    `python`: what is shown of threads that run Python.
-
-    `max_pause` seconds: hold a thread no longer, nor wait so long for it to stop.  `max_overhead`: leave out
-    ticks to stay below this share of the elapsed time (0.01 is one percent).  `perf_events` True: the
-    kernel's timers take the samples (mode "cpu"), False: never, None: `choose_sampler` decides.
-    """
-
-    rate: float = 99.0
-    mode: Mode = "cpu"
+    rate: float = 99.0  # samples per second and thread
+    mode: Mode = "cpu"  # "cpu": threads that run at the tick; "wall": all threads
     steppers: "Sequence[str | Stepper]" = DEFAULT_ORDER
     max_frames: int = MAX_FRAMES
-    stack_bytes: int = DEFAULT_STACK_BYTES
-    stop: bool = True
-    kernel: bool = False
-    subprocesses: bool = False
-    timeline: bool = False
-    bad_stacks: "StackStore | None" = None
+    stack_bytes: int = DEFAULT_STACK_BYTES  # most bytes to copy of a thread's stack
+    stop: bool = True  # False: stop no thread, so running threads are not captured
+    kernel: bool = False  # True: show the kernel functions of sleeping threads, too
+    subprocesses: bool = False  # True: sample descendants, too, also those born during the recording
+    timeline: bool = False  # True: keep the time of each sample
+    bad_stacks: "StackStore | None" = None  # store for incomplete stacks
+    # Directories with debug files (perhaps with the only unwind tables), searched before the system's.
     debug_dirs: Sequence[str] = ()
-    max_pause: float = MAX_PAUSE_S
-    max_overhead: float | None = None
+    max_pause: float = MAX_PAUSE_S  # seconds: longest hold of a thread, and longest wait for its stop
+    max_overhead: float | None = None  # limit, kept by leaving out ticks: share of elapsed time (0.01: 1 %)
+    # True: the kernel's timers take the samples (mode "cpu"); False: never; None: `choose_sampler` decides.
     perf_events: bool | None = None
-    labels: Sequence[tuple[str, str]] = ()
-    environ: bool = True
-    python: PythonView = PythonView.AUTO
+    labels: Sequence[tuple[str, str]] = ()  # labels that override those that sfsample finds
+    environ: bool = True  # True: read labels from the environment, too (`process.labels`)
+    python: PythonView = PythonView.AUTO  # kind of frames to show of threads that run Python
 
     def __post_init__(self) -> None:
         check_stack_bytes(self.stack_bytes)

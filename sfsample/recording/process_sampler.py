@@ -1,10 +1,10 @@
 """Samples the threads of one process, tick by tick.
 
-A thread that has not run since its last sample is not captured again: its stack is counted once more (in wall
-mode), for one small read of its scheduler counters.  A capture counts in cpu mode only if the thread had a
-CPU when it was asked to stop, or had lost it to sfsample; not if it waited, slept, or had just been woken.  A
-thread that waits for a CPU runs no code of its own once it was asked to stop: the tick waits for it at most
---max-pause, and a thread that stops later is captured at a checkpoint or in a later tick.
+If a thread has not run since its last sample, sfsample does not capture it again: it counts the stack once
+more (in wall mode), for one small read of the scheduler's counters.  In cpu mode, a capture counts only if
+the thread had a CPU when it was asked to stop, or had lost it to sfsample; not if it waited, slept, or had
+just been woken.  After the request to stop, a thread that waits for a CPU runs no code of its own.  The tick
+waits for it at most --max-pause; a thread that stops later is captured at a checkpoint or in a later tick.
 
 Order of the calls for one thread: `_take_turn`, `_sample`, `_capture`, `_try_capture`, `_record`, and then
 `_record_stack` or `_record_failure`.
@@ -29,10 +29,10 @@ from sfsample.recording.profile import Profile
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import TickTime
 
-_END_PATIENCE_NS = 250_000_000  # for threads that were asked to stop, at the end of the recording
-_COLLECT_NS = 1_000_000  # between two collections of threads that have stopped meanwhile
-_MAX_PENDING_STOPS = 8  # if all of them stop at once, each stays stopped until those before it were captured
-_STOP_PATIENCE_NS = 50_000  # to poll before a stop is pending: a thread that has a CPU stops in this time
+_END_PATIENCE_NS = 250_000_000  # wait at the end of the recording for threads that were asked to stop
+_COLLECT_NS = 1_000_000  # time between two collections of threads that have stopped meanwhile
+_MAX_PENDING_STOPS = 8  # threads: if all stop at once, each stays stopped until those before it are captured
+_STOP_PATIENCE_NS = 50_000  # time of polling before a stop is pending: a thread with a CPU stops in this time
 
 _RECORDING_ENDED = "the recording ended before its turn"
 _STILL_PENDING = "did not stop in time (the machine is overloaded)"
@@ -41,7 +41,8 @@ _STILL_PENDING = "did not stop in time (the machine is overloaded)"
 class ProcessSampler:
     """Samples the threads of one process into a profile, from tick `since` on.
 
-    `named`: a refusal to capture is an error; of a descendant it is a failed sample.
+    `named`: the user named the process, so a refusal to capture is an error.  For a descendant, it is a
+    failed sample.
     """
 
     def __init__(
@@ -64,13 +65,13 @@ class ProcessSampler:
         self._bad_stacks = options.bad_stacks
         self._named = named
         self._threads = DueThreads(random)
-        self._pending: dict[SampledThread, WakeUp] = {}  # asked to stop, in the tick of that wake-up
-        # due in this tick, and left out: enough others were asked to stop, or the recording ended
+        self._pending: dict[SampledThread, WakeUp] = {}  # thread asked to stop -> wake-up of that tick
+        # threads due in this tick but left out: enough stops are pending, or the recording has ended
         self._not_asked: list[SampledThread] = []
-        self._has_run = True  # since it was looked for changes at last
+        self._has_run = True  # True: the process has run since the last search for changes
         self._ran_before_exec: dict[int, int] = {}  # CPU time in ns by thread id, up to the execve
-        self._program: tuple[bytes, ...] = ()  # changes with every execve
-        self._leader: Stat | None = None  # at the beginning of this tick
+        self._program: tuple[bytes, ...] = ()  # `Stat.program`, which every execve changes
+        self._leader: Stat | None = None  # stat of the first thread at the beginning of this tick
         self._process_key = profile.register_process(
             process.pid, process.start_time, process.root, process.name
         )
@@ -86,23 +87,23 @@ class ProcessSampler:
 
     @property
     def thread_count(self) -> int:
-        """How many threads the process has, as far as is known."""
+        """Number of known threads of the process."""
         return len(self._threads)
 
     def tick(
         self, now: TickTime, woken: WakeUp, *, spread: int, refresh: bool, go_on: Callable[[], bool]
     ) -> bool:
-        """Sample every thread that is due; False when the process has ended.
+        """Sample every thread that is due; False: the process has ended.
 
-        There may be thousands: `go_on` is called now and then, and may release threads that sfsample holds in
-        other processes; when it returns False, the recording is over, and the rest is left.  `spread`: see
-        `spread_of`.
+        There may be thousands.  So the tick calls `go_on` now and then, which may release threads that
+        sfsample holds in other processes.  If it returns False, the recording is over, and the tick leaves
+        out the other threads.  `spread`: see `spread_of`.
         """
         try:
             return self._tick(now, woken, spread=spread, refresh=refresh, go_on=go_on)
         except ReadFailed as failure:
             if failure.help and self._named and not self._profile.stats.samples:
-                raise  # a limit, which the user can raise
+                raise  # limit that the user can raise
             self._profile.stats.count_failed(str(failure), 1)
             self._threads.make_all_due()
             return True
@@ -116,7 +117,7 @@ class ProcessSampler:
         if not (refresh and self._has_run) and self._is_quiet(due):
             self._threads.give_next_turn(due, tick, spread)
             return True
-        self._has_run = not refresh  # a change that /proc shows late is seen by the refresh after it
+        self._has_run = not refresh  # the next refresh sees a change that /proc shows late
         self.collect()
         self.process.modules.allow_refresh()
         if not self._follow_changes(before, refresh=refresh):
@@ -130,9 +131,9 @@ class ProcessSampler:
         return True
 
     def _is_quiet(self, due: list[SampledThread]) -> bool:
-        """Return whether no thread that is due has run; then that was their turn.
+        """Return True if no due thread has run; then that was their turn.
 
-        Births and an execve are seen when the thread that made them is due.
+        sfsample sees births and an execve when the thread that made them is due.
         """
         if self._pending or not self._threads or any(map(_may_have_run, due)):
             return False
@@ -158,7 +159,7 @@ class ProcessSampler:
     # -- threads that come and go
 
     def _follow_changes(self, last_tick: TickTime, *, refresh: bool) -> bool:
-        """Notice births, ends and execve; False when the process has ended."""
+        """Notice births, ends and execve; False: the process has ended."""
         process, before = self.process, self._leader
         leader = self._leader = process.proc.thread(process.pid).stat()
         if leader is None:
@@ -166,7 +167,7 @@ class ProcessSampler:
         dead = leader.state in "ZX"
         changed = not dead and leader.program != self._program and leader.stack_top != 0
         if refresh or changed:
-            process.modules.refresh()  # after an execve another program can lie at the same addresses
+            process.modules.refresh()  # after an execve, another program can be at the same addresses
         if changed:
             self._program = leader.program
             self._ran_before_exec = {thread.tid: thread.ran_ns for thread in self._threads}
@@ -184,7 +185,7 @@ class ProcessSampler:
     def _update_threads(self, tids: list[int], last_tick: TickTime) -> None:
         tick = self._recorder.now.number
         for thread in [t for t in self._threads if t.gone and t.files.counters() != t.off_cpu_counters]:
-            self._drop(thread)  # its id may have been given to another thread
+            self._drop(thread)  # another thread may have its id
         new, gone = self._threads.compare(tids)
         for thread in gone:
             self._drop(thread)
@@ -203,7 +204,7 @@ class ProcessSampler:
     def _take_turn(self, thread: SampledThread, woken: WakeUp) -> None:
         if thread in self._pending:
             if not self._wall:
-                self._recorder.skip(thread)  # it was counted in the tick that asked it to stop
+                self._recorder.skip(thread)  # its sample belongs to the tick that asked it to stop
             return
         counters = thread.files.counters()
         if counters is None:
@@ -225,8 +226,8 @@ class ProcessSampler:
         if seldom and wall and self._capturer.stop_breaks_call(thread.process_thread):
             self._capturer.wait_until_asleep(thread.process_thread, woken.at_ns + self._max_pause_ns)
         if seldom and not wall and files.asleep() is not None:
-            # a thread that runs seldom and sleeps now is not worth the preparations of a capture; others are
-            # asked last of all, as the preparations take longer than some threads run at a time
+            # A thread that runs seldom and sleeps now is not worth the preparations of a capture.  `capture`
+            # checks other threads last: the preparations take longer than some threads run at a time.
             thread.off_cpu_counters = counters
             recorder.skip(thread)
         else:
@@ -236,7 +237,7 @@ class ProcessSampler:
         is_leader = thread.tid == self.process.pid
         stat = self._leader if is_leader else thread.files.stat()
         if stat is None or stat.state in "ZX":
-            # the counters of now may be those of another thread that was given the id
+            # another thread may have the id by now, and these counters
             thread.gone, thread.off_cpu_counters = True, counters
             return
         thread.name, thread.start_time = stat.name, stat.starttime
@@ -257,13 +258,13 @@ class ProcessSampler:
         return captured
 
     def _record(self, thread: SampledThread, captured: CapturedStack | NotCaptured, woken: WakeUp) -> None:
-        """Count what a capture gave; a thread that has not stopped yet stays pending."""
+        """Count the result of a capture; a thread that has not stopped yet stays pending."""
         if isinstance(captured, NotCaptured) and captured.pending:
             self._pending[thread] = woken
             return
         self._pending.pop(thread, None)
         if thread.files.holder != thread.file_holder:
-            thread.gone = True  # its id was given to another thread, which may be the one that was captured
+            thread.gone = True  # another thread has its id, and may be the captured one
         elif isinstance(captured, NotCaptured):
             self._record_failure(thread, captured)
         else:
@@ -299,12 +300,12 @@ class ProcessSampler:
         ran = captured.reading is None and state.counts_as_cpu
         recorder.count(thread, captured.snapshot.capture, recorder.now, ran=ran)
         if not self._wall:
-            thread.last_stack = None  # as long as it does not run, it is no sample
+            thread.last_stack = None  # a thread that does not run gives no sample
 
     # -- threads that were asked to stop and have not yet
 
     def collect(self) -> bool:
-        """Capture threads that have stopped by now; False while a thread is still to stop."""
+        """Capture threads that have stopped by now; False: a stop is still pending."""
         running = self.process.running_capture
         if not running.is_active:
             return True
@@ -324,7 +325,7 @@ class ProcessSampler:
             self.collect()
 
     def _give_up_pending(self) -> None:
-        """Count threads that have not stopped until the end.  They are released as soon as they do."""
+        """Count threads that have not stopped until the end.  sfsample releases each as soon as it stops."""
         for thread in self._pending:
             if self._wall:
                 self._recorder.count_failed(thread, _STILL_PENDING)
@@ -335,13 +336,13 @@ class ProcessSampler:
     # -- the end
 
     def _flush(self) -> None:
-        """Count what is known, without a look at the process: sfsample may be stuck in one."""
+        """Count the known samples without a look at the process, in which sfsample may be stuck."""
         for thread in self._threads:
             self._recorder.flush(thread)
         self._recorder.charge_process()
 
     def finish(self) -> None:
-        """Count the ticks since the last sample of each thread, and what is known only at the end."""
+        """Count the ticks since the last sample of each thread, and the figures known only at the end."""
         self._profile.put_off.discard(self._flush)
         self._wait_for_pending(time.perf_counter_ns() + _END_PATIENCE_NS)
         self._give_up_pending()
@@ -363,7 +364,7 @@ class ProcessSampler:
 
 
 def _may_have_run(thread: SampledThread) -> bool:
-    """Return whether a thread may have run since it was last seen to be off its CPU."""
+    """Return True if a thread may have run since sfsample last saw it off its CPU."""
     return thread.off_cpu_counters is None or thread.files.counters() != thread.off_cpu_counters
 
 

@@ -1,4 +1,4 @@
-"""The processes of a recording: those that were asked for, and their descendants as they are found."""
+"""The processes of a recording: those that the user named, and their descendants as sfsample finds them."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,9 +13,9 @@ _UNOPENED = "subprocess not recorded: the recording ended before its turn"
 
 
 class Processes:
-    """Open processes: `named` were asked for, `descendants` were found.  Those that end are closed.
+    """Open processes: the user named `named`, sfsample found `descendants`.  Ended processes are closed.
 
-    A recording ends when no named process is left.  That a descendant cannot be opened is counted, never
+    A recording ends when no named process is left.  A descendant that cannot be opened is counted, never
     fatal.
     """
 
@@ -27,10 +27,10 @@ class Processes:
     def open_named(
         self, pids: Iterable[int], open_process: Callable[[int], LiveProcess], stats: Stats, *, all_of: bool
     ) -> None:
-        """Open the processes that were asked for, but none that is set aside or cannot be read.
+        """Open the named processes, but none that is set aside or cannot be read.
 
-        Without `all_of`, leave out those that cannot be sampled.
-        Raises the TargetError of the first one where none can.
+        Without `all_of`, leave out processes that cannot be sampled.
+        Raises the TargetError of the first one if none can be sampled.
         """
         refusals: list[TargetError] = []
         for pid in pids:
@@ -52,20 +52,20 @@ class Processes:
         return [*self.named, *self.descendants]
 
     def tids(self) -> list[int]:
-        """Return the thread ids of all processes now."""
+        """Return the present thread ids of all processes."""
         return [tid for process in self.all for tid in process.proc.threads()]
 
     def cpu_ns(self) -> int:
-        """Return the CPU time of the processes that have not ended, in ns, ended threads included."""
+        """Return the CPU time in ns of the processes that have not ended, ended threads included."""
         return sum(process.proc.cpu_ns() or 0 for process in self.all)
 
     @property
     def follows_births(self) -> bool:
-        """Whether descendants are part of the recording."""
+        """True if descendants are part of the recording."""
         return self._finder is not None
 
     def open_new(self, stats: Stats, time_s: float, *, force: bool) -> Iterator[LiveProcess]:
-        """Open and yield new descendants, as many as there is time for; the others at the next call.
+        """Open and yield new descendants for at most `time_s`; the next call yields the others.
 
         `force`: list /proc even if the kernel has assigned no id since the last call.
         """
@@ -91,7 +91,7 @@ class Processes:
         process.close()
 
     def close(self, stats: Stats) -> None:
-        """Close every process, and count the descendants that are still to be opened."""
+        """Close every process, and count the descendants that were not opened."""
         for process in self.all:
             self.end(process)
         if self._finder:

@@ -1,12 +1,12 @@
 """Samples processes by stopping or reading their threads, at the ticks of a schedule.
 
-The schedule is fixed at the start and does not depend on what samples cost: a tick that is missed, or left
-out to stay below the limit of overhead, is counted and never made up for.  Stacks are unwound while the
-target runs.
+The schedule is fixed at the start and does not depend on the cost of samples.  If sfsample misses a tick, or
+leaves it out to stay below the limit of overhead, it counts the tick and takes no later one in its place.  It
+unwinds stacks while the target runs.
 
-Each tick: follow births and deaths, then for each process request the threads that are due, collect those
-that have stopped, release, unwind, record (`ProcessSampler.tick`).  A thread that stops late is collected at
-the next checkpoint.
+Each tick follows births and deaths.  Then, for each process, it requests the due threads to stop, collects
+those that have stopped, releases, unwinds and records them (`ProcessSampler.tick`).  The next checkpoint
+collects a thread that stops late.
 """
 
 import resource
@@ -32,12 +32,12 @@ from sfsample.recording.stats import Stats
 from sfsample.recording.ticks import Schedule, uniform
 from sfsample.unwind.unwinder import Unwinder
 
-_MAX_SLEEP_S = 0.1  # between two questions whether to stop
-_MAX_STOP_WAIT_S = 0.001  # for a thread that did not stop in time: of several, a signal tells of one
-_REFRESH_S = 1.0  # between two checks whether a library was replaced by another at the same place, at least
-_REFRESHED_PER_S = 10  # processes
-_LATENESS_S = 1.0  # between two messages that ticks were missed
-_OPEN_FIRST_S, _OPEN_LATER_S = 1.0, 0.05  # to open new descendants: before the first tick, in each
+_MAX_SLEEP_S = 0.1  # seconds between two calls of `should_stop`
+_MAX_STOP_WAIT_S = 0.001  # seconds of a wait for late stops: one signal may stand for several of them
+_REFRESH_S = 1.0  # least seconds between two checks for a library that was replaced at the same addresses
+_REFRESHED_PER_S = 10  # processes checked in a second
+_LATENESS_S = 1.0  # seconds between two messages about missed ticks
+_OPEN_FIRST_S, _OPEN_LATER_S = 1.0, 0.05  # seconds to open new descendants: before the first tick, in each
 
 
 class Clock(Protocol):
@@ -62,8 +62,8 @@ class SystemClock:
 class PtraceSampler:
     """Samples `processes` into one profile, each descendant from the tick at which it was found to its end.
 
-    `jitter` gives random numbers from 0 to 1.  `tell` is called with a line of text, at most once a second.
-    `start`: when the recording began, by the clock, if what came before was sampled otherwise.
+    `jitter` gives random numbers from 0 to 1.  `tell` gets a line of text, at most once a second.  `start`:
+    the time by the clock when the recording began, if another sampler took the first samples.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class PtraceSampler:
         if start is not None:
             self._last_tick = TickTime(0, round((self._clock.now() - start) * 1e9))
         self._samplers = [self._sampler_of(process) for process in processes.all]
-        self._pending: list[ProcessSampler] = []  # of processes with a thread that is still to stop
+        self._pending: list[ProcessSampler] = []  # samplers with a pending stop
 
     def _sampler_of(self, process: LiveProcess) -> ProcessSampler:
         options, named = self._options, process in self._processes.named
@@ -112,7 +112,7 @@ class PtraceSampler:
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no named process is left.
 
-        `should_stop` stays true once it was (`TracerThread`).
+        Once `should_stop` is true, it stays true (`TracerThread`).
         """
         stats, clock = self.profile.stats, self._clock
         try:
@@ -122,12 +122,12 @@ class PtraceSampler:
             self.profile.started_ns = self.profile.started_ns or time.time_ns()
             try:
                 stats.ended_by = self._loop(should_stop)
-            except (TargetError, OSError) as failure:  # what was collected is not lost by it
+            except (TargetError, OSError) as failure:  # the profile so far is not lost
                 if not stats.samples:
                     raise
                 stats.end_early(failure)
             except LeftBehind:
-                stats, self._samplers = Stats(0), []  # the statistics are those of the thread that goes on
+                stats, self._samplers = Stats(0), []  # the thread that goes on has the statistics
                 raise
             finally:
                 stats.duration_s = clock.now() - self._start
@@ -167,15 +167,15 @@ class PtraceSampler:
         return "duration" if self._wait(schedule.end, should_stop) else "signal"
 
     def _report_missed(self, now: float, missed: int) -> None:
-        """Say that ticks were missed, at most once a second."""
+        """Report missed ticks, at most once a second."""
         self._unreported_ticks += missed
         if self._unreported_ticks and now - self._reported_at >= _LATENESS_S:
             self._tell(f"late: {self._unreported_ticks} tick{'s' * (self._unreported_ticks > 1)} missed")
             self._unreported_ticks, self._reported_at = 0, now
 
     def _wait(self, until: float, should_stop: Callable[[], bool]) -> bool:
-        """Sleep until a time by the clock, and collect threads meanwhile; False: `should_stop` says so."""
-        while not should_stop():  # asked before a sleep, so that nothing comes between it and the samples
+        """Sleep until a time by the clock, and collect threads meanwhile; False: `should_stop` is true."""
+        while not should_stop():  # called before a sleep: the samples follow the sleep at once
             collected, left = self.collect(), until - self._clock.now()
             if collected or left <= 0:
                 if left > 0:
@@ -187,12 +187,12 @@ class PtraceSampler:
         return False
 
     def _wake_up(self) -> WakeUp:
-        """Note when sfsample woke up; first of all, because what it is compared with changes at any time."""
+        """Note the time of the wake-up; do it first, because the target's times change at any moment."""
         own_run = None if self._options.mode == "wall" else self._own_run.read()
         return WakeUp(time.perf_counter_ns(), own_run, self._own_run.read)
 
     def _tick(self, at_ns: int, woken: WakeUp, go_on: Callable[[], bool]) -> bool:
-        """Sample every process; False when the named ones have ended."""
+        """Sample every process; False: the named ones have ended."""
         now = self._clock.now()
         refresh = now >= self._refresh_at
         if refresh:
@@ -217,12 +217,12 @@ class PtraceSampler:
         return bool(self._processes.named)
 
     def collect(self) -> bool:
-        """Capture threads that have stopped by now; False while a thread is still to stop."""
+        """Capture threads that have stopped by now; False: a stop is still pending."""
         self._pending = [sampler for sampler in self._pending if not sampler.collect()]
         return not self._pending
 
     def _spent_s(self) -> float:
-        """Return the CPU time of sfsample, and for how long it has held the thread that it held longest."""
+        """Return CPU time of sfsample + longest total time for which it held one thread, in seconds."""
         held_ns = max((sampler.longest_hold_ns for sampler in self._samplers), default=0)
         return time.thread_time() - self._cpu_at_start + held_ns / 1e9
 
@@ -231,7 +231,7 @@ class PtraceSampler:
     def _open_descendants(self, time_s: float, *, force: bool) -> None:
         """Begin to sample new descendants."""
         for process in self._processes.open_new(self.profile.stats, time_s, force=force):
-            self.collect()  # opening takes time, in which threads that have stopped must not wait
+            self.collect()  # opening takes time, and stopped threads must not wait for it
             self._samplers.append(self._sampler_of(process))
 
     def _end(self, sampler: ProcessSampler) -> None:

@@ -1,4 +1,4 @@
-"""Decides whether a recording is a result."""
+"""Decides if a recording is a result."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ _MAX_SHOWN_PROBLEMS = 5
 
 
 def check_result(stats: Stats, pids: Sequence[int]) -> None:
-    """Raise when the recording is no result; without samples it is one if no thread ran, or after Ctrl-C."""
+    """Raise if the recording is no result; without samples it is one if no thread ran, or after Ctrl-C."""
     check_begun(stats, pids)
     if stats.samples or stats.ended_by == "signal":
         return
@@ -24,7 +24,7 @@ def check_result(stats: Stats, pids: Sequence[int]) -> None:
 
 
 def check_begun(stats: Stats, pids: Sequence[int]) -> None:
-    """Raise NoSuchProcess when every process ended before the first sample."""
+    """Raise NoSuchProcess if every process ended before the first sample."""
     if stats.ended_by == "target" and stats.ticks <= 1 and not stats.samples:
         targets = ", ".join(map(str, pids))
         raise NoSuchProcess(pids[0], f"process has ended before the first sample: {targets}")
