@@ -157,7 +157,7 @@ def _pauses(stats: Stats) -> Iterator[str]:
         since = f"from {stats.timers_since_s:.1f} s on, because {stats.engine_why}"
         yield f"timers    kernel timers sampled {since}; they stop no thread"
     elif stats.lacks_timers:
-        yield f"timers    none: {stats.engine_why}"
+        yield f"timers    kernel timers not used: {stats.engine_why}"
     if stats.eintr_prone_stops:
         stops = _count(stats.eintr_prone_stops, "stop")
         yield f"EINTR     {stops} interrupted a system call that does not restart by itself (signal(7))"
