@@ -286,7 +286,8 @@ def test_timers_that_would_have_been_better_are_named_with_what_was_in_the_way()
     made.engine_why = "no CPU was free, but timers are not permitted"
     assert not any(text.startswith("timers") for text in summary_lines(made, "cpu"))
     made.lacks_timers = True
-    assert line(made, "timers") == "timers    kernel timers not used: no CPU was free, but timers are not permitted"
+    expected = "timers    kernel timers not used: no CPU was free, but timers are not permitted"
+    assert line(made, "timers") == expected
 
 
 def test_permission_is_advised_only_where_it_is_what_lacks():
