@@ -1,4 +1,4 @@
-"""Reads the flags of `watch` from a TOML file, in which each flag has its own name, without dashes.
+"""Reads the flags of `watch` from a TOML file, whose keys are the names of flags without dashes.
 
 The file becomes words of the command line, before the typed words, which therefore win.  So a value means the
 same in both, and the same code checks it.

@@ -46,7 +46,7 @@ class ConvertCommand(Command):
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        names = self.names  # names in a file stay as they are
+        names = self.names  # without --symbolize, names in a file stay as they are
         flags = {"--raw-names": names.raw, "--simplify-names": names.simplify,
                  "--merge-clones": names.merge_clones, "--inlines": names.inlines,
                  "--debuginfod": names.debuginfod, "--debug-dir": self.debug_dirs}  # fmt: skip
@@ -59,7 +59,7 @@ class ConvertCommand(Command):
 class DiffCommand(Command):
     """The flags of `diff`."""
 
-    inputs: tuple[str, ...] = ()  # two
+    inputs: tuple[str, ...] = ()  # two inputs: before and after
     comparison: Comparison = Comparison()
     output: OutputOptions = OutputOptions()
     verbose: bool = False

@@ -294,16 +294,11 @@ def _add_walking(parser: ArgumentParser) -> None:
         help="copy at most N bytes of stack per thread (default: {default})")  # fmt: skip
     add("--kernel", action="store_true",
         help="add kernel frames of sleeping threads (needs root; not in --mode cpu)")  # fmt: skip
-    _add_python(parser)
+    add("--python", choices=("auto", "only", "off"), type=PythonView,
+        help="frames of Python functions: with native ones, alone, or none (default: {default})")  # fmt: skip
+    add("--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
+        help="keep the interpreter's own frames between Python frames")  # fmt: skip
     _add_names(parser)
-
-
-def _add_python(parser: ArgumentParser) -> None:
-    parser.add_argument("--python", choices=("auto", "only", "off"), type=PythonView,
-                        help="frames of Python functions: with native ones, alone, or none "
-                        "(default: {default})")  # fmt: skip
-    parser.add_argument("--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
-                        help="keep the interpreter's own frames between Python frames")  # fmt: skip
 
 
 def _add_unwinding(parser: ArgumentParser) -> None:

@@ -73,7 +73,7 @@ class HistoryDiff(_HistoryQuestion):
     """The flags of `history diff`."""
 
     other: float | str | None = None  # a time, or a build-id
-    deploy: str | None = None  # the begin of a build-id; "" is any
+    deploy: str | None = None  # begin of a build-id; "" is any build-id
     comparison: Comparison = Comparison()
     output: OutputOptions = OutputOptions()
     verbose: bool = False

@@ -1,6 +1,6 @@
 """Writes the result of a command to a file or to stdout.
 
-stdout carries nothing but the result.  A file appears complete or not at all (tests/cli/test_output_file.py).
+stdout carries only the result.  A file appears complete or not at all (tests/cli/test_output_file.py).
 """
 
 import os

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from sfsample import __version__
-from sfsample.cli.commands import COMMANDS, ENTRIES, GROUPS, name_of
+from sfsample.cli.commands import ENTRIES, GROUPS, name_of
 from sfsample.cli.history_flags import HISTORY_ACTIONS
 from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_flags
 from sfsample.cli.options import Command
@@ -203,7 +203,12 @@ def _check_target(command: str, arguments: Mapping[str, Any], program: list[str]
 
 
 def _main_parser() -> argparse.ArgumentParser:
-    parser = _Parser("sfsample", f"{ABOUT}\n\n{_overview()}", f"{_examples()}\n\n{_FOOTER}")
+    commands, examples = [ABOUT, ""], ["examples:"]
+    for title, entries in GROUPS:
+        commands += [f"{title}:", *(f"  {entry.name:<11} {entry.summary}" for entry in entries)]
+        for entry in entries:
+            examples += [f"  sfsample {words:<33}  {caption}".rstrip() for words, caption in entry.examples]
+    parser = _Parser("sfsample", "\n".join(commands), "\n".join([*examples, "", _FOOTER]))
     parser.usage = "sfsample COMMAND [options]\n       sfsample PID [options]"
     parser.add_argument("--version", action="version", version=f"sfsample {__version__}")
     return parser
@@ -237,18 +242,3 @@ def describe(command: str) -> list[FlagHelp]:
     """Return the flags of a command."""
     actions = _command_parser(command)._actions  # noqa: SLF001 - argparse has no public way to list flags
     return [FlagHelp(action) for action in actions]
-
-
-def _overview() -> str:
-    lines = []
-    for title, group in GROUPS:
-        lines.append(f"{title}:")
-        lines += [f"  {entry.name:<11} {entry.summary}" for entry in group]
-    return "\n".join(lines)
-
-
-def _examples() -> str:
-    lines = ["examples:"]
-    for entry in COMMANDS.values():
-        lines += [f"  sfsample {words:<33}  {caption}".rstrip() for words, caption in entry.examples]
-    return "\n".join(lines)

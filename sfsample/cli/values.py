@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sfsample.watching.triggers import Condition
 
 _Number = TypeVar("_Number", int, float)
-_MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # least rate: a sample in the longest time of `seconds`
+_MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # the least rate samples once in the longest time of `seconds`
 _LEAST = 5e-324  # least percentage above 0
 
 

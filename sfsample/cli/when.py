@@ -1,7 +1,7 @@
 """Parses times of day, as `history` takes them: `now`, `-2h`, `14:00`, `yesterday 14:00`, ISO 8601.
 
-A time without an offset is local time.  Results are seconds since the epoch.  `now` is inf, which
-is the end of a time and never its begin.
+A time without an offset is local time.  Results are seconds since the epoch.  `now` is inf, which is the end
+of a time and never its begin.
 """
 
 import os
@@ -83,7 +83,7 @@ def spelled_when(moment: float | str) -> str:
 
 
 def build(text: str) -> str:
-    """Parse the begin of a build-id; "" is any."""
+    """Parse the begin of a build-id; "" is any build-id."""
     if text and not _BUILD_ID.fullmatch(text):
         raise refusal(text, "6 to 64 digits of a build-id")
     return text

@@ -73,7 +73,7 @@ def _missing(selection: Selection, slices: list[SliceFacts], report: Report) -> 
     allowed_s = max(facts.end_s - facts.begin_s for facts in slices)  # half of a slice at both ends
     allowed_s *= 2 if abs(end_s - now_s) < allowed_s else 1  # one slice is still being recorded
     covered_s, until_s = 0.0, begin_s
-    for facts in slices:  # of a merged slice, only the time that was recorded counts
+    for facts in slices:  # only the recorded time of a merged slice counts
         recorded_s = min(facts.end_s - facts.begin_s, (facts.duration_ns or inf) / 1e9)
         ends_s = min(facts.begin_s + recorded_s, end_s)
         covered_s += max(0.0, ends_s - max(facts.begin_s, until_s))

@@ -1,6 +1,6 @@
 """Keeps the slices of `watch` in a history, and has a child process merge and delete old ones.
 
-Merging a day of slices takes seconds.  In its own process, `watch` could take no sample meanwhile.
+Merging a day of slices takes seconds.  If `watch` itself did it, it could take no sample meanwhile.
 """
 
 import os
@@ -122,5 +122,5 @@ class HistorySink(Sink):
         self._tidy = start_child(self._tidy_words, self._unstarted, stderr=subprocess.DEVNULL)
         if self._tidy is not None:
             self._tidy_due_s = time.monotonic() + _TIDY_INTERVAL_S
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the child has ended
                 os.setpriority(os.PRIO_PROCESS, self._tidy.pid, _NICE)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from sfsample.history.facts import Slice
 
-Metrics = dict[str, dict[str, float]]  # by name and label
+Metrics = dict[str, dict[str, float]]  # values by name and label
 
 
 class Sink:

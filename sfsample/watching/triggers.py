@@ -28,9 +28,9 @@ _EXAMPLES = "cpu>80, cpu>p99, rss>2G, threads>500, psi.cpu>20, delay>10%, stuck>
 class Condition(NamedTuple):
     """A condition of --trigger: a metric is above a limit, or above a percentile of its last day."""
 
-    text: str  # as the user typed it
+    text: str  # what the user typed
     metric: str  # see process/load.py
-    limit: float = 0.0  # in the unit of the metric
+    limit: float = 0.0  # unit of the metric
     percentile: int | None = None
 
 
@@ -38,7 +38,7 @@ class Fired(NamedTuple):
     """A trigger that has fired."""
 
     name: str  # the condition, or SIGUSR1
-    value: str  # of the metric, with its unit
+    value: str  # value of the metric, with its unit
     at_s: float  # seconds since 1970
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The terminal of `top`: the only module that uses curses.
+"""Draws on the terminal of `top` and reads keys; the only module that uses curses.
 
 Whatever ends `top` (a key, a signal that `Interrupt` handles, a bug), the terminal is left as it was.  Some
 terminals refuse some features (colours, a hidden cursor); `top` goes on without them.
@@ -42,7 +42,7 @@ class Screen:
         return width, height
 
     def key(self) -> str:
-        """Return a letter, or the name of a key; '' when none is pressed within a tenth of a second."""
+        """Return a letter or the name of a key; '' if the user presses none in a tenth of a second."""
         try:
             key = self._window.get_wch()
         except curses.error:
