@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 def build(kind: type[_T], arguments: dict[str, Any]) -> _T:
-    """Return a value of a dataclass, and remove from `arguments`, by name, the fields that are used.
+    """Return a value of a dataclass from `arguments`, by names of fields; remove those that it uses.
 
     A field that is a dataclass too is built from the same names.  Raises KeyError if a field is missing.
     """

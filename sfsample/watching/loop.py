@@ -37,7 +37,7 @@ _MAX_SHOWN_PIDS = 5  # pids in a message
 
 
 class Watch:
-    """The loop: finds the target, has a slice of it recorded, and answers triggers and requests."""
+    """Finds the target, records its slices, and answers triggers and requests."""
 
     def __init__(self, options: WatchOptions, program: Program, *, is_anew: bool = False) -> None:
         """Prepare.  `is_anew`: an execve(2) began this program, so a process given by -p may have ended."""

@@ -52,9 +52,9 @@ class Push:
 class Keep:
     """Limits beyond which old slices are deleted.  None: no limit for files, RETENTION for the history."""
 
-    keep: int | None = None  # files
+    keep: int | None = None  # number of files
     keep_for: float | None = None  # seconds
-    keep_bytes: int | None = None
+    keep_bytes: int | None = None  # size of all slices
 
     def of_history(self) -> Retention:
         """Return the limits of the history."""
@@ -73,7 +73,7 @@ class Files:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions:
-    """How to watch."""
+    """The options of a watch."""
 
     target: Target = Target()
     record: RecordOptions = RecordOptions(rate=19.0, mode="wall", max_overhead=0.03)

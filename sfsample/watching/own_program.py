@@ -14,7 +14,7 @@ import sys
 
 from sfsample.watching.program import Trouble
 
-# made absolute at the start: a watch may lose its current directory
+# both paths are made absolute at the start, because a watch may lose its current directory
 _PYTHON = os.path.abspath(sys.executable or os.readlink("/proc/self/exe"))
 _MAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__main__.py")
 

@@ -10,7 +10,7 @@ DumpWords = Callable[[Sequence[int], str], list[str]]  # from process ids and th
 
 
 class Program(NamedTuple):
-    """The program around a watch."""
+    """The functions and words that the program gives to a watch."""
 
     say: Say
     tell: Callable[[str], None]  # prints what happens while a slice is recorded

@@ -45,7 +45,7 @@ def run(command: TopCommand) -> int:
 
 
 class _Session:
-    """One run: the sampling thread, and the view."""
+    """One run of `top`: the sampling thread, and the view."""
 
     def __init__(self, command: TopCommand, pids: list[int], interrupt: Interrupt) -> None:
         self._command = command

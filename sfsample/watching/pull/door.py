@@ -52,7 +52,7 @@ class Wanted:
 
 
 class Door:
-    """The server calls `ask`, `why_unhealthy` and `metrics`, both call `count`, the loop calls the others."""
+    """The server calls `ask`, `why_unhealthy`, `metrics`, `count`.  The loop calls `count` and the rest."""
 
     def __init__(
         self, every_s: float, slice_s: float, of_sinks: Sequence[Callable[[], Metrics]] = ()

@@ -54,7 +54,7 @@ def listening(where: str | tuple[str, int], how: Listen, door: Door) -> Iterator
 
 @contextmanager
 def _free(path: str) -> Iterator[None]:
-    """Meanwhile a new socket is for this user alone; first remove an old one that no program listens on."""
+    """Make new sockets private to this user; first remove an old one that no program listens on."""
     with suppress(FileNotFoundError):
         old = os.lstat(path)
         with socket.socket(socket.AF_UNIX) as probe:

@@ -50,7 +50,7 @@ class Mark:
             self.sent, self.until_s, self.dropped, self.done = sent, until_s, Counter(dropped), done
 
     def save(self) -> None:
-        """Write it.  Raises OSError."""
+        """Write the file.  Raises OSError."""
         document = {"sent": self.sent, "until": self.until_s, "dropped": self.dropped, "done": self.done}
         with whole_file(self.path, 0o600) as file:
             file.write(json.dumps(document).encode())
