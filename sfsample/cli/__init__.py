@@ -1,8 +1,7 @@
 """Runs the command line: parses it, runs the command, turns a failure into an error line and an exit code.
 
-Only this package prints, exits and reads the environment.  Each command is a module, imported when the
-command is known, so that `--help` stays fast (tests/cli/test_startup.py).  A traceback is a bug of
-sfsample.
+Only this package prints, exits and reads the environment.  The module of a command is imported when the
+command is known, so that `--help` stays fast (tests/cli/test_startup.py).  A traceback is a bug of sfsample.
 """
 
 import gc
@@ -33,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         say(*_OUT_OF_MEMORY)
         return 1
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one here would give a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second SIGINT here would cause a traceback
         say("aborted")
         return 1
     except OSError as failure:
@@ -42,9 +41,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _help_lines(failure: SfsampleError, words: list[str]) -> list[str]:
-    """Return what the user can do, with the commands to type for this very process.
+    """Return the help lines of a failure, with the commands to type for this very process.
 
-    sudo(8) has a PATH of its own, so the program is named by its whole path.
+    sudo(8) has its own PATH, so the lines have the whole path of the program.
     """
     from sfsample.watching.own_program import own_program  # most runs need none
 
@@ -83,7 +82,7 @@ def _run(argv: list[str]) -> int:
     if level := os.environ.get("SFSAMPLE_LOG"):
         _start_logging(level)
     module = _import_command(name_of(command))
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # of `sfsample.__main__`
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # `sfsample.__main__` has set it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     code: int = module.run(command)
     return code
@@ -92,7 +91,7 @@ def _run(argv: list[str]) -> int:
 def _start_logging(level: str) -> None:
     """Log sfsample's own decisions on stderr: why a thread was captured again, why timers were chosen, ...
 
-    Each package has one logger (`sfsample.process`, `sfsample.recording`), and all that they say is debug.
+    Each package has one logger (`sfsample.process`, `sfsample.recording`), and logs only on the level debug.
     Nothing is logged between a stop and its release.
     """
     import logging  # most runs do not log
@@ -101,7 +100,7 @@ def _start_logging(level: str) -> None:
         raise UsageError(f"unknown log level: SFSAMPLE_LOG={level}", "levels: debug")
 
     def clean(record: logging.LogRecord) -> bool:
-        """Keep from the terminal the control characters in names, which are the target's."""
+        """Replace the control characters in names, which come from the target."""
         record.msg, record.args = printable(record.getMessage()), None
         return True
 
@@ -114,7 +113,7 @@ def _start_logging(level: str) -> None:
 
 
 def _import_command(command: str) -> ModuleType:
-    """Import the module of a command, and freeze it: modules stay, so no garbage collection visits them."""
+    """Import the module of a command, and freeze it: garbage collection need not visit modules."""
     gc.disable()
     try:
         return import_module(f"sfsample.cli.{command.partition(' ')[0]}")

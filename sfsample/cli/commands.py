@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """A command; of `history`, each action has a value."""
+    """A command, or an action of `history`."""
 
     name: str
-    value: str  # module below `cli`, and class of the command's value
+    value: str  # module below `cli` and class of the command's value: "options.TopCommand"
     add_flags: Callable[[ArgumentParser], None]
     summary: str
     examples: tuple[tuple[str, str], ...]  # words, and a caption

@@ -1,9 +1,9 @@
-"""Reads the flags of `watch` from a TOML file, in which each flag has its own name, without dashes.
+"""Reads the flags of `watch` from a TOML file, whose keys are the names of flags without dashes.
 
-The file becomes words of the command line, before those that were typed, which therefore win.  So a value
-means the same in both, and is checked by the same code.
+The file becomes words of the command line, before the typed words, which therefore win.  So a value means the
+same in both, and the same code checks it.
 
-It is read again by executing sfsample anew: nothing of the old configuration can remain.
+To read the file again, sfsample executes itself anew: nothing of the old configuration can remain.
 """
 
 import os
@@ -20,14 +20,14 @@ from sfsample.errors import SfsampleError, UsageError
 from sfsample.watching.own_program import own_program
 
 _MAX_BYTES = 1 << 16
-_MAX_DOTS = 1000  # in the file: tomllib takes time and memory for the square of the dots in a key
+_MAX_DOTS = 1000  # dots in the file: tomllib needs time and memory for the square of the dots in a key
 _HELP = "the keys are the long flags of `sfsample watch --help`, without the dashes"
 
 
 def words_of(path: str, takes_value: Mapping[str, bool]) -> list[str]:
-    """Return the file as words of the command line.
+    """Return the file as words of the command line.  Raises SfsampleError.
 
-    `takes_value`: each long flag, with its dashes, and whether it takes a value.  Raises SfsampleError.
+    `takes_value` has each long flag, with its dashes; True: the flag takes a value.
     """
     words: list[str] = []
     for key, value in _read(path).items():
@@ -42,32 +42,32 @@ def words_of(path: str, takes_value: Mapping[str, bool]) -> list[str]:
 
 
 def _words(path: str, flag: str, value: object, takes_value: Mapping[str, bool]) -> Iterator[str]:
-    """Yield the words of one key: a list repeats the flag, a table does so with KEY=VALUE."""
-    pairs = ((key, _text(each)) for key, each in value.items()) if isinstance(value, dict) else ()
+    """Yield the words of one key: a list repeats the flag, a table repeats it with KEY=VALUE."""
+    pairs = ((key, _text(item)) for key, item in value.items()) if isinstance(value, dict) else ()
     values = [text and f"{key}={text}" for key, text in pairs] if isinstance(value, dict) else value
-    for each in values if isinstance(values, list) else [values]:
-        if isinstance(each, bool) and not takes_value[flag]:
-            if each:
+    for item in values if isinstance(values, list) else [values]:
+        if isinstance(item, bool) and not takes_value[flag]:
+            if item:
                 yield flag
             elif f"--no-{flag[2:]}" in takes_value:
                 yield f"--no-{flag[2:]}"
-        elif takes_value[flag] and (text := _text(each)) is not None:
+        elif takes_value[flag] and (text := _text(item)) is not None:
             yield f"{flag}={text}"
         else:
             wanted = "a text or a number" if takes_value[flag] else "true or false"
-            raise UsageError(f"{path}: {flag[2:]}: not {wanted}: {total(str)(each)}", _HELP)
+            raise UsageError(f"{path}: {flag[2:]}: not {wanted}: {total(str)(item)}", _HELP)
 
 
 @total
 def _text(value: object) -> str:
-    """Return a text or a number as a word of the command line; None: it cannot be one."""
+    """Return a text or a number as a word of the command line; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, str | int | float) or "\0" in str(value):
         raise TypeError
     return str(value)
 
 
 def _read(path: str) -> dict[str, Any]:
-    """Return the table in a file, which is not a large one."""
+    """Return the table in a file of limited size."""
     import tomllib
 
     try:
@@ -80,13 +80,13 @@ def _read(path: str) -> dict[str, Any]:
         raise UsageError(f"{path}: more than {_MAX_DOTS} dots", _HELP)
     try:
         return tomllib.loads(data.decode())
-    except (ValueError, RecursionError) as failure:  # a mere ValueError is that of int()
+    except (ValueError, RecursionError) as failure:  # a plain ValueError comes from int()
         why = "a number that is too long" if type(failure) is ValueError else failure
         raise UsageError(f"{path}: not TOML: {why}", _HELP) from None
 
 
 def execute_anew(why: str) -> None:
-    """Execute the command line of this process again, in its place; return where it has a mistake now."""
+    """Execute the command line of this process again, in its place; return only if it has a mistake now."""
     from sfsample.cli.parse import parse
 
     try:
@@ -95,7 +95,7 @@ def execute_anew(why: str) -> None:
         say_at(f"not reloaded: {failure}", *failure.help, "the watch goes on as before")
         return
     say_at(why)
-    for number in (signal.SIGHUP, signal.SIGUSR1):  # the program that begins is not ready for them
+    for number in (signal.SIGHUP, signal.SIGUSR1):  # the new program is not ready for them at first
         signal.signal(number, signal.SIG_IGN)
     program = own_program(*sys.argv[1:])
     os.execv(program[0], program)  # noqa: S606 - no shell is needed

@@ -52,7 +52,7 @@ def run(command: ConvertCommand) -> int:
 
 
 def _check_size(report: Report, files: list[str], output: OutputOptions) -> None:
-    """Raise SfsampleError where the output would be far larger than the inputs."""
+    """Raise SfsampleError if the output would be far larger than the inputs."""
     if FORMATS[output.format].cost(report) > Budget(size_of(files)).left:
         raise SfsampleError(f"cannot write: {output.path}: too large for -f {output.format}",
                             "choose another format (html, svg), or take a part with --filter or --focus",
@@ -68,7 +68,7 @@ def _select(select: Callable[..., Report], report: Report, flag: str, pattern: s
 
 
 def _matcher(pattern: str) -> Callable[[ReportFrame], bool]:
-    """Return whether the regular expression matches a part of a frame's text or module."""
+    """Return a test of a frame: the regular expression matches a part of its text or module."""
     try:
         search = re.compile(pattern).search
     except (re.error, RecursionError, OverflowError) as failure:

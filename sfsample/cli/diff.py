@@ -1,6 +1,6 @@
 """`sfsample diff`: what changed between two profiles, as text, as JSON, or as a page with a flame graph.
 
-It reads files only.  Only the page needs the stacks: otherwise each input is counted and dropped.
+It reads only files.  Only the page needs the stacks; for other formats, each input is counted and dropped.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from sfsample.report.formats.difference import difference_html, difference_json,
 from sfsample.report.report import Report
 
 _GREW = 6  # exit code of --fail-on
-_MAX_NAMES = 3  # of functions, in the message of --fail-on
+_MAX_NAMES = 3  # function names in the message of --fail-on
 
 
 def run(command: DiffCommand) -> int:
@@ -34,7 +34,7 @@ def write_difference(
     command: DiffCommand | HistoryDiff, output: Output, sides: Sequence[Side], kept: list[Report],
     ordinary: Ordinary | None = None,
 ) -> int:  # fmt: skip
-    """Compare two inputs, write; return the exit code.  `kept` has their reports, where a page is written."""
+    """Compare two inputs, write; return the exit code.  For a page, `kept` has the reports of both."""
     before, after = sides
     difference = compare_sides(before, after, relative=command.comparison.relative, ordinary=ordinary)
     for warning in warnings(difference):
@@ -57,7 +57,7 @@ def write_difference(
 
 
 def _grown(difference: Difference, ratio: float) -> list[str]:
-    """Return the functions that really grew, and whose share has more than `ratio` times its size."""
+    """Return the functions that grew beyond noise, to more than `ratio` times their share."""
     changes = [change for change in (*difference.by_self, *difference.by_total) if change.verdict == GREW]
     names = [change.name for change in changes if change.share_after > ratio * change.share_before]
     return [*dict.fromkeys(names)]

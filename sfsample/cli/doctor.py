@@ -1,7 +1,7 @@
-"""`sfsample doctor`: shows whether sfsample may attach, which gates are closed, and what opens them.
+"""`sfsample doctor`: shows whether sfsample may attach, which gates are closed, and how to open them.
 
-The exit code is 4 when sfsample may not attach to one of the processes, or when a gate is closed and the
-attach was not tried, because it would disturb the process; else 0.  No thread is stopped.
+The exit code is 4 if sfsample may not attach to one of the processes.  It is also 4 if a gate is closed and
+sfsample did not try to attach, which would disturb the process.  No thread is stopped.
 """
 
 from collections.abc import Iterator
@@ -48,10 +48,7 @@ def _diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _diagnosis_text(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield lines without newlines: one for each gate, then what to do about gates that may be closed.
-
-    Gates that have the same remedy are named together.
-    """
+    """Yield lines without newlines: one for each gate, then each remedy, and the gates that it opens."""
     if diagnosis.pid is None:
         yield "sfsample itself, for any process (-p PID checks the other gates too):"
     else:

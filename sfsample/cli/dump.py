@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sfsample.dumping.diagnose.verdict import Verdict
 
 _EXIT_INCOMPLETE = 5
-_MIN_NAMING_S = 1.0  # for names, also if all the time of the dump was needed to collect
+_MIN_NAMING_S = 1.0  # least time for names, even after --timeout
 
 
 def run(command: DumpCommand) -> int:
@@ -37,7 +37,7 @@ def run(command: DumpCommand) -> int:
     examine = Examiner(symbols(command))
 
     def rehearse(dumps: list[ProcessDump]) -> None:
-        """Render the first samples while sfsample waits for the second: this imports what it takes."""
+        """Render the first samples while sfsample waits for the second: this imports the modules early."""
         render(examine(dumps), command)
 
     if command.core is not None:
@@ -59,7 +59,7 @@ def run(command: DumpCommand) -> int:
 
 
 def symbols(command: DumpCommand) -> SymbolOptions:
-    """Return how to find names; a dump must not wait for the network."""
+    """Return the options for names; a dump must not wait for the network."""
     options = command.options
     return symbol_options(
         command.names, options.debug_dirs, quiet=command.quiet, online=False, python=options.python
@@ -67,7 +67,7 @@ def symbols(command: DumpCommand) -> SymbolOptions:
 
 
 def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
-    """Return what went wrong; `kernel`: kernel stacks were asked for."""
+    """Return the problems of all dumps; `kernel`: the user asked for kernel stacks."""
     problems = [problem for dump in dumps for problem in dump.problems]
     if kernel and not any(thread.kernel_stack for dump in dumps for thread in dump.threads):
         problems.append(KERNEL_STACK_REFUSED)
@@ -91,7 +91,7 @@ def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) ->
     return dumps, failures
 
 
-# The writers are imported when they are called, which is while sfsample waits for the second samples.
+# Each writer imports its modules when it is called first: while sfsample waits for the second samples.
 
 
 def _render_json(verdict: "Verdict", command: DumpCommand) -> str:

@@ -1,4 +1,4 @@
-"""Defines what the commands are asked to do that sample nothing; see cli/options.py."""
+"""Defines the values of the commands that sample nothing; see cli/options.py."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,7 @@ from sfsample.process.target import Target
 
 @dataclass(frozen=True, kw_only=True)
 class InspectCommand(Command):
-    """What `inspect` is asked to do."""
+    """The flags of `inspect`."""
 
     elf: str | None = None
     target: Target = Target()
@@ -24,7 +24,7 @@ class InspectCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorCommand(Command):
-    """What `doctor` is asked to do."""
+    """The flags of `doctor`."""
 
     target: Target = Target()
     output: OutputOptions = OutputOptions()
@@ -32,7 +32,7 @@ class DoctorCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertCommand(Command):
-    """What `convert` is asked to do."""
+    """The flags of `convert`."""
 
     inputs: tuple[str, ...] = ()
     output: ProfileOutput = ProfileOutput()
@@ -46,7 +46,7 @@ class ConvertCommand(Command):
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        names = self.names  # names in a file stay as they are
+        names = self.names  # without --symbolize, names in a file stay as they are
         flags = {"--raw-names": names.raw, "--simplify-names": names.simplify,
                  "--merge-clones": names.merge_clones, "--inlines": names.inlines,
                  "--debuginfod": names.debuginfod, "--debug-dir": self.debug_dirs}  # fmt: skip
@@ -57,9 +57,9 @@ class ConvertCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class DiffCommand(Command):
-    """What `diff` is asked to do."""
+    """The flags of `diff`."""
 
-    inputs: tuple[str, ...] = ()  # two
+    inputs: tuple[str, ...] = ()  # two inputs: before and after
     comparison: Comparison = Comparison()
     output: OutputOptions = OutputOptions()
     verbose: bool = False
@@ -67,7 +67,7 @@ class DiffCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayCommand(Command):
-    """What `replay` is asked to do."""
+    """The flags of `replay`."""
 
     file: str = ""
     sysroot: str = ""
@@ -81,7 +81,7 @@ class ReplayCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceCommand(Command):
-    """What `service` is asked to do."""
+    """The flags of `service`."""
 
     action: str = ""  # show or install
     config: str = "/etc/sfsample/watch.toml"
@@ -90,6 +90,6 @@ class ServiceCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionCommand(Command):
-    """What `completion` is asked to do."""
+    """The flags of `completion`."""
 
     shell: str = ""

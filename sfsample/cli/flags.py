@@ -1,7 +1,7 @@
 """Declares the flags of each command (`cli/commands.py`); a flag means the same in each of them.
 
-Help and completion are both made from this description.  The default of a flag is that of the field of the
-command's value (`cli/options.py`) that has the name of its `dest`; "{default}" in a help text stands for it.
+Help and completion are both made from this description.  A flag has the default of a field of the command's
+value (`cli/options.py`): the field with the name of its `dest`.  "{default}" in a help text stands for it.
 """
 
 from argparse import ArgumentParser, BooleanOptionalAction
@@ -37,15 +37,15 @@ def dump_flags(parser: ArgumentParser) -> None:
     _add_groups(parser)
     add = parser.add_argument
     add("--looks", type=values.dump_samples, metavar="N",
-        help="take N samples of each thread, to see which ones run (default: {default})")  # fmt: skip
+        help="take N samples of each thread, to see which run (default: {default})")  # fmt: skip
     add("--interval", type=quantities.seconds, metavar="TIME",
-        help="time between these samples (default: {default})")  # fmt: skip
+        help="time between two samples (default: {default})")  # fmt: skip
     add("--timeout", type=quantities.seconds, metavar="TIME",
-        help="print what there is after this time; the exit code is 5 then (default: {default})")  # fmt: skip
+        help="after TIME, print what was captured; exit code 5 (default: {default})")  # fmt: skip
     add("--depth", type=values.positive, metavar="N",
         help="show at most N frames of each stack (default: all)")  # fmt: skip
     add("--locals", action="store_true",
-        help="show arguments and locals of Python frames, which may have secrets")  # fmt: skip
+        help="show arguments and locals of Python frames; they may be secret")  # fmt: skip
     when = parser.add_mutually_exclusive_group()
     when.add_argument(
         "--no-stop", action="store_false", dest="stop", help="stop no thread; running threads are not shown"
@@ -71,37 +71,35 @@ def watch_flags(parser: ArgumentParser) -> None:
     add("--every", type=quantities.seconds, metavar="TIME",
         help="start a slice every TIME (default: {default})")  # fmt: skip
     add("--for", type=quantities.seconds, dest="slice", metavar="TIME",
-        help="length of a slice (default: that of --every, without a gap)")  # fmt: skip
+        help="length of a slice (default: as --every, without gaps)")  # fmt: skip
     add("--history", metavar="DIR",
         help="keep slices in the history in DIR, for `sfsample history` (default without --output-dir: "
         "sfsample/history in XDG_STATE_HOME)")  # fmt: skip
-    add("--no-history", action="store_true", help="keep no history: only files")
+    add("--no-history", action="store_true", help="keep no history, only files")
     add("--output-dir", metavar="DIR", help="write one file per slice to DIR")
     add("-f", "--format", choices=FORMATS, help="format of each file (default: {default})")
     add("--keep", type=values.positive, metavar="N", help="keep the newest N files, delete older ones")
     add("--keep-for", type=values.age, metavar="TIME",
-        help="delete what is older than TIME: 12h, 7d, 4w (default: files never, history 90d)")  # fmt: skip
+        help="delete slices older than TIME: 12h, 7d, 4w (default: files never, history 90d)")  # fmt: skip
     add("--keep-bytes", type=quantities.large_size, metavar="SIZE",
-        help="delete the oldest until SIZE is left: 2G (default: files never, history 10G)")  # fmt: skip
+        help="keep at most SIZE: 2G; delete the oldest (default: files all, history 10G)")  # fmt: skip
     add("--metrics-file", metavar="FILE",
         help="write the metrics to FILE after each slice, for the textfile collector of "
         "node_exporter")  # fmt: skip
-    add("--config", metavar="FILE", help="take flags from a TOML file; those that are typed win")
+    add("--config", metavar="FILE", help="take flags from a TOML file; typed flags win")
     add("--check", action="store_true", help="check the flags and the --config file, and record nothing")
     add = parser.add_argument_group("look closer when something happens, or at SIGUSR1").add_argument
     add("--trigger", type=values.condition, action="append", dest="triggers", metavar="CONDITION",
-        help="then pin the slices of the last two minutes, dump, and record 30 s at 99 Hz; repeatable: "
+        help="if CONDITION: pin slices of the last 2 minutes, dump, record 30 s at 99 Hz; repeatable: "
         "'cpu>80' (percent of one CPU), 'cpu>p99' (of the last day), 'rss>2G', 'threads>500', "
-        "'psi.cpu>20', 'delay>10' (percent), "
-        "'stuck>30s'")  # fmt: skip
+        "'psi.cpu>20', 'delay>10' (percent), 'stuck>30s'")  # fmt: skip
     add("--cooldown", type=quantities.seconds, metavar="TIME",
-        help="after a trigger, wait so long for the next one (default: {default})")  # fmt: skip
+        help="after a trigger, ignore others for TIME (default: {default})")  # fmt: skip
     add = parser.add_argument_group("profiles, metrics and health over HTTP").add_argument
     add("--listen", type=values.listen, dest="address", metavar="ADDR:PORT|unix:PATH",
         help="serve /debug/pprof/profile?seconds=N, /metrics and /healthz there")  # fmt: skip
     add("--listen-token-file", dest="token_file", metavar="FILE",
-        help="answer only requests with the token in FILE; needed where ADDR is not "
-        "loopback")  # fmt: skip
+        help="answer only requests with the token in FILE; needed if ADDR is not loopback")  # fmt: skip
     add("--listen-host", action="append", dest="hosts", metavar="NAME",
         help="accept requests for host NAME too; repeatable")  # fmt: skip
     add_push(parser, "send the history, as it grows, to a profile store (docs/push.md)")
@@ -145,7 +143,7 @@ def convert_flags(parser: ArgumentParser) -> None:
         help="keep stacks with a matching function or module; repeatable, then all must match")  # fmt: skip
     add("--ignore", action="append", metavar="REGEX",
         help="drop stacks with a matching function or module; repeatable")  # fmt: skip
-    add("--focus", metavar="REGEX", help="keep of each stack the outermost matching frame and what it calls")
+    add("--focus", metavar="REGEX", help="keep the outermost matching frame of each stack and what it calls")
     add("--merge-by", choices=("function", "module", "address"),
         help="merge frames that have the same function, module or address")  # fmt: skip
     add("--symbolize", action="store_true", help="name frames that have no name, by build-id (--debug-dir)")
@@ -180,11 +178,11 @@ def service_flags(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("action", choices=("show", "install"), help="print the systemd unit, or write it")
     add("--config", metavar="FILE", help="flags of `sfsample watch`, as TOML (default: {default})")
-    add("--force", action="store_true", help="replace the unit that is there")
+    add("--force", action="store_true", help="replace an existing unit")
 
 
 def completion_flags(parser: ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell to print it for")
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell of the script")
 
 
 # -- flags that several commands have
@@ -196,7 +194,7 @@ def add_output(parser: ArgumentParser) -> None:
 
 
 def add_push(parser: ArgumentParser, title: str) -> None:
-    """Add where slices are sent."""
+    """Add the flags that say to which backends slices are sent."""
     add = parser.add_argument_group(title).add_argument
     add("--push", type=values.push, action="append", dest="backends", metavar="KIND=URL",
         help="pyroscope=http://HOST:4040, parca=http://HOST:7070, otlp=http://HOST:4318 (experimental); "
@@ -206,10 +204,10 @@ def add_push(parser: ArgumentParser, title: str) -> None:
 
 
 def add_compared(parser: ArgumentParser) -> None:
-    """Add how to compare two profiles."""
+    """Add the flags that say how to compare two profiles."""
     add = parser.add_argument
     add("--relative", action="store_true",
-        help="compare shares of all samples (default: rates, where both inputs have durations)")  # fmt: skip
+        help="compare shares of all samples (default: rates, if both inputs have durations)")  # fmt: skip
     add("--fail-on", type=values.growth, metavar="PERCENT",
         help="exit code 6 if a function grew by more than PERCENT, beyond noise")  # fmt: skip
 
@@ -231,22 +229,23 @@ def add_json_output(parser: ArgumentParser, formats: tuple[str, ...] = ("text", 
 
 
 def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:
-    """Add how to name the target; `bare`: also by process ids without -p."""
+    """Add the flags that name the target.  With `bare`, process ids without -p are accepted too."""
     add = parser.add_argument
     if bare:
         add("pids", nargs="*", metavar="PID", help="process ids, as after -p")
     add("-p", "--pid", type=values.pids, action="extend", metavar="PID[,PID]", help="process id; repeatable")
     add("-n", "--name", type=values.name,
         help="select a process by its name, or by a part of its command line")  # fmt: skip
-    add("--all", action="store_true", help="with -n: select all that match (without: several are an error)")
+    add("--all", action="store_true",
+        help="with -n: take every match; without it, more than one match is an error")  # fmt: skip
 
 
 def _add_groups(parser: ArgumentParser) -> None:
-    """Add the other ways to name the target; each may select several processes."""
+    """Add the flags that may select several processes."""
     add = parser.add_argument_group("several processes at once").add_argument
-    add("--cgroup", type=values.cgroup, metavar="PATH", help="all in a control group, and those below it")
+    add("--cgroup", type=values.cgroup, metavar="PATH", help="all in a control group and in groups below")
     add("--container", type=values.container, metavar="ID",
-        help="all of a container (docker, containerd, CRI-O, podman); the first digits do")  # fmt: skip
+        help="all of a container (docker, containerd, CRI-O, podman); ID may be a prefix")  # fmt: skip
     add("--pod", type=values.pod, metavar="UID", help="all of a Kubernetes pod")
     add("--user", type=values.name, metavar="NAME|UID", help="all that a user runs")
     add("--busiest", type=values.positive, metavar="N",
@@ -254,25 +253,25 @@ def _add_groups(parser: ArgumentParser) -> None:
 
 
 def _add_sampling(parser: ArgumentParser, usual_overhead: str = "") -> None:
-    """Add how to sample, for commands that write profiles."""
+    """Add the flags of sampling, for commands that write profiles."""
     _add_rate_and_mode(parser)
     add = parser.add_argument
     add("-t", "--threads", action="store_true", help="make name/TID the first frame: one root per thread")
     add("--no-stop", action="store_false", dest="stop",
         help="stop no thread; running threads count as not captured")  # fmt: skip
     add("--max-pause", type=quantities.seconds, metavar="TIME",
-        help="release a thread that was stopped for TIME (default: {default})")  # fmt: skip
+        help="never hold a thread for longer than TIME (default: {default})")  # fmt: skip
     add("--max-overhead", type=values.percent, metavar="PERCENT",
         help=f"skip ticks, so that sampling takes at most PERCENT of the time{usual_overhead}")  # fmt: skip
     add("--label", type=values.label, action="append", dest="labels", metavar="KEY=VALUE",
-        help="add a label to the profile: team=shop; repeatable, wins over those found")  # fmt: skip
+        help="add a label to the profile: team=shop; repeatable; overrides found ones")  # fmt: skip
     add("--no-environ", action="store_false", dest="environ",
         help="do not look for labels in the environment of the target")  # fmt: skip
     _add_walking(parser)
 
 
 def _add_rate_and_mode(parser: ArgumentParser) -> None:
-    """Add how often to sample, and which threads."""
+    """Add the flags that say how often to sample, and which threads."""
     rate = parser.add_mutually_exclusive_group()
     rate.add_argument("-r", "--rate", "-F", "--freq", type=values.rate, metavar="HZ",
                       help="samples per second (default: {default})")  # fmt: skip
@@ -282,34 +281,29 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
     add("--mode", choices=("cpu", "wall"),
         help="cpu: sample running threads; wall: sample all threads (default: {default})")  # fmt: skip
     add("--perf-events", action=BooleanOptionalAction,
-        help="sample by kernel timers, which stop no thread (--mode cpu); default: if permitted, where no "
+        help="sample by kernel timers, which stop no thread (--mode cpu); default: if permitted, when no "
         "CPU is free or threads run too briefly to stop")  # fmt: skip
     add("-s", "--subprocesses", action="store_true", help="sample descendants too, also those born later")
 
 
 def _add_walking(parser: ArgumentParser) -> None:
-    """Add how to capture and walk stacks, and how to name the frames."""
+    """Add the flags that say how to capture and walk stacks, and how to name the frames."""
     _add_unwinding(parser)
     add = parser.add_argument
     add("--stack-bytes", type=values.size, metavar="N",
         help="copy at most N bytes of stack per thread (default: {default})")  # fmt: skip
     add("--kernel", action="store_true",
         help="add kernel frames of sleeping threads (needs root; not in --mode cpu)")  # fmt: skip
-    _add_python(parser)
+    add("--python", choices=("auto", "only", "off"), type=PythonView,
+        help="frames of Python functions: with native ones, alone, or none (default: {default})")  # fmt: skip
+    add("--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
+        help="keep the interpreter's own frames between Python frames")  # fmt: skip
     _add_names(parser)
-
-
-def _add_python(parser: ArgumentParser) -> None:
-    parser.add_argument("--python", choices=("auto", "only", "off"), type=PythonView,
-                        help="frames of Python functions: with native ones, alone, or none "
-                        "(default: {default})")  # fmt: skip
-    parser.add_argument("--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
-                        help="keep the interpreter's own frames between Python frames")  # fmt: skip
 
 
 def _add_unwinding(parser: ArgumentParser) -> None:
     parser.add_argument("--unwind", type=values.steppers, dest="steppers", metavar="LIST",
-                        help="unwind with these, in order (default: {default}; also: scan)")  # fmt: skip
+                        help="ways to unwind, in order (default: {default}; also: scan)")  # fmt: skip
     parser.add_argument("--max-frames", type=values.positive, metavar="N",
                         help="end a stack after N frames (default: {default})")  # fmt: skip
 
@@ -321,7 +315,7 @@ def _add_names(parser: ArgumentParser) -> None:
         help="print C++ names without template arguments and parameter lists")  # fmt: skip
     add("--merge-clones", action="store_true", help="print f.cold, f.part.0 and f.constprop.1 as f")
     add("--lines", action="store_true",
-        help="print file and line; of native code from DWARF (install sfsample[lines])")  # fmt: skip
+        help="print file and line; native code: by DWARF (install sfsample[lines])")  # fmt: skip
     add("--inlines", action="store_true",
         help="print inlined functions, marked _[i] (install sfsample[lines])")  # fmt: skip
     add("--debuginfod", action="store_true",
@@ -331,7 +325,7 @@ def _add_names(parser: ArgumentParser) -> None:
 
 
 def _add_messages(parser: ArgumentParser) -> None:
-    """Add how much to print on stderr."""
+    """Add the flags that say how much to print on stderr."""
     add = parser.add_mutually_exclusive_group().add_argument
     add("-q", "--quiet", action="store_true", help="print no summary")
     add("-v", "--verbose", action="store_true", help="print all modules and all problems")

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from sfsample.watching.push.pusher import Pusher
 
 _MAX_ROWS = 20  # functions in a table, unless verbose
-_MAX_VALUE = 60  # characters of a label, in a table
+_MAX_VALUE = 60  # characters of a label in a table
 
 
 def run(command: options.HistoryCommand) -> int:
-    """Do what was asked; return the exit code."""
+    """Run the action; return the exit code."""
     directory = history_directory(command.history)
     if not os.path.isdir(directory):
         what = "it is no directory" if os.path.lexists(directory) else "there is no such directory"
@@ -58,7 +58,7 @@ def run(command: options.HistoryCommand) -> int:
 
 
 def _selection(history: History, choice: options.SliceChoice) -> Selection:
-    """Return what the flags select."""
+    """Return the selection that the flags describe."""
     begin_s, end_s = choice.since or 0.0, inf
     if choice.at is not None:
         length_s = choice.length or options.CHOSEN_S
@@ -100,8 +100,8 @@ def _gap_json(gap: Gap) -> dict[str, object]:
 def _table(slices: list[SliceFacts], gaps: list[Gap]) -> Iterator[str]:
     """Yield a line for each slice and each gap, in the order of time."""
     rows: list[SliceFacts | Gap] = [*slices, *gaps]
-    rows.sort(key=lambda each: (each.begin_s, each.service))
-    width = max(len(each.service) for each in rows)
+    rows.sort(key=lambda row: (row.begin_s, row.service))
+    width = max(len(row.service) for row in rows)
     yield f"{'begin (UTC)':19}  {'seconds':>7}  {'service':{width}}  samples   cpu s  covered  tier"
     for row in rows:
         begin = f"{utc(row.begin_s)}  {row.end_s - row.begin_s:7.0f}  {row.service:{width}}"
@@ -192,7 +192,7 @@ def _diff(history: History, command: options.HistoryDiff) -> int:
 
 
 def _compared(history: History, command: options.HistoryDiff) -> list[Selection]:
-    """Return which slices are compared."""
+    """Return the two selections that are compared."""
     choice, length_s = command.choice, command.choice.length or options.CHOSEN_S
     if command.deploy is not None:
         before, after = questions.deploy(history, _selection(history, choice), command.deploy, length_s)
@@ -218,12 +218,12 @@ def _check(history: History, command: options.HistoryCheck) -> int:
     outcome = f"{number} problem{'' if number == 1 else 's'}" if number else "all of it is whole"
     text = [*findings, f"{history.directory}: {count}: {outcome}"]
     Output(command.path).write(printable_lines(text))
-    history.problems.clear()  # they are among the findings
+    history.problems.clear()  # the findings contain them
     return 1 if findings else 0
 
 
 def _push(history: History, command: options.HistoryPush) -> int:
-    """Send what backends have not taken yet."""
+    """Send the slices that backends have not taken yet."""
     from sfsample.watching.push.backend import check_credentials
     from sfsample.watching.push.pusher import Pusher, follow  # http.client takes long to import
 
@@ -240,7 +240,7 @@ def _push(history: History, command: options.HistoryPush) -> int:
 
 
 def _push_all(pusher: "Pusher") -> int:
-    """Send what there is; say what became of it."""
+    """Send the slices to one backend; say how many were sent."""
     mark = pusher.mark
     sent, dropped = mark.sent, mark.dropped.copy()
     pusher.push()

@@ -10,7 +10,7 @@ HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check", "push")
 
 
 def history_flags(parser: ArgumentParser) -> None:
-    """Add the flags of `history`, whose actions have parsers of their own."""
+    """Add the flags of `history` itself; each action has its own parser."""
     parser.usage = f"sfsample history ({' | '.join(HISTORY_ACTIONS)}) [options]"
     parser.add_argument("action", choices=HISTORY_ACTIONS, help="what to do")
     _add_history(parser)
@@ -44,7 +44,7 @@ def export_flags(parser: ArgumentParser) -> None:
 def diff_flags(parser: ArgumentParser) -> None:
     add = _add_slices(parser, has_since=False)
     add("--with", type=when.when_or_build, dest="other", metavar="WHEN",
-        help="compare with this time, or with the first --for of a build-id")  # fmt: skip
+        help="compare with WHEN, or with the first --for TIME of a build-id")  # fmt: skip
     add("--deploy", nargs="?", const="", type=when.build, metavar="BUILDID",
         help="compare before and after the last change of the build-id (to BUILDID)")  # fmt: skip
     flags.add_compared(parser)
@@ -55,7 +55,7 @@ def diff_flags(parser: ArgumentParser) -> None:
 def prune_flags(parser: ArgumentParser) -> None:
     _add_history(parser)
     add = parser.add_argument
-    add("--keep-for", type=values.age, metavar="TIME", help="delete what is older (default: {default})")
+    add("--keep-for", type=values.age, metavar="TIME", help="delete older slices (default: {default})")
     add("--keep-bytes", type=quantities.large_size, metavar="SIZE",
         help="delete the oldest slices until SIZE is left (default: {default})")  # fmt: skip
 
@@ -68,9 +68,9 @@ def check_flags(parser: ArgumentParser) -> None:
 def push_flags(parser: ArgumentParser) -> None:
     _add_history(parser)
     add = parser.add_argument
-    add("--service", type=values.name_as_kept, metavar="NAME", help="of this service")
+    add("--service", type=values.name_as_kept, metavar="NAME", help="for one service")
     flags.add_push(parser, "send slices of a minute to a profile store, each once")
-    add("--follow", action="store_true", help="go on with new slices, until stdin, a pipe, ends, or Ctrl-C")
+    add("--follow", action="store_true", help="send new slices, until Ctrl-C or the end of stdin (a pipe)")
 
 
 def _add_history(parser: ArgumentParser) -> None:
@@ -79,7 +79,7 @@ def _add_history(parser: ArgumentParser) -> None:
 
 
 def _add_slices(parser: ArgumentParser, *, has_since: bool = True) -> Callable[..., Action]:
-    """Add which slices of a history; return what adds further flags to that group."""
+    """Add the flags that choose slices; return the function that adds flags to their group."""
     from sfsample.cli.history_options import CHOSEN_S  # most commands are not `history`
 
     _add_history(parser)
@@ -88,7 +88,7 @@ def _add_slices(parser: ArgumentParser, *, has_since: bool = True) -> Callable[.
     add("--service", type=values.name_as_kept, metavar="NAME", help="of this service, OWNER/NAME or NAME")
     add("--at", type=when.when, metavar="WHEN", help="from this time on")
     add("--for", type=quantities.seconds, dest="length", metavar="TIME",
-        help=f"with --at: so long (default: {quantities.spelled_seconds(CHOSEN_S)})")  # fmt: skip
+        help=f"with --at: length (default: {quantities.spelled_seconds(CHOSEN_S)})")  # fmt: skip
     if has_since:
         add("--since", type=when.since, metavar="TIME", help="of the last TIME (2h, 7d)")
     add("--label", type=values.label, action="append", dest="labels", metavar="KEY=VALUE",

@@ -1,4 +1,4 @@
-"""Defines what the actions of `history` are asked to do; see cli/options.py."""
+"""Defines the values of the actions of `history`; see cli/options.py."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,19 @@ from sfsample.errors import UsageError
 from sfsample.history import Retention
 from sfsample.watching.options import Push
 
-CHOSEN_S = 3600.0  # the time from --at on, without --for
+CHOSEN_S = 3600.0  # length of the time from --at on, without --for
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryCommand(Command):
-    """What an action of `history` is asked to do."""
+    """The flags of every action of `history`."""
 
     history: str | None = None  # the directory
 
 
 @dataclass(frozen=True, kw_only=True)
 class SliceChoice:
-    """Which slices; times are seconds since the epoch."""
+    """Which slices; times are in seconds since the epoch."""
 
     service: str | None = None
     at: float | None = None
@@ -34,7 +34,7 @@ class SliceChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class _HistoryQuestion(HistoryCommand):
-    """What an action that reads slices is asked to do."""
+    """The flags of an action that reads slices."""
 
     choice: SliceChoice = SliceChoice()
 
@@ -45,14 +45,14 @@ class _HistoryQuestion(HistoryCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryList(_HistoryQuestion):
-    """What `history list` is asked to do."""
+    """The flags of `history list`."""
 
     output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryShow(_HistoryQuestion):
-    """What `history show` is asked to do."""
+    """The flags of `history show`."""
 
     output: ProfileOutput = ProfileOutput()
     quiet: bool = False
@@ -61,7 +61,7 @@ class HistoryShow(_HistoryQuestion):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryExport(_HistoryQuestion):
-    """What `history export` is asked to do."""
+    """The flags of `history export`."""
 
     output: ProfileOutput = ProfileOutput()
     lines: bool = False
@@ -70,10 +70,10 @@ class HistoryExport(_HistoryQuestion):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryDiff(_HistoryQuestion):
-    """What `history diff` is asked to do."""
+    """The flags of `history diff`."""
 
     other: float | str | None = None  # a time, or a build-id
-    deploy: str | None = None  # the begin of a build-id; "" is any
+    deploy: str | None = None  # begin of a build-id; "" is any build-id
     comparison: Comparison = Comparison()
     output: OutputOptions = OutputOptions()
     verbose: bool = False
@@ -92,21 +92,21 @@ class HistoryDiff(_HistoryQuestion):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryPrune(HistoryCommand):
-    """What `history prune` is asked to do."""
+    """The flags of `history prune`."""
 
     retention: Retention = Retention()
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryCheck(HistoryCommand):
-    """What `history check` is asked to do."""
+    """The flags of `history check`."""
 
-    path: str = "-"  # of the result
+    path: str = "-"  # file of the result
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryPush(HistoryCommand):
-    """What `history push` is asked to do."""
+    """The flags of `history push`."""
 
     service: str | None = None
     push: Push = Push()

@@ -1,7 +1,7 @@
 """Finds the files that an input stands for, and reads them as one report, for `convert` and `diff`.
 
-An input is a file, a directory (the files in it that have the suffix of a profile) or a pattern, as a shell
-has it; each match of a pattern is an input.  A file that was named is read whatever its suffix.
+An input is a file, a directory or a pattern of a shell.  Of a directory, the files with the suffix of a
+profile are read.  Each match of a pattern is an input.  A file that the user names may have any suffix.
 """
 
 import os
@@ -22,7 +22,7 @@ _MAX_SKIPPED = 5  # names in the line about skipped files
 def find_files(inputs: Iterable[str], *, result: str = "", quiet: bool = False) -> list[str]:
     """Return the files of all inputs; `-` is standard input.  Raises SfsampleError.
 
-    What is skipped is said, unless `quiet`; `result`, the file that is to be written, is not read.
+    Says which files are skipped, unless `quiet`.  `result` is the file that will be written: it is not read.
     """
     files: list[str] = []
     for path in inputs:
@@ -72,5 +72,5 @@ def read_files(paths: list[str]) -> Report:
 
 
 def size_of(paths: list[str]) -> int:
-    """Return how many bytes the files have on the disk."""
+    """Return the size of all files, in bytes on the disk."""
     return sum(map(os.path.getsize, filter(os.path.isfile, paths)))

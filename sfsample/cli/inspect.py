@@ -1,6 +1,6 @@
 """`sfsample inspect`: which unwind tables a file or a process has, what they cover, and whether they agree.
 
-A file that cannot be read is an error.  A module of a process that cannot be read is a line on stderr,
+A file that cannot be read is an error.  If a module of a process cannot be read, a line on stderr says so,
 and the other modules are shown.
 """
 
@@ -72,7 +72,7 @@ def _inspect(module: Module, command: InspectCommand, base: int | None = None) -
 
 
 def _findings(module: Module) -> tuple[str, ...]:
-    """Return what was dropped while reading, and what is wrong or repaired in the SFrame tables."""
+    """Return texts about data that the reader dropped, and about errors or repairs in the SFrame tables."""
     dropped = [text.removeprefix(f"{module.path}: ") for text in module.problems]
     invalid = [f"{SECTION}: {text}" for table in module.sframe for text in table.check()]
     return tuple(dict.fromkeys([*dropped, *invalid]))

@@ -1,7 +1,7 @@
 """Turns Ctrl-C and the signals that end a process into a request to stop, so the result is still written.
 
-A Python signal handler runs when the main thread returns from the system call that it is in.  So the main
-thread makes no call that may never return: another thread does (`process.tracer_thread`, `cli.naming`).
+A Python signal handler runs when the main thread returns from its present system call.  So the main thread
+makes no call that may never return: other threads do (`process.tracer_thread`, `process.with_names`).
 """
 
 import os
@@ -13,22 +13,20 @@ from typing import Self
 from sfsample.core.checkpoint import SUSPEND_LOCK
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
-_SAME_S = 0.5
+_SAME_S = 0.5  # time in which two SIGTERM count as one
 
 
 class Interrupt:
     """While it is entered, SIGINT and SIGTERM request a stop; a second one raises KeyboardInterrupt.
 
-    A third one ends the process whatever it does.  SIGTERM twice in half a second is one: timeout(1) sends it
-    to the process and to its group.
-
-    SIGHUP (the terminal has gone) requests it too, unless nohup(1) made the process ignore it.  Ctrl-Z
-    suspends sfsample, and never the target: a thread that sfsample held would stay stopped too.
+    A third one ends the process at once.  Two SIGTERM in half a second count as one, because timeout(1) sends
+    it to the process and to its group.  SIGHUP (the terminal has gone) requests a stop too, unless nohup(1)
+    made the process ignore it.  Ctrl-Z suspends sfsample when it holds no thread, so the target goes on.
     """
 
     def __init__(self) -> None:
         self.requested = False
-        self._terminated_s = float("-inf")  # when SIGTERM came last
+        self._terminated_s = float("-inf")  # time of the last SIGTERM
         self._suspending = self._suspend_requested = False
         self._previous: dict[signal.Signals, object] = {}
 
@@ -51,16 +49,16 @@ class Interrupt:
         if number == signal.SIGTERM:
             self._terminated_s = now_s
         if self.requested and number in _ENDING and not is_same:
-            for each in _ENDING:
-                signal.signal(each, signal.SIG_DFL)
+            for ending in _ENDING:
+                signal.signal(ending, signal.SIG_DFL)
             raise KeyboardInterrupt
         self.requested = True
 
     def _suspend(self, number: int, _frame: FrameType | None) -> None:
         """Wait until no thread is held, then suspend sfsample.
 
-        Another such signal may arrive between any two of these lines: it is left to the call that it
-        interrupts, as the lock may be free again, and a thread be held.
+        The signal may arrive again between any two of these lines.  The second call leaves the work to the
+        first, because the lock may be free again and a thread be held.
         """
         self._suspend_requested = True
         if self._suspending:
@@ -72,7 +70,7 @@ class Interrupt:
             os.kill(os.getpid(), signal.SIGSTOP)
             SUSPEND_LOCK.release()
         self._suspending = False
-        if self._suspend_requested:  # just now
+        if self._suspend_requested:  # a signal came after the loop
             os.kill(os.getpid(), number)
 
     def __exit__(self, *_: object) -> None:

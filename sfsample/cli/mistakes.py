@@ -1,4 +1,4 @@
-"""Says what the user may have meant by a word of the command line that is wrong: the next thing to type."""
+"""Suggests what to type instead of a wrong word of the command line."""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ _ALWAYS_ON = ("-g", "--call-graph")  # flags of perf
 
 def unknown_command(command: str, words: Sequence[str]) -> UsageError:
     """Return the error for a first word that is no command, no pid and no flag."""
-    lines = [f"did you mean: sfsample {shlex.join([each, *words])}" for each in _similar(command, COMMANDS)]
+    lines = [f"did you mean: sfsample {shlex.join([name, *words])}" for name in _similar(command, COMMANDS)]
     if not lines:
         lines += [] if "/" in command else [f"a process by its name: sfsample -n {shlex.quote(command)}"]
         lines.append(f"to start a program: sfsample -- {shlex.join([command, *words])}")
@@ -19,7 +19,7 @@ def unknown_command(command: str, words: Sequence[str]) -> UsageError:
 
 
 def not_a_pid(command: str, word: str, what: object) -> UsageError:
-    """Return the error for a word that should be a pid; `what` is wrong with it."""
+    """Return the error for a word that should be a pid; `what` says what is wrong."""
     program = "sfsample" if command == "record" else f"sfsample {command}"
     if word in COMMANDS:
         help_line = f"the command comes first: sfsample {word} PID"
@@ -33,16 +33,16 @@ def not_a_pid(command: str, word: str, what: object) -> UsageError:
 
 
 def unknown_flags(command: str, words: Sequence[str], flags: Mapping[str, Iterable[str]]) -> UsageError:
-    """Return the error for words that a command does not take; `flags` of each command."""
+    """Return the error for words that a command does not take; `flags` has the flags of each command."""
     lines = []
     for flag in (word.partition("=")[0] for word in words if word.startswith("-")):
-        owners = [each for each, its in flags.items() if flag in its]
+        owners = [name for name, names in flags.items() if flag in names]
         if similar := [] if owners else _similar(flag, flags[command]):
             lines.append(f"did you mean: {similar[0]}")
         elif flag in _ALWAYS_ON:
             lines.append(f"{flag}: leave it out, as stacks are always recorded")
         elif owners:
-            lines.append(f"{flag} is a flag of: {', '.join(f'sfsample {each}' for each in owners)}")
+            lines.append(f"{flag} is a flag of: {', '.join(f'sfsample {name}' for name in owners)}")
     return UsageError(f"unrecognized arguments: {' '.join(words)}", *lines, try_help(f"sfsample {command}"))
 
 
@@ -52,7 +52,7 @@ def try_help(program: str) -> str:
 
 
 def _similar(word: str, words: Iterable[str]) -> list[str]:
-    """Return the word that one is a misspelling of, if any; short words are like too many."""
+    """Return the most similar of `words`, if any; a short word is similar to too many."""
     from difflib import get_close_matches
 
     return get_close_matches(word, words, n=1, cutoff=0.75) if len(word) > 2 else []

@@ -1,8 +1,8 @@
-"""Defines what a command is asked to do: a value, which `parse` returns and `run` of its module takes.
+"""Defines the value of a command: what the user asks for.  `parse` returns it, and `run` takes it.
 
 A field has the name of the flag's `dest`, and the default of the flag.  Here are the parts that several
-commands share, and the values of `record`, `top` and `dump`.  Others have modules of their own, because the
-making of a class takes half a millisecond of each start.
+commands share, and the values of `record`, `top` and `dump`.  The other values are in other modules, because
+each class costs half a millisecond when sfsample starts.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from sfsample.symbolize.options import NameOptions
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """The base of all; each other command is that of its name."""
+    """The base class of the values of all commands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,14 +24,14 @@ class OutputOptions:
     """Where the result is written."""
 
     path: str = "-"
-    format: str = ""  # `parse` replaces "" by the one that the suffix of the path means
+    format: str = ""  # `parse` replaces "" by the format that the suffix of the path means
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOutput(OutputOptions):
     """Where a profile is written, and how it looks."""
 
-    open: bool = False  # in a browser
+    open: bool = False  # a browser opens the result
     threads: bool = False  # the first frame is name/TID
     mark_python: bool = False
 
@@ -53,10 +53,10 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordCommand(Command):
-    """What `record` is asked to do."""
+    """The flags of `record`."""
 
     target: Target = Target()
-    program: tuple[str, ...] | None = None  # the words behind --
+    program: tuple[str, ...] | None = None  # words behind --
     options: RecordOptions = RecordOptions()
     duration: float | None = None  # seconds
     output: ProfileOutput = ProfileOutput()
@@ -69,7 +69,7 @@ class RecordCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class TopCommand(Command):
-    """What `top` is asked to do."""
+    """The flags of `top`."""
 
     target: Target = Target()
     options: RecordOptions = RecordOptions(environ=False)  # nothing shows labels
@@ -79,7 +79,7 @@ class TopCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class DumpCommand(Command):
-    """What `dump` is asked to do."""
+    """The flags of `dump`."""
 
     target: Target = Target()
     options: DumpOptions = DumpOptions()

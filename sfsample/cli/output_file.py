@@ -1,6 +1,6 @@
 """Writes the result of a command to a file or to stdout.
 
-stdout carries nothing but the result.  A file appears complete or not at all (tests/cli/test_output_file.py).
+stdout carries only the result.  A file appears complete or not at all (tests/cli/test_output_file.py).
 """
 
 import os
@@ -28,14 +28,14 @@ class Output:
     """The destination of a result, checked before the work, so that a mistake shows at once.
 
     `write` creates a regular file, not the constructor, so an interrupted command leaves nothing behind.
-    /dev/stdout and its like stand for an open file, which is written to at its current offset (`>> log`).
-    Raises SfsampleError when the destination cannot be written.
+    A path like /dev/stdout is an open file, which is written at its current offset (`>> log`).
+    Raises SfsampleError if the destination cannot be written.
     """
 
     def __init__(self, path: str) -> None:
-        self.file = ""  # the regular file that `write` replaces
+        self.file = ""  # path of the regular file that `write` replaces
         self._path = path
-        self._fd = -1  # of a device, a FIFO or an open file, which no rename may replace
+        self._fd = -1  # descriptor of a device, a FIFO or an open file, which no rename may replace
         try:
             self._check(path)
         except OSError as failure:
@@ -76,7 +76,7 @@ class Output:
         except OSError as failure:
             if self._path == "-" and isinstance(failure, BrokenPipeError):
                 raise
-            if failure.filename2:  # all is written, but the rename
+            if failure.filename2:  # only the rename failed
                 raise SfsampleError(
                     f"cannot rename: {failure.filename} to {failure.filename2}: {failure.strerror}",
                     f"the result is in {failure.filename}",

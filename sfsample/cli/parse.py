@@ -1,4 +1,4 @@
-"""Parses the command line, and checks which arguments go together, so that a command gets arguments that do.
+"""Parses the command line, and checks that its arguments may be used together.
 
 A mistake is a UsageError: one line, what to do, and exit code 2.
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from sfsample import __version__
-from sfsample.cli.commands import COMMANDS, ENTRIES, GROUPS, name_of
+from sfsample.cli.commands import ENTRIES, GROUPS, name_of
 from sfsample.cli.history_flags import HISTORY_ACTIONS
 from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_flags
 from sfsample.cli.options import Command
@@ -29,7 +29,7 @@ exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dum
 _MAX_HELP_COLUMNS = 110
 _PIDS = re.compile(r"\d[\d,]*", re.ASCII)
 _GROUPS = {f"--{way}": way for way in ("cgroup", "container", "pod", "user", "busiest")}
-_OWN_WAYS = {  # to name the target, beside -p and -n
+_OWN_WAYS = {  # ways to name the target, beside -p and -n
     "record": {"-- COMMAND": "program", **_GROUPS},
     "inspect": {"ELF": "elf"},
     "dump": {"--core CORE": "core", **_GROUPS},
@@ -39,7 +39,7 @@ _OWN_WAYS = {  # to name the target, beside -p and -n
 
 
 def _help_formatter(prog: str) -> argparse.HelpFormatter:
-    """Keep lines short on a wide terminal."""
+    """Return a formatter that keeps lines short on a wide terminal."""
     columns = min(shutil.get_terminal_size().columns, _MAX_HELP_COLUMNS)
     return argparse.RawDescriptionHelpFormatter(prog, width=columns - 2)
 
@@ -51,19 +51,19 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(prog, description=description, epilog=epilog, formatter_class=_help_formatter,
                          allow_abbrev=False)  # fmt: skip
 
-    def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002 - of argparse
+    def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002 - argparse's
         """Write help; argparse would hide a failed write."""
         from sfsample.cli.output_file import Output  # most runs print no help
 
         Output("-").write(message)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """Refuse a value that is no choice, in the same words whatever the version of Python."""
+        """Refuse a value that is no choice, in the same words for each version of Python."""
         if action.choices is not None and value not in action.choices:
             raise argparse.ArgumentError(action, f"not one of {', '.join(action.choices)}: {value}")
 
     def _get_value(self, action: argparse.Action, text: str) -> object:
-        """Parse a value; argparse would hide why it is refused."""
+        """Parse a value; argparse would hide the reason of a refusal."""
         try:
             return action.type(text) if callable(action.type) else text
         except BadValue as refusal:
@@ -79,61 +79,61 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: list[str]) -> Command:
-    """Return the command that the words stand for."""
-    own, program = argv, None
+    """Return the value of the command that the words describe."""
+    line, program = argv, None
     if "--" in argv:
         at = argv.index("--")
-        own, program = argv[:at], argv[at + 1 :]
-    if not own and not program:
+        line, program = argv[:at], argv[at + 1 :]
+    if not line and not program:
         raise UsageError("nothing to do: no process given", "try: sfsample PID, or sfsample --help")
-    if own and own[0] == "help":  # `sfsample help record`
-        own = [*own[1:], "--help"]
-    if own and own[0] in ("-h", "--help", "--version"):
-        _main_parser().parse_args(own[:1])  # prints, and raises SystemExit
-    if not own or own[0].startswith("-") or _PIDS.fullmatch(own[0]):
-        own = ["record", *own]
-    command, *words = own
+    if line and line[0] == "help":  # `sfsample help record`
+        line = [*line[1:], "--help"]
+    if line and line[0] in ("-h", "--help", "--version"):
+        _main_parser().parse_args(line[:1])  # prints, and raises SystemExit
+    if not line or line[0].startswith("-") or _PIDS.fullmatch(line[0]):
+        line = ["record", *line]
+    command, *words = line
     if command == "history":
         action, words = _split_history(_join_times(words))
         command = f"history {action}"
-    if command not in ENTRIES or " " in own[0]:
+    if command not in ENTRIES or " " in line[0]:
         raise unknown_command(command, words)
     words = _with_config(command, words)
     parser = _command_parser(command)
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
-        flags = {each: [name for flag in describe(each) for name in flag.names] for each in ENTRIES}
+        flags = {entry: [name for flag in describe(entry) for name in flag.names] for entry in ENTRIES}
         raise unknown_flags(command, unknown, flags)
     formats = [flag.choices for flag in map(FlagHelp, parser._actions) if "--format" in flag.names]  # noqa: SLF001
     return _command(command, vars(arguments), program, *formats)
 
 
 def _command(
-    command: str, given: dict[str, Any], program: list[str] | None, formats: tuple[str, ...] = ()
+    command: str, arguments: dict[str, Any], program: list[str] | None, formats: tuple[str, ...] = ()
 ) -> Command:
-    """Return a command.  `given`: what argparse has read, by `dest`; `formats`: those of the command."""
-    for word in given.pop("pids", ()):
+    """Return a command.  `arguments` has the values from argparse, by `dest`; `formats` are the command's."""
+    for word in arguments.pop("pids", ()):
         try:
-            given["pid"] = [*given["pid"], *pids(word)]
+            arguments["pid"] = [*arguments["pid"], *pids(word)]
         except BadValue as refusal:
             raise not_a_pid(command, word, refusal) from None
-    if "pid" in given:
-        _check_target(command, given, program)
+    if "pid" in arguments:
+        _check_target(command, arguments, program)
     elif program is not None:
         raise UsageError("-- COMMAND is for record", "try: sfsample -- PROGRAM ARG")
-    if given.get("perf_events") and given["mode"] == "wall":
+    if arguments.get("perf_events") and arguments["mode"] == "wall":
         raise UsageError("--perf-events needs --mode cpu: its timers do not run while a thread sleeps")
-    if "backends" in given:
-        given["backends"] = [*dict.fromkeys(given["backends"])]
+    if "backends" in arguments:
+        arguments["backends"] = [*dict.fromkeys(arguments["backends"])]
     if command == "record":
-        given["program"] = program
-    if given.get("format") == "":
-        given["format"] = format_of(given["path"], formats)
-    if given.get("open") and (given["path"] == "-" or given["format"] not in OPENED):
+        arguments["program"] = program
+    if arguments.get("format") == "":
+        arguments["format"] = format_of(arguments["path"], formats)
+    if arguments.get("open") and (arguments["path"] == "-" or arguments["format"] not in OPENED):
         raise UsageError("--open needs a file that a browser shows: -o FILE.html or -o FILE.svg")
-    built = build(ENTRIES[command].kind, given)
-    if given:
-        raise TypeError(f"no field of {command} has the name of these flags: {', '.join(given)}")
+    built = build(ENTRIES[command].kind, arguments)
+    if arguments:
+        raise TypeError(f"no field of {command} has the name of these flags: {', '.join(arguments)}")
     return built
 
 
@@ -144,27 +144,27 @@ def as_words(command: Command) -> list[str]:
 
 
 def _with_config(command: str, words: list[str]) -> list[str]:
-    """Return the words of a command with those of its --config before them."""
+    """Return the words of a command; the words of its --config come first."""
     if command != "watch":
         return words
-    given = [at for at, word in enumerate(words) if word.partition("=")[0] == "--config"]
-    if not given or words[-1] == "--config":  # without a value: argparse says so
+    places = [at for at, word in enumerate(words) if word.partition("=")[0] == "--config"]
+    if not places or words[-1] == "--config":  # argparse says that the value is missing
         return words
-    _, equals, path = words[given[-1]].partition("=")
-    path = path if equals else words[given[-1] + 1]
+    _, equals, path = words[places[-1]].partition("=")
+    path = path if equals else words[places[-1] + 1]
     from sfsample.cli.config import words_of
 
     takes_value = {name: bool(flag.value) for flag in describe(command) for name in flag.names}
-    own = words_of(path, {n: v for n, v in takes_value.items() if n.startswith("--")})
+    from_file = words_of(path, {n: v for n, v in takes_value.items() if n.startswith("--")})
     try:
-        _command_parser(command).parse_known_args(own)
+        _command_parser(command).parse_known_args(from_file)
     except UsageError as failure:
         raise UsageError(f"{path}: {failure}", *failure.help) from None
-    return [*own, *words]
+    return [*from_file, *words]
 
 
 def _join_times(words: list[str]) -> list[str]:
-    """Return the words with `--at -2h` as one, which argparse takes for a flag and another."""
+    """Return the words with `--at -2h` joined to one word: argparse would take -2h for a flag."""
     joined: list[str] = []
     for word in words:
         if joined and joined[-1] in ("--at", "--with", "--since") and re.match(r"-[\d.]", word):
@@ -177,7 +177,7 @@ def _join_times(words: list[str]) -> list[str]:
 def _split_history(words: list[str]) -> tuple[str, list[str]]:
     """Return the action, and the other words; flags may stand before it."""
     parser = _command_parser("history")
-    takes_value = {name for each in HISTORY_ACTIONS for flag in describe(f"history {each}")
+    takes_value = {name for action in HISTORY_ACTIONS for flag in describe(f"history {action}")
                    for name in flag.names if flag.value}  # fmt: skip
     before = ["", *words]
     for at, word in enumerate(words):
@@ -187,23 +187,28 @@ def _split_history(words: list[str]) -> tuple[str, list[str]]:
     raise AssertionError(words)
 
 
-def _check_target(command: str, given: Mapping[str, Any], program: list[str] | None) -> None:
-    """Check that the target is given in one way."""
+def _check_target(command: str, arguments: Mapping[str, Any], program: list[str] | None) -> None:
+    """Check that the user names the target in one way."""
     if program is not None and (command != "record" or not program):
         raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
     ways = {"PID": "pid", "-n NAME": "name", **_OWN_WAYS.get(command, {})}
-    named = {**given, "program": program}
+    named = {**arguments, "program": program}
     number = sum(named[way] not in (None, []) for way in ways.values())
     if number != 1 and (number or command != "doctor"):
         what = "more than one way to name the target" if number else "no process given"
         first, *_ = ENTRIES[command].examples
         raise UsageError(f"{what}: use one of {', '.join(ways)}", f"for example: sfsample {first[0]}")
-    if given["all"] and given["name"] is None:
+    if arguments["all"] and arguments["name"] is None:
         raise UsageError("--all needs -n: it selects every process that matches the name")
 
 
 def _main_parser() -> argparse.ArgumentParser:
-    parser = _Parser("sfsample", f"{ABOUT}\n\n{_overview()}", f"{_examples()}\n\n{_FOOTER}")
+    commands, examples = [ABOUT, ""], ["examples:"]
+    for title, entries in GROUPS:
+        commands += [f"{title}:", *(f"  {entry.name:<11} {entry.summary}" for entry in entries)]
+        for entry in entries:
+            examples += [f"  sfsample {words:<33}  {caption}".rstrip() for words, caption in entry.examples]
+    parser = _Parser("sfsample", "\n".join(commands), "\n".join([*examples, "", _FOOTER]))
     parser.usage = "sfsample COMMAND [options]\n       sfsample PID [options]"
     parser.add_argument("--version", action="version", version=f"sfsample {__version__}")
     return parser
@@ -213,9 +218,9 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
     entry = ENTRIES[command]
     lines = [f"{entry.summary[0].upper()}{entry.summary[1:]}.", "", "examples:"]
     lines += [f"  sfsample {words:<32}  {caption}".rstrip() for words, caption in entry.examples]
-    if actions := [each for name, each in ENTRIES.items() if name.startswith(f"{command} ")]:
+    if actions := [action for name, action in ENTRIES.items() if name.startswith(f"{command} ")]:
         lines += ["", f"actions (sfsample {command} ACTION --help explains one):"]
-        lines += [f"  {each.name.partition(' ')[2]:<11} {each.summary}" for each in actions]
+        lines += [f"  {action.name.partition(' ')[2]:<11} {action.summary}" for action in actions]
     parser = _Parser(f"sfsample {command}", "\n".join([*lines, ""]))
     entry.add_flags(parser)
     set_defaults(parser, entry.kind)
@@ -223,16 +228,13 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
 
 
 class FlagHelp:
-    """A flag of a command, or a positional argument, whose `names` are empty.
-
-    `value` is the placeholder of its value; it is empty when the flag takes none.
-    """
+    """A flag of a command, or a positional argument."""
 
     def __init__(self, action: argparse.Action) -> None:
-        self.names = tuple(action.option_strings)
+        self.names = tuple(action.option_strings)  # empty for a positional argument
         self.choices = tuple(map(str, action.choices or ()))
         placeholder = str(action.metavar or "|".join(self.choices) or action.dest.upper())
-        self.value = "" if action.nargs == 0 else placeholder
+        self.value = "" if action.nargs == 0 else placeholder  # "" if the flag takes no value
         self.help = action.help or ""
 
 
@@ -240,18 +242,3 @@ def describe(command: str) -> list[FlagHelp]:
     """Return the flags of a command."""
     actions = _command_parser(command)._actions  # noqa: SLF001 - argparse has no public way to list flags
     return [FlagHelp(action) for action in actions]
-
-
-def _overview() -> str:
-    lines = []
-    for title, group in GROUPS:
-        lines.append(f"{title}:")
-        lines += [f"  {entry.name:<11} {entry.summary}" for entry in group]
-    return "\n".join(lines)
-
-
-def _examples() -> str:
-    lines = ["examples:"]
-    for entry in COMMANDS.values():
-        lines += [f"  sfsample {words:<33}  {caption}".rstrip() for words, caption in entry.examples]
-    return "\n".join(lines)

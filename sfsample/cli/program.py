@@ -16,9 +16,9 @@ _TERMINATE_TIMEOUT_S = 5
 
 @contextmanager
 def targets(command: RecordCommand) -> Iterator[list[int]]:
-    """Yield the pids to record; the program of `-- COMMAND` is started for it, and ended afterwards.
+    """Yield the pids to record; start the program of `-- COMMAND` before, and end it afterwards.
 
-    Raises SfsampleError when it cannot be started, NoSuchProcess when it ends too early.
+    Raises SfsampleError if it cannot be started, NoSuchProcess if it ends too early.
     """
     if command.program is None:
         yield target_pids(command.target)
@@ -34,7 +34,7 @@ def targets(command: RecordCommand) -> Iterator[list[int]]:
 
 
 def _start(program: Sequence[str], *, has_stdout: bool) -> subprocess.Popen[bytes]:
-    # stdout carries only the result: where that goes to stdout, the output of the program goes to stderr
+    # stdout carries only the result: if the result goes to stdout, the output of the program goes to stderr
     try:
         return subprocess.Popen(program, stdout=None if has_stdout else sys.stderr)
     except OSError as failure:

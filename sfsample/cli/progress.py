@@ -1,6 +1,6 @@
-"""Shows how far a recording has come: one line on stderr, redrawn in place, and erased at the end.
+"""Shows the progress of a recording: one line on stderr, redrawn in place, and erased at the end.
 
-It is shown only where stderr is a terminal, and not with --quiet.
+It is shown only if stderr is a terminal, and not with --quiet.
 """
 
 import os
@@ -28,14 +28,14 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        emit("")  # erases it
+        emit("")  # erases the line
 
     def due(self) -> bool:
         """Whether the line can be shown, and was not drawn a moment ago."""
         return self.shown and time.monotonic() - self._drawn_at_s >= _PERIOD_S and _is_writable()
 
     def show(self, text: str) -> None:
-        """Show `text`, which is due."""
+        """Show a text; the caller has asked `due`."""
         self._drawn_at_s = time.monotonic()
         emit(printable(f"{_PREFIX}{text}")[: _columns() - 1], draws=True)
 

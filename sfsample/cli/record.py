@@ -1,7 +1,7 @@
 """`sfsample record`: samples processes for a while and writes the profile.
 
-Whatever ends the recording, what was collected is written, and the summary on stderr says what was lost.  A
-recording that is no result is an error, and leaves the output file alone.
+Whatever ends the recording, the collected samples are written, and the summary on stderr says what was lost.
+A recording without a usable result is an error, and leaves the output file as it is.
 """
 
 import time
@@ -58,7 +58,7 @@ def _saved_lines(bad_stacks: BadStackStore) -> list[str]:
 def _record(
     command: RecordCommand, output: Output, stats_output: Output | None, bad_stacks: BadStackStore | None
 ) -> tuple[Profile, list[str]]:
-    """Return the profile, and where names are missing; write the profile and the statistics."""
+    """Write the profile and the statistics; return the profile, and texts about missing names."""
     if stats_output is not None and output.file and stats_output.file == output.file:
         raise UsageError(f"-o and --stats are the same file: {command.stats}")
     options = command.options
@@ -88,7 +88,7 @@ def _sample(
 ) -> None:  # fmt: skip
     """Record into the profile; between ticks, show progress."""
     started_s, cpu_at_start_s = time.monotonic(), time.process_time()
-    with Progress(quiet=command.quiet or command.program is not None) as progress:  # it has the terminal
+    with Progress(quiet=command.quiet or command.program is not None) as progress:  # no line beside a program
 
         def should_stop() -> bool:
             if progress.due():
@@ -97,7 +97,7 @@ def _sample(
             return stop()
 
         target = command.target
-        open_many()  # not before: the program of `-- COMMAND` keeps the limit
+        open_many()  # after the start of `-- COMMAND`, which must not inherit the higher limit
         api.record(
             pids, command.duration, replace(command.options, bad_stacks=bad_stacks),
             should_stop=should_stop, profile=profile, tell=progress_printer(quiet=command.quiet),

@@ -1,6 +1,6 @@
-"""`sfsample replay`: unwinds a saved stack again, and shows the result beside the one of the recording.
+"""`sfsample replay`: unwinds a saved stack again, and shows the new result beside the recorded one.
 
-A replay that needs a file which this machine does not have is an error, never a shorter stack.
+If the replay needs a file that this machine does not have, this is an error, never a shorter stack.
 """
 
 from collections.abc import Iterator
@@ -78,7 +78,7 @@ def _result(reason: str, stopped_at: str, frames: int) -> str:
 
 
 def _replay_json(saved: SavedStack, replayed: ReplayedStack, symbolizer: Symbolizer) -> dict[str, Any]:
-    """Return the document."""
+    """Return the JSON document."""
     frames = (
         value
         for frame, module in zip(replayed.stack.frames, replayed.modules, strict=True)

@@ -77,7 +77,7 @@ def run(command: ServiceCommand) -> int:
     """Print the unit, or write it and say what to type next."""
     config, watch = os.path.abspath(command.config), Command()
     if command.action == "install" or os.path.exists(config):
-        watch = parse(["watch", "--config", config])  # a mistake is found now, not by systemd
+        watch = parse(["watch", "--config", config])  # a mistake shows now, not when systemd starts it
     text = unit(config, watch)
     if command.action == "show":
         Output("-").write(text)
@@ -94,13 +94,13 @@ def run(command: ServiceCommand) -> int:
 
 
 def unit(config: str, watch: Command) -> str:
-    """Return the unit that runs `sfsample watch --config CONFIG`; `watch`: what is in it."""
+    """Return the unit that runs `sfsample watch --config CONFIG`; `watch` is the value of that command."""
     command = shlex.join(own_program("watch", "--config", config))
     return _UNIT.format(command=command.replace("%", "%%"), network="\n".join(_network(watch)))
 
 
 def _network(watch: Command) -> Iterator[str]:
-    """Yield what lets it reach the backends of --push, or be reached through --listen, where it has these."""
+    """Yield the lines about the network, which only --push and --listen need."""
     options = watch.options if isinstance(watch, WatchCommand) else WatchCommand().options
     if not (options.push.backends or isinstance(options.listen.address, tuple)):
         yield "RestrictAddressFamilies=AF_UNIX"

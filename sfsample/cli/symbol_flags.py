@@ -15,16 +15,16 @@ from sfsample.symbolize.debuginfod import Debuginfod
 from sfsample.symbolize.dwarf_lines import available
 from sfsample.symbolize.options import SymbolOptions
 
-_DEFAULT_TIMEOUT_S = 90.0  # the standard client's, debuginfod(1) DEBUGINFOD_TIMEOUT
+_DEFAULT_TIMEOUT_S = 90.0  # default of the standard client, debuginfod(1) DEBUGINFOD_TIMEOUT
 
 
 def symbol_options(
     names: NameFlags, debug_dirs: Sequence[str] = (), *, quiet: bool, online: bool = True,
     python: PythonView = PythonView.AUTO,
 ) -> SymbolOptions:  # fmt: skip
-    """Return what the flags ask for.  Raises UsageError when that needs what is not installed.
+    """Return the options that the flags ask for.  Raises UsageError if an extra for them is not installed.
 
-    `online` False: debug files come from the cache of debuginfod alone.
+    Without `online`, debug files come only from the cache of debuginfod.
     """
     needs_dwarf = (names.lines and python is not PythonView.ONLY) or names.inlines
     if needs_dwarf and not available():
@@ -48,7 +48,7 @@ def _debuginfod(*, quiet: bool, online: bool) -> Debuginfod:
     if not urls:
         raise UsageError("--debuginfod: no server is configured",
                          "set DEBUGINFOD_URLS to those of your distribution")  # fmt: skip
-    old = os.path.expanduser("~/.debuginfod_client_cache")  # where it exists, the client still uses it
+    old = os.path.expanduser("~/.debuginfod_client_cache")  # if it exists, the client still uses it
     default = old if os.path.isdir(old) else os.path.join(cache_home(), "debuginfod_client")
     cache = os.environ.get("DEBUGINFOD_CACHE_PATH") or default
     timeout_s = float(natural(os.environ.get("DEBUGINFOD_TIMEOUT", ""), 1 << 16) or _DEFAULT_TIMEOUT_S)

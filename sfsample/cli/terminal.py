@@ -19,26 +19,26 @@ _LOCK = Lock()
 
 
 class _Progress:
-    """Whether the cursor is at the end of a line that is drawn again and again."""
+    """The state of the terminal: whether the cursor is at the end of a progress line."""
 
     is_drawn = False
 
 
 def say(what: object, *details: str) -> None:
-    """Write what happened to stderr, with indented lines below it; each is cut to a maximal length."""
+    """Write a message to stderr, with indented details below; long lines are cut."""
     lines = (f"sfsample: {what}", *(f"  {line}" for line in details))
     emit(printable_lines(line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}..." for line in lines))
 
 
 def say_at(what: object, *details: str) -> None:
-    """Print a line with the time, which is UTC, as in the names of files."""
+    """Say a message with the time in UTC, as in the names of files."""
     say(f"{utc(time.time(), '%Y-%m-%dT%H:%M:%SZ')} {what}", *details)
 
 
 def emit(text: str, *, draws: bool = False) -> None:
-    """Write to stderr, as it is, text that contains nothing from outside, instead of the line that is drawn.
+    """Write a text to stderr as it is, so it must be printable already; erase the progress line before.
 
-    `draws`: draw such a line, which the next text erases.
+    `draws`: the text is a progress line, which the next text erases.
     """
     stream = sys.stderr
     if stream is None:  # the caller closed it
@@ -54,7 +54,7 @@ def emit(text: str, *, draws: bool = False) -> None:
 
 
 class Messages:
-    """A stream for a log, whose lines share none with progress."""
+    """A stream for a log; it erases a progress line before each log line."""
 
     write = staticmethod(emit)
 
@@ -63,17 +63,17 @@ class Messages:
 
 
 def shows_progress(*, quiet: bool) -> bool:
-    """Whether to print what happens meanwhile: on a terminal only, as the summary repeats it."""
+    """Whether to print progress: only on a terminal, because the summary repeats it."""
     return not quiet and sys.stderr is not None and sys.stderr.isatty()
 
 
 def progress_printer(*, quiet: bool) -> Callable[[str], None]:
-    """Return `say`, or a function without effect where progress is not shown."""
+    """Return `say`, or a function without effect if progress is not shown."""
     return say if shows_progress(quiet=quiet) else lambda _text: None
 
 
 def silence(stream: TextIO) -> None:
-    """Redirect a stream without a reader to /dev/null, so that the interpreter's last flush succeeds."""
+    """Redirect a stream without a reader to /dev/null, so that Python's last flush succeeds."""
     null_fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     os.dup2(null_fd, stream.fileno())
     os.close(null_fd)

@@ -1,6 +1,6 @@
-"""Parses the values of flags: text from the command line to a checked value.
+"""Parses the values of flags: a text from the command line becomes a checked value.
 
-A value that makes no sense is refused here, with an example of what is accepted, so that no command sees one.
+A wrong value is refused here, with an example of an accepted one, so that no command sees it.
 """
 
 import os
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from sfsample.watching.triggers import Condition
 
 _Number = TypeVar("_Number", int, float)
-_MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # of the longest time that `seconds` accepts
-_LEAST = 5e-324  # of a percentage: above 0
+_MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # the least rate samples once in the longest time of `seconds`
+_LEAST = 5e-324  # least percentage above 0
 
 
 def age(text: str) -> float:
-    """Parse an age with a unit: "7d".  A mere number would be seconds, and delete nearly all."""
+    """Parse an age with a unit: "7d".  A number without unit would be seconds, and delete nearly all."""
     if text[-1:].isdecimal():
         raise refusal(text, "an age with its unit (12h, 7d, 4w)")
     return seconds(text)
@@ -36,7 +36,7 @@ def positive(text: str, *, what: str = "a number from 1 to 2147483647") -> int:
 
 
 def _within(parse: Callable[[str], _Number], low: float, high: float, what: str) -> Callable[[str], _Number]:
-    """Return a parser that refuses what is not from `low` to `high`."""
+    """Return a parser that refuses a value below `low` or above `high`."""
 
     def parse_within(text: str) -> _Number:
         value = parse(text)
@@ -51,16 +51,16 @@ def _number(text: str) -> float:
 
 
 def _percent(text: str) -> float:
-    """Return the fraction that is nearest to a percentage, so that `cli/words.py` can spell it again."""
+    """Return the fraction nearest to a percentage, so that `cli/words.py` can spell it again; else 0."""
     number = NUMBER.fullmatch(text.removesuffix("%"))
     is_number = number and len(number[2] or "") < 6
     return float(f"{number[1]}e{int(number[2] or 0) - 2}") if number and is_number else 0.0
 
 
-size = _within(any_size, 1 << 10, 1 << 30, "a size between 1K and 1G")  # of a stack
+size = _within(any_size, 1 << 10, 1 << 30, "a size between 1K and 1G")  # bytes of a stack
 dump_samples = _within(positive, 1, 1000, "a number of samples up to 1000")
 rate = _within(_number, _MIN_RATE_HZ, _MAX_RATE_HZ, f"a rate above 0, up to {_MAX_RATE_HZ} per second")
-percent = _within(_percent, _LEAST, 1, "a percentage above 0, up to 100 (1, 0.5)")  # as a fraction of 1
+percent = _within(_percent, _LEAST, 1, "a percentage above 0, up to 100 (1, 0.5)")  # fraction of 1
 growth = _within(_percent, _LEAST, 10_000, "a percentage above 0, up to 1000000 (1, 0.5)")
 
 
@@ -78,7 +78,7 @@ def pids(text: str) -> list[int]:
 
 
 def _matching(pattern: str, what: str, spell: Callable[[str], str] = str) -> Callable[[str], str]:
-    """Return a parser of texts that match a pattern as a whole; `spell` makes their spelling one."""
+    """Return a parser of texts that match a pattern as a whole; `spell` makes equal values equal texts."""
 
     def parse(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -99,7 +99,7 @@ pod = _matching("(?ai)[0-9a-f]{4,32}|[0-9a-f]{8}[-_][0-9a-f_-]{0,27}",
 
 
 def name_as_kept(text: str) -> str:
-    """Return a name as it is printed and kept: a byte that is not UTF-8 is U+FFFD there."""
+    """Return a name as sfsample prints and keeps it: with U+FFFD for a byte that is not UTF-8."""
     return os.fsencode(text).decode(errors="replace")
 
 
@@ -125,7 +125,7 @@ def condition(text: str) -> "Condition":
 
 
 def listen(text: str) -> str | tuple[str, int]:
-    """Parse where to listen: the path of "unix:PATH", or address and port."""
+    """Parse the address to listen on: the path of "unix:PATH", or an IP address and a port."""
     from sfsample.watching.options import is_loopback  # most commands listen nowhere
 
     kind, _, path = text.partition(":")
@@ -139,7 +139,7 @@ def listen(text: str) -> str | tuple[str, int]:
 
 
 def push(text: str) -> "Backend":
-    """Parse where to push: KIND=URL."""
+    """Parse a backend of --push: KIND=URL."""
     from sfsample.watching.push.backend import parse_backend
 
     return parse_backend(text)

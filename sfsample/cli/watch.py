@@ -1,7 +1,7 @@
-"""`sfsample watch`: prints what the daemon (`sfsample.watching`) says, and passes signals on to it.
+"""`sfsample watch`: prints the messages of the daemon (`sfsample.watching`), and passes signals on to it.
 
-SIGUSR1 is a trigger, SIGHUP has the file of --config read again, SIGTERM ends the slice, which is kept; the
-exit code is then 0.
+SIGUSR1 fires a trigger.  After SIGHUP the file of --config is read again.  SIGTERM ends the slice, which is
+kept, and the exit code is 0.
 """
 
 import os
@@ -24,7 +24,7 @@ from sfsample.process.target import Target
 from sfsample.watching.loop import Watch
 from sfsample.watching.program import Program
 
-_SET_ASIDE = "SFSAMPLE_SET_ASIDE"  # in the environment: processes that an execution before has set aside
+_SET_ASIDE = "SFSAMPLE_SET_ASIDE"  # variable with the processes that an earlier execution has set aside
 
 
 def run(command: WatchCommand) -> int:
@@ -34,7 +34,7 @@ def run(command: WatchCommand) -> int:
             from sfsample.watching.push.backend import check_credentials
 
             check_credentials(command.options.push)
-        say(f"{command.config or 'flags'}: no mistake found")  # by now it would have been
+        say(f"{command.config or 'flags'}: no mistake found")  # a mistake would have raised UsageError
         return 0
     aside = os.environ.pop(_SET_ASIDE, "")
     take_over(aside)
@@ -46,7 +46,7 @@ def run(command: WatchCommand) -> int:
 
 
 def _watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool) -> str:
-    """Record slices; return why sfsample is to be executed anew, or ''."""
+    """Record slices; return the reason to execute sfsample anew, or ''."""
     watch = make_watch(command, interrupt, is_anew=is_anew)
     signal.signal(signal.SIGUSR1, lambda *_: watch.triggers.fire())
     if command.config is not None:
@@ -65,15 +65,15 @@ def _watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool) -> str
 
 
 def make_watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool = False) -> Watch:
-    """Return the watch, with what it needs of this program."""
+    """Return the watch, with the functions and words that this program gives it."""
     options, history = command.options, None
     if not command.no_history and (
         command.history or options.push.backends or options.files.output_dir is None
     ):
         history = history_directory(command.history)
     recording = options.record
-    usual = DumpOptions(stop=recording.stop, debug_dirs=recording.debug_dirs, steppers=recording.steppers)
-    dump = DumpCommand(options=usual, quiet=True)
+    how = DumpOptions(stop=recording.stop, debug_dirs=recording.debug_dirs, steppers=recording.steppers)
+    dump = DumpCommand(options=how, quiet=True)
 
     def dump_words(pids: Sequence[int], path: str) -> list[str]:
         target, output = Target(pid=tuple(pids)), OutputOptions(path=path, format="text")

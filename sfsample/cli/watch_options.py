@@ -1,4 +1,4 @@
-"""Defines what `watch` is asked to do; see cli/options.py."""
+"""Defines the value of `watch`; see cli/options.py."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from sfsample.watching.options import WatchOptions
 
 @dataclass(frozen=True, kw_only=True)
 class WatchCommand(Command):
-    """What `watch` is asked to do."""
+    """The flags of `watch`."""
 
     options: WatchOptions = WatchOptions()
     names: NameFlags = NameFlags()

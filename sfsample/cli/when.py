@@ -1,7 +1,7 @@
 """Parses times of day, as `history` takes them: `now`, `-2h`, `14:00`, `yesterday 14:00`, ISO 8601.
 
-A time without an offset is local time.  Results are seconds since the epoch; `now` is inf, which is taken for
-the end of a time and not for its begin.
+A time without an offset is local time.  Results are seconds since the epoch.  `now` is inf, which is the end
+of a time and never its begin.
 """
 
 import os
@@ -16,7 +16,7 @@ from sfsample.core.quantities import BadValue, refusal, seconds
 
 _CLOCK = re.compile(r"(?:(today|yesterday) ?)?(?:([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?)?", re.ASCII)
 _WHAT = "a time (now, -2h, 14:00, 'yesterday 14:00', 2026-11-24T14:00+01:00)"
-_DIGITS = 6  # of a second, as ISO 8601 has them here
+_DIGITS = 6  # decimal places of a second, as `spelled_when` prints them
 _BUILD_ID = re.compile("[0-9a-f]{6,64}", re.ASCII)
 
 
@@ -26,9 +26,9 @@ def when(text: str) -> float:
         return inf
     if text.startswith("-"):
         return round(time.time() - seconds(text[1:]), _DIGITS)
-    if (found := _moment(text)) is None:
+    if (moment := _moment(text)) is None:
         raise refusal(text, _WHAT)
-    return found
+    return moment
 
 
 @total
@@ -36,18 +36,18 @@ def _moment(text: str) -> float:
     clock = _CLOCK.fullmatch(text)
     if clock and text:
         days = -86400 * (clock[1] == "yesterday")
-        day = timegm(time.localtime(time.time())) + days  # as if it were UTC, where each day is as long
+        day = timegm(time.localtime(time.time())) + days  # as if it were UTC: all days are equally long
         hour, minute, second = (int(part or 0) for part in clock.groups()[1:])
         return _iso(f"{utc(day, '%Y-%m-%d')}T{hour:02}:{minute:02}:{second:02}")
     return _iso(text)
 
 
 def _iso(text: str) -> float:
-    from datetime import datetime  # most commands need none
+    from datetime import datetime  # most commands do not need it
 
     moment = datetime.fromisoformat(text)
     first_s, second_s = (moment.replace(fold=fold).timestamp() for fold in (0, 1))
-    if first_s != second_s:  # local clocks are set back or forward there
+    if first_s != second_s:  # local clocks are set back or forward at this time
         is_twice = first_s < second_s
         taken = utc(first_s, "%H:%M:%S UTC")
         say(f"{text} is {'twice' if is_twice else 'left out'} on local clocks: {taken} is taken",
@@ -56,15 +56,15 @@ def _iso(text: str) -> float:
 
 
 def since(text: str) -> float:
-    """Parse the begin of a time that lasts until now: "2h" is two hours ago; or a time."""
+    """Parse the begin of a time that lasts until now: a length ("2h" is two hours ago), or a time."""
     try:
         return round(time.time() - seconds(text), _DIGITS)
     except BadValue:
-        return min(when(text), time.time())  # `now` is the begin here
+        return min(when(text), time.time())  # `now`, which is inf, becomes the present time
 
 
 def when_or_build(text: str) -> float | str:
-    """Parse a time, or the begin of a build-id, which is a text."""
+    """Parse a time, or the begin of a build-id, which stays a text."""
     try:
         return when(text)
     except BadValue:
@@ -74,7 +74,7 @@ def when_or_build(text: str) -> float | str:
 
 
 def spelled_when(moment: float | str) -> str:
-    """Spell a time as `when` parses it; a build-id is spelled as it is."""
+    """Spell a time as `when` parses it; a build-id stays as it is."""
     from datetime import UTC, datetime
 
     if isinstance(moment, str) or moment == inf:
@@ -83,14 +83,14 @@ def spelled_when(moment: float | str) -> str:
 
 
 def build(text: str) -> str:
-    """Parse the begin of a build-id; "" is any."""
+    """Parse the begin of a build-id; "" is any build-id."""
     if text and not _BUILD_ID.fullmatch(text):
         raise refusal(text, "6 to 64 digits of a build-id")
     return text
 
 
 def history_directory(chosen: str | None) -> str:
-    """Return where the history is (XDG Base Directory Specification, which ignores a relative path)."""
+    """Return the directory of the history (XDG Base Directory Specification: no relative path counts)."""
     state = os.environ.get("XDG_STATE_HOME", "")
     if not state.startswith("/"):
         state = os.path.expanduser("~/.local/state")

@@ -1,4 +1,4 @@
-"""Says which file was written and what to do with it, and opens it on request."""
+"""Says which file was written and what to do with it, and opens it if the user asks for it."""
 
 import os
 import webbrowser
@@ -9,7 +9,7 @@ from sfsample.cli.options import OutputOptions, ProfileOutput
 from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import say
 
-_NEXT = {  # by format
+_NEXT = {  # next step, by format
     "html": "open it in a browser (--open does)",
     "svg": "open it in a browser (--open does)",
     "speedscope": "open it with speedscope",
@@ -21,11 +21,11 @@ _NEXT = {  # by format
 
 
 def written_line(options: OutputOptions, output: Output) -> list[str]:
-    """Return the line about the result, as the summary has it; none if it is no regular file."""
+    """Return the line of the summary about the result; none if the result is no regular file."""
     if not output.file:
         return []
     stem = options.path.rpartition(".")[0]
-    if not stem or f"{stem}.html" == options.path:  # which it would replace
+    if not stem or f"{stem}.html" == options.path:  # the page would replace the result
         stem = options.path
     what = _NEXT[options.format].replace("FILE", quote(options.path))
     what = what.replace("STEM.html", quote(f"{stem}.html"))
@@ -33,13 +33,13 @@ def written_line(options: OutputOptions, output: Output) -> list[str]:
 
 
 def say_written(options: OutputOptions, output: Output, *, quiet: bool) -> None:
-    """Say it as a message of its own, unless --quiet was given."""
+    """Say this line as a message, unless `quiet`."""
     for line in () if quiet else written_line(options, output):
         say(" ".join(line.split()))
 
 
 def open_result(options: ProfileOutput, output: Output) -> None:
-    """Open the result in a browser, if --open was given; not as root: PATH and BROWSER decide what runs."""
+    """Open the result in a browser, if --open is set.  Not as root: PATH and BROWSER decide what runs."""
     if options.open and not os.geteuid():
         say(f"no browser is started as root: open {options.path} yourself")
     elif options.open and not webbrowser.open(Path(output.file).as_uri()):

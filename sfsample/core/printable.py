@@ -1,7 +1,7 @@
 """Makes text from outside harmless on a terminal.
 
-Names, paths and arguments come from outside: they must not move the cursor, set a colour, or change what
-a line seems to say.
+Names, paths and arguments come from outside.  They must not move the cursor, set a colour, or
+make a line look different from what it says.
 """
 
 from collections.abc import Iterable
@@ -15,5 +15,5 @@ def printable(text: str) -> str:
 
 
 def printable_lines(lines: Iterable[str]) -> str:
-    """Return lines, made printable, as one text."""
+    """Return the printable form of all lines, as one text."""
     return "".join(f"{printable(line)}\n" for line in lines)

@@ -8,15 +8,15 @@ from sfsample.core.foreign import natural
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SPELLED_UNITS = ("d", "h", "m", "s", "ms", "us")
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}  # bytes
-NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(?:e([+-]?\d+))?", re.ASCII)  # what scripts print; no nan, no 1_0
+NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(?:e([+-]?\d+))?", re.ASCII)  # numbers of scripts; no nan, no 1_0
 
 
 class BadValue(ValueError):  # noqa: N818 - reads as what happened
-    """A text is not the value that it should be; the message says what is accepted."""
+    """A text is not the value that it should be; the message says which values are accepted."""
 
 
 def refusal(text: str, what: str) -> BadValue:
-    """Return the error for a value that is not what it should be."""
+    """Return the error for a text that is not `what`: "a time above 0 (10, 500ms)"."""
     return BadValue(f"not {what}: {text[:100] or repr('')}")
 
 
@@ -45,7 +45,7 @@ def any_size(text: str) -> int:
 
 
 def large_size(text: str) -> int:
-    """Parse a size of memory, or of what is kept: a smaller one would be a unit that was forgotten."""
+    """Parse a size of memory or files, from 1M on: in a smaller one, the unit was forgotten."""
     size = any_size(text)
     within(size, 1 << 20, inf, text, "a size of at least 1M (500M, 2G)")
     return size

@@ -1,4 +1,4 @@
-"""Defines what users choose about walks, for the library and the command line: each default stands here once.
+"""Defines the limits and methods of a walk that users choose; the library and the flags share the defaults.
 
 It imports nothing, because `sfsample --help` shows these values.
 """
@@ -7,12 +7,12 @@ from typing import Final
 
 STEPPERS: Final = ("sframe", "eh_frame", "frame_pointer", "scan")  # the names that `--unwind` takes
 DEFAULT_ORDER: Final = STEPPERS[:-1]  # a scan guesses, so the user must ask for it
-MAX_FRAMES: Final = 1024
+MAX_FRAMES: Final = 1024  # frames in a stack
 DEFAULT_STACK_BYTES: Final = 256 << 10
 _MIN_STACK_BYTES, _MAX_STACK_BYTES = 1 << 10, 1 << 30
 
 
 def check_stack_bytes(stack_bytes: int) -> None:
-    """Raise ValueError for a size that makes no sense."""
+    """Raise ValueError for a size outside the limits."""
     if not _MIN_STACK_BYTES <= stack_bytes <= _MAX_STACK_BYTES:
         raise ValueError(f"stack_bytes must be between 1 KiB and 1 GiB, not {stack_bytes}")

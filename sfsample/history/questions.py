@@ -1,4 +1,4 @@
-"""What one can ask a history, and what an answer has not: the slices of a time, a deploy, a comparison."""
+"""Answers questions to a history: slices of a time, a deploy, a comparison; each says what is missing."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -14,31 +14,31 @@ from sfsample.history.store import History
 from sfsample.report.difference import Ordinary, Side, count
 from sfsample.report.report import Report
 
-_MAX_SERVICES = 10  # that an error lists
+_MAX_SERVICES = 10  # services that an error lists
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 class Compared(NamedTuple):
-    """Two times, the ordinary ones that they are judged by, and their reports, if these are kept."""
+    """A comparison of two times."""
 
-    sides: list[Side]
-    ordinary: Ordinary
-    reports: list[Report]
+    sides: list[Side]  # before and after
+    ordinary: Ordinary  # pairs of ordinary times, by which changes are judged
+    reports: list[Report]  # before and after, or none if they are not kept
 
 
 def with_owner(history: History, selection: Selection) -> Selection:
-    """Return a selection; the owner of its service may be left out if there is only one."""
+    """Return a selection whose service has an owner: the user may leave it out if there is only one."""
     if selection.service is None or history.slices(selection):
         return selection
     there = {facts.service for facts in history.slices(selection._replace(service=None))}
-    found = sorted(service for service in there if service.partition("/")[2] == selection.service)
-    if len(found) > 1:
-        raise SfsampleError(f"several owners have it: {', '.join(found)}", "use --service OWNER/NAME")
-    return selection._replace(service=found[0]) if found else selection
+    matches = sorted(service for service in there if service.partition("/")[2] == selection.service)
+    if len(matches) > 1:
+        raise SfsampleError(f"several owners have it: {', '.join(matches)}", "use --service OWNER/NAME")
+    return selection._replace(service=matches[0]) if matches else selection
 
 
 def choose(history: History, selection: Selection, *, one_service: bool = True) -> list[SliceFacts]:
-    """Return the slices, of which there are some, and of one service.  Raises SfsampleError."""
+    """Return the selected slices.  Raises SfsampleError if there are none, or those of several services."""
     slices = history.slices(selection)
     if not slices:
         raise SfsampleError(
@@ -51,7 +51,7 @@ def choose(history: History, selection: Selection, *, one_service: bool = True) 
 
 
 def answer(selection: Selection, slices: list[SliceFacts], report: Report) -> Report:
-    """Return a report that says what it has not.  Raises SfsampleError if it has nothing."""
+    """Return a report that says what is missing in it.  Raises SfsampleError if it is empty."""
     if not report.total():
         raise SfsampleError(f"no slice can be read: {count_text(len(slices))} of {slices[0].service}",
                             "sfsample history check shows what is wrong")  # fmt: skip
@@ -60,30 +60,30 @@ def answer(selection: Selection, slices: list[SliceFacts], report: Report) -> Re
 
 
 def missing_from(report: Report) -> list[str]:
-    """Return what an answer says that it has not."""
+    """Return the texts about what is missing in an answer."""
     return report.stats.texts("missing")
 
 
 def _missing(selection: Selection, slices: list[SliceFacts], report: Report) -> list[str]:
-    """Return what an answer has not: the time without slices, and the slices that could not be read."""
+    """Return texts about the time without slices, and about slices that could not be read."""
     begin_s, end_s, now_s = selection.begin_s, selection.end_s, time.time()
     if end_s == inf:
-        end_s = now_s if begin_s else max(each.end_s for each in slices)
+        end_s = now_s if begin_s else max(facts.end_s for facts in slices)
     begin_s = begin_s or slices[0].begin_s
-    allowed_s = max(each.end_s - each.begin_s for each in slices)  # at both ends half of a slice
-    allowed_s *= 2 if abs(end_s - now_s) < allowed_s else 1  # one is still being recorded
+    allowed_s = max(facts.end_s - facts.begin_s for facts in slices)  # half of a slice at both ends
+    allowed_s *= 2 if abs(end_s - now_s) < allowed_s else 1  # one slice is still being recorded
     covered_s, until_s = 0.0, begin_s
-    for each in slices:  # of merged ones only the time that was recorded
-        recorded_s = min(each.end_s - each.begin_s, (each.duration_ns or inf) / 1e9)
-        ends_s = min(each.begin_s + recorded_s, end_s)
-        covered_s += max(0.0, ends_s - max(each.begin_s, until_s))
+    for facts in slices:  # only the recorded time of a merged slice counts
+        recorded_s = min(facts.end_s - facts.begin_s, (facts.duration_ns or inf) / 1e9)
+        ends_s = min(facts.begin_s + recorded_s, end_s)
+        covered_s += max(0.0, ends_s - max(facts.begin_s, until_s))
         until_s = max(until_s, ends_s)
-    found, samples = [], sum(each.samples for each in slices)
+    missing, samples = [], sum(facts.samples for facts in slices)
     if end_s - begin_s - covered_s > allowed_s:
-        found.append(f"there are slices for {_long(covered_s)} of {_long(end_s - begin_s)}")
+        missing.append(f"there are slices for {_long(covered_s)} of {_long(end_s - begin_s)}")
     if report.total() != samples:
-        found.append(f"slices with {samples - report.total():,} of {samples:,} samples could not be read")
-    return found
+        missing.append(f"slices with {samples - report.total():,} of {samples:,} samples could not be read")
+    return missing
 
 
 def _selected(selection: Selection) -> str:
@@ -98,7 +98,7 @@ def _selected(selection: Selection) -> str:
 
 
 def contents(history: History, wanted: str | None = None) -> Iterator[str]:
-    """Yield what there is: a line for the service that is wanted, else for each of some."""
+    """Yield a line about the slices of the wanted service; if it has none, of each of some services."""
     slices: dict[str, list[SliceFacts]] = {}
     for facts in history.slices():
         slices.setdefault(facts.service, []).append(facts)
@@ -106,10 +106,10 @@ def contents(history: History, wanted: str | None = None) -> Iterator[str]:
         yield f"{history.directory} has no slice"
     shown = [wanted] if wanted in slices else sorted(slices)[:_MAX_SERVICES]
     for service in filter(None, shown):
-        found = slices[service]
-        last = max(facts.end_s for facts in found)
-        times = f"{utc(found[0].begin_s)} to {utc(last)} UTC"
-        yield f"there is {service}: {count_text(len(found))}, {times}"
+        of_service = slices[service]
+        last = max(facts.end_s for facts in of_service)
+        times = f"{utc(of_service[0].begin_s)} to {utc(last)} UTC"
+        yield f"there is {service}: {count_text(len(of_service))}, {times}"
     if wanted not in slices and len(slices) > len(shown):
         yield f"and {len(slices) - len(shown)} more services: sfsample history list shows them"
 
@@ -120,29 +120,29 @@ def compare(history: History, compared: Sequence[Selection], *, keep_reports: bo
     service = Selection(before[0].service, labels=compared[0].labels)
     pairs, what = ordinary_pairs(history.slices(service), before, after)
     spans = [*dict.fromkeys(chain.from_iterable(pairs))]
-    usual = [service._replace(begin_s=span.begin_s, end_s=span.end_s) for span in spans]
+    ordinary_times = [service._replace(begin_s=span.begin_s, end_s=span.end_s) for span in spans]
     kept: list[Report] = []
     sides: list[Side] = []
     ids = [{facts.id for facts in slices} for slices in chosen]
     missing = ["both times have slices in common"] if ids[0] & ids[1] else []
-    for at, report in enumerate(history.reports([*compared, *usual])):
+    for at, report in enumerate(history.reports([*compared, *ordinary_times])):
         if at < len(chosen):
             lacks = missing_from(answer(compared[at], chosen[at], report))
             missing += [f"{('before', 'after')[at]}: {text}" for text in lacks]
         sides.append(count(report, _name(chosen[at]) if at < len(chosen) else ""))
         kept += [report] if at < len(chosen) and keep_reports else []
-    of = dict(zip(spans, sides[2:], strict=True))
+    side_of = dict(zip(spans, sides[2:], strict=True))
     gaps = [gap for selection in compared for gap in history.gaps(selection)]
     missing += [f"no slices {utc(gap.begin_s)} to {utc(gap.end_s)} UTC: {gap.why}" for gap in gaps]
     warnings = (*missing, *_differing([*before, *after]))
-    ordinary = Ordinary(tuple((of[one], of[two]) for one, two in pairs), what, warnings)
+    ordinary = Ordinary(tuple((side_of[old], side_of[new]) for old, new in pairs), what, warnings)
     return Compared(sides[:2], ordinary, kept)
 
 
 def deploy(history: History, selection: Selection, to_build: str, length_s: float) -> list[Selection]:
-    """Return the times before and after the last change of the build-id (to one that begins so)."""
+    """Return the times before and after the last change of the build-id, to one that begins with a text."""
     slices = choose(history, selection)
-    built = [each for each in slices if each.build_id]
+    built = [facts for facts in slices if facts.build_id]
     changes = [
         (old, new)
         for old, new in pairwise(built)
@@ -150,7 +150,7 @@ def deploy(history: History, selection: Selection, to_build: str, length_s: floa
     ]
     if not changes:
         what = f" to {to_build}" if to_build else ""
-        builds = ", ".join(dict.fromkeys(each.build_id or "" for each in built)) or "none"
+        builds = ", ".join(dict.fromkeys(facts.build_id or "" for facts in built)) or "none"
         raise SfsampleError(f"no change of the build-id{what}: {slices[0].service}",
                             f"its builds: {builds}; or compare two times, with --at and --with")  # fmt: skip
     old, new = changes[-1]
@@ -162,7 +162,7 @@ def deploy(history: History, selection: Selection, to_build: str, length_s: floa
 
 
 def _differing(slices: list[SliceFacts]) -> Iterator[str]:
-    """Yield a sentence for each thing that should be the same in all slices, and is not."""
+    """Yield a sentence for each property that should be the same in all slices, and is not."""
     for what, values in (("rate", {f"{facts.rate_hz or 0:g} Hz" for facts in slices}),
                          ("mode", {facts.mode or "unknown" for facts in slices}),
                          ("tier", {facts.tier for facts in slices})):  # fmt: skip
@@ -171,7 +171,7 @@ def _differing(slices: list[SliceFacts]) -> Iterator[str]:
 
 
 def _name(slices: list[SliceFacts]) -> str:
-    """Return what an input of a comparison is, in words."""
+    """Return the name of one side of a comparison: the service, its slices, how they are merged."""
     tiers = {facts.tier for facts in slices} - {"1m"}
     merged = f", merged to {' and '.join(sorted(tiers))}" if tiers else ""
     return f"{slices[0].service} ({count_text(len(slices))}{merged})"
@@ -179,11 +179,11 @@ def _name(slices: list[SliceFacts]) -> str:
 
 def _long(time_s: float) -> str:
     """Return a time in its two largest units: "1 h 5 min"."""
-    rest, parts = round(time_s), []
-    for size, unit in _UNITS:
-        if rest >= size:
-            parts.append(f"{rest // size} {unit}")
-        rest %= size
+    left_s, parts = round(time_s), []
+    for size_s, unit in _UNITS:
+        if left_s >= size_s:
+            parts.append(f"{left_s // size_s} {unit}")
+        left_s %= size_s
     return " ".join(parts[:2]) or "0 s"
 
 

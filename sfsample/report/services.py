@@ -1,6 +1,6 @@
-"""Splits the report of several programs into one for each service, as a history keeps and compares them.
+"""Splits the report of several programs into one report for each service, as a history keeps them.
 
-A recording of a machine, a user or a control group has many services, and questions are about one of them.
+A recording of a machine, a user or a control group has many services, but a question is about one of them.
 """
 
 from collections import Counter
@@ -12,14 +12,14 @@ from sfsample.report.naming import labels_of, target_of
 from sfsample.report.report import CPU, Report, ReportBuilder, ReportThread
 from sfsample.symbolize.named_frame import clean_name
 
-_OF_ALL = ("mode", "recorder", "ticks", "late_ticks", "spared_ticks", "problems")  # statistics
+_OF_ALL = ("mode", "recorder", "ticks", "late_ticks", "spared_ticks", "problems")  # shared statistics
 _NAME = "service.name"
 
 
 def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
     """Return the name and the report of each service that has samples.
 
-    Its statistics are those of its own samples; facts of the whole recording are left out.
+    The statistics of a part are those of its own samples; facts of the whole recording are left out.
     """
     keys = [_key(thread, profile) for thread in report.threads]
     builders = {key: ReportBuilder(report.weights) for key in keys}
@@ -32,29 +32,29 @@ def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
 
 
 def with_service(report: Report, service: str, profile: Profile) -> Report:
-    """Return the report with its service, or what --label says, where it has the claim of a process."""
+    """Return the report with its service as label.  --label wins; a report without that label stays."""
     labels, name = report.labels or {}, clean_name(profile.labels.get(_NAME) or service)
     return report._replace(labels=labels | {_NAME: name}) if _NAME in labels else report
 
 
 def _key(thread: ReportThread, profile: Profile) -> tuple[str, str]:
-    """Return the service of a thread, and its container, as two may run the same program.
+    """Return the service of a thread, and its container, because two containers may run the same program.
 
-    It is what --label says, else OWNER/NAME; a unit that states no name is only OWNER.  The process chooses
-    the name (what it states, its program), but not the owner.
+    The service is the value of --label, else OWNER/NAME.  For a unit without a name of its own it is OWNER.
+    The process chooses the NAME (by its labels or its program), but not the OWNER.
     """
-    known = profile.identities.get(thread.pid or 0, Identity({}))
-    unit, owner = known.unit or "", known.owner or "unknown"
-    is_service = unit.endswith(".service") and not MANAGER.fullmatch(unit) and not known.container
-    name = known.labels.get(_NAME) or (unit if is_service else thread.process)
+    identity = profile.identities.get(thread.pid or 0, Identity({}))
+    unit, owner = identity.unit or "", identity.owner or "unknown"
+    is_service = unit.endswith(".service") and not MANAGER.fullmatch(unit) and not identity.container
+    name = identity.labels.get(_NAME) or (unit if is_service else thread.process)
     service = owner if name == owner else f"{owner}/{name.replace('/', '_')}"
-    return clean_name(profile.labels.get(_NAME) or service), known.container or ""
+    return clean_name(profile.labels.get(_NAME) or service), identity.container or ""
 
 
 def _part(report: Report, part: Report, profile: Profile) -> Report:
-    """Return the stacks of a service with what is known of it."""
+    """Return the report of a service: its stacks, statistics, labels and target."""
     pids = {thread.pid for thread in part.threads}
-    processes = [known for pid, known in profile.identities.items() if pid in pids]
+    processes = [identity for pid, identity in profile.identities.items() if pid in pids]
     reasons: Counter[str] = Counter()
     for stack in part.stacks:
         reasons[stack.stop_reason] += stack.weights[0]

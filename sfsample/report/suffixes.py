@@ -1,4 +1,4 @@
-"""Defines the formats by name, and which suffix of a file means which.
+"""Defines the names of the formats, and the format that each suffix of a file name means.
 
 It imports nothing heavy, because `sfsample --help` shows these names.
 """
@@ -10,7 +10,7 @@ from sfsample.errors import UsageError
 
 FORMATS = ("folded", "json", "speedscope", "firefox", "pprof", "html", "svg")  # see report/formats
 OPENED = ("html", "svg")  # formats that a browser shows
-_SUFFIXES = {  # the first suffix of a format is the one that sfsample gives to a file
+_SUFFIXES = {  # sfsample gives a file the first suffix of its format
     ".folded": "folded", ".collapsed": "folded", ".txt": "folded",
     ".speedscope.json": "speedscope", ".speedscope": "speedscope", ".firefox.json": "firefox",
     ".json": "json", ".pb.gz": "pprof", ".pb": "pprof", ".pprof": "pprof",
@@ -31,7 +31,7 @@ def format_of(path: str, formats: Collection[str] = FORMATS) -> str:
 
 
 def is_profile(name: str) -> bool:
-    """Return whether the suffix of a file name, without .gz, means a format that sfsample reads."""
+    """Whether the suffix of a file name, without .gz, means a format that sfsample reads."""
     name = name.lower().removesuffix(".gz")
     return max((suffix for suffix in _SUFFIXES if name.endswith(suffix)), key=len, default="") in READABLE
 

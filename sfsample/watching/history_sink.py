@@ -1,6 +1,6 @@
 """Keeps the slices of `watch` in a history, and has a child process merge and delete old ones.
 
-To merge a day of slices takes seconds, in which the watch could take no sample.
+Merging a day of slices takes seconds.  If `watch` itself did it, it could take no sample meanwhile.
 """
 
 import os
@@ -21,7 +21,7 @@ from sfsample.watching.sinks import Metrics, Sink
 
 _TIDY_INTERVAL_S = 3600.0
 _NICE = 19
-_MAX_SHOWN = 3  # services
+_MAX_SHOWN = 3  # services that a message names
 _MIN_GAP_S = 2.0
 
 
@@ -30,10 +30,10 @@ class HistorySink(Sink):
 
     def __init__(self, directory: str, tidy: list[str], say: Say) -> None:
         self._directory, self._tidy_words, self._say = directory, tidy, say
-        self._services: list[str] = []  # that the last slice had
-        self._ends_s: dict[str, float] = {}  # of each service the end of what is kept
+        self._services: list[str] = []  # services of the last slice
+        self._ends_s: dict[str, float] = {}  # end of the last slice or gap that is kept, by service
         self._lost: set[str] = set()  # services whose last slice could not be written
-        self._said: set[str] = set()
+        self._said: set[str] = set()  # messages that were printed
         self._history: History | None = None
         self._tidy: subprocess.Popen[bytes] | None = None
         self._tidy_due_s = time.monotonic()
@@ -44,9 +44,9 @@ class HistorySink(Sink):
         self._open()
 
     def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002 - a sink's
-        """Keep the part of each service; return where.  Raises SfsampleError where none is kept.
+        """Keep the part of each service; return where they are.  Raises SfsampleError if no part is kept.
 
-        Where some are not, as another watcher keeps that service, it says so once.
+        If another watcher keeps one of the services, this is said once.
         """
         self._services = [part.service for part in parts]
         history, kept, failures = self._open(), dict[str, None](), list[SfsampleError]()
@@ -67,7 +67,7 @@ class HistorySink(Sink):
         return f"history of {', '.join(kept) if len(kept) <= _MAX_SHOWN else f'{len(kept)} services'}"
 
     def _add(self, history: History, part: Slice) -> None:
-        """Keep a slice, and the time before it of which there is none because sfsample failed or was down."""
+        """Keep a slice, and the gap before it if sfsample failed or did not run."""
         service, now_s = part.service, part.begin_s
         is_new, was_lost = service not in self._ends_s, service in self._lost
         end_s = history.last_end_s(service, now_s) if is_new else self._ends_s[service]
@@ -85,20 +85,20 @@ class HistorySink(Sink):
                 self._say(str(failure), *failure.help, remedy)
 
     def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
-        """Keep a gap of each service that the last slice had; of the target before the first."""
+        """Keep a gap of each service of the last slice; before the first slice, a gap of the target."""
         for service in dict.fromkeys(self._services) or (target,):
-            if service not in self._lost:  # else the gap begins earlier, and is kept with the next slice
+            if service not in self._lost:  # else `_add` keeps a longer gap with the next slice
                 self._open().add_gap(service, begin_s, end_s, why)
                 self._ends_s[service] = end_s
 
     def pin(self, last_s: float) -> int:
-        """Pin slices of the services that had one in this time; others may write the same history."""
+        """Pin the slices of the last `last_s` seconds, only of services that this watch has kept in them."""
         now_s = time.time()
         self._ends_s = {name: at_s for name, at_s in self._ends_s.items() if at_s > now_s - last_s}
         return self._open().pin(self._ends_s, now_s - last_s, now_s)
 
     def metrics(self) -> Metrics:
-        """Return the bytes of the history, and when its oldest day began."""
+        """Return the size of the history, and the begin of its oldest day."""
         with suppress(OSError):
             if names := file_names(self._directory):
                 return {"sfsample_history_bytes": {"": size_of(self._directory)},
@@ -106,7 +106,7 @@ class HistorySink(Sink):
         return {}
 
     def close(self) -> None:
-        """Let others write; a child that tidies goes on."""
+        """Close the history, so that others may write it; a child that tidies it goes on."""
         if self._history is not None:
             self._history.close()
 
@@ -122,5 +122,5 @@ class HistorySink(Sink):
         self._tidy = start_child(self._tidy_words, self._unstarted, stderr=subprocess.DEVNULL)
         if self._tidy is not None:
             self._tidy_due_s = time.monotonic() + _TIDY_INTERVAL_S
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the child has ended
                 os.setpriority(os.PRIO_PROCESS, self._tidy.pid, _NICE)

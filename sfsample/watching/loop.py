@@ -1,8 +1,8 @@
 """The loop of a watch: records slices, and hands each to its sinks, for months.
 
-Slot k begins at start + k * every.  For each slot the target is looked up again, and also within one, where
-it is missing or has ended: a target that is started again is recorded.  After the first slot no failure ends
-the watch, and a full disk never does.  SIGTERM ends the slice, which is kept, and the exit code is 0.
+Slot k begins at start + k * every.  The target is looked up again for each slot.  While it is missing, it is
+looked up every two seconds, so a target that is started again is recorded.  After the first slot no failure
+ends the watch.  A full disk never ends it.  SIGTERM ends the slice, which is kept, and the exit code is 0.
 """
 
 import gc
@@ -29,18 +29,18 @@ from sfsample.watching.slice_recorder import SliceRecorder
 from sfsample.watching.triggered import Response
 from sfsample.watching.triggers import Triggers
 
-_MAX_SLEEP_S = 0.2  # then it asks again whether to stop
-_LOOK_S = 2.0  # between two look-ups of a target that is missing, or has ended
-_MIN_SLICE_S = 1.0  # before a requested profile cuts it short; a rest that is shorter is left out
+_MAX_SLEEP_S = 0.2  # time between two questions whether to stop
+_LOOK_S = 2.0  # time between two look-ups of a target that is missing or has ended
+_MIN_SLICE_S = 1.0  # length of the shortest slice, before or after a requested profile
 _MAX_LABEL = 100  # characters
-_MAX_SHOWN_PIDS = 5
+_MAX_SHOWN_PIDS = 5  # pids in a message
 
 
 class Watch:
-    """The loop: finds the target, has a slice of it recorded, and answers triggers and requests."""
+    """Finds the target, records its slices, and answers triggers and requests."""
 
     def __init__(self, options: WatchOptions, program: Program, *, is_anew: bool = False) -> None:
-        """Prepare; `is_anew`: after an execve(2), since which processes given by -p may have ended."""
+        """Prepare.  `is_anew`: an execve(2) began this program, so a process given by -p may have ended."""
         self._options, self._program, self._say = options, program, program.say
         self._watchdog = Watchdog()
         self.why_anew = ""
@@ -48,13 +48,13 @@ class Watch:
         starts = {pid: begun(pid) for pid in options.target.pid}
         self._start_times = {pid: start for pid, start in starts.items() if start is not None}
         self._pids: list[int] = []
-        self._is_absent = False  # the target, at the end of the last slice
+        self._is_absent = False  # the target was missing at the end of the last slice
         self._missing = Trouble(self._say, "it is looked for again for every slice")
         self._targets = TargetFinder(options.target)
         label = _label(self._targets.service, options.target.pid)
         sinks = _choose_sinks(options, program, label)
         self.door = Door(options.every, options.slice_s, [sink.metrics for sink in sinks])
-        meter = LoadMeter([one.metric for one in options.triggers])
+        meter = LoadMeter([condition.metric for condition in options.triggers])
         self.triggers = Triggers(options.triggers, options.cooldown, meter.read, self._say)
         dumps = SliceFiles(options.files.output_dir or program.history or "", label, ".dump.txt")
         self._response = Response(options, dumps, sinks, program.dump, self._say)
@@ -69,11 +69,11 @@ class Watch:
         for left_s in slots(self._options.every, self._should_stop, self._serve):
             self._fill(min(self._options.slice_s, left_s))
             if path := self._options.metrics_file:
-                # the metrics of a process get a prefix, as node_exporter has the same ones
+                # node_exporter has metrics with the same names (process_*), so these get a prefix
                 write_metrics(path, self.door.metrics("sfsample_"), self._unwritten)
             if any_stuck():
                 self.why_anew = "begins anew, to release what a call holds that does not return"
-            gc.collect()  # a slice has cycles, which would hold its tables for some more slices
+            gc.collect()  # reference cycles of a slice would hold its tables for some more slices
             if self._options.target.pid and not _alive(self._start_times):
                 if not self._options.quiet:
                     self._say(_ended(self._start_times))
@@ -81,7 +81,7 @@ class Watch:
         self._recorder.close()
 
     def reload(self) -> None:
-        """End the watch, for the configuration to be read again."""
+        """End the watch, so that the configuration is read again."""
         self.why_anew = "the configuration is read again"
 
     def _should_stop(self) -> bool:
@@ -89,7 +89,7 @@ class Watch:
         return self._program.should_stop() or bool(self.why_anew)
 
     def _fill(self, slice_s: float) -> None:
-        """Record a slice; another one where a requested profile cut it, or the target is there again."""
+        """Record a slice; record another if a requested profile cut it, or when the target is back."""
         end_s = time.monotonic() + slice_s
         self.slot(slice_s)
         while not self._should_stop():
@@ -102,15 +102,15 @@ class Watch:
             self.slot(rest_s)
 
     def slot(self, slice_s: float, options: RecordOptions | None = None) -> float | None:
-        """Record and keep one slice; return how many ticks a second it took, None if it is not kept.
+        """Record and keep one slice; return its ticks per second, or None if it is not kept.
 
-        Nothing cuts a slice short that has `options` of its own.  Raises what ends the watch.
+        If it has its own `options`, nothing cuts it short.  Raises a failure that ends the watch.
         """
         uncut_until_s, now_s, ticks = time.monotonic() + _MIN_SLICE_S, time.time(), 0
 
         def should_stop() -> bool:
             nonlocal ticks
-            if ticks != self._recorder.stats.ticks:  # else a tick takes long, perhaps without end
+            if ticks != self._recorder.stats.ticks:  # else a tick takes long, and may never end
                 self._watchdog.alive()
             ticks = self._recorder.stats.ticks
             is_cut = options is None and (self.door.is_due() or self.triggers.is_due())
@@ -131,7 +131,7 @@ class Watch:
         return hz
 
     def _lose_target(self, failure: NoSuchProcess, now_s: float) -> None:
-        """Say that there is no target; raise it where none will come."""
+        """Say that there is no target; raise the failure if there will be none."""
         self._is_absent = True
         self._set_pids([])
         self.door.failed(failure)
@@ -142,7 +142,7 @@ class Watch:
             raise failure
 
     def _serve(self) -> bool:
-        """Answer a trigger, or a client that waits for a profile; return whether there was one."""
+        """Answer a trigger, or a client that waits for a profile; return False if there was neither."""
         if fired := self.triggers.take():
             self._response.answer(fired, self._find, self.slot)
             self.door.count("triggers_total", f'{{condition="{fired.name}"}}')
@@ -154,7 +154,7 @@ class Watch:
         ))  # fmt: skip
 
     def _find(self) -> list[int]:
-        """Return the pids; say so where all of them are new.  Raises NoSuchProcess."""
+        """Return the pids of the target; say so if all of them are new.  Raises NoSuchProcess."""
         pids, before = self._options.target.pid, self._pids
         if pids:
             if not (alive := _alive(self._start_times)):
@@ -187,12 +187,10 @@ def write_metrics(path: str, metrics: str, trouble: Trouble) -> None:
 def slots(
     every_s: float, should_stop: Callable[[], bool], between: Callable[[], bool] = lambda: False
 ) -> Iterator[float]:
-    """Wait for slot after slot; yield how many seconds are left of it.
+    """Wait for slot after slot; yield how many seconds are left of each.
 
-    `between` is called while it waits, and returns whether it did something.
-
-    A slot that is less than half over is begun late (one slice follows another without a gap when --for
-    equals --every); one that is more than half over is missed.
+    `between` is called while it waits, and returns True if it did something.  A slot that is less than half
+    over is begun late: if --for equals --every, slices follow without a gap.  Any other slot is missed.
     """
     start, slot = time.monotonic(), 0
     while True:
@@ -208,7 +206,7 @@ def slots(
 def wait_until(
     at_s: float, should_stop: Callable[[], bool], between: Callable[[], bool] = lambda: False
 ) -> bool:
-    """Wait, and call `between` meanwhile; False when a stop was requested."""
+    """Wait, and call `between` meanwhile; return False if a stop was requested."""
     while not should_stop() and (wait_s := at_s - time.monotonic()) > 0:
         if not between():
             time.sleep(min(wait_s, _MAX_SLEEP_S))
@@ -216,7 +214,7 @@ def wait_until(
 
 
 def _choose_sinks(options: WatchOptions, program: Program, label: str) -> list[Sink]:
-    """Return the sinks; that of the history comes before that which pushes it."""
+    """Return the sinks.  The history is before its push: a slice is kept first, then sent."""
     sinks: list[Sink] = []
     if (directory := options.files.output_dir) is not None:
         sinks.append(FileSink(directory, options.files, options.keep, label, program.say))
@@ -234,9 +232,9 @@ def _ended(pids: Iterable[int]) -> str:
 
 
 def _alive(start_times: dict[int, int]) -> list[int]:
-    """Return the pids that still are the same processes; another one with the pid has another start time.
+    """Return the pids that are still the same processes; a later process has another start time.
 
-    One that cannot be looked at now has not ended.
+    A process whose start time cannot be read now counts as alive.
     """
     return [pid for pid, expected in start_times.items() if _start_time(pid, expected) == expected]
 
@@ -251,6 +249,6 @@ def _start_time(pid: int, unless_known: int | None = None) -> int | None:
 
 
 def _label(service: str, pids: Iterable[int]) -> str:
-    """Return the first part of the file names: the target, in characters that are harmless in a path."""
+    """Return the first part of the file names: the target, in characters that are safe in a path."""
     name = service or "-".join(map(str, dict.fromkeys(pids)))
     return re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".")[:_MAX_LABEL] or "target"

@@ -1,4 +1,4 @@
-"""What to watch, and what becomes of the slices."""
+"""Defines the options of a watch: what it records, and where slices are kept, served and sent."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ class Listen:
 
     address: str | tuple[str, int] | None = None
     token_file: str | None = None
-    hosts: tuple[str, ...] = ()  # names in `Host` that are accepted, beside the address
+    hosts: tuple[str, ...] = ()  # names that the header `Host` may have, beside the address
 
     def __post_init__(self) -> None:
         if self.address is None and (self.hosts or self.token_file is not None):
@@ -30,7 +30,7 @@ class Listen:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether only this machine reaches an address.  Raises ValueError where it is no address."""
+    """Whether only this machine can reach an address.  Raises ValueError if the text is no address."""
     from ipaddress import ip_address  # most commands listen nowhere
 
     return ip_address(address).is_loopback
@@ -50,11 +50,11 @@ class Push:
 
 @dataclass(frozen=True, kw_only=True)
 class Keep:
-    """What is deleted.  A limit that is None does not count for files; the history has those of RETENTION."""
+    """Limits beyond which old slices are deleted.  None: no limit for files, RETENTION for the history."""
 
-    keep: int | None = None  # files
+    keep: int | None = None  # number of files
     keep_for: float | None = None  # seconds
-    keep_bytes: int | None = None
+    keep_bytes: int | None = None  # size of all slices
 
     def of_history(self) -> Retention:
         """Return the limits of the history."""
@@ -73,12 +73,12 @@ class Files:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions:
-    """How to watch."""
+    """The options of a watch."""
 
     target: Target = Target()
     record: RecordOptions = RecordOptions(rate=19.0, mode="wall", max_overhead=0.03)
     every: float = 60.0  # seconds from the begin of a slice to that of the next one
-    slice: float | None = None  # seconds that it lasts; None: until the next one begins
+    slice: float | None = None  # length in seconds; None: until the next slice begins
     files: Files = Files()
     keep: Keep = Keep()
     metrics_file: str | None = None
@@ -98,5 +98,5 @@ class WatchOptions:
 
     @property
     def slice_s(self) -> float:
-        """How long a slice lasts."""
+        """The length of a slice, in seconds."""
         return self.slice or self.every

@@ -1,9 +1,9 @@
 """Starts sfsample's own children, and says how a user starts this very sfsample again.
 
-`watch` runs as root, perhaps in a directory that others may write, so no search decides what a child runs: it
-is the interpreter and the package of this process, both named by absolute paths.  With -I Python ignores the
-current directory, the variables PYTHON* and the user's own modules.  `sfsample.__main__` then adds the
-directory of the package, behind all others: `pip install --user` and `--target` put the dependencies there.
+`watch` may run as root in a directory that others may write.  So no search path decides what a child runs:
+absolute paths name the interpreter and the package of this process.  With -I Python ignores the current
+directory, the variables PYTHON* and the user's own modules.  `sfsample.__main__` then adds the directory of
+the package, behind all others: `pip install --user` and `--target` put the dependencies there.
 
 Source: Python's documentation, "Command line and environment", -I; "The initialization of sys.path".
 """
@@ -14,7 +14,7 @@ import sys
 
 from sfsample.watching.program import Trouble
 
-# made absolute at the start: a watch may lose its current directory
+# both paths are made absolute at the start, because a watch may lose its current directory
 _PYTHON = os.path.abspath(sys.executable or os.readlink("/proc/self/exe"))
 _MAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__main__.py")
 
@@ -27,7 +27,7 @@ def own_program(*words: str) -> list[str]:
 def start_child(
     words: list[str], trouble: Trouble, *, stdin: int = subprocess.DEVNULL, stderr: int | None = None
 ) -> "subprocess.Popen[bytes] | None":
-    """Start sfsample in a session of its own; None: it cannot be started now, which is said."""
+    """Start sfsample in its own session; if it cannot be started, say so and return None."""
     try:
         child = subprocess.Popen(own_program(*words), stdin=stdin, stdout=subprocess.DEVNULL, stderr=stderr,
                                  start_new_session=True)  # fmt: skip

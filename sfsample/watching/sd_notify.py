@@ -1,4 +1,4 @@
-"""Tells systemd how a service is: READY=1, STATUS=..., WATCHDOG=1.  Elsewhere it does nothing.
+"""Reports the state of the service to systemd (READY=1, STATUS=..., WATCHDOG=1), if systemd has started it.
 
 Source: sd_notify(3).
 """
@@ -8,7 +8,7 @@ import socket
 import time
 from contextlib import suppress
 
-_ALIVE_INTERVAL_S = 30.0  # far less than WatchdogSec= of the unit (cli/service.py)
+_ALIVE_INTERVAL_S = 30.0  # time between two messages, far below WatchdogSec= of the unit (cli/service.py)
 
 
 def notify(*states: str) -> None:
@@ -21,13 +21,13 @@ def notify(*states: str) -> None:
 
 
 class Watchdog:
-    """Tells systemd now and then that sfsample goes on."""
+    """Tells systemd every 30 s that sfsample goes on."""
 
     def __init__(self) -> None:
         self._due_s = 0.0
 
     def alive(self) -> None:
-        """Say so, if some time has passed; call it often."""
+        """Tell systemd, if the time has come; the caller calls this often."""
         if time.monotonic() >= self._due_s:
             self._due_s = time.monotonic() + _ALIVE_INTERVAL_S
             notify("WATCHDOG=1")

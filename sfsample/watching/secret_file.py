@@ -10,14 +10,14 @@ _MAX_BYTES = 1 << 16
 
 
 def read_secret(path: str) -> bytes:
-    """Return what is in such a file.  Raises SfsampleError."""
+    """Return the bytes of such a file.  Raises SfsampleError."""
     try:
         fd = open_regular(path)
     except OSError as failure:
         raise SfsampleError(f"cannot read: {path}: {failure.strerror}") from None
     with open(fd, "rb") as file:
-        found = os.fstat(fd)
-        if found.st_mode & 0o037 or found.st_uid not in (0, os.geteuid()):
+        status = os.fstat(fd)
+        if status.st_mode & 0o037 or status.st_uid not in (0, os.geteuid()):
             raise SfsampleError(
                 f"other users can read or replace the secret: {path}", f"chmod 600 {quote(path)}"
             )

@@ -1,7 +1,7 @@
 """Writes the files of `watch`, names them, and deletes those that are too many or too old.
 
-A name has the time of the clock, which may be set meanwhile.  So the age of a file that `watch` knows is
-measured by a clock that is never set: setting the time deletes no new file, and keeps no old one.
+A name has the time of the clock, which may be set later.  So `watch` measures the age of a file that it knows
+by a clock that is never set: setting the time deletes no new file, and keeps no old one.
 
 Invariant: a file of another label or format is never deleted (tests/watching/test_slice_files.py).
 """
@@ -36,7 +36,7 @@ class FileSink(Sink):
         self._not_deleted = Trouble(say, "older files stay")
 
     def prepare(self) -> None:
-        """Make the directory if it is missing.  Raises SfsampleError where no file can be made in it."""
+        """Make the directory if it is missing.  Raises SfsampleError if no file can be made in it."""
         directory = self._files.directory
         try:
             os.makedirs(directory, exist_ok=True)
@@ -71,18 +71,18 @@ def not_written(directory: str, failure: OSError) -> SfsampleError:
 
 
 class SliceFiles:
-    """The slices of one label and format in one directory, also those of earlier runs."""
+    """The files of one label and format in one directory, also those of earlier runs."""
 
     def __init__(self, directory: str, label: str, suffix: str) -> None:
         self.directory = directory
         self._label, self._suffix = label, suffix
         self._name = re.compile(f"{re.escape(label)}-(\\d{{8}}T\\d{{6}}Z){re.escape(suffix)}")
-        self._begun_s: dict[str, float] = {}  # by file name; CLOCK_BOOTTIME
-        with suppress(OSError):  # it is missing, or cannot be read; `delete_old` says that
+        self._begun_s: dict[str, float] = {}  # begin of the slice by CLOCK_BOOTTIME, by file name
+        with suppress(OSError):  # the directory is missing or unreadable; `delete_old` says that
             self._list()
 
     def free_path(self, begin_s: float | None = None) -> str:
-        """Name a slice after its begin (now); when the clock was set back, after the next free second."""
+        """Name a slice after its begin (now); if that name is taken, after the next free second."""
         second = int(time.time() if begin_s is None else begin_s)
         while True:
             begin = utc(second, _TIME_FORMAT)
@@ -92,12 +92,7 @@ class SliceFiles:
             second += 1
 
     def delete_old(self, newest: str, limits: Keep) -> None:
-        """Delete what is beyond the limits.
-
-        `newest` has just been written, and stays.
-
-        Raises OSError.
-        """
+        """Delete the files beyond the limits, but not `newest`, which was just written.  Raises OSError."""
         now_s = _boot_time_s()
         self._begun_s[os.path.basename(newest)] = now_s
         self._list()
@@ -114,11 +109,11 @@ class SliceFiles:
                 os.unlink(os.path.join(self.directory, name))
 
     def _list(self) -> None:
-        """Note when each slice began; of one that is new here, its name says it.  Raises OSError."""
+        """Note the begin of each slice; for a file that is not known yet, from its name.  Raises OSError."""
         now_s, clock_s, known = _boot_time_s(), time.time(), self._begun_s
         self._begun_s = {}
         for match in filter(None, map(self._name.fullmatch, os.listdir(self.directory))):
-            with suppress(ValueError):  # no time, so `watch` has not made the file
+            with suppress(ValueError):  # no time in the name: `watch` has not made the file
                 age_s = clock_s - timegm(time.strptime(match[1], _TIME_FORMAT))
                 self._begun_s[match[0]] = known.get(match[0], now_s - max(0.0, age_s))
 

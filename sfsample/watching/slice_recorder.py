@@ -1,4 +1,4 @@
-"""Records a slice of `watch`, names it, and hands it to the sinks, which learn of the times without one, too.
+"""Records a slice of `watch`, finds its names, and hands it to the sinks, as it does with gaps.
 
 A sink that fails loses its slice; the others get theirs.  A failure that lasts is said once.
 """
@@ -27,31 +27,31 @@ from sfsample.watching.pull.door import Door
 from sfsample.watching.sd_notify import notify
 from sfsample.watching.sinks import Sink
 
-_MIN_GAP_S = 1.0  # what it takes to write a slice before the next one begins is no gap
+_MIN_GAP_S = 1.0  # time that the writing of a slice may take; only a longer time is a gap
 _LATE = "sfsample was late, or answered a request or a trigger, or the clock was set"
-_MIN_LEFT = 0.25  # of --max-overhead: so much is for samples, whatever the rest costs
-_MIN_PASSED_S = 1.0  # between two slices; the first comes at once, after a start that costs more than a slice
+_MIN_LEFT = 0.25  # share of --max-overhead that samples get, whatever other work costs
+_MIN_PASSED_S = 1.0  # least time that other costs are spread over: the start is costly, and a slice follows
 
 
 class SliceRecorder:
-    """What is kept from one slice to the next: the sinks, the gap that goes on, and what has been said.
+    """What is kept from one slice to the next: the sinks, the present gap, and what has been said.
 
-    `target` is what the flags name.  While `may_fail` is set, a failure ends the watch, but for a full disk
-    or a call on the target that fails or does not return.
+    The flags name the `target`.
     """
 
     def __init__(self, options: WatchOptions, program: Program, door: Door, target: str,
                  sinks: Sequence[Sink]) -> None:  # fmt: skip
         self._options, self._program, self._door, self._target = options, program, door, target
         self._say = program.say
+        # while set, a failure ends the watch, but not a full disk, or a failed or endless call on the target
         self.may_fail = True
-        self.has_kept = False  # the last slice: one of the sinks has it
-        self.stats = Stats(options.record.rate)  # of the slice that is recorded, or was last
+        self.has_kept = False  # a sink has the last slice
+        self.stats = Stats(options.record.rate)  # statistics of the present or the last slice
         self._sinks = [(sink, Trouble(self._say, "slices are lost until then")) for sink in sinks]
         self._lost = Trouble(self._say, "slices are lost until then")
         self._reported: set[str] = set()  # missing names, and why there was no sample
         self._share = Share(options.record.max_overhead or 1.0, lambda: time.process_time() - door.served_s)
-        self._gap: tuple[float, str] | None = None  # when the gap that goes on has begun, and why
+        self._gap: tuple[float, str] | None = None  # begin of the present gap, and its reason
 
     def prepare(self) -> None:
         """Find out whether the sinks can keep slices."""
@@ -60,7 +60,7 @@ class SliceRecorder:
 
     def close(self) -> None:
         """Close the sinks, as the watch ends."""
-        if self._gap and self._gap[1] != _LATE:  # else only the last slice was written
+        if self._gap and self._gap[1] != _LATE:  # else the time was needed to write the last slice
             self._end_gap(time.time())
         for sink, _ in self._sinks:
             sink.close()
@@ -70,7 +70,7 @@ class SliceRecorder:
 
     def record(self, pids: list[int], slice_s: float, should_stop: Callable[[], bool],
                options: RecordOptions | None) -> Stats:  # fmt: skip
-        """Record a slice; keep it if it has a sample.  `options` are those that this slice has instead."""
+        """Record a slice; keep it if it has a sample.  `options` replace those of the watch."""
         share = self._share.left()
         options = options or replace(self._options.record, max_overhead=share)
         self.has_kept = False
@@ -79,7 +79,7 @@ class SliceRecorder:
         open_many()
         api.record(
             pids, slice_s, options, should_stop=should_stop, profile=profile, tell=self._program.tell,
-            all_of=bool(self._options.target.pid),  # others come and go
+            all_of=bool(self._options.target.pid),  # processes of another target come and go
         )  # fmt: skip
         begin_s = profile.started_ns / 1e9
         self._share.sampled_s = stats.sampler_cpu_s
@@ -100,7 +100,7 @@ class SliceRecorder:
         return stats
 
     def failed(self, failure: Exception, lost: Trouble | None = None) -> None:
-        """Say that a slice is lost.  Raises the failure where it ends the watch."""
+        """Say that a slice is lost.  Raises the failure if it ends the watch."""
         if self.may_fail and not isinstance(failure, (NoSpace, NoReturn, ReadFailed)):
             raise failure
         what = str(failure) or "out of memory"
@@ -108,7 +108,7 @@ class SliceRecorder:
         (lost or self._lost).met(what, *getattr(failure, "help", ()))
 
     def _attempt(self, work: Callable[[], str | None], lost: Trouble) -> str | None:
-        """Return what `work` returns; None where it fails, which is said."""
+        """Return the result of `work`; if it fails, say so and return None."""
         try:
             return work()
         except (SfsampleError, OSError, MemoryError) as failure:
@@ -116,13 +116,13 @@ class SliceRecorder:
             return None
 
     def _unsaid(self, lines: Iterable[str]) -> list[str]:
-        """Return the lines that were not said yet; now they are."""
+        """Return the lines that were not said yet, and note them as said."""
         new = [line for line in dict.fromkeys(lines) if line not in self._reported]
         self._reported.update(new)
         return new
 
     def _say_empty(self, stats: Stats, why: str, *details: str) -> None:
-        """Say why there is no slice; say what would give one only once."""
+        """Say why there is no slice; say each of the `details`, which help, only once."""
         new = self._unsaid(details)
         if not self._options.quiet:
             self._say(f"no file: no sample in {stats.duration_s:.1f} s: {why}", *stats.failure, *new)
@@ -134,10 +134,10 @@ class SliceRecorder:
         report = with_names(lambda: api.named(profile, symbolizer), symbolizer, self._program.should_stop)
         report = report._replace(stats=report.stats.having(cpu_ms_by_second=profile.cpu_ms_by_second()))
         whole = Slice(begin_s, begin_s + stats.duration_s, self._target, report)
-        is_one = options.target.name or options.target.unit
-        one = whole._replace(report=with_service(report, self._target, profile))
-        parts = [one] if is_one else [whole._replace(service=name, report=part)
-                                      for name, part in by_service(report, profile)]  # fmt: skip
+        if options.target.name or options.target.unit:  # one service
+            parts = [whole._replace(report=with_service(report, self._target, profile))]
+        else:
+            parts = [whole._replace(service=n, report=part) for n, part in by_service(report, profile)]
         places = [self._attempt(partial(sink.add, whole, parts), lost) for sink, lost in self._sinks]
         self.has_kept = any(places)
         for place, (_, lost) in zip(places, self._sinks, strict=True):
@@ -154,12 +154,12 @@ class SliceRecorder:
             self._say(f"slices are written again: {_count(slices, 'slice')} lost")
 
     def begin_gap(self, now_s: float, why: str) -> None:
-        """Note that there is no slice from now on; the first reason counts that says more than `_LATE`."""
+        """Note that there is no slice from now on.  The first reason that is not `_LATE` counts."""
         began_s, first_why = self._gap or (now_s, _LATE)
         self._gap = (began_s, why if first_why == _LATE else first_why)
 
     def _end_gap(self, now_s: float) -> None:
-        """Tell the sinks of the time without a slice, which is over."""
+        """End the gap, and hand it to the sinks."""
         begin_s, why = self._gap or (now_s, "")
         self._gap = None
         for sink, lost in self._sinks if now_s - begin_s > _MIN_GAP_S else ():
@@ -167,19 +167,19 @@ class SliceRecorder:
 
 
 class Share:
-    """The share of the time that is left for samples, of the one that the whole watch may take.
+    """The share of the time that samples may take: the share of the watch, less its other costs.
 
-    What the last slice has cost besides (to find and open processes, to name, to write) is taken off.
-    `own_cpu_s`: what all of this has cost; what clients are answered is no part of it.
+    The other costs are those of the last slice: to find and open processes, to find names, to write.
+    `own_cpu_s` returns the CPU time of sfsample without the answers to HTTP clients.
     """
 
     def __init__(self, share: float, own_cpu_s: Callable[[], float]) -> None:
         self._share, self._own_cpu_s = share, own_cpu_s
-        self._began_s, self._cpu_s = time.monotonic(), self._own_cpu_s()  # of the last slice
-        self.sampled_s = 0.0  # CPU time that its samples have cost
+        self._began_s, self._cpu_s = time.monotonic(), self._own_cpu_s()  # begin of the last slice
+        self.sampled_s = 0.0  # CPU time of the samples of the last slice
 
     def left(self) -> float:
-        """Return what the next slice may take, which begins now."""
+        """Begin a slice; return the share that its samples may take."""
         now_s, cpu_s = time.monotonic(), self._own_cpu_s()
         passed_s, besides_s = now_s - self._began_s, cpu_s - self._cpu_s - self.sampled_s
         self._began_s, self._cpu_s, self.sampled_s = now_s, cpu_s, 0.0
@@ -188,7 +188,7 @@ class Share:
 
 
 def _why_empty(stats: Stats, pids: list[int]) -> list[str]:
-    """Return why a slice has no sample, and what would give some; empty if it has one."""
+    """Return the reason for a slice without a sample, and remedies; nothing if it has a sample."""
     if stats.samples:
         return []
     try:

@@ -1,7 +1,7 @@
-"""What `watch` does when a trigger fires: it pins the last slices, takes a dump, looks closer for a while.
+"""Answers a trigger of `watch`: pins the last slices, takes a dump, then samples more often for a while.
 
-The dump is made by `sfsample dump`, a child process: it needs memory and time for names, and may fail.  Only
-this user can read the files, as a dump has command lines, addresses and paths.
+A child process, `sfsample dump`, takes the dump: it needs memory and time for names, and may fail.  Only this
+user can read the files, because a dump contains command lines, addresses and paths.
 """
 
 import subprocess
@@ -18,20 +18,20 @@ from sfsample.watching.sinks import Sink
 from sfsample.watching.slice_files import SliceFiles
 from sfsample.watching.triggers import Fired
 
-_BEFORE_S = 120.0  # slices of this time before a trigger are pinned
-_CLOSER_S, _CLOSER_HZ = 30.0, 99.0  # how long, and how often a second, one looks afterwards
-_CLOSER_SHARE = 0.1  # of a CPU that samples may take meanwhile: with the usual 3 % few ticks would be left
-_MAX_DUMPS = 100  # of a target
-_MAX_PROCESSES = 20  # in a dump
-_PATIENCE_S = 60.0  # for the child, which then is killed; its targets go on
-_ENDED_WELL = (0, 5)  # 5: a thread could not be captured, which the dump says
+_BEFORE_S = 120.0  # time before a trigger whose slices are pinned
+_CLOSER_S, _CLOSER_HZ = 30.0, 99.0  # length and rate of the slice after a trigger
+_CLOSER_SHARE = 0.1  # CPU that the samples of that slice may take: the usual 3 % would leave few ticks
+_MAX_DUMPS = 100  # dumps that are kept of a target
+_MAX_PROCESSES = 20  # processes in a dump
+_PATIENCE_S = 60.0  # time after which the child is killed; its targets go on
+_ENDED_WELL = (0, 5)  # exit codes; 5: a thread could not be captured, as the dump says
 
-# records a slice of so many seconds; returns how many ticks a second it has taken, None: it is lost
+# records a slice of so many seconds; returns its ticks per second, or None if the slice is lost
 Record = Callable[[float, RecordOptions], float | None]
 
 
 class Response:
-    """Answers triggers; `files` are those of the dumps."""
+    """Answers triggers; `files` has the dumps."""
 
     def __init__(self, options: WatchOptions, files: SliceFiles, sinks: Sequence[Sink],
                  dump_words: DumpWords, say: Say) -> None:  # fmt: skip
@@ -39,19 +39,16 @@ class Response:
         self._dump_words, self._say = dump_words, say
 
     def answer(self, fired: Fired, find: Callable[[], list[int]], record: Record) -> None:
-        """Pin, dump, record; say what came of it.
-
-        `find` returns the process ids, or raises SfsampleError.
-        """
-        usual, pinned = self._options.record, self._pin(fired)
+        """Pin, dump, record; say the outcome.  `find` returns the process ids, or raises SfsampleError."""
+        options, pinned = self._options.record, self._pin(fired)
         try:
             dump = f"dump in {self._dump(find())}"
         except (SfsampleError, OSError) as failure:
             dump = f"no dump: {failure}"
-        begin_s, hz = time.monotonic(), max(_CLOSER_HZ, usual.rate)
-        share = max(_CLOSER_SHARE, usual.max_overhead or 0.0)
-        labels = (*usual.labels, ("trigger", fired.name))
-        taken = record(_CLOSER_S, replace(usual, rate=hz, labels=labels, max_overhead=share))
+        begin_s, hz = time.monotonic(), max(_CLOSER_HZ, options.rate)
+        share = max(_CLOSER_SHARE, options.max_overhead or 0.0)
+        labels = (*options.labels, ("trigger", fired.name))
+        taken = record(_CLOSER_S, replace(options, rate=hz, labels=labels, max_overhead=share))
         length_s = time.monotonic() - begin_s
         self._pin(fired)
         if not self._options.quiet:
@@ -77,7 +74,7 @@ class Response:
         return path
 
     def _pin(self, fired: Fired) -> int:
-        """Pin the slices of two minutes before a trigger, and those since; return how many."""
+        """Pin the slices of the two minutes before a trigger, and those since; return their number."""
         last_s, counts = _BEFORE_S + max(0.0, time.time() - fired.at_s), [0]
         for sink in self._sinks:
             try:

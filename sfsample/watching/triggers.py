@@ -1,7 +1,7 @@
-"""Decides when `watch` pins what it has, looks closer and takes a dump: `--trigger CONDITION`, SIGUSR1.
+"""Decides when a trigger of `watch` fires: when a `--trigger CONDITION` is met, or at SIGUSR1.
 
-A condition is looked at every five seconds, or less often where a look costs more than half a percent of
-that time.  Then it has a rest (`--cooldown`), in which values are still collected for percentiles.
+The conditions are checked every five seconds, or less often if a check costs more than half a percent of that
+time.  After a trigger none fires for the time of `--cooldown`; values for percentiles are still collected.
 """
 
 import re
@@ -16,30 +16,30 @@ from sfsample.core.quantities import any_size, large_size, refusal, seconds
 from sfsample.watching.program import Say
 
 LOOK_S = 5.0
-_MAX_SHARE = 0.005  # of the time, that looks may cost
-_PATIENCE_S = 1.0  # for an instant at which no thread is held
-_DAY_LOOKS = 17280  # looks of a day
-_HOUR_LOOKS = 720  # of an hour; after each of them a percentile is that of the day before
+_MAX_SHARE = 0.005  # share of the time that looks may cost
+_PATIENCE_S = 1.0  # time to wait for an instant at which no thread is held
+_DAY_LOOKS = 17280  # looks in a day
+_HOUR_LOOKS = 720  # looks in an hour, after which percentiles are computed again, from the last day
 _IN_A_ROW = 3  # looks above a percentile (one in a hundred is above the 99th), or without a value
 _CONDITION = re.compile(r"([a-z.]+)>(p)?(.+)")
 _EXAMPLES = "cpu>80, cpu>p99, rss>2G, threads>500, psi.cpu>20, delay>10%, stuck>30s"
 
 
 class Condition(NamedTuple):
-    """`text` as it was typed; the metric (process/load.py) and its limit, or a percentile of its day."""
+    """A condition of --trigger: a metric is above a limit, or above a percentile of its last day."""
 
-    text: str
-    metric: str
-    limit: float = 0.0
+    text: str  # what the user typed
+    metric: str  # see process/load.py
+    limit: float = 0.0  # unit of the metric
     percentile: int | None = None
 
 
 class Fired(NamedTuple):
-    """A trigger, and when: what it is called, the value that was read, seconds since 1970."""
+    """A trigger that has fired."""
 
-    name: str
-    value: str
-    at_s: float
+    name: str  # the condition, or SIGUSR1
+    value: str  # value of the metric, with its unit
+    at_s: float  # seconds since 1970
 
     def __str__(self) -> str:
         value = f" ({self.value})" if self.value else ""
@@ -69,7 +69,7 @@ def _percent(text: str) -> float:
 _shown_percent = "{:.0f} %".format
 _METRICS: dict[
     str, tuple[Callable[[str], float], Callable[[float], str]]
-] = {  # parses a limit, shows a value
+] = {  # functions: one parses a limit, one shows a value
     "cpu": (_percent, _shown_percent),
     "rss": (large_size, lambda value: f"{value / (1 << 20):.0f} MiB"),
     "threads": (any_size, "{:.0f}".format),
@@ -80,7 +80,7 @@ _METRICS: dict[
 
 
 class Triggers:
-    """Looks at the conditions; `read` gives the values of the metrics of `pids`."""
+    """Checks the conditions; `read` returns the values of the metrics of `pids`."""
 
     def __init__(self, conditions: Sequence[Condition], cooldown_s: float,
                  read: Callable[[Sequence[int]], dict[str, float]], say: Say) -> None:  # fmt: skip
@@ -88,10 +88,10 @@ class Triggers:
         self.pids: Sequence[int] = ()
         self._due_s = self._rest_until_s = 0.0
         self._day: deque[float] = deque(maxlen=_DAY_LOOKS)  # values of cpu
-        self._ordered: list[float] = []  # the same, each hour
-        self._above: Counter[Condition] = Counter()  # looks in a row above its percentile
+        self._ordered: list[float] = []  # values of cpu in order, as of the last full hour
+        self._above: Counter[Condition] = Counter()  # looks in a row above the percentile
         self._fired: Fired | None = None
-        self._unknown = {one.metric for one in conditions}  # metrics that never had a value
+        self._unknown = {condition.metric for condition in conditions}  # metrics that never had a value
         self._looks = 0
 
     def fire(self) -> None:
@@ -99,7 +99,7 @@ class Triggers:
         self._fired = Fired("SIGUSR1", "", time.time())
 
     def is_due(self) -> bool:
-        """Whether a trigger has fired and was not answered; it looks, if the time has come."""
+        """Check the conditions if the time has come; return True if a trigger waits for its answer."""
         now_s = time.monotonic()
         is_bad_moment = PENDING_STOPS.any and now_s < self._due_s + _PATIENCE_S
         if self._conditions and self.pids and now_s >= self._due_s and not is_bad_moment:
@@ -110,11 +110,11 @@ class Triggers:
         return self._fired is not None
 
     def take(self) -> Fired | None:
-        """Return what has fired, once `is_due`; `answered` must follow."""
+        """Return the trigger that has fired, if any; after it, the caller calls `answered`."""
         return self._fired if self.is_due() else None
 
     def answered(self) -> None:
-        """Begin the rest; what fired meanwhile is answered by the same."""
+        """Begin the cool-down; the same answer was for triggers that fired meanwhile."""
         self._fired = None
         self._above.clear()
         self._rest_until_s = time.monotonic() + self._cooldown_s
@@ -125,21 +125,22 @@ class Triggers:
         if self._looks == _IN_A_ROW and self._unknown:
             self._say(f"no value for --trigger: {', '.join(sorted(self._unknown))}",
                       "the kernel does not measure it, or does not show it in this container")  # fmt: skip
-        for one in self._conditions:
-            if self._is_above(one, values) and self._fired is None and now_s >= self._rest_until_s:
-                self._fired = Fired(one.text, _METRICS[one.metric][1](values[one.metric]), time.time())
+        for condition in self._conditions:
+            if self._is_above(condition, values) and self._fired is None and now_s >= self._rest_until_s:
+                shown = _METRICS[condition.metric][1](values[condition.metric])
+                self._fired = Fired(condition.text, shown, time.time())
         if "cpu" in values:
             self._day.append(values["cpu"])
         if self._looks % _HOUR_LOOKS == 0:
             self._ordered = sorted(self._day)
 
-    def _is_above(self, one: Condition, values: dict[str, float]) -> bool:
-        if (value := values.get(one.metric)) is None:
+    def _is_above(self, condition: Condition, values: dict[str, float]) -> bool:
+        if (value := values.get(condition.metric)) is None:
             return False
-        if one.percentile is None:
-            return value > one.limit
+        if condition.percentile is None:
+            return value > condition.limit
         if not self._ordered:
             return False
-        is_high = value > self._ordered[len(self._ordered) * one.percentile // 100]
-        self._above[one] = self._above[one] + 1 if is_high else 0
-        return self._above[one] >= _IN_A_ROW
+        is_high = value > self._ordered[len(self._ordered) * condition.percentile // 100]
+        self._above[condition] = self._above[condition] + 1 if is_high else 0
+        return self._above[condition] >= _IN_A_ROW

@@ -1,8 +1,8 @@
 """Runs `sfsample top`: samples on one thread, draws and reads keys on the other.
 
-The sampling thread never waits for the terminal.  The main thread computes only while sfsample holds no
-thread of the target (`SUSPEND_LOCK`), because both threads share one interpreter: while one computes, the
-other cannot release.
+The sampling thread never waits for the terminal.  Both threads share one interpreter: while the main thread
+computes, the sampling thread cannot release a target thread.  So the main thread computes only while sfsample
+holds no thread of the target (`SUSPEND_LOCK`).
 """
 
 import sys
@@ -45,7 +45,7 @@ def run(command: TopCommand) -> int:
 
 
 class _Session:
-    """One run: the sampling thread, and the view."""
+    """One run of `top`: the sampling thread, and the view."""
 
     def __init__(self, command: TopCommand, pids: list[int], interrupt: Interrupt) -> None:
         self._command = command
@@ -63,7 +63,7 @@ class _Session:
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Sample meanwhile; the target is released at the end.  Raises what made the sampling fail."""
+        """Sample meanwhile; release the target at the end.  Raises the failure that ended the sampling."""
         self._started_s, self._cpu_at_start_s = time.monotonic(), time.process_time()
         try:
             self._thread.start()
@@ -127,7 +127,7 @@ class _Session:
 
     @cached_property
     def _symbolizer(self) -> Symbolizer:
-        """Made when the first location is named, as the root directories of the processes are known then."""
+        """The symbolizer, made for the first location: the root directories of processes are known then."""
         return api.symbolizer(self._window.profile, self._symbol_options)
 
     def _names_at(self, location: Location) -> list[FunctionName]:

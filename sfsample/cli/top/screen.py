@@ -1,7 +1,7 @@
-"""The terminal of `top`: the only module that uses curses.
+"""Draws on the terminal of `top` and reads keys; the only module that uses curses.
 
-Whatever ends `top` (a key, a signal that `Interrupt` handles, a bug), the terminal is left as it was.  What
-not every terminal supports is requested, and may be refused.
+Whatever ends `top` (a key, a signal that `Interrupt` handles, a bug), the terminal is left as it was.  Some
+terminals refuse some features (colours, a hidden cursor); `top` goes on without them.
 """
 
 import os
@@ -42,7 +42,7 @@ class Screen:
         return width, height
 
     def key(self) -> str:
-        """Return a letter, or the name of a key; '' when none is pressed within a tenth of a second."""
+        """Return a letter or the name of a key; '' if the user presses none in a tenth of a second."""
         try:
             key = self._window.get_wch()
         except curses.error:
@@ -50,10 +50,10 @@ class Screen:
         return _KEY_NAMES.get(key, key if isinstance(key, str) else "")
 
     def draw(self, lines: list[Line]) -> None:
-        """Draw lines; a terminal that has just become smaller refuses some, until the next drawing."""
+        """Draw lines; a terminal that has just become smaller shows only some, until the next drawing."""
         self._window.erase()
         for row, line in enumerate(lines):
-            with suppress(curses.error):  # raised by the last column of the last line too
+            with suppress(curses.error):  # the last column of the last line raises it too
                 self._window.addstr(row, 0, line.text, _STYLES[line.style])
         self._window.refresh()
 
@@ -69,7 +69,7 @@ class Screen:
 def terminal() -> Iterator[Screen]:
     """Take over the terminal, and give it back at the end."""
     for name in ("LINES", "COLUMNS"):
-        os.environ.pop(name, None)  # curses would prefer these to the size of the terminal, which may change
+        os.environ.pop(name, None)  # curses prefers these to the real size, which may change
     try:
         window = curses.initscr()
     except curses.error as failure:

@@ -1,8 +1,4 @@
-"""Counts the samples of the window of `top` as rows of a table: values in, values out.
-
-A row of a function has its own samples, and those with the functions that it calls.  A row of a thread or
-a process has its samples, and the CPU time that the kernel charged to it.
-"""
+"""Counts the samples of the window of `top` as rows of a table: values in, values out."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,24 +16,21 @@ TaskKey = ThreadKey | int  # a thread, or the key of a process
 
 
 class Row(NamedTuple):
-    """A line of the table, of a function (`task` is None) or of a thread or process.
-
-    `where` is the module of the function, or the id of the thread or process.
-    """
+    """A line of the table: of a function, or of a thread or process (a task)."""
 
     name: str
-    where: str
-    first: int  # the first column: own samples; samples
-    second: int  # the second column: samples with what the function calls; CPU time in ns
-    task: TaskKey | None = None
+    where: str  # module of the function, or id of the task
+    first: int  # own samples of the function, or samples of the task
+    second: int  # samples of the function and of those that it calls, or CPU time of the task in ns
+    task: TaskKey | None = None  # None for a function
 
 
 class Table(NamedTuple):
-    """Rows, and the number of samples that they are shares of."""
+    """The rows, and the numbers of samples."""
 
     rows: tuple[Row, ...] = ()
-    total: int = 0
-    truncated: int = 0
+    total: int = 0  # samples in the window
+    truncated: int = 0  # samples whose stack does not reach the outermost frame
 
 
 def make_table(
@@ -45,14 +38,14 @@ def make_table(
 ) -> Table:
     """Return the rows whose name or place contains a word, the largest first."""
     word = word.lower()
-    found = (row for row in rows if word in row.name.lower() or word in row.where.lower())
+    matches = (row for row in rows if word in row.name.lower() or word in row.where.lower())
     truncated = sum(record.times for record in records if record.key.stop_reason is not StopReason.OUTERMOST)
 
     def order(row: Row) -> tuple[int, int, str]:
         numbers = (-row.second, -row.first) if sort_by_second else (-row.first, -row.second)
         return (*numbers, row.name)
 
-    return Table(tuple(sorted(found, key=order)), sum(record.times for record in records), truncated)
+    return Table(tuple(sorted(matches, key=order)), sum(record.times for record in records), truncated)
 
 
 def function_rows(
@@ -72,7 +65,7 @@ def function_rows(
 
 
 def _callers(frames: list[FunctionName], function: str | None) -> list[FunctionName]:
-    """Return the callers of the outermost frame of a function; all frames, when it is None."""
+    """Return the callers of the outermost frame of a function; if it is None, all frames."""
     if function is None:
         return frames
     ends = (at for at, (name, _) in enumerate(frames, 1) if name == function)

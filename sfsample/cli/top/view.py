@@ -1,4 +1,4 @@
-"""What `top` shows, and what each key changes: values in, lines of text out.
+"""Computes the lines that `top` shows, and what each key changes: values in, lines of text out.
 
 Invariant: `screen` returns at most as many lines as the terminal has, none wider than it, and every text
 from the target is made printable (tests/cli/top/test_view.py).
@@ -31,13 +31,13 @@ HELP = (
     "q, Ctrl-C               quit",
 )
 _STEPS = {"up": -1, "down": 1, "page up": -10, "page down": 10}  # rows
-_FRAME_LINES = 5  # above and below the table
+_FRAME_LINES = 5  # lines above and below the table
 
 
 class Choices:
-    """What the user has chosen: which view, of which thread or process, in which order; the selected row.
+    """The choices of the user: the view, its thread or process, its order, and the selected row.
 
-    A key changes choices and nothing else; what is shown follows from them.
+    A key changes only choices; the view computes the lines from them.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Choices:
         self.selected = 0
 
     def key(self, key: str, rows: Sequence[Row]) -> None:
-        """Do what a key asks for; `key` is a letter or the name of a key, `rows` is what the user sees."""
+        """Obey a key: a letter or the name of a key.  The user sees `rows`."""
         if self.typing:
             self._type(key)
             return
@@ -117,17 +117,17 @@ class Line(NamedTuple):
 
 
 class TopView:
-    """What the user has chosen, and the table that was counted last."""
+    """The choices of the user, and the table that was counted last."""
 
     def __init__(self, title: str) -> None:
         self.title = title
         self.choices = Choices()
         self.table = Table()
-        self.span_ns = 0  # the time that the table covers
+        self.span_ns = 0  # time that the table covers
         self.message = ""
 
     def key(self, key: str) -> None:
-        """Do what a key asks for; `key` is a letter or the name of a key."""
+        """Obey a key: a letter or the name of a key."""
         self.message = ""
         self.choices.key(key, self.table.rows)
 

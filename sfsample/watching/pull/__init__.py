@@ -1,1 +1,1 @@
-"""The pull door of `sfsample watch --listen`: profiles, metrics and health over HTTP."""
+"""Serves profiles, metrics and health of `sfsample watch --listen` over HTTP: the pull door."""

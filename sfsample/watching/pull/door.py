@@ -1,7 +1,7 @@
-"""What the loop of `watch` and the threads of its HTTP server share: one requested profile, and counts.
+"""Holds what the loop of `watch` and the threads of its HTTP server share: one requested profile, and counts.
 
-A thread of the server asks here and waits.  Only the loop records, and it names and encodes the profile when
-the recording is over: no thread of the server ever touches a target, and none is held meanwhile.
+A thread of the server asks here and waits.  Only the loop records.  It finds names and encodes the profile
+after the recording.  So no thread of the server touches a target, and no target thread is held meanwhile.
 """
 
 import os
@@ -14,11 +14,11 @@ from sfsample.recording.options import Mode
 from sfsample.recording.stats import Pauses, Stats
 from sfsample.watching.sinks import Metrics
 
-_GRACE_S = 10.0  # for names, encoding and writing
+_GRACE_S = 10.0  # time for names, encoding and writing
 _PAUSES_S = (0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
 _COUNTED = ("sfsample_slices_total", "sfsample_samples_total", "sfsample_missed_ticks_total",
             "sfsample_failures_total", "sfsample_pulled_profiles_total")  # fmt: skip
-_HELP = {  # in the order of `metrics`; what has no label is in _COUNTED, or no counter
+_HELP = {  # metrics in the order of the output; a counter without labels is in _COUNTED too
     "sfsample_slices_total": "Slices recorded and kept, those without a sample included.",
     "sfsample_samples_total": "Samples in these slices.",
     "sfsample_missed_ticks_total": "Ticks that were not taken, because the sampler was late.",
@@ -42,17 +42,17 @@ _HELP = {  # in the order of `metrics`; what has no label is in _COUNTED, or no 
 
 
 class Wanted:
-    """A requested profile: what is asked for (None: as the watch does), and what became of it."""
+    """A requested profile: its options (None: those of the watch), and its result."""
 
     def __init__(self, seconds: int, mode: Mode | None = None, rate: float | None = None) -> None:
         self.seconds, self.mode, self.rate = seconds, mode, rate
-        self.gone = False  # the client is
+        self.gone = False  # the client has gone
         self.ended = threading.Event()
         self.data, self.failure = b"", ""
 
 
 class Door:
-    """`ask`, `why_unhealthy` and `metrics` are for the server, `count` for both, the rest for the loop."""
+    """The server calls `ask`, `why_unhealthy`, `metrics`, `count`.  The loop calls `count` and the rest."""
 
     def __init__(
         self, every_s: float, slice_s: float, of_sinks: Sequence[Callable[[], Metrics]] = ()
@@ -60,12 +60,12 @@ class Door:
         self.targets = 0
         self._of_sinks = of_sinks
         self._patience_s = 2 * every_s + slice_s + _GRACE_S
-        self._due_s = time.monotonic() + self._patience_s  # for the next slice to be closed
+        self._due_s = time.monotonic() + self._patience_s  # time when the next slice should be closed
         self._last_failure = ""
-        self._lock = threading.Lock()  # of `ask`
-        self.answering_s = self.served_s = 0.0  # CPU time of the threads that answer; of all of the server
+        self._lock = threading.Lock()  # held by `ask`
+        self.answering_s = self.served_s = 0.0  # CPU time of threads that answer; of the whole server
         self._wanted: Wanted | None = None
-        self.has_ended = False  # the loop has
+        self.has_ended = False  # the loop has ended
         # by name and the rest of the line; no lock guards them: at worst an answer is not counted
         self._counts: dict[str, dict[str, float]] = {name: {"": 0} for name in _COUNTED}
         self._last_slice: dict[str, float] = {}
@@ -75,7 +75,7 @@ class Door:
         return self._wanted is not None
 
     def serve(self, record: Callable[[Wanted], bytes]) -> bool:
-        """Record the profile that a client waits for; return whether there was one."""
+        """Record the profile that a client waits for; return False if no client waits."""
         if (wanted := self._wanted) is None:
             return False
         self._due_s += wanted.seconds + _GRACE_S
@@ -92,7 +92,7 @@ class Door:
         return True
 
     def count(self, name: str, label: str = "", number: float = 1) -> None:
-        """Add to what `metrics` returns."""
+        """Add a number to a metric, in the row of a label."""
         rows = self._counts.setdefault(f"sfsample_{name}", {})
         rows[label] = rows.get(label, 0) + number
 
@@ -114,7 +114,7 @@ class Door:
         self._last_failure = str(what) or "out of memory"
 
     def ask(self, wanted: Wanted) -> int:
-        """Ask for a profile; where another one is being recorded, return for how many seconds that is."""
+        """Ask for a profile; if another one is being recorded, return the length of that one in seconds."""
         with self._lock:
             if self._wanted is not None:
                 return self._wanted.seconds
@@ -122,7 +122,7 @@ class Door:
         return 0
 
     def why_unhealthy(self) -> str:
-        """Return why no slice was closed in time; "" if one was."""
+        """Return the reason that no slice was closed in time; "" if one was."""
         late_s = time.monotonic() - self._due_s
         if late_s <= 0:
             return ""
@@ -130,7 +130,7 @@ class Door:
         return f"no slice was closed for {self._patience_s + late_s:.0f} s: {why}"
 
     def metrics(self, prefix: str = "") -> str:
-        """Return the counts as Prometheus text; `prefix` is that of the names of this process."""
+        """Return the metrics as Prometheus text, with `prefix` before the names `process_*`."""
         values: dict[str, dict[str, float]] = {
             **self._counts,
             "sfsample_targets": {"": self.targets},
@@ -156,7 +156,7 @@ def _kind(name: str) -> str:
 
 
 def _pauses(pauses: Pauses) -> dict[str, float]:
-    """Return the rows of a histogram, by the end of their names."""
+    """Return the rows of the histogram of pauses, by the end of their names."""
     rows = {f'_bucket{{le="{limit_s}"}}': pauses.up_to(round(limit_s * 1e9)) for limit_s in _PAUSES_S}
     return {**rows, '_bucket{le="+Inf"}': pauses.count, "_count": pauses.count, "_sum": pauses.total / 1e9}
 

@@ -22,7 +22,7 @@ _ACCEPT_POLL_S = 0.1
 
 @contextmanager
 def listening(where: str | tuple[str, int], how: Listen, door: Door) -> Iterator[str]:
-    """Answer requests while it is entered; yield where."""
+    """Answer requests while the context is entered; yield the address."""
     token = None if how.token_file is None else _token(how.token_file)
     try:
         with _free(where) if isinstance(where, str) else nullcontext():
@@ -31,7 +31,7 @@ def listening(where: str | tuple[str, int], how: Listen, door: Door) -> Iterator
         name = f"unix:{where}" if isinstance(where, str) else ":".join(map(str, where))
         raise SfsampleError(f"cannot listen: {name}: {failure.strerror or failure}",
                             "choose another address or path after --listen") from None  # fmt: skip
-    # a signal that arrives in a thread of the server would not wake the main thread, or the tracing thread
+    # block signals: in a thread of the server, a signal would not wake the main thread or the tracing thread
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         threading.Thread(target=server.serve_forever, args=(_ACCEPT_POLL_S,), daemon=True).start()
@@ -45,7 +45,7 @@ def listening(where: str | tuple[str, int], how: Listen, door: Door) -> Iterator
     finally:
         door.has_ended = True
         server.shutdown()
-        with suppress(RuntimeError):  # from a thread that could not be started
+        with suppress(RuntimeError):  # a thread could not be started
             server.server_close()
         if isinstance(where, str):
             with suppress(OSError):
@@ -54,11 +54,11 @@ def listening(where: str | tuple[str, int], how: Listen, door: Door) -> Iterator
 
 @contextmanager
 def _free(path: str) -> Iterator[None]:
-    """Let a socket be made that only this user can connect to; replace one that no program listens on."""
+    """Make new sockets private to this user; first remove an old one that no program listens on."""
     with suppress(FileNotFoundError):
-        found = os.lstat(path)
+        old = os.lstat(path)
         with socket.socket(socket.AF_UNIX) as probe:
-            is_mine = stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
+            is_mine = stat.S_ISSOCK(old.st_mode) and old.st_uid == os.geteuid()
             if is_mine and probe.connect_ex(path):
                 os.unlink(path)
     umask = os.umask(0o177)

@@ -1,6 +1,6 @@
 """Records the profile that a client of the pull door waits for, and encodes it, between two slices.
 
-The recording is over when names are looked up and bytes are made: no target thread is held meanwhile.
+It looks up names and encodes after the recording, so no target thread is held meanwhile.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from sfsample.watching.pull.door import Wanted
 
 
 def requested_profile(
-    usual: RecordOptions, symbols: SymbolOptions, pids: list[int], wanted: Wanted,
+    base: RecordOptions, symbols: SymbolOptions, pids: list[int], wanted: Wanted,
     should_stop: Callable[[], bool], *, all_of: bool,
 ) -> bytes:  # fmt: skip
-    """Return the profile as pprof; it is empty where no thread ran.  It ends when the client has gone."""
+    """Return the profile as pprof, empty if no thread ran.  The recording ends when the client has gone."""
     if should_stop() or not pids:
         raise SfsampleError("sfsample ends" if should_stop() else "the process has ended")
-    mode, rate = wanted.mode or usual.mode, wanted.rate or usual.rate
-    options = replace(usual, mode=mode, rate=rate, perf_events=usual.perf_events if mode == "cpu" else None)
+    mode, rate = wanted.mode or base.mode, wanted.rate or base.rate
+    options = replace(base, mode=mode, rate=rate, perf_events=base.perf_events if mode == "cpu" else None)
     profile = Profile(rate)
     open_many()
     api.record(

@@ -1,14 +1,14 @@
-"""Answers HTTP requests for `watch --listen`, and refuses whatever a profiler's client does not send.
+"""Answers HTTP requests for `watch --listen`, and refuses requests that no client of a profiler sends.
 
-http.server parses, but sees no more than a head of bounded size that came in bounded time.  A web page must
-not reach this port through the user's browser: a name in `Host` that was not allowed may have been rebound
-(DNS), and `Origin` and `Sec-Fetch-Site` say that another site asks.  Each connection has one answer.
+http.server parses only a head of bounded size that came in bounded time.  A web page must not reach this port
+through the user's browser.  So a name in `Host` must be an allowed one, because DNS can give any name this
+address, and `Origin` and `Sec-Fetch-Site` must not name another site.  Each connection has one answer.
 
-A thread of the server holds the interpreter while it computes, which would lengthen a pause of the target: it
-computes only while no target thread is held (SUSPEND_LOCK), and waits and sends at any time.
+A server thread that computes holds the interpreter, which would lengthen a pause of the target.  So it
+computes only while no target thread is held (SUSPEND_LOCK); it waits and sends at any time.
 
-Answers are no cost of sampling, so they are not counted to --max-overhead.  They have a share of their own:
-as many connections are accepted as cost a tenth of a CPU, so that a flood leaves the rest to the sampler.
+Answers are no cost of sampling, so --max-overhead does not limit them.  They have their own limit: when they
+have taken a tenth of a CPU, the server accepts no connection.  So a flood leaves the rest to the sampler.
 """
 
 import hmac
@@ -34,13 +34,13 @@ from sfsample.recording.overhead import OverheadLimit
 from sfsample.watching.pull.door import Door, Wanted
 
 _MAX_HEAD = 8192  # bytes of the request line and all headers
-_HEAD_S = 5.0  # for these to arrive
-_SEND_S = 10.0  # for a client to take an answer
+_HEAD_S = 5.0  # time for the head to arrive
+_SEND_S = 10.0  # time for a client to take an answer
 _MAX_CONNECTIONS = 32
-_MAX_SHARE = 0.1  # of a CPU; in a flood, connections wait in the queue of the kernel
-_POLL_S = 0.1  # between two looks whether the client is there
-_MAX_HOLD_S = 1.0  # that an answer waits for target threads to be released
-_MAX_SECONDS, _USUAL_SECONDS, _MAX_RATE_HZ = 120, "30", 1000  # 30 is that of Go's net/http/pprof
+_MAX_SHARE = 0.1  # share of a CPU; in a flood, connections wait in the queue of the kernel
+_POLL_S = 0.1  # time between two looks whether the client is there
+_MAX_HOLD_S = 1.0  # time that an answer waits for target threads to be released
+_MAX_SECONDS, _USUAL_SECONDS, _MAX_RATE_HZ = 120, "30", 1000  # Go's net/http/pprof records 30 s too
 _MODES: dict[str, Mode] = {"cpu": "cpu", "wall": "wall"}
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -49,7 +49,7 @@ _log = logging.getLogger("sfsample.watching")
 
 
 class Answer(NamedTuple):
-    """What is sent."""
+    """The status, the body and the headers of an answer."""
 
     status: int
     body: bytes
@@ -65,10 +65,10 @@ class Refusal(Exception):  # noqa: N818 - reads as what happened
 
 
 class Server(ThreadingMixIn, TCPServer):
-    """One thread accepts, and each connection has one; `free` counts those that may be served now.
+    """One thread accepts connections; each connection has its own thread.
 
-    `server_close` waits for them, which is seconds at most, as they have limits.
-    `token` is what a request needs, if any, and `hosts` are the names in `Host`, beside the address.
+    `free` counts the connections that may still begin.  `server_close` waits for the others: seconds at most,
+    as they have time limits.  A request needs the `token`, if any; its `Host` is the address or in `hosts`.
     """
 
     allow_reuse_address = True
@@ -102,10 +102,10 @@ class _Handler(BaseHTTPRequestHandler):
     """Serves one connection: reads a head, answers."""
 
     server: Server
-    command = ""  # of a request that was not parsed
+    command = ""  # empty for a request that was not parsed
 
     def handle(self) -> None:
-        """Answer; a client that is slow, or does not take the answer, is left."""
+        """Answer; leave a client that is slow, or that does not take the answer."""
         with suppress(OSError):
             if not self.server.free.acquire(blocking=False):
                 self._send(_line(503, "too many connections", ("Retry-After", "1")))
@@ -118,15 +118,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         try:
-            found = self._answer_between_stops(self._read_head())
-            answer = self._wait_for(found) if isinstance(found, Wanted) else found
+            result = self._answer_between_stops(self._read_head())
+            answer = self._wait_for(result) if isinstance(result, Wanted) else result
         except Refusal as refusal:
             answer = refusal.answer
         if answer is not None:
             self._send(answer)
 
     def _read_head(self) -> bytes:
-        """Return the request line and the headers.  Raises OSError where they do not come in time."""
+        """Return the request line and the headers.  Raises OSError if they do not come in time."""
         until_s, data = time.monotonic() + _HEAD_S, b""
         while b"\r\n\r\n" not in data:
             if len(data) == _MAX_HEAD:
@@ -139,11 +139,11 @@ class _Handler(BaseHTTPRequestHandler):
         return data
 
     def _answer_between_stops(self, head: bytes) -> Answer | Wanted:
-        """Compute an answer while no target thread is held, and let none be stopped meanwhile."""
+        """Compute an answer while no target thread is held; no thread is stopped meanwhile."""
         is_locked = SUSPEND_LOCK.acquire(timeout=_MAX_HOLD_S)
         try:
             return self._answer(head)
-        except Exception as failure:  # noqa: BLE001 - of a sink too: the client gets a line
+        except Exception as failure:  # noqa: BLE001 - also a failure of a sink; the client gets a line
             _log.debug("answering a request failed", exc_info=True)
             raise failure if isinstance(failure, Refusal) else Refusal(500, "the answer failed") from None
         finally:
@@ -198,9 +198,9 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(403, "this Host is not allowed; sfsample watch --listen-host NAME allows it")
 
     def _wait_for(self, wanted: Wanted) -> Answer | None:
-        """Return the profile; None where the client has gone, which ends the recording.
+        """Return the profile; if the client goes, end the recording and return None.
 
-        A client that has only ended its own side of the connection counts as gone.
+        A client that has only closed its own side of the connection counts as gone.
         """
         poller = select.poll()
         poller.register(self.connection, select.POLLRDHUP)
@@ -208,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
             if poller.poll(0):
                 wanted.gone = True
                 return None
-            if self.server.door.has_ended:  # after the profile, if that was recorded
+            if self.server.door.has_ended:  # the profile, if any, was ready before
                 break
         return _profile_answer(wanted.data) if wanted.data else _line(503, wanted.failure or "sfsample ends")
 
@@ -224,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """Refuse what http.server refuses, in a line without its words, which quote the request."""
+        """Refuse what http.server refuses, in other words, because its words quote the request."""
         raise Refusal(code, HTTPStatus(code).phrase)
 
     def log_message(self, *_: object) -> None:
@@ -241,11 +241,12 @@ def _profile_answer(data: bytes) -> Answer:
 
 
 def _wanted(query: str) -> Wanted:
-    """Return what the parameters ask for."""
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    if not given.keys() <= {"seconds", "mode", "rate"}:
+    """Return the profile that the parameters ask for."""
+    parameters = dict(parse_qsl(query, keep_blank_values=True))
+    if not parameters.keys() <= {"seconds", "mode", "rate"}:
         raise Refusal(400, "parameters are seconds, mode and rate; targets are those of the watch")
-    seconds, mode, rate = given.get("seconds", _USUAL_SECONDS), given.get("mode"), given.get("rate")
+    seconds = parameters.get("seconds", _USUAL_SECONDS)
+    mode, rate = parameters.get("mode"), parameters.get("rate")
     if not re.fullmatch("[0-9]{1,3}", seconds) or not 1 <= int(seconds) <= _MAX_SECONDS:
         raise Refusal(400, f"seconds is a whole number from 1 to {_MAX_SECONDS}")
     if mode is not None and mode not in _MODES:

@@ -1,6 +1,6 @@
-"""Which backend slices are sent to (`--push KIND=URL`), and the headers that its file of credentials adds.
+"""Parses the backend that slices are sent to (`--push KIND=URL`), and reads the headers with its credentials.
 
-No credential is in a flag, a message or a file of the history: only in the file of `--push-auth-file`.
+Credentials are only in the file of `--push-auth-file`: in no flag, no message and no file of the history.
 """
 
 import os
@@ -22,23 +22,23 @@ _HEADER = re.compile(r"([A-Za-z0-9-]+):\s*([ -~]+)")
 
 
 class Backend(NamedTuple):
-    """A backend; `text` is what the flag said, `path` where requests go."""
+    """A backend of --push."""
 
-    text: str
+    text: str  # the value of the flag
     kind: str
     host: str
     port: int
     is_tls: bool
-    path: str
+    path: str  # the path in the URL of requests
 
     @property
     def is_private(self) -> bool:
-        """Whether what is sent to it cannot be read on the way."""
+        """Whether no other machine can read the requests on their way."""
         return self.is_tls or self.host == "localhost" or bool(total(is_loopback)(self.host))
 
 
 def parse_backend(text: str) -> Backend:
-    """Parse KIND=URL.  Raises BadValue, which does not repeat the URL: it may have a password."""
+    """Parse KIND=URL.  Raises BadValue, which does not repeat the URL, as that may contain a password."""
     kind, _, url = text.partition("=")
     try:
         parts = urlsplit(url)
@@ -59,7 +59,7 @@ def parse_backend(text: str) -> Backend:
 def headers_for(backend: Backend, path: str | None) -> dict[str, str]:
     """Return the headers that a file adds to each request.  Raises SfsampleError.
 
-    systemd's credential `push-auth`, where there is one, is that file: its user may not read the original.
+    If systemd passes the credential `push-auth`, that is the file: the service cannot read the original.
     """
     credential = os.path.join(os.environ.get("CREDENTIALS_DIRECTORY", ""), "push-auth")
     path = credential if os.path.isabs(credential) and os.path.exists(credential) else path
@@ -90,6 +90,6 @@ def _read(path: str, kind: str) -> dict[str, str]:
 
 
 def check_credentials(push: Push) -> None:
-    """Raise SfsampleError where the file of credentials cannot be used."""
+    """Raise SfsampleError if the file of credentials cannot be used."""
     for backend in push.backends:
         headers_for(backend, push.auth_file)

@@ -1,7 +1,7 @@
-"""Encodes a slice as a backend takes it: a body, its headers, and what names the series.
+"""Encodes a slice as a backend takes it: a body, its headers, and the labels that name the series.
 
-A string label of a sample would make a series of its own in Pyroscope, so that samples have none: threads are
-added up, and the labels of the slice name the series.  A slice has the same id each time that it is sent.
+Pyroscope would make a series of each string label of a sample.  So samples have no labels: threads are added
+up, and the labels of the slice name the series.  A slice has the same id each time that it is sent.
 
 Source: grafana/pyroscope, api/push/v1/push.proto and api/types/v1/types.proto; parca-dev/parca,
 proto/parca/profilestore/v1alpha1/profilestore.proto.
@@ -22,11 +22,11 @@ from sfsample.report.formats.otlp import export_request
 from sfsample.report.merge import rebuild
 from sfsample.report.report import Report, ReportThread
 
-_NAME = "process_cpu"  # that Pyroscope and Grafana show without being asked
+_NAME = "process_cpu"  # profile type that Pyroscope and Grafana show by default
 
 
 def encode(kind: str, facts: SliceFacts, report: Report, identity: str) -> tuple[bytes, dict[str, str]]:
-    """Return the body and the headers; `identity` is that of the slice, and no other has it."""
+    """Return the body and the headers; no other slice has the same `identity`."""
     report, labels = _without_threads(report), _labels(facts)
     if kind == "otlp":
         body = gzip.compress(export_request(report, labels, identity), 6, mtime=0)
@@ -46,13 +46,13 @@ def encode(kind: str, facts: SliceFacts, report: Report, identity: str) -> tuple
 
 
 def _labels(facts: SliceFacts) -> dict[str, str]:
-    """Return the labels of a slice, with the service and the host; an empty one is none."""
+    """Return the labels of a slice, with its service and its host, without empty labels."""
     known = {"service.name": facts.service, "host.name": facts.host or "", **facts.labels}
     return {key: text for key, text in sorted(known.items()) if text}
 
 
 def series_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return labels as Pyroscope and Parca take them; where two get one name, the later one counts."""
+    """Return labels as Pyroscope and Parca take them; if two get the same name, the later one counts."""
     named = {re.sub(r"[^a-zA-Z0-9_]|^(?=[0-9])", "_", key): text for key, text in labels.items()}
     return {**named, "__name__": _NAME, "service_name": labels.get("service.name", "")}
 

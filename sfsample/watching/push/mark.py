@@ -1,8 +1,8 @@
-"""Keeps how far a backend has taken a history, and how many slices it has and has not taken.
+"""Keeps a mark for each backend: up to which slice it has the history, and how many it has and has not taken.
 
-It is a small file in the directory of the history, replaced as a whole, for each backend.  For each file of
-the history it has the number of the last slice that was taken or given up: of all services, and of each that
-was pushed by itself.  No number is used twice in a file, so what is to be sent has greater ones.
+A mark is a small file in the directory of the history, replaced as a whole.  For each file of the history it
+has the number of the last slice that was taken or given up: of all services, and of each service that was
+pushed alone.  No number is used twice in a file, so slices that are still to be sent have greater numbers.
 """
 
 import json
@@ -21,15 +21,15 @@ _MAX_BYTES = 16 << 20
 
 
 class Mark:
-    """Its fields are what the file has."""
+    """The fields of the file."""
 
     def __init__(self, directory: str, backend: str) -> None:
         name = sha256(json.dumps([backend, None]).encode()).hexdigest()[:16]
         self.path = os.path.join(directory, f".push-{name}.json")
         self.sent = 0
-        self.until_s = 0.0  # the end of the latest slice that was taken
-        self.dropped: Counter[str] = Counter()  # by reason
-        self.done: dict[str, int] = {}  # by the identity of a file of the history, and a service
+        self.until_s = 0.0  # end of the latest slice that was taken
+        self.dropped: Counter[str] = Counter()  # slices that were given up, by reason
+        self.done: dict[str, int] = {}  # number of the last slice that is done, by file and service
         self.load()
 
     def last(self, identity: int, service: str | None = None) -> int:
@@ -41,7 +41,7 @@ class Mark:
         self.done[_key(identity, service)] = number
 
     def load(self) -> None:
-        """Read it; where it is damaged or absent nothing was taken, and all is sent again."""
+        """Read the file; if it is damaged or missing, all slices are sent again."""
         with suppress(OSError, BadInput):
             found = read_json(read_regular(self.path, _MAX_BYTES))
             sent, until_s = found.field("sent").count(), found.field("until").number()
@@ -50,14 +50,14 @@ class Mark:
             self.sent, self.until_s, self.dropped, self.done = sent, until_s, Counter(dropped), done
 
     def save(self) -> None:
-        """Write it.  Raises OSError."""
+        """Write the file.  Raises OSError."""
         document = {"sent": self.sent, "until": self.until_s, "dropped": self.dropped, "done": self.done}
         with whole_file(self.path, 0o600) as file:
             file.write(json.dumps(document).encode())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let no other process push the same slices meanwhile.  Raises SfsampleError where one does."""
+        """Let no other process push the same slices meanwhile.  Raises SfsampleError if one does."""
         fd = lock(*os.path.split(self.path))
         if fd is None:
             raise SfsampleError("another process pushes this history there")

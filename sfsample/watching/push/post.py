@@ -1,4 +1,4 @@
-"""Sends one request, in bounded time, and reads a bounded answer; redirects are not followed."""
+"""Sends one request in bounded time, reads an answer of bounded size, and follows no redirect."""
 
 import signal
 import time
@@ -10,13 +10,13 @@ from sfsample.core.foreign import http_date, natural
 from sfsample.watching.push.backend import Backend
 
 _MAX_ANSWER = 64 << 10  # bytes
-_TOTAL_S = 30.0  # to connect, send, and read the answer
+_TOTAL_S = 30.0  # time to connect, send, and read the answer
 _MAX_WAIT_S = 3600.0
 _MAX_SHOWN = 200  # characters of a refusal
 
 
 class Answer(NamedTuple):
-    """The status, the begin of a refusal, and for how long the backend wants to be left alone."""
+    """The status, the begin of a refusal, and the seconds for which the backend takes no request."""
 
     status: int
     refusal: bytes
@@ -32,7 +32,7 @@ def post(backend: Backend, body: bytes, headers: dict[str, str]) -> Answer:
         connection.request("POST", backend.path, body, {"User-Agent": f"sfsample/{__version__}", **headers})
         answer = connection.getresponse()
         refusal = answer.read(_MAX_ANSWER) if answer.status >= 300 else b""
-    except (HTTPException, ValueError) as failure:  # http.client raises ValueError at some garbage
+    except (HTTPException, ValueError) as failure:  # some garbage makes http.client raise it
         raise OSError(str(failure) or type(failure).__name__) from None
     else:
         return Answer(answer.status, refusal, _wait_s(answer.headers.get("Retry-After", "")))
@@ -42,14 +42,14 @@ def post(backend: Backend, body: bytes, headers: dict[str, str]) -> Answer:
 
 
 def _wait_s(text: str) -> float:
-    """Return the seconds that Retry-After asks for: a number, or until a date (RFC 9110, 10.2.3)."""
+    """Return the seconds of Retry-After, which is a number or a date (RFC 9110, 10.2.3)."""
     asked_s = natural(text)
     wait_s = (http_date(text) or 0.0) - time.time() if asked_s is None else asked_s
     return min(max(0.0, wait_s), _MAX_WAIT_S)
 
 
 def without_secrets(refusal: bytes, headers: dict[str, str]) -> str:
-    """Return the begin of a refusal, without what came out of the file of credentials."""
+    """Return the begin of a refusal, without the credentials that it may quote."""
     text = refusal.decode("utf-8", "replace")
     for secret in sorted(" ".join(headers.values()).split(), key=len, reverse=True):
         text = text.replace(secret, "***")

@@ -1,7 +1,7 @@
 """Sends to one backend the slices of a history that it has not taken yet, the oldest first.
 
-A slice that cannot be sent now waits in the history; one that a backend refuses is counted, and the next one
-follows.  A process that is killed between the answer and the mark has the slice sent twice, with the same id.
+A slice that cannot be sent now waits in the history.  A slice that the backend refuses is counted as dropped.
+If the process is killed between the answer and the mark, the slice is sent twice, with the same id.
 
 Invariant: each slice that is not merged yet is sent, or counted as dropped, whatever a backend does
 (tests/watching/push/test_push.py).
@@ -28,15 +28,15 @@ from sfsample.watching.push.encode import encode
 from sfsample.watching.push.mark import Mark
 from sfsample.watching.push.post import post, without_secrets
 
-_LOOK_S = 60.0  # between two looks for new slices, where no byte says that there is one
+_LOOK_S = 60.0  # time between two looks for new slices, if no byte says that there is one
 _NICE = 19
 _LATER = (429, 502, 503, 504)
 _MAX_PAUSE_S = 300.0
-_MAX_RETRIES = 9  # of a slice at which the backend itself fails (500): the slice may be the reason
+_MAX_RETRIES = 9  # retries of a slice at which the backend fails (500): the slice may be the reason
 
 
 class NotNow(SfsampleError):  # noqa: N818 - reads as what happened
-    """The backend takes no slices now, and wants to be left alone for a while."""
+    """The backend takes no slices now; the next attempt is later."""
 
     def __init__(self, what: str, *help_lines: str, wait_s: float) -> None:
         super().__init__(what, *help_lines)
@@ -44,7 +44,7 @@ class NotNow(SfsampleError):  # noqa: N818 - reads as what happened
 
 
 class Pusher:
-    """One backend; `due_s` is when it is worth the next attempt, by the monotonic clock."""
+    """Pushes to one backend; `due_s` is the time of the next attempt, by the monotonic clock."""
 
     def __init__(
         self, history: History, backend: Backend, service: str | None, auth_file: str | None, say: Say
@@ -54,12 +54,12 @@ class Pusher:
         self.mark = Mark(history.directory, backend.text)
         self.due_s = 0.0
         self._tries = 0  # attempts in a row that failed
-        self._faulty, self._faults = (0, 0), 0  # the slice at which the backend itself fails, and how often
+        self._faulty, self._faults = (0, 0), 0  # slice at which the backend fails, and the number of failures
         self._late = Trouble(say, "slices wait in the history, for two days", once=True)
         self._refused = Trouble(say, "it is counted", once=True)
 
     def push(self) -> bool:
-        """Send what there is; return whether nothing is left.  Say what fails."""
+        """Send the slices; return False if some are left.  Say what fails."""
         try:
             headers = headers_for(self.backend, self._auth_file)
             with self.mark.locked():
@@ -80,7 +80,7 @@ class Pusher:
             self._say(f"pushed again to {self.backend.text}, after {failed} failed attempts")
 
     def _failed(self, failure: Exception) -> None:
-        """Say it, and make the pause longer each time, by chance so that many do not come back at once."""
+        """Say the failure; make each pause longer, and random, so that not all senders come back at once."""
         self._tries += 1
         pause_s = min(_MAX_PAUSE_S, 2.0**self._tries) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         self.due_s = time.monotonic() + max(pause_s, getattr(failure, "wait_s", 0.0))
@@ -88,7 +88,7 @@ class Pusher:
         self._late.met(f"cannot push to {self.backend.text}: {why}", *getattr(failure, "help", ()))
 
     def unsent(self) -> Iterator[tuple[HistoryFile, SliceFacts]]:
-        """Yield the slices that are still to be sent, each with its file."""
+        """Yield each slice that is still to be sent, with its file."""
         for name in file_names(self._history.directory):
             with self._history.skipping(name.path), closing(HistoryFile(name.path)) as file:
                 identity = file.identity
@@ -98,7 +98,7 @@ class Pusher:
                         yield file, facts
 
     def _send(self, file: HistoryFile, facts: SliceFacts, headers: dict[str, str]) -> None:
-        """Send a slice, or give it up.  Raises SfsampleError and OSError where it is to wait."""
+        """Send a slice, or give it up.  Raises SfsampleError or OSError if the slice must wait."""
         try:
             report = file.report([facts])
             check_numbers(report)
@@ -117,7 +117,7 @@ class Pusher:
         self.mark.until_s = max(self.mark.until_s, facts.end_s)
 
     def _is_to_wait(self, status: int, which: tuple[int, int]) -> bool:
-        """Whether a slice may be taken later; a redirect is a mistake that can be corrected."""
+        """Whether the backend may take the slice later; a redirect is a mistake that the user can correct."""
         if status < 200 or 300 <= status < 400 or status in _LATER:
             return True
         if status < 500:
@@ -134,14 +134,14 @@ class Pusher:
 def follow(pushers: list[Pusher]) -> None:
     """Send slices as they come, in the child of a watch, until stdin ends, and then the last ones.
 
-    It is a process of its own, because to encode a slice and to wait for a backend would hold the interpreter
-    while `watch` holds a thread of its target.  Its end is that of the pipe that is its stdin, so it goes
-    on for a moment after `watch`, whatever ends that.  What is no pipe does not end.
+    It is a separate process, because encoding and waiting would hold the interpreter while `watch` holds a
+    thread of its target.  The child ends after its stdin, a pipe from `watch`, has ended, so it outlives
+    `watch` for a moment, whatever ends that.  A stdin that is no pipe never ends it.
     """
     os.nice(_NICE)
     pipe = [0] if stat.S_ISFIFO(os.fstat(0).st_mode) else []
     if pipe:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd sends it to `watch` and to this at once
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd sends it to both processes at once
     has_ended = False
     while not has_ended:
         for pusher in pushers:
@@ -154,5 +154,5 @@ def follow(pushers: list[Pusher]) -> None:
 
 
 def _wait(pipe: list[int], seconds: float) -> bool:
-    """Wait for a byte, which says that there is a slice; return whether the pipe has ended."""
+    """Wait for a byte, which says that there is a slice; return True if the pipe has ended."""
     return bool(select(pipe, [], [], max(0.0, seconds))[0]) and not os.read(0, 1 << 16)

@@ -1,6 +1,6 @@
-"""Has a child process push the history that `watch` keeps, so that no backend holds the watch.
+"""Has a child process push the history that `watch` keeps, so that no backend delays the watch.
 
-`watch` only writes a byte when there is a new slice, and starts a child that has ended again.
+For a new slice, `watch` only writes a byte to the child.  If the child has ended, `watch` starts another.
 """
 
 import os
@@ -16,11 +16,11 @@ from sfsample.watching.push.backend import check_credentials
 from sfsample.watching.push.mark import Mark
 from sfsample.watching.sinks import Metrics, Sink
 
-_END_S = 10.0  # for what is left, when `watch` ends
+_END_S = 10.0  # time for the slices that are left when `watch` ends
 
 
 class PushSink(Sink):
-    """Keeps nothing itself: the history before it does.  `words` are those of the child."""
+    """Keeps nothing itself: the sink of the history does.  `words` are the words of the child."""
 
     def __init__(self, push: Push, directory: str, words: list[str], say: Say) -> None:
         check_credentials(push)
@@ -30,11 +30,11 @@ class PushSink(Sink):
         os.set_blocking(self._pipe[1], False)
         self._child: subprocess.Popen[bytes] | None = None
         self._unstarted = Trouble(say, "slices wait in the history")
-        self._begin_s = self._kept_s = 0.0  # of the first slice, and the end of the latest one
+        self._begin_s = self._kept_s = 0.0  # begin of the first slice, and end of the latest one
 
     def prepare(self) -> None:
         """Say that there is a slice, or start the child, which sends what an earlier watch has left too."""
-        with suppress(BlockingIOError):  # no child has read 64 KiB of these
+        with suppress(BlockingIOError):  # 64 KiB of these wait for a child
             os.write(self._pipe[1], b"\n")
         if self._child is None or self._child.poll() is not None:
             self._child = start_child(self._words, self._unstarted, stdin=self._pipe[0])
@@ -46,7 +46,7 @@ class PushSink(Sink):
         return ""
 
     def close(self) -> None:
-        """Let the child send what is left; a kill loses nothing, as the next watch goes on from its mark."""
+        """Let the child send the last slices; if it is killed, the next watch goes on from its mark."""
         for fd in self._pipe:
             os.close(fd)
         if self._child is not None:
@@ -56,7 +56,7 @@ class PushSink(Sink):
             self._child.wait()
 
     def metrics(self) -> Metrics:
-        """Return for each backend how many slices it has taken and not taken, and how far it is behind."""
+        """Return for each backend the numbers of slices that it has taken and not taken, and its lag."""
         lag, sent, dropped = dict[str, float](), dict[str, float](), dict[str, float]()
         kinds: list[str] = []
         for kind, mark in self._marks:
