@@ -36,7 +36,7 @@ def _moment(text: str) -> float:
     clock = _CLOCK.fullmatch(text)
     if clock and text:
         days = -86400 * (clock[1] == "yesterday")
-        day = timegm(time.localtime(time.time())) + days  # as if it were UTC: all days are equally long
+        day = timegm(time.localtime(time.time())) + days  # UTC has days of one length
         hour, minute, second = (int(part or 0) for part in clock.groups()[1:])
         return _iso(f"{utc(day, '%Y-%m-%d')}T{hour:02}:{minute:02}:{second:02}")
     return _iso(text)

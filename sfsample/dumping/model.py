@@ -138,7 +138,7 @@ class ProcessDump(NamedTuple):
 
 
 def slept_together(threads: Iterable[ThreadDump]) -> bool:
-    """Return whether all slept at one instant, although a dump looks at one after the other.
+    """Return True if all slept at one instant, although a dump looks at one after the other.
 
     Two threads that take turns, each seen while it waits for the other, are no deadlock.
     """
@@ -148,7 +148,7 @@ def slept_together(threads: Iterable[ThreadDump]) -> bool:
 
 
 def is_same_place(first: Stack | None, last: Stack | None) -> bool:
-    """Return whether two stacks are equal, apart from a step back to the instruction of the system call.
+    """Return True if two stacks are equal, apart from a step back to the instruction of the system call.
 
     On AArch64 a stopped thread that restarts its call has taken that step; a sleeping one has not.
     """

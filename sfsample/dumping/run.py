@@ -167,7 +167,7 @@ def _open(pid: int, how: DumpOptions, image_cache: ImageCache, _stop: object) ->
     """Open a process, even one that a debugger traces: it can be read, and the debugger may detach."""
     try:
         process = LiveProcess(pid, how.stack_bytes, attach=how.stop, image_cache=image_cache)
-    except AlreadyTraced:  # for a process that is set aside, this fails, too
+    except AlreadyTraced:  # (the next attempt fails too if the process is set aside)
         process = LiveProcess(pid, how.stack_bytes, attach=False, image_cache=image_cache)
     unwinder = Unwinder(process.modules, steppers=how.steppers, max_frames=how.max_frames)
     consistent = how.consistent and how.stop

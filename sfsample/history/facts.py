@@ -84,7 +84,7 @@ class Selection(NamedTuple):
     build_id: str = ""
 
     def has(self, facts: SliceFacts) -> bool:
-        """Return whether a slice is selected: its middle is in the time, or it contains all of the time."""
+        """Return True if a slice is selected: its middle is in the time, or it contains all of the time."""
         inside = self.begin_s <= (facts.begin_s + facts.end_s) / 2 < self.end_s
         around = facts.begin_s <= self.begin_s and self.end_s <= facts.end_s
         return (
@@ -95,7 +95,7 @@ class Selection(NamedTuple):
         )
 
     def has_gap(self, gap: Gap) -> bool:
-        """Return whether a gap of the service overlaps the time."""
+        """Return True if a gap of the service overlaps the time."""
         return gap.begin_s < self.end_s and self.begin_s < gap.end_s and self.service in (None, gap.service)
 
 

@@ -114,7 +114,7 @@ class HistoryFile:
     def _run(self, statement: str, *values: object) -> int:
         try:
             return self._db.execute(statement, values).lastrowid or 0
-        except OverflowError:  # of SQLite's integers
+        except OverflowError:  # SQLite's integers have 64 bits
             raise BadInput("a number of more than 64 bits") from None
         except sqlite3.DatabaseError as failure:
             if type(failure) is sqlite3.DatabaseError:  # its subclasses are other failures, as of a full disk
@@ -148,7 +148,7 @@ class HistoryFile:
 
     @property
     def is_current(self) -> bool:
-        """Return whether the path still leads to this file."""
+        """Return True if the path still leads to this file."""
         with suppress(FileNotFoundError):
             return os.stat(self.path).st_ino == self._inode
         return False
@@ -273,7 +273,7 @@ class HistoryFile:
         raise BadInput(f"slice {number}: it has no stacks")
 
     def is_whole(self, facts: SliceFacts) -> bool:
-        """Return whether the stacks of a slice can be read."""
+        """Return True if the stacks of a slice can be read."""
         with suppress(BadInput):
             return bool(self.stacks(facts))
         return False

@@ -40,7 +40,7 @@ class History:
         self.directory = directory
         self.problems: dict[str, None] = {}
         self._damaged: dict[str, tuple[int, str]] = {}  # path -> `_file_id` of the file, and its damage
-        self._locks: dict[str, int] = {}  # by service
+        self._locks: dict[str, int] = {}  # service -> descriptor of its lock
         self._writer: HistoryFile | None = None
         with self._errors("cannot open", directory):
             os.makedirs(directory, mode=0o700, exist_ok=True)

@@ -58,7 +58,7 @@ def target_of(ident: int) -> int | None:
 
 
 def waits_for_sfsample(os_thread: int) -> bool:
-    """Return whether an OS thread needs a CPU, waits for a lock of sfsample, or has ended."""
+    """Return True if an OS thread needs a CPU, waits for a lock of sfsample, or has ended."""
     number, *_ = read_text(f"/proc/self/task/{os_thread}/syscall").split() or ["running"]
     return number == "running" or (number.isdecimal() and syscall_name(int(number)) == "futex")
 
@@ -85,7 +85,7 @@ def check_not_aside(pid: int) -> None:
 
 
 def any_stuck() -> bool:
-    """Return whether an OS thread is stuck on a process."""
+    """Return True if an OS thread is stuck on a process."""
     return any(aside.is_stuck for aside in _aside.values())
 
 

@@ -61,7 +61,7 @@ class SampledThread:
         self.ran_ns = ran_ns  # its CPU time at its last turn
         self.quiet_ran_ns = ran_ns  # at the turn `quiet_since`
         self.uncounted_cpu_ns = 0  # CPU time that no sample stands for yet
-        self.stopped_ns = 0  # for how long sfsample has held it, in all
+        self.stopped_ns = 0  # total time for which sfsample has held the thread
         self.gone = False
 
     def note_run(self, now: TickTime, *, wall: bool) -> None:

@@ -210,12 +210,12 @@ class PerfProcess:
 
 
 def _changes_modules(record: Record) -> bool:
-    """Return whether a record is of mapped code, or stands for lost records, which may be of mapped code."""
+    """Return True if a record is of mapped code, or stands for lost records, which may be of mapped code."""
     return isinstance(record, (Mapped, Lost)) or (isinstance(record, Named) and record.program)
 
 
 def _goes_through(stack: Stack, mapped: Sequence[tuple[int, int]]) -> bool:
-    """Return whether a stack has code in one of these address ranges.
+    """Return True if a stack has code in one of these address ranges.
 
     A walk that ended with BAD_PC counts too, because maps without the new code judged its address.
     """

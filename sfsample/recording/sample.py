@@ -23,7 +23,7 @@ class Places(tuple[Location, ...]):
 class ThreadKey(NamedTuple):
     """A thread of a recording."""
 
-    process_key: int  # which `Profile.register_process` has given
+    process_key: int  # key from `Profile.register_process`
     tid: int
     start_time: int = 0  # clock ticks since boot, as two threads may have had the same id in turn
 
@@ -35,7 +35,7 @@ class StackKey(NamedTuple):
     tid: int
     locations: tuple[Location, ...]  # innermost first
     stop_reason: StopReason
-    start_time: int = 0  # as in `ThreadKey`
+    start_time: int = 0  # clock ticks, see `ThreadKey`
 
     @property
     def thread(self) -> ThreadKey:

@@ -11,5 +11,5 @@ _DEVIATIONS = 3  # standard deviations of a count; a larger lack of samples is n
 
 
 def are_too_few(samples: float, due: float, enough: float) -> bool:
-    """Return whether less than the share `enough` (0 to 1) of the due samples is there, and not by chance."""
+    """Return True if less than the share `enough` (0 to 1) of the due samples is there, and not by chance."""
     return due > 0 and samples < min(enough * due, due - _DEVIATIONS * sqrt(due))

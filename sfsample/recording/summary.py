@@ -92,7 +92,7 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
 
 
 def _uses_cpu_briefly(stats: Stats) -> bool:
-    """Return whether the threads used notable CPU time, but between the ticks."""
+    """Return True if the threads used notable CPU time, but between the ticks."""
     return stats.cpu_charged_ns > _NOTABLE_SAMPLES * 1e9 / stats.rate_hz
 
 
@@ -110,7 +110,7 @@ def _losses(stats: Stats) -> Iterator[str]:
 
 
 def _is_low(stats: Stats) -> bool:
-    """Return whether the coverage is low and more than a few samples are missing."""
+    """Return True if the coverage is low and more than a few samples are missing."""
     missing = (stats.cpu_charged_ns - stats.cpu_sampled_ns) / 1e9 * stats.rate_hz
     return stats.samples > 0 and missing > _MANY_SAMPLES and (stats.coverage or 0.0) < _LOW_COVERAGE
 

@@ -102,5 +102,5 @@ class TidHistory:
 
 
 def _born_at(stat: Stat, birth: int) -> bool:
-    """Return whether a birth record is that of a thread; its time is a little later than the start time."""
+    """Return True if a birth record is that of a thread; its time is a little later than the start time."""
     return birth - 1 <= stat.starttime <= birth

@@ -115,7 +115,7 @@ class TimerSet:
         return True
 
     def see_short_threads(self, used_ns: int) -> bool:
-        """Return whether the timers must be replaced, because threads end before their own timers fire.
+        """Return True if the timers must be replaced, because threads end before their own timers fire.
 
         `used_ns` is the CPU time of the processes (`Processes.cpu_ns`) just before the last read of the
         rings.

@@ -9,7 +9,7 @@ from sfsample.report.report import CPU, OUTERMOST, Report
 
 _MIN_COVERAGE = 0.9  # share of the CPU time; less is a loss
 _MAX_PIDS = 8  # process ids listed
-_TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))  # in nanoseconds
+_TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))  # ns of each unit
 
 
 def extent(report: Report) -> str:

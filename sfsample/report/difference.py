@@ -30,7 +30,7 @@ class Side(NamedTuple):
     `ticks` is the number of samples of a thread that always runs; 0 if it is unknown.
     """
 
-    name: str  # as the user gave it
+    name: str  # input as the user gave it
     files: int
     samples: int
     ticks: float
@@ -50,7 +50,7 @@ class Change(NamedTuple):
     name: str
     before: int
     after: int
-    share_before: float  # of one CPU's time, or of all samples; 0 to 1, more for several threads
+    share_before: float  # share of one CPU's time or of all samples: 0 to 1, more for several threads
     share_after: float
     low: float
     high: float  # inf: the function may be new
@@ -228,7 +228,7 @@ def _p_value(before: float, after: float, exposures: tuple[float, float]) -> flo
 
 
 def would_see_growth(ratio: float, share: float, exposure: float, functions: int) -> bool:
-    """Return whether the growth of one function by `ratio` would be significant among all functions."""
+    """Return True if the growth of one function by `ratio` would be significant among all functions."""
     chance = _p_value(share * exposure, ratio * share * exposure, (exposure, exposure))
     return chance <= _FALSE_DISCOVERY_RATE / max(1, functions)
 

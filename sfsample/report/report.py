@@ -33,7 +33,7 @@ class ReportThread(NamedTuple):
 class ReportFrame(NamedTuple):
     """A place in code.  Unknown fields are None or ""."""
 
-    text: str  # as the folded format prints it
+    text: str  # name in the folded format
     function: str | None = None
     raw: str | None = None  # the mangled symbol, as the symbol table has it
     module: str | None = None  # path of the file

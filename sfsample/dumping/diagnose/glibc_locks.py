@@ -164,7 +164,7 @@ def _condition(word: int, memory: Memory) -> Lock | None:
 
 
 def _counts_waiters(address: int, memory: Memory) -> bool:
-    """Return whether __wseq (0), the count of all waiters so far, is at least __g1_start (8)."""
+    """Return True if __wseq (0), the count of all waiters so far, is at least __g1_start (8)."""
     sequence, start = memory.word(address), memory.word(address + 8)
     return sequence is not None and start is not None and 0 < sequence >> 1 >= start >> 1
 
@@ -254,7 +254,7 @@ def _u32(memory: Memory, address: int) -> int | None:
 
 
 def is_since_2_25(modules: Iterable[Module]) -> bool:
-    """Return whether a module is a glibc with the structures of 2.25, by the versions in its .dynstr."""
+    """Return True if a module is a glibc with the structures of 2.25, by the versions in its .dynstr."""
     for module in modules:
         if module.path.rpartition("/")[2].startswith(("libc.so", "libc-2.", "libpthread")):
             with suppress(FormatError):

@@ -62,7 +62,7 @@ class NamedThread(NamedTuple):
                 yield from (bare_symbol(name.raw) for name in names if name.raw)
 
     def in_c_library(self) -> bool:
-        """Return whether the innermost frame is in the C library."""
+        """Return True if the innermost frame is in the C library."""
         return _is_file(next(iter(self._paths()), ""), _C_LIBRARIES)
 
     def call_path(self, depth: int = 0) -> str:

@@ -109,7 +109,7 @@ class _VerdictBuilder:
                 yield Finding("main", self._wording.sentence(main) + moves, (main,))
 
     def _at_one_instant(self, cycle: Sequence[Node]) -> bool:
-        """Return whether all threads of a cycle, and of the processes in it, slept at one instant."""
+        """Return True if all threads of a cycle, and of the processes in it, slept at one instant."""
         pids = {node.pid for node in cycle if not node.tid}
         return slept_together(
             thread.dump for node, thread in self._threads.items() if node in cycle or node.pid in pids

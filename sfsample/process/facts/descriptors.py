@@ -37,7 +37,7 @@ _ACCESS_MODES = {"0": "r", "1": "w", "2": "rw"}  # O_RDONLY, O_WRONLY, O_RDWR: t
 _TCP_STATES = {"01": "established", "02": "connecting", "03": "syn received", "04": "fin wait 1",
                "05": "fin wait 2", "06": "time wait", "07": "closed", "08": "close wait", "09": "last ack",
                "0A": "listening", "0B": "closing"}  # fmt: skip
-_SO_ACCEPTCON = 0x10000  # in the Flags column of the unix table: the socket listens
+_SO_ACCEPTCON = 0x10000  # flag of a listening socket, in the Flags column of the unix table
 _MAPPED = "0000000000000000" + ("FFFF0000" if sys.byteorder == "little" else "0000FFFF")  # ::ffff:0:0/96
 _LOOPBACK_6 = "0" * 24 + ("01000000" if sys.byteorder == "little" else "00000001")  # ::1
 _LOOPBACK_4 = "7F"  # 127.0.0.0/8
@@ -74,7 +74,7 @@ class Descriptor(NamedTuple):
     inode: int
     mode: str
     text: str
-    watches: tuple[int, ...] = ()  # of an epoll: the descriptors that it waits for
+    watches: tuple[int, ...] = ()  # descriptors that an epoll waits for
 
 
 class DescriptorReader:
@@ -86,7 +86,7 @@ class DescriptorReader:
         self.read = cache(self._read)
 
     def _read(self, fd: int) -> Descriptor | None:
-        """Return what a descriptor refers to; None: it is closed, or sfsample may not read it."""
+        """Return the file, pipe or socket of a descriptor; None: it is closed, or sfsample may not read it."""
         link = self._proc.link(f"fd/{fd}")
         if link is None:
             return None

@@ -32,7 +32,7 @@ from sfsample.process.vm import read_memory
 
 # Bytes copied before and after a futex word: enough for every lock of glibc that the word may be part of.
 _BYTES_BEFORE_FUTEX, _BYTES_AFTER_FUTEX = 64, 128
-_MAX_DESCRIPTORS = 2  # as splice(2) has; a thread that waits for more waits for no process in particular
+_MAX_DESCRIPTORS = 2  # descriptors of splice(2); a thread that waits for more waits for no single process
 _MAX_SCHED_BYTES = 8192
 _STAT_CPU = 36  # index, after the name, of field 39 of /proc/PID/stat: the CPU last run on
 

@@ -16,11 +16,11 @@ from sfsample.process.proc_text import parse_status
 from sfsample.process.procfs import ProcFs, process_name, read_link, read_text
 
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
-_WHOLE_UID_MAP = ["0", "0", "4294967295"]  # of the initial user namespace, user_namespaces(7)
+_WHOLE_UID_MAP = ["0", "0", "4294967295"]  # map of the initial user namespace, user_namespaces(7)
 _SECCOMP_MODE_FILTER = "2"
 _PTRACE_DETACH = 17
 _NO_PID = (1 << 31) - 1  # above every pid_max
-_KILLED = -1  # in place of an errno
+_KILLED = -1  # code in place of an errno
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

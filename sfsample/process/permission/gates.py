@@ -22,7 +22,7 @@ class SelfCredentials(NamedTuple):
     effective: int
     yama: str  # kernel.yama.ptrace_scope; empty: the kernel has no Yama
     user_namespace: str | None
-    outermost: bool = False  # in the initial user namespace, in which capabilities count for every process
+    outermost: bool = False  # the user namespace is the initial one: capabilities count for every process
     refused_calls: tuple[tuple[str, int], ...] = ()  # (system call, errno), refused for any target
     label: str = ""  # given by the security module (AppArmor, SELinux)
 

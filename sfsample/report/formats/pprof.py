@@ -327,7 +327,7 @@ class _ProfileReader:
 
     def _numbers(self, values: Sequence[int | memoryview]) -> list[int]:
         packed = sum(len(value) for value in values if not isinstance(value, int))
-        self._budget.charge(packed * _REFERENCE_COST)  # as if each took one byte
+        self._budget.charge(packed * _REFERENCE_COST)  # numbers of at least one byte each
         return [number for value in values for number in integers(value)]
 
 
