@@ -86,7 +86,7 @@ class DescriptorReader:
         self.read = cache(self._read)
 
     def _read(self, fd: int) -> Descriptor | None:
-        """Return the file, pipe or socket of a descriptor; None: it is closed, or sfsample may not read it."""
+        """Return the file, pipe or socket of a descriptor; None: closed, or not readable."""
         link = self._proc.link(f"fd/{fd}")
         if link is None:
             return None
