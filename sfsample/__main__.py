@@ -14,7 +14,7 @@ def main() -> int:
     """Run the command line and return the exit code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if "watch" in sys.argv[1:2]:  # until it is ready for SIGUSR1, which else would end it
+    if "watch" in sys.argv[1:2]:  # SIGUSR1 would end it before its handler is set
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
         from sfsample.cli import main as run

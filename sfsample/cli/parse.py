@@ -144,7 +144,7 @@ def as_words(command: Command) -> list[str]:
 
 
 def _with_config(command: str, words: list[str]) -> list[str]:
-    """Return the words of a command; the words of its --config come first."""
+    """Return the words of a command, after the words that its --config file stands for."""
     if command != "watch":
         return words
     places = [at for at, word in enumerate(words) if word.partition("=")[0] == "--config"]

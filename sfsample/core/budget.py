@@ -4,7 +4,8 @@ A look is one capture of a thread, or all reads of locks and tasks for one dump.
 target may lead to any number of objects.  So each read takes from the budget of the look.  When the budget is
 spent, nothing more is read.
 
-The time is counted, not measured: a slow or busy machine must not decide which frames there are.
+The cost is an estimate from the number and the size of reads, not from a clock.  So a busy machine loses no
+frames.
 """
 
 from collections.abc import Callable

@@ -119,7 +119,7 @@ class ThreadDump(NamedTuple):
 
 
 class ProcessDump(NamedTuple):
-    """One process.  `time` is in seconds since the epoch; `others` names processes that are mentioned."""
+    """One process.  `time` is in seconds since the epoch; `others` has the names of other processes."""
 
     pid: int
     name: str

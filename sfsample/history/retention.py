@@ -8,7 +8,8 @@ slices last.
 Before minutes are merged, their sums of ten minutes are kept beside them.  So a question about a day reads
 144 sums instead of 1,440 slices.
 
-Each merged slice is one commit, so if the process is killed, the next one does the rest.
+A file, which has one day, is deleted `keep_for` after its end (90 days by default).  Each merged slice is one
+commit, so if the process is killed, the next one does the rest.
 
 Invariant: the sums of each stack of each service stay the same (tests/history/test_retention.py).
 """

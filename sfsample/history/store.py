@@ -276,7 +276,7 @@ class History:
 
 
 def _file_id(path: str) -> int:
-    """Return a number that differs between a file and the one that replaces it; 0: there is none."""
+    """Return a number that changes when another file takes the place of this file; 0: there is no file."""
     with suppress(FileNotFoundError):
         return os.stat(path).st_ino
     return 0

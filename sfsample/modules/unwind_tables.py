@@ -61,7 +61,10 @@ class UnwindTables:
 
     @cached_property
     def eh_frame(self) -> EhFrame | None:
-        """The CFI of `.eh_frame`, by `.eh_frame_hdr`; by the section header if that is missing or damaged."""
+        """The CFI of `.eh_frame`.
+
+        It is found by `.eh_frame_hdr`, or by its section header if `.eh_frame_hdr` is missing or damaged.
+        """
         try:
             eh_frame = self._eh_frame_by_header()
         except FormatError as damage:

@@ -132,7 +132,7 @@ def parse_last_id(loadavg: bytes) -> bytes | None:
 def control_groups(cgroup: str) -> set[str]:
     """Return the names in systemd's paths of /proc/PID/cgroup: of units, and of groups in them.
 
-    Only systemd's hierarchy counts: in version 2 the only one, in version 1 the one named systemd.
+    Only systemd's hierarchy counts.  Version 2 of cgroups has no other; in version 1 it is named systemd.
     """
     rows = (row for row in _groups(cgroup) if row[1] in {"", "name=systemd"})
     return {name for *_, path in rows for name in path.split("/")}

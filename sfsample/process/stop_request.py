@@ -10,8 +10,9 @@ A `StopRequest` is the state of one thread, and `Tracer` moves it:
 `release` lets the thread run again whatever happened since `stop`, even an exception.  Python can raise
 Ctrl-C between any two calls; if that happens in `release`, `release_pending` does the work.  `release` also
 delivers a signal that arrived while the thread was stopped.  A thread that does not stop in time stays
-REQUESTED: sfsample releases it when it does stop; if sfsample dies, the kernel does.  All calls for one
-process come from one OS thread, as ptrace(2) binds a tracee to its tracing thread.
+REQUESTED.  When it stops, `RunningCapture.collect_stopped` captures and releases it (`ProcessSampler.collect`
+counts it).  If sfsample dies, the kernel releases it.  All calls for one process come from one OS thread, as
+ptrace(2) binds a tracee to its tracing thread.
 
 Source: ptrace(2), "Attaching and detaching", "PTRACE_EVENT stops", "execve(2) under ptrace"; wait(2).
 """

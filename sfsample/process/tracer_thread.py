@@ -1,8 +1,8 @@
 """Runs the work that uses ptrace on an OS thread of its own, which ends with the work.
 
-ptrace(2) ties tracees to the tracing *thread*; when that thread ends, the kernel releases all of them.  So no
-thread stays traced by a program that lives on (`sfsample watch` between two slices, a user of the library),
-not even a thread in uninterruptible sleep that would stop only much later.  There is one exception: a system
+ptrace(2) ties tracees to the tracing *thread*; when that thread ends, the kernel releases all of them.  The
+program itself may live on (`sfsample watch` between two slices, a user of the library), but it then traces no
+thread, even if a thread in uninterruptible sleep has not stopped yet.  There is one exception: a system
 call on a target may never return (a page that another program must bring, userfaultfd(2)).  Then `run` leaves
 the work behind, and sets the process aside (`process.stuck`).  Threads that the work has stopped stay stopped
 until the call returns.  Then the work gets an exception instead of the result, like Ctrl-C, and ends.

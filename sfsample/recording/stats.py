@@ -39,7 +39,7 @@ class Pauses:
         return 0
 
     def up_to(self, limit_ns: int) -> int:
-        """Return the number of pauses that were not longer."""
+        """Return the number of pauses of at most `limit_ns`."""
         return sum(count for pause_ns, count in self._counts.items() if pause_ns <= limit_ns)
 
     def as_json(self) -> dict[str, int]:

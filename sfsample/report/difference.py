@@ -19,7 +19,7 @@ from sfsample.report.report import Numbers, Report, ReportFrame
 _Z = 1.96  # standard deviations: 95 % of a normal distribution
 _FALSE_DISCOVERY_RATE = 0.05  # share of the verdicts "grew" and "shrank" that may be wrong
 GREW, SHRANK, NOISE = "grew", "shrank", "noise"
-UNKNOWN = "unknown"  # beyond the chance of sampling, but too few ordinary times show how they differ
+UNKNOWN = "unknown"  # more than chance explains, but there are too few ordinary times to judge it
 _MAX_LOG = 700.0  # largest logarithm of a float
 _LEAST_COUNTED = 0.9  # share of the ticks of a duration: if fewer were counted, some part has no count
 

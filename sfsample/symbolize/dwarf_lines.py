@@ -90,7 +90,7 @@ class DwarfLines:
         if data is not None:
             return data
         self._progress(f"reading DWARF of {image.name} ({size / 1e6:.0f} MB)")
-        copy = bytes(image.data)  # bytes that stay the same for hash and conversion if the file changes
+        copy = bytes(image.data)  # hash and conversion must see the same bytes, even if the file changes
         tables = _convert(copy)
         self._cache.put(_name_of(copy), tables)
         return tables

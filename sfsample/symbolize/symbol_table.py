@@ -61,7 +61,7 @@ class _SortedRecords:
     def __init__(self, rows: list[int], values: "array[int]", sizes: "array[int]") -> None:
         rows.sort(key=values.__getitem__)
         ends = list(map(add, map(values.__getitem__, rows), map(sizes.__getitem__, rows)))
-        if max(ends, default=0) >= _ADDRESS_END:  # sizes that wrap around; such a record covers no address
+        if max(ends, default=0) >= _ADDRESS_END:  # records that end beyond the last address cover nothing
             ends = [end if end < _ADDRESS_END else 0 for end in ends]
         self.rows = array("I", rows)  # record numbers
         self.starts = array("Q", map(values.__getitem__, rows))

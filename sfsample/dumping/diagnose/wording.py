@@ -1,5 +1,7 @@
 """Names threads and processes and describes what they do, in the same words throughout a dump.
 
+The object of a sentence ("room in pipe 12, which is full") comes from `waits` (`Wait.what`).
+
 The target chooses the names, which may contain control characters; `dumping.text` removes these.
 """
 

@@ -93,7 +93,7 @@ def decode_syscall(info: SyscallInfo, name: str | None, lookup: TargetLookup) ->
 
 
 def _socket_call(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
-    """Replace name and arguments of socketcall(2) by those of the call that it makes; the number stays."""
+    """Return a socketcall(2) with the name and arguments of the socket call inside it."""
     name, count = _SOCKET_CALLS.get(call.syscall.args[0], (None, 0))
     data = lookup.read(call.syscall.args[1], 8 * count) if name else None
     if data is None:

@@ -1,7 +1,7 @@
 """Places the Python frames of a thread among its native frames, by address alone.
 
 A run of Python frames belongs to the native frame in which its mark lies: `sp <= mark < cfa`.  This needs no
-symbols.  So it also works in stripped programs, and if the compiler has split the evaluation loop.
+symbols.  So a program may be stripped, and the compiler may have split the evaluation loop.
 
 In one program the distance from the CFA of such a native frame to its mark is always the same.  The chain of
 Python frames breaks if a frame was not copied.  Then sfsample looks at this distance in the native frames

@@ -37,7 +37,7 @@ class PythonRuntime:
         self._interpreter, self._read, self._budget = interpreter, read, budget
         self._names = Names(interpreter.layout, read_many)
         self._placer = Placer(interpreter.layout)
-        self._states: dict[int, list[int]] = {}  # thread states by thread id, when `_created` was read
+        self._states: dict[int, list[int]] = {}  # thread states by thread id, as old as `_created`
         self._counters: tuple[Span, ...] = ()
         self._created: tuple[bytes | None, ...] = ()  # values of `_counters`; (): list the threads again
         self._plans: dict[int, Plan] = {}

@@ -23,7 +23,7 @@ from sfsample.runtimes.cpython.rows import Row, entered, frames_in, is_in, rows_
 _SECTION = ".AsyncioDebug"
 _TABLE_WORDS = 13  # words of _Py_AsyncioModuleDebugOffsets
 _CORO_AT, _NODE, _HEAD = 5, 6, 12  # indexes of words: task_coro, task_node, asyncio_tasks_head of a thread
-_CORO = {11: 136, 12: 136, 13: 120}  # offset of TaskObj.task_coro, else 128; task_name is behind it
+_CORO = {11: 136, 12: 136, 13: 120}  # offset of TaskObj.task_coro by minor version; from 3.14 on 128
 _LOOP = 16  # offset of FutureObj.fut_loop
 _AWAITABLE = 16  # offset of the object in a wrapper of it, or in a weak reference to it
 _GENERATORS = ("coroutine", "generator", "async_generator")

@@ -75,7 +75,7 @@ class State:
         return self._registers.get(register, _AT_START[register])
 
     def saved(self, register: int, lowest: int | None = None) -> Value | None:
-        """Return an address, not below `lowest`, of a word with the register's initial value; or None."""
+        """Return the place of a word that has the register's initial value; None: none from `lowest` on."""
         initial = _AT_START[register]
         for place, value in self._words.items():
             if value == initial and (lowest is None or place.offset >= lowest):

@@ -37,7 +37,7 @@ class PassedRows:
     def keep(self, row: UnwindRow, passed: Sequence[tuple[Visit, bytes]]) -> None:
         """Add the row of a search for the instructions that it has passed.
 
-        A row that lacks a callee-saved register is not added: a search from a later instruction may know it.
+        A row that lacks a callee-saved register is not added, because a later search may find that register.
         """
         if len(row.kept) + len(row.registers) < len(AMD64.callee_saved):
             return
