@@ -146,7 +146,7 @@ class TaskReader:
                 yield task
 
     def _name(self, address: int) -> str:
-        name = self._objects.word(address + self._coro + 8)
+        name = self._objects.word(address + self._coro + 8)  # task_name
         number = self._objects.integer(name)
         return f"Task-{number}" if number is not None else self._objects.text(name) or f"{address:#x}"
 
