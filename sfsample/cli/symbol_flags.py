@@ -6,6 +6,7 @@ It reads XDG_CACHE_HOME, HOME and the variables of debuginfod(1).
 import os
 from collections.abc import Sequence
 
+from sfsample.cli.directories import cache_home
 from sfsample.cli.options import NameFlags
 from sfsample.cli.terminal import progress_printer
 from sfsample.core.foreign import natural
@@ -53,9 +54,3 @@ def _debuginfod(*, quiet: bool, online: bool) -> Debuginfod:
     cache = os.environ.get("DEBUGINFOD_CACHE_PATH") or default
     timeout_s = float(natural(os.environ.get("DEBUGINFOD_TIMEOUT", ""), 1 << 16) or _DEFAULT_TIMEOUT_S)
     return Debuginfod(urls, cache, timeout_s, progress_printer(quiet=quiet), online=online)
-
-
-def cache_home() -> str:
-    """Return the cache directory (XDG Base Directory Specification, which ignores a relative path)."""
-    directory = os.environ.get("XDG_CACHE_HOME", "")
-    return directory if os.path.isabs(directory) else os.path.join(os.path.expanduser("~"), ".cache")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sfsample.cli.config import execute_anew
+from sfsample.cli.directories import history_directory
 from sfsample.cli.history_options import HistoryPrune, HistoryPush
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.options import DumpCommand, OutputOptions
@@ -17,7 +18,6 @@ from sfsample.cli.parse import as_words
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import say, say_at, shows_progress
 from sfsample.cli.watch_options import WatchCommand
-from sfsample.cli.when import history_directory
 from sfsample.dumping.options import DumpOptions
 from sfsample.process.stuck import hand_over, take_over
 from sfsample.process.target import Target

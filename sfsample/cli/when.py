@@ -4,7 +4,6 @@ A time without an offset is local time.  Results are seconds since the epoch.  `
 of a time and never its begin.
 """
 
-import os
 import re
 import time
 from calendar import timegm
@@ -87,11 +86,3 @@ def build(text: str) -> str:
     if text and not _BUILD_ID.fullmatch(text):
         raise refusal(text, "6 to 64 digits of a build-id")
     return text
-
-
-def history_directory(chosen: str | None) -> str:
-    """Return the directory of the history (XDG Base Directory Specification: no relative path counts)."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    if not state.startswith("/"):
-        state = os.path.expanduser("~/.local/state")
-    return chosen or os.path.join(state, "sfsample", "history")

@@ -105,12 +105,3 @@ def test_labels_are_those_of_record():
 def test_time_that_begins_with_a_dash_is_no_flag():
     arguments = parse(["history", "diff", "--at", "-2h", "--for", "1h", "--with", "-30m"])
     assert (arguments.choice.at, arguments.other) == (NOW_S - 7200, NOW_S - 1800)
-
-
-def test_directory_follows_the_environment(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/u")
-    monkeypatch.setenv("XDG_STATE_HOME", "relative")
-    assert when.history_directory(None) == "/home/u/.local/state/sfsample/history"
-    monkeypatch.setenv("XDG_STATE_HOME", "/state")
-    assert when.history_directory(None) == "/state/sfsample/history"
-    assert when.history_directory("here") == "here"
