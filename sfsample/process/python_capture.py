@@ -19,7 +19,7 @@ from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
-from sfsample.runtimes.cpython.find import Interpreter, find_interpreter
+from sfsample.runtimes.cpython.find import Interpreter, NotStarted, find_interpreter
 from sfsample.runtimes.cpython.gil import Gil
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.runtime import PythonRuntime
@@ -152,6 +152,8 @@ class PythonCapture:
             interpreter = find_interpreter(process.modules, self._read, self._without)
         except BadInput as unknown:
             self.problem = f"no Python frames: {unknown}"
+            if isinstance(unknown, NotStarted):
+                self._generation = -1  # generation of no map: `prepare` searches again
             return
         if interpreter is not None:
             self._mapping, self.interpreter = interpreter.mapping, interpreter

@@ -43,6 +43,16 @@ def as_linked(section: bytes, bias: int, byteorder: ByteOrder) -> bytes:
                     for tag, value in entries)  # fmt: skip
 
 
+def find_symbol(records: memoryview, strings: memoryview, name: str, byteorder: ByteOrder) -> int | None:
+    """Return the vaddr of the symbol with this name in a symbol table; None if no record defines it."""
+    wanted, text, at, numbers = name.encode() + b"\0", bytes(strings), -1, set()
+    while (at := text.find(wanted, at + 1)) >= 0:  # place of the name, or of the end of a longer name
+        numbers.add(at)
+    whole = records[: len(records) // _SYM_SIZE * _SYM_SIZE]
+    fields = Struct(f"{'<' if byteorder == 'little' else '>'}I2xHQ8x").iter_unpack(whole if numbers else b"")
+    return next((value for number, section, value in fields if section and number in numbers), None)
+
+
 class Relocation(NamedTuple):
     """An Elf64_Rela: the dynamic linker stores the address of `symbol` in `slot`."""
 
@@ -93,11 +103,7 @@ class Dynamic:
     def find(self, name: str) -> int | None:
         """Return the vaddr of a symbol; None if this file does not define it."""
         _, strings = self.symbols or (None, memoryview(b""))
-        wanted, text, at, numbers = name.encode() + b"\0", bytes(strings), -1, set()
-        while (at := text.find(wanted, at + 1)) >= 0:  # place of the name, or of the end of a longer one
-            numbers.add(at)
-        fields = Struct(f"{self._order}I2xHQ8x").iter_unpack(self._records()) if numbers else ()
-        return next((value for number, section, value in fields if section and number in numbers), None)
+        return find_symbol(self._records(), strings, name, self._image.byteorder)
 
     def functions(self) -> Iterator[int]:
         """Yield the vaddrs of functions that have a symbol."""
