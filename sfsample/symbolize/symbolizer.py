@@ -146,9 +146,18 @@ class Symbolizer:
         return NamedFrame(function, function, symbol.name, location.address - symbol.start)
 
     def _generated_frame(self, location: Location) -> NamedFrame:
-        """Return the frame of code that lies in no file, named by the perf map of its process."""
+        """Return the frame of code that lies in no file.
+
+        A recording has named the place as it saw it.  If it found no name, the perf map may have been behind
+        the code.  Then the map of now counts only where one function alone was at that address.
+        """
+        seen = location.generated
+        if seen is not None and seen.name:
+            return _marked_frame(seen.name, location.address - seen.start, "j")
         function = self._perf_maps.find(location.pid, location.lookup) if location.pid else None
-        if function is None:
+        if function is None or (
+            seen is not None and self._perf_maps.is_reused(location.pid, location.lookup)
+        ):
             return _unnamed(location)
         return _marked_frame(function.name, location.address - function.start, "j")
 
