@@ -158,17 +158,17 @@ class ElfImage:
     def load_bias(self, start: int, offset: int, *, executable: bool) -> int | None:
         """Return address - vaddr for a mapping of file `offset` at `start`; None: no PT_LOAD has that offset.
 
-        If two segments share a page of the file (end of text, start of data), permissions distinguish them.
+        Two segments may share a page of the file (end of text, start of data or of other text).  Permissions
+        distinguish them; else the mapping is that of the segment that begins in its first page.
         """
-        bias: int | None = None
-        for segment in self.segments:
-            first = segment.offset & -PAGE
-            if segment.type != PT_LOAD or not first <= offset < segment.offset + max(segment.filesz, 1):
-                continue
-            bias = start - offset - (segment.vaddr - segment.offset)
-            if bool(segment.flags & PF_X) == executable:
-                return bias
-        return bias
+        sharing = [
+            segment for segment in self.segments
+            if segment.type == PT_LOAD
+            and segment.offset & -PAGE <= offset < segment.offset + max(segment.filesz, 1)
+        ]  # fmt: skip
+        fitting = [s for s in sharing if bool(s.flags & PF_X) == executable] or sharing[-1:]
+        begun = [s for s in fitting if s.offset & -PAGE == offset] or fitting
+        return start - offset - (begun[0].vaddr - begun[0].offset) if begun else None
 
     @cached_property
     def identity_ranges(self) -> tuple[tuple[int, int], ...]:
