@@ -32,7 +32,7 @@ _ADDRESS_END = 1 << 64
 _PAUSE_PER_READ_TIME = 10  # ratio of the pause after a read to the time that the read took
 _MAX_NAME_BYTES = 10_000
 _STDIO_BYTES = 4096  # size of a stdio buffer: a file of a multiple of it may end within a line
-_TAIL_BYTES = 256  # bytes by which a file that has grown is told from one that was written anew
+_TAIL_BYTES = 256  # bytes that tell a file that has grown from a file that was written anew
 _BLANKS = rb"[ \t]"
 _NUMBER = rb"(?:0[xX])?([0-9a-fA-F]{1,16})"
 _LINE = re.compile(rb"^%b*%b%b+%b%b+(?=[^\s])" % (_BLANKS, _NUMBER, _BLANKS, _NUMBER, _BLANKS), re.MULTILINE)
