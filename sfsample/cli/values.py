@@ -51,10 +51,7 @@ def _number(text: str) -> float:
 
 
 def _percent(text: str) -> float:
-    """Return the fraction nearest to a percentage, so that `cli/words.py` can spell it again; else 0."""
-    number = NUMBER.fullmatch(text.removesuffix("%"))
-    is_number = number and len(number[2] or "") < 6
-    return float(f"{number[1]}e{int(number[2] or 0) - 2}") if number and is_number else 0.0
+    return _number(text.removesuffix("%")) / 100
 
 
 size = _within(any_size, 1 << 10, 1 << 30, "a size between 1K and 1G")  # bytes of a stack

@@ -15,7 +15,6 @@ from sfsample.core.quantities import BadValue, refusal, seconds
 
 _CLOCK = re.compile(r"(?:(today|yesterday) ?)?(?:([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?)?", re.ASCII)
 _WHAT = "a time (now, -2h, 14:00, 'yesterday 14:00', 2026-11-24T14:00+01:00)"
-_DIGITS = 6  # decimal places of a second, as `spelled_when` prints them
 _BUILD_ID = re.compile("[0-9a-f]{6,64}", re.ASCII)
 
 
@@ -24,7 +23,7 @@ def when(text: str) -> float:
     if text == "now":
         return inf
     if text.startswith("-"):
-        return round(time.time() - seconds(text[1:]), _DIGITS)
+        return time.time() - seconds(text[1:])
     if (moment := _moment(text)) is None:
         raise refusal(text, _WHAT)
     return moment
@@ -57,7 +56,7 @@ def _iso(text: str) -> float:
 def since(text: str) -> float:
     """Parse the begin of a time that lasts until now: a length ("2h" is two hours ago), or a time."""
     try:
-        return round(time.time() - seconds(text), _DIGITS)
+        return time.time() - seconds(text)
     except BadValue:
         return min(when(text), time.time())  # `now`, which is inf, becomes the present time
 
@@ -70,15 +69,6 @@ def when_or_build(text: str) -> float | str:
         if _BUILD_ID.fullmatch(text):
             return text
         raise refusal(text, f"{_WHAT} or a build-id") from None
-
-
-def spelled_when(moment: float | str) -> str:
-    """Spell a time as `when` parses it; a build-id stays as it is."""
-    from datetime import UTC, datetime
-
-    if isinstance(moment, str) or moment == inf:
-        return "now" if moment == inf else str(moment)
-    return datetime.fromtimestamp(moment, UTC).isoformat()
 
 
 def build(text: str) -> str:

@@ -57,7 +57,7 @@ class Watch:
         meter = LoadMeter([condition.metric for condition in options.triggers])
         self.triggers = Triggers(options.triggers, options.cooldown, meter.read, self._say)
         dumps = SliceFiles(options.files.output_dir or program.history or "", label, ".dump.txt")
-        self._response = Response(options, dumps, sinks, program.dump, self._say)
+        self._response = Response(options, dumps, sinks, self._say)
         self._unwritten = Trouble(self._say, "the file stays as it is")
         target = self._targets.service or label
         self._recorder = SliceRecorder(options, program, self.door, target, sinks)
@@ -219,11 +219,11 @@ def _choose_sinks(options: WatchOptions, program: Program, label: str) -> list[S
     if (directory := options.files.output_dir) is not None:
         sinks.append(FileSink(directory, options.files, options.keep, label, program.say))
     if program.history is not None:
-        sinks.append(HistorySink(program.history, program.tidy, program.say))
+        sinks.append(HistorySink(program.history, options.keep.of_history(), program.say))
     if program.history is not None and options.push.backends:
         from sfsample.watching.push.sink import PushSink  # http.client takes long to import
 
-        sinks.append(PushSink(options.push, program.history, program.push, program.say))
+        sinks.append(PushSink(options.push, program.history, program.say))
     return sinks
 
 

@@ -1,25 +1,21 @@
-"""Defines what the program that runs a watch gives to it: printing, the request to stop, names, children."""
+"""Defines what the program that runs a watch gives to it: printing, the request to stop, names."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from sfsample.symbolize.options import SymbolOptions
 
 Say = Callable[..., None]  # prints what has happened, and lines with details
-DumpWords = Callable[[Sequence[int], str], list[str]]  # from process ids and the path of the dump
 
 
 class Program(NamedTuple):
-    """The functions and words that the program gives to a watch."""
+    """The functions and values that the program gives to a watch."""
 
     say: Say
     tell: Callable[[str], None]  # prints what happens while a slice is recorded
     should_stop: Callable[[], bool]
     symbols: SymbolOptions
     history: str | None  # the directory of the history; None: there are only files
-    tidy: list[str]  # words of the child (`own_program`) that tidies the history
-    push: list[str]  # words of the child that pushes the history
-    dump: DumpWords  # words of the child that dumps processes
 
 
 class Trouble:

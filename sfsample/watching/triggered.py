@@ -12,8 +12,8 @@ from dataclasses import replace
 from sfsample.errors import SfsampleError
 from sfsample.recording.options import RecordOptions
 from sfsample.watching.options import Keep, WatchOptions
-from sfsample.watching.own_program import own_program
-from sfsample.watching.program import DumpWords, Say
+from sfsample.watching.own_program import dump_words, own_program
+from sfsample.watching.program import Say
 from sfsample.watching.sinks import Sink
 from sfsample.watching.slice_files import SliceFiles
 from sfsample.watching.triggers import Fired
@@ -33,10 +33,8 @@ Record = Callable[[float, RecordOptions], float | None]
 class Response:
     """Answers triggers; `files` has the dumps."""
 
-    def __init__(self, options: WatchOptions, files: SliceFiles, sinks: Sequence[Sink],
-                 dump_words: DumpWords, say: Say) -> None:  # fmt: skip
-        self._options, self._files, self._sinks = options, files, sinks
-        self._dump_words, self._say = dump_words, say
+    def __init__(self, options: WatchOptions, files: SliceFiles, sinks: Sequence[Sink], say: Say) -> None:
+        self._options, self._files, self._sinks, self._say = options, files, sinks, say
 
     def answer(self, fired: Fired, find: Callable[[], list[int]], record: Record) -> None:
         """Pin, dump, record; say the outcome.  `find` returns the process ids, or raises SfsampleError."""
@@ -60,10 +58,11 @@ class Response:
     def _dump(self, pids: Sequence[int]) -> str:
         """Dump processes; return the path.  Raises SfsampleError, OSError."""
         path = self._files.free_path()
+        words = dump_words(pids[:_MAX_PROCESSES], path, self._options.record)
         try:
-            done = subprocess.run(own_program(*self._dump_words(pids[:_MAX_PROCESSES], path)), umask=0o077,
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.PIPE, timeout=_PATIENCE_S, check=False)  # fmt: skip
+            done = subprocess.run(own_program(*words), umask=0o077, stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=_PATIENCE_S,
+                                  check=False)  # fmt: skip
         except subprocess.TimeoutExpired:
             raise SfsampleError(f"it took more than {_PATIENCE_S:.0f} s") from None
         if done.returncode not in _ENDED_WELL:
