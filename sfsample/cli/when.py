@@ -1,7 +1,7 @@
 """Parses times of day, as `history` takes them: `now`, `-2h`, `14:00`, `yesterday 14:00`, ISO 8601.
 
-A time without an offset is local time.  Results are seconds since the epoch.  `now` is inf, which is the end
-of a time and never its begin.
+A time without an offset is local time; of two equal local times, when clocks are set back, it is the first.
+Results are seconds since the epoch.  `now` is inf: it ends a range of time, and never begins one.
 """
 
 import re
@@ -9,7 +9,6 @@ import time
 from calendar import timegm
 from math import inf
 
-from sfsample.cli.terminal import say
 from sfsample.core.foreign import total, utc
 from sfsample.core.quantities import BadValue, refusal, seconds
 
@@ -43,14 +42,7 @@ def _moment(text: str) -> float:
 def _iso(text: str) -> float:
     from datetime import datetime  # most commands do not need it
 
-    moment = datetime.fromisoformat(text)
-    first_s, second_s = (moment.replace(fold=fold).timestamp() for fold in (0, 1))
-    if first_s != second_s:  # local clocks are set back or forward at this time
-        is_twice = first_s < second_s
-        taken = utc(first_s, "%H:%M:%S UTC")
-        say(f"{text} is {'twice' if is_twice else 'left out'} on local clocks: {taken} is taken",
-            *(["an offset says which: 2026-10-25T02:30+01:00"] if is_twice else []))  # fmt: skip
-    return max(0.0, first_s)
+    return max(0.0, datetime.fromisoformat(text).timestamp())
 
 
 def since(text: str) -> float:

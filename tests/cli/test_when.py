@@ -58,25 +58,22 @@ def test_what_is_no_time_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "taken", "said"),
+    ("text", "taken"),
     [
-        ("2026-03-29T02:30", "2026-03-29T01:30Z", "left out on local clocks: 01:30:00 UTC is taken"),
-        ("2026-10-25T02:30", "2026-10-25T00:30Z", "twice on local clocks: 00:30:00 UTC is taken"),
-        ("2026-10-25T02:30+01:00", "2026-10-25T01:30Z", ""),
-        ("2026-10-25T03:30", "2026-10-25T02:30Z", ""),
-        ("yesterday 02:30", "2026-10-25T00:30Z", "twice"),
-        ("yesterday 23:59:59", "2026-10-25T22:59:59Z", ""),
-        ("2:30", "2026-10-26T01:30Z", ""),
+        ("2026-03-29T02:30", "2026-03-29T01:30Z"),  # no local clock shows it
+        ("2026-10-25T02:30", "2026-10-25T00:30Z"),  # local clocks show it twice
+        ("2026-10-25T02:30+01:00", "2026-10-25T01:30Z"),
+        ("2026-10-25T03:30", "2026-10-25T02:30Z"),
+        ("yesterday 02:30", "2026-10-25T00:30Z"),
+        ("yesterday 23:59:59", "2026-10-25T22:59:59Z"),
+        ("2:30", "2026-10-26T01:30Z"),
     ],
 )
-def test_time_that_local_clocks_show_twice_or_never_is_said(monkeypatch, capsys, text, taken, said):
+def test_local_times_on_the_day_when_clocks_are_set(monkeypatch, text, taken):
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
     monkeypatch.setattr(when.time, "time", lambda: 1_793_000_000.0)  # 2026-10-26
     assert when.when(text) == when.when(taken)
-    out = capsys.readouterr().err
-    assert said in out
-    assert bool(said) == bool(out)
 
 
 def test_service_that_is_no_utf8_is_named_as_it_is_kept():
