@@ -56,13 +56,10 @@ class ConvertCommand(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffCommand(Command):
+class DiffCommand(Comparison):
     """The flags of `diff`."""
 
     inputs: tuple[str, ...] = ()  # two inputs: before and after
-    comparison: Comparison = Comparison()
-    output: OutputOptions = OutputOptions()
-    verbose: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ class HistoryCommand(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SliceChoice:
-    """Which slices; times are in seconds since the epoch."""
+class HistoryQuestion(HistoryCommand):
+    """The flags that choose slices; times are in seconds since the epoch."""
 
     service: str | None = None
     at: float | None = None
@@ -30,37 +30,19 @@ class SliceChoice:
     def __post_init__(self) -> None:
         if self.at is not None and self.since is not None:
             raise UsageError("--at and --since both say when: use one of them")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _HistoryQuestion(HistoryCommand):
-    """The flags of an action that reads slices."""
-
-    choice: SliceChoice = SliceChoice()
-
-    def __post_init__(self) -> None:
-        if self.choice.length is not None and self.choice.at is None:
+        if self.length is not None and self.at is None:
             raise UsageError("--for needs --at: from when on", "for the last hour: --since 1h")
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryList(_HistoryQuestion):
+class HistoryList(HistoryQuestion):
     """The flags of `history list`."""
 
     output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryShow(_HistoryQuestion):
-    """The flags of `history show`."""
-
-    output: ProfileOutput = ProfileOutput()
-    quiet: bool = False
-    verbose: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class HistoryExport(_HistoryQuestion):
+class HistoryExport(HistoryQuestion):
     """The flags of `history export`."""
 
     output: ProfileOutput = ProfileOutput()
@@ -69,22 +51,26 @@ class HistoryExport(_HistoryQuestion):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryDiff(_HistoryQuestion):
+class HistoryShow(HistoryExport):
+    """The flags of `history show`, which writes a page as `history export` does."""
+
+    verbose: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryDiff(HistoryQuestion, Comparison):
     """The flags of `history diff`."""
 
     other: float | str | None = None  # a time, or a build-id
     deploy: str | None = None  # begin of a build-id; "" is any build-id
-    comparison: Comparison = Comparison()
-    output: OutputOptions = OutputOptions()
-    verbose: bool = False
 
     def __post_init__(self) -> None:
         if self.deploy is not None:
-            if self.choice.at is not None or self.other is not None:
+            if self.at is not None or self.other is not None:
                 raise UsageError("--deploy is used instead of --at and --with")
             return
         super().__post_init__()
-        if self.choice.at is None or self.other is None:
+        if self.at is None or self.other is None:
             raise UsageError("history diff needs --at WHEN and --with WHEN",
                              "for example: sfsample history diff --at -2h --for 1h --with now",
                              "or before and after a new build: sfsample history diff --deploy")  # fmt: skip

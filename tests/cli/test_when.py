@@ -77,7 +77,7 @@ def test_local_times_on_the_day_when_clocks_are_set(monkeypatch, text, taken):
 
 
 def test_service_that_is_no_utf8_is_named_as_it_is_kept():
-    assert parse(["history", "list", "--service", "sl\udcffp"]).choice.service == "sl\ufffdp"
+    assert parse(["history", "list", "--service", "sl\udcffp"]).service == "sl\ufffdp"
 
 
 def test_since_takes_a_length_or_a_time():
@@ -93,7 +93,7 @@ def test_build_id_is_no_time():
 
 
 def test_labels_are_those_of_record():
-    assert parse(["history", "list", "--label", "a=b=c"]).choice.labels == (("a", "b=c"),)
+    assert parse(["history", "list", "--label", "a=b=c"]).labels == (("a", "b=c"),)
     for text in ("", "a", "=b"):
         with pytest.raises(UsageError, match="--label: "):
             parse(["history", "list", "--label", text])
@@ -101,4 +101,4 @@ def test_labels_are_those_of_record():
 
 def test_time_that_begins_with_a_dash_is_no_flag():
     arguments = parse(["history", "diff", "--at", "-2h", "--for", "1h", "--with", "-30m"])
-    assert (arguments.choice.at, arguments.other) == (NOW_S - 7200, NOW_S - 1800)
+    assert (arguments.at, arguments.other) == (NOW_S - 7200, NOW_S - 1800)
