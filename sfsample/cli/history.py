@@ -11,12 +11,11 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from sfsample.cli import history_options as options
+from sfsample.cli import watch_options as options
 from sfsample.cli.diff import write_difference
 from sfsample.cli.directories import history_directory
-from sfsample.cli.output_file import Output
+from sfsample.cli.output_file import Output, open_result, say_written
 from sfsample.cli.terminal import say, say_at
-from sfsample.cli.written import open_result, say_written
 from sfsample.core.foreign import utc
 from sfsample.core.printable import printable_lines
 from sfsample.errors import SfsampleError

@@ -80,7 +80,7 @@ def _add_history(parser: ArgumentParser) -> None:
 
 def _add_slices(parser: ArgumentParser, *, has_since: bool = True) -> Callable[..., Action]:
     """Add the flags that choose slices; return the function that adds flags to their group."""
-    from sfsample.cli.history_options import CHOSEN_S  # most commands are not `history`
+    from sfsample.cli.watch_options import CHOSEN_S  # most commands are not `history`
 
     _add_history(parser)
     group = parser.add_argument_group("which slices (times: now, -2h, 14:00, 'yesterday 14:00', ISO 8601)")

@@ -10,12 +10,11 @@ from dataclasses import replace
 from sfsample import api
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.options import RecordCommand
-from sfsample.cli.output_file import Output
+from sfsample.cli.output_file import Output, open_result, written_line
 from sfsample.cli.program import targets
 from sfsample.cli.progress import Progress, progress_text
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import emit, progress_printer, say
-from sfsample.cli.written import open_result, written_line
 from sfsample.errors import UsageError
 from sfsample.process.thread_files import open_many
 from sfsample.process.with_names import with_names

@@ -17,8 +17,7 @@ from sfsample.history.paths import DAY_S, file_names
 from sfsample.history.retention import size_of
 from sfsample.history.store import History
 from sfsample.watching.own_program import prune_words, start_child
-from sfsample.watching.program import Say, Trouble
-from sfsample.watching.sinks import Metrics, Sink
+from sfsample.watching.program import Metrics, Say, Sink, Trouble
 
 _TIDY_INTERVAL_S = 3600.0
 _NICE = 19

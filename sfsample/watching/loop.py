@@ -19,11 +19,9 @@ from sfsample.process.stuck import any_stuck
 from sfsample.recording.options import RecordOptions
 from sfsample.watching.history_sink import HistorySink
 from sfsample.watching.options import WatchOptions
-from sfsample.watching.program import Program, Trouble
-from sfsample.watching.pull.door import Door
-from sfsample.watching.pull.requested import requested_profile
+from sfsample.watching.program import Program, Sink, Trouble
+from sfsample.watching.pull.door import Door, requested_profile
 from sfsample.watching.sd_notify import Watchdog, notify
-from sfsample.watching.sinks import Sink
 from sfsample.watching.slice_files import FileSink, SliceFiles
 from sfsample.watching.slice_recorder import SliceRecorder
 from sfsample.watching.triggered import Response

@@ -21,8 +21,7 @@ from sfsample.errors import NoSpace, SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.report.suffixes import suffix_of
 from sfsample.watching.options import Files, Keep
-from sfsample.watching.program import Say, Trouble
-from sfsample.watching.sinks import Sink
+from sfsample.watching.program import Say, Sink, Trouble
 
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 

@@ -22,10 +22,9 @@ from sfsample.report.formats import FORMATS
 from sfsample.report.services import by_service, with_service
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.watching.options import WatchOptions
-from sfsample.watching.program import Program, Trouble
+from sfsample.watching.program import Program, Sink, Trouble
 from sfsample.watching.pull.door import Door
 from sfsample.watching.sd_notify import notify
-from sfsample.watching.sinks import Sink
 
 _MIN_GAP_S = 1.0  # time that the writing of a slice may take; only a longer time is a gap
 _LATE = "sfsample was late, or answered a request or a trigger, or the clock was set"

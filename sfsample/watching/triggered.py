@@ -13,8 +13,7 @@ from sfsample.errors import SfsampleError
 from sfsample.recording.options import RecordOptions
 from sfsample.watching.options import Keep, WatchOptions
 from sfsample.watching.own_program import dump_words, own_program
-from sfsample.watching.program import Say
-from sfsample.watching.sinks import Sink
+from sfsample.watching.program import Say, Sink
 from sfsample.watching.slice_files import SliceFiles
 from sfsample.watching.triggers import Fired
 

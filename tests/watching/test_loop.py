@@ -20,9 +20,8 @@ from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 from sfsample.watching import loop, slice_recorder
 from sfsample.watching.loop import slots
-from sfsample.watching.program import Trouble
+from sfsample.watching.program import Sink, Trouble
 from sfsample.watching.pull.door import Wanted
-from sfsample.watching.sinks import Sink
 from sfsample.watching.slice_files import not_written
 from sfsample.watching.slice_recorder import Share
 from tests.builders.watches import watch_of

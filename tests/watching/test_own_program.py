@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.cli.history_options import HistoryPrune, HistoryPush
 from sfsample.cli.options import DumpCommand, OutputOptions
 from sfsample.cli.parse import parse
+from sfsample.cli.watch_options import HistoryPrune, HistoryPush
 from sfsample.core.walk_limits import STEPPERS
 from sfsample.dumping.options import DumpOptions
 from sfsample.history import Retention

@@ -14,8 +14,12 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from select import select
+from typing import NamedTuple
 
+from sfsample import __version__
+from sfsample.core.foreign import http_date, natural
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.history.facts import SliceFacts
 from sfsample.history.files import HistoryFile
@@ -26,13 +30,16 @@ from sfsample.watching.program import Say, Trouble
 from sfsample.watching.push.backend import Backend, headers_for
 from sfsample.watching.push.encode import encode
 from sfsample.watching.push.mark import Mark
-from sfsample.watching.push.post import post, without_secrets
 
 _LOOK_S = 60.0  # time between two looks for new slices, if no byte says that there is one
 _NICE = 19
 _LATER = (429, 502, 503, 504)
 _MAX_PAUSE_S = 300.0
 _MAX_RETRIES = 9  # retries of a slice at which the backend fails (500): the slice may be the reason
+_MAX_ANSWER = 64 << 10  # bytes
+_TOTAL_S = 30.0  # time to connect, send, and read the answer
+_MAX_WAIT_S = 3600.0
+_MAX_SHOWN = 200  # characters of a refusal
 
 
 class NotNow(SfsampleError):  # noqa: N818 - reads as what happened
@@ -41,6 +48,14 @@ class NotNow(SfsampleError):  # noqa: N818 - reads as what happened
     def __init__(self, what: str, *help_lines: str, wait_s: float) -> None:
         super().__init__(what, *help_lines)
         self.wait_s = wait_s
+
+
+class Answer(NamedTuple):
+    """The status, the begin of a refusal, and the seconds for which the backend takes no request."""
+
+    status: int
+    refusal: bytes
+    wait_s: float
 
 
 class Pusher:
@@ -156,3 +171,40 @@ def follow(pushers: list[Pusher]) -> None:
 def _wait(pipe: list[int], seconds: float) -> bool:
     """Wait for a byte, which says that there is a slice; return True if the pipe has ended."""
     return bool(select(pipe, [], [], max(0.0, seconds))[0]) and not os.read(0, 1 << 16)
+
+
+def post(backend: Backend, body: bytes, headers: dict[str, str]) -> Answer:
+    """Send a request; only the main thread can do it.  Raises OSError."""
+    connection = (HTTPSConnection if backend.is_tls else HTTPConnection)(backend.host, backend.port)
+    signal.signal(signal.SIGALRM, _expire)
+    signal.setitimer(signal.ITIMER_REAL, _TOTAL_S)
+    try:
+        connection.request("POST", backend.path, body, {"User-Agent": f"sfsample/{__version__}", **headers})
+        answer = connection.getresponse()
+        refusal = answer.read(_MAX_ANSWER) if answer.status >= 300 else b""
+    except (HTTPException, ValueError) as failure:  # some garbage makes http.client raise it
+        raise OSError(str(failure) or type(failure).__name__) from None
+    else:
+        return Answer(answer.status, refusal, _wait_s(answer.headers.get("Retry-After", "")))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        connection.close()
+
+
+def _wait_s(text: str) -> float:
+    """Return the seconds of Retry-After, which is a number or a date (RFC 9110, 10.2.3)."""
+    asked_s = natural(text)
+    wait_s = (http_date(text) or 0.0) - time.time() if asked_s is None else asked_s
+    return min(max(0.0, wait_s), _MAX_WAIT_S)
+
+
+def without_secrets(refusal: bytes, headers: dict[str, str]) -> str:
+    """Return the begin of a refusal, without the credentials that it may quote."""
+    text = refusal.decode("utf-8", "replace")
+    for secret in sorted(" ".join(headers.values()).split(), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return " ".join(text.split())[:_MAX_SHOWN]
+
+
+def _expire(*_: object) -> None:
+    raise TimeoutError(f"it took longer than {_TOTAL_S:.0f} s")
