@@ -17,9 +17,9 @@ import pytest
 
 from sfsample.cli import main
 from sfsample.cli.commands import ENTRIES
+from sfsample.cli.environment import symbol_options
 from sfsample.cli.options import NameFlags
 from sfsample.cli.parse import _command_parser
-from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import say_at
 from sfsample.cli.when import when
 from sfsample.core.filesystem import Root, open_regular

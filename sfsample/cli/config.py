@@ -67,7 +67,6 @@ def _text(value: object) -> str:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """Return the table in a file of limited size."""
     import tomllib
 
     try:

@@ -34,7 +34,6 @@ def run(command: DoctorCommand) -> int:
 
 
 def _diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return one element of `processes`."""
     return {
         "pid": diagnosis.pid,
         "name": diagnosis.name,

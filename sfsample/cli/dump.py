@@ -8,10 +8,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.options import DumpCommand
 from sfsample.cli.output_file import Output
-from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import say
 from sfsample.core.printable import printable
 from sfsample.core.snapshot import Capture

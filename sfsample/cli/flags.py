@@ -241,7 +241,6 @@ def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:
 
 
 def _add_groups(parser: ArgumentParser) -> None:
-    """Add the flags that may select several processes."""
     add = parser.add_argument_group("several processes at once").add_argument
     add("--cgroup", type=values.cgroup, metavar="PATH", help="all in a control group and in groups below")
     add("--container", type=values.container, metavar="ID",
@@ -253,7 +252,6 @@ def _add_groups(parser: ArgumentParser) -> None:
 
 
 def _add_sampling(parser: ArgumentParser, usual_overhead: str = "") -> None:
-    """Add the flags of sampling, for commands that write profiles."""
     _add_rate_and_mode(parser)
     add = parser.add_argument
     add("-t", "--threads", action="store_true", help="make name/TID the first frame: one root per thread")
@@ -271,7 +269,6 @@ def _add_sampling(parser: ArgumentParser, usual_overhead: str = "") -> None:
 
 
 def _add_rate_and_mode(parser: ArgumentParser) -> None:
-    """Add the flags that say how often to sample, and which threads."""
     rate = parser.add_mutually_exclusive_group()
     rate.add_argument("-r", "--rate", "-F", "--freq", type=values.rate, metavar="HZ",
                       help="samples per second (default: {default})")  # fmt: skip
@@ -287,7 +284,6 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
 
 
 def _add_walking(parser: ArgumentParser) -> None:
-    """Add the flags that say how to capture and walk stacks, and how to name the frames."""
     _add_unwinding(parser)
     add = parser.add_argument
     add("--stack-bytes", type=values.size, metavar="N",
@@ -325,7 +321,6 @@ def _add_names(parser: ArgumentParser) -> None:
 
 
 def _add_messages(parser: ArgumentParser) -> None:
-    """Add the flags that say how much to print on stderr."""
     add = parser.add_mutually_exclusive_group().add_argument
     add("-q", "--quiet", action="store_true", help="print no summary")
     add("-v", "--verbose", action="store_true", help="print all modules and all problems")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfsample.cli import watch_options as options
 from sfsample.cli.diff import write_difference
-from sfsample.cli.directories import history_directory
+from sfsample.cli.environment import history_directory
 from sfsample.cli.output_file import Output, open_result, say_written
 from sfsample.cli.terminal import say, say_at
 from sfsample.core.foreign import utc
@@ -95,7 +95,6 @@ def _gap_json(gap: Gap) -> dict[str, object]:
 
 
 def _table(slices: list[SliceFacts], gaps: list[Gap]) -> Iterator[str]:
-    """Yield a line for each slice and each gap, in the order of time."""
     rows: list[SliceFacts | Gap] = [*slices, *gaps]
     rows.sort(key=lambda row: (row.begin_s, row.service))
     width = max(len(row.service) for row in rows)
@@ -185,7 +184,6 @@ def _diff(history: History, command: options.HistoryDiff) -> int:
 
 
 def _compared(history: History, command: options.HistoryDiff) -> list[Selection]:
-    """Return the two selections that are compared."""
     before, length_s = _selection(history, command), command.length or options.CHOSEN_S
     if command.deploy is not None:
         before, after = questions.deploy(history, before, command.deploy, length_s)

@@ -202,7 +202,6 @@ def _split_history(words: list[str]) -> tuple[str, list[str]]:
 
 
 def _check_target(command: str, arguments: Mapping[str, Any], program: list[str] | None) -> None:
-    """Check that the user names the target in one way."""
     if program is not None and (command != "record" or not program):
         raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
     ways = {"PID": "pid", "-n NAME": "name", **_OWN_WAYS.get(command, {})}

@@ -8,18 +8,18 @@ import time
 from dataclasses import replace
 
 from sfsample import api
+from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.options import RecordCommand
 from sfsample.cli.output_file import Output, open_result, written_line
 from sfsample.cli.program import targets
-from sfsample.cli.progress import Progress, progress_text
-from sfsample.cli.symbol_flags import symbol_options
-from sfsample.cli.terminal import emit, progress_printer, say
+from sfsample.cli.terminal import Progress, emit, progress_printer, say
 from sfsample.errors import UsageError
 from sfsample.process.thread_files import open_many
 from sfsample.process.with_names import with_names
 from sfsample.recording.profile import Profile
 from sfsample.recording.result import check_result
+from sfsample.recording.stats import Stats
 from sfsample.recording.summary import summary_lines
 from sfsample.report.formats import FORMATS
 from sfsample.report.json_text import json_text
@@ -102,3 +102,14 @@ def _sample(
             should_stop=should_stop, profile=profile, tell=progress_printer(quiet=command.quiet),
             all_of=bool(target.pid or target.name),
         )  # fmt: skip
+
+
+def progress_text(stats: Stats, elapsed_s: float, duration_s: float | None, cpu_s: float) -> str:
+    """Describe a recording that goes on; `cpu_s` is the CPU time of sfsample."""
+    pauses = stats.pauses
+    until = f"{elapsed_s:.0f} s" if duration_s is None else f"{elapsed_s:.0f} of {duration_s:g} s"
+    parts = [until, f"{stats.samples} samples"]
+    if pauses.count:
+        parts.append(f"pause p50 {pauses.percentile(50) // 1000} µs max {pauses.max // 1000} µs")
+    parts.append(f"sampler {100 * cpu_s / max(elapsed_s, 1e-3):.1f} %")
+    return ", ".join([*parts, *(loss.text for loss in stats.losses if loss.number)])

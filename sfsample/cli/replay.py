@@ -6,9 +6,9 @@ If the replay needs a file that this machine does not have, this is an error, ne
 from collections.abc import Iterator
 from typing import Any
 
+from sfsample.cli.environment import symbol_options
 from sfsample.cli.file_options import ReplayCommand
 from sfsample.cli.output_file import Output
-from sfsample.cli.symbol_flags import symbol_options
 from sfsample.core.filesystem import read_regular
 from sfsample.core.printable import printable_lines
 from sfsample.core.stack import StopReason
@@ -53,7 +53,6 @@ def _load(path: str) -> SavedStack:
 
 
 def _replay_text(saved: SavedStack, replayed: ReplayedStack, symbolizer: Symbolizer) -> Iterator[str]:
-    """Yield the lines, without newlines: the result when the stack was saved, and the result now."""
     stack = replayed.stack
     yield f"thread {saved.tid} of {saved.process} ({saved.arch.name})"
     yield f"then: {_result(saved.stop_reason, saved.stopped_at, len(saved.frames))}"
@@ -78,7 +77,6 @@ def _result(reason: str, stopped_at: str, frames: int) -> str:
 
 
 def _replay_json(saved: SavedStack, replayed: ReplayedStack, symbolizer: Symbolizer) -> dict[str, Any]:
-    """Return the JSON document."""
     frames = (
         value
         for frame, module in zip(replayed.stack.frames, replayed.modules, strict=True)

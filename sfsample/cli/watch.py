@@ -8,9 +8,8 @@ import os
 import signal
 
 from sfsample.cli.config import execute_anew
-from sfsample.cli.directories import history_directory
+from sfsample.cli.environment import history_directory, symbol_options
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import say, say_at, shows_progress
 from sfsample.cli.watch_options import WatchCommand
 from sfsample.process.stuck import hand_over, take_over

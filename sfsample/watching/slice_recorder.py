@@ -107,7 +107,6 @@ class SliceRecorder:
         (lost or self._lost).met(what, *getattr(failure, "help", ()))
 
     def _attempt(self, work: Callable[[], str | None], lost: Trouble) -> str | None:
-        """Return the result of `work`; if it fails, say so and return None."""
         try:
             return work()
         except (SfsampleError, OSError, MemoryError) as failure:
@@ -115,7 +114,6 @@ class SliceRecorder:
             return None
 
     def _unsaid(self, lines: Iterable[str]) -> list[str]:
-        """Return the lines that were not said yet, and note them as said."""
         new = [line for line in dict.fromkeys(lines) if line not in self._reported]
         self._reported.update(new)
         return new
@@ -158,7 +156,6 @@ class SliceRecorder:
         self._gap = (began_s, why if first_why == _LATE else first_why)
 
     def _end_gap(self, now_s: float) -> None:
-        """End the gap, and hand it to the sinks."""
         begin_s, why = self._gap or (now_s, "")
         self._gap = None
         for sink, lost in self._sinks if now_s - begin_s > _MIN_GAP_S else ():

@@ -55,7 +55,6 @@ class Response:
             self._say(f"{fired}: {slices} pinned, {closer}, {dump}")
 
     def _dump(self, pids: Sequence[int]) -> str:
-        """Dump processes; return the path.  Raises SfsampleError, OSError."""
         path = self._files.free_path()
         words = dump_words(pids[:_MAX_PROCESSES], path, self._options.record)
         try:

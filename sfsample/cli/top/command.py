@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from functools import cache, cached_property
 
 from sfsample import api
+from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.options import TopCommand
 from sfsample.cli.output_file import Output
-from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.top.screen import Screen, terminal
 from sfsample.cli.top.table import FunctionName
 from sfsample.cli.top.view import TopView
@@ -45,8 +45,6 @@ def run(command: TopCommand) -> int:
 
 
 class _Session:
-    """One run of `top`: the sampling thread, and the view."""
-
     def __init__(self, command: TopCommand, pids: list[int], interrupt: Interrupt) -> None:
         self._command = command
         self._pids = pids

@@ -77,7 +77,6 @@ def _shown(server: Server) -> str:
 
 
 def _token(path: str) -> bytes:
-    """Return the token in a file that other users can neither read nor write."""
     token = read_secret(path).strip()
     if not _TOKEN.fullmatch(token):
         raise SfsampleError(f"no token of at least 16 letters, digits or signs: {path}",

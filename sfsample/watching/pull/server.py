@@ -99,8 +99,6 @@ class Server(ThreadingMixIn, TCPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Serves one connection: reads a head, answers."""
-
     server: Server
     command = ""  # empty for a request that was not parsed
 
@@ -241,7 +239,6 @@ def _profile_answer(data: bytes) -> Answer:
 
 
 def _wanted(query: str) -> Wanted:
-    """Return the profile that the parameters ask for."""
     parameters = dict(parse_qsl(query, keep_blank_values=True))
     if not parameters.keys() <= {"seconds", "mode", "rate"}:
         raise Refusal(400, "parameters are seconds, mode and rate; targets are those of the watch")

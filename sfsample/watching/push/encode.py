@@ -46,7 +46,6 @@ def encode(kind: str, facts: SliceFacts, report: Report, identity: str) -> tuple
 
 
 def _labels(facts: SliceFacts) -> dict[str, str]:
-    """Return the labels of a slice, with its service and its host, without empty labels."""
     known = {"service.name": facts.service, "host.name": facts.host or "", **facts.labels}
     return {key: text for key, text in sorted(known.items()) if text}
 
