@@ -40,8 +40,12 @@ def run(command: DumpCommand) -> int:
         """Render the first samples while sfsample waits for the second: this imports the modules early."""
         render(examine(dumps), command)
 
+    failures: list[SfsampleError] = []
     if command.core is not None:
-        dumps, failures = [_core(command, command.core)], list[SfsampleError]()
+        from sfsample.dumping.core import dump_core  # most dumps are of processes
+
+        sysroot = (command.sysroot or "").rstrip("/")
+        dumps = [dump_core(command.core, command.exe, command.options, sysroot=sysroot)]
         verdict = examine(dumps)
     else:
         with Interrupt() as interrupt:  # Ctrl-C ends the sampling; Ctrl-Z waits until no thread is held
@@ -72,12 +76,6 @@ def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
     if kernel and not any(thread.kernel_stack for dump in dumps for thread in dump.threads):
         problems.append(KERNEL_STACK_REFUSED)
     return problems
-
-
-def _core(command: DumpCommand, core: str) -> ProcessDump:
-    from sfsample.dumping.core import dump_core
-
-    return dump_core(core, command.exe, command.options, sysroot=(command.sysroot or "").rstrip("/"))
 
 
 def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) -> Dumps:

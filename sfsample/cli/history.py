@@ -73,7 +73,8 @@ def _list(history: History, command: options.HistoryList) -> int:
     slices, gaps = history.slices(selection), history.gaps(selection)
     if command.output.format == "json":
         document = {"schema": "sfsample.history/1", "slices": [*map(_slice_json, slices)],
-                    "gaps": [_gap_json(gap) for gap in gaps]}  # fmt: skip
+                    "gaps": [{"begin": gap.begin_s, "end": gap.end_s, "why": gap.why, "service": gap.service}
+                             for gap in gaps]}  # fmt: skip
         output.write(json_text(document))
     else:
         questions.choose(history, selection, one_service=False)
@@ -88,10 +89,6 @@ def _slice_json(facts: SliceFacts) -> dict[str, object]:
         "begin": facts.begin_s, "end": facts.end_s, "labels": dict(facts.labels),
         "cpu_s": facts.cpu_charged_ns / 1e9, "coverage": facts.coverage,
     } | {name: getattr(facts, name) for name in known}  # fmt: skip
-
-
-def _gap_json(gap: Gap) -> dict[str, object]:
-    return {"begin": gap.begin_s, "end": gap.end_s, "why": gap.why, "service": gap.service}
 
 
 def _table(slices: list[SliceFacts], gaps: list[Gap]) -> Iterator[str]:

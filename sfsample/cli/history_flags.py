@@ -1,6 +1,6 @@
 """Declares the flags of each action of `history`."""
 
-from argparse import Action, ArgumentParser
+from argparse import SUPPRESS, Action, ArgumentParser
 from collections.abc import Callable
 
 from sfsample.cli import flags, values, when
@@ -12,7 +12,7 @@ HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check", "push")
 def history_flags(parser: ArgumentParser) -> None:
     """Add the flags of `history` itself; each action has its own parser."""
     parser.usage = f"sfsample history ({' | '.join(HISTORY_ACTIONS)}) [options]"
-    parser.add_argument("action", choices=HISTORY_ACTIONS, help="what to do")
+    parser.add_argument("action", choices=HISTORY_ACTIONS, help=SUPPRESS)
     _add_history(parser)
 
 

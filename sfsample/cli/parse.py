@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from sfsample import __version__
@@ -46,17 +47,13 @@ _SHOWN: dict[object, Callable[[Any], str]] = {
 _T = TypeVar("_T")
 
 
-def _help_formatter(prog: str) -> argparse.HelpFormatter:
-    """Return a formatter that keeps lines short on a wide terminal."""
-    columns = min(shutil.get_terminal_size().columns, _MAX_HELP_COLUMNS)
-    return argparse.RawDescriptionHelpFormatter(prog, width=columns - 2)
-
-
 class _Parser(argparse.ArgumentParser):
     """Allows no abbreviations: a script that says --dur would break when a second flag begins like that."""
 
     def __init__(self, prog: str, description: str | None = None, epilog: str | None = None) -> None:
-        super().__init__(prog, description=description, epilog=epilog, formatter_class=_help_formatter,
+        width = min(shutil.get_terminal_size().columns, _MAX_HELP_COLUMNS) - 2
+        formatter = partial(argparse.RawDescriptionHelpFormatter, width=width)
+        super().__init__(prog, description=description, epilog=epilog, formatter_class=formatter,
                          allow_abbrev=False)  # fmt: skip
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002 - argparse's
@@ -190,14 +187,10 @@ def _join_times(words: list[str]) -> list[str]:
 
 def _split_history(words: list[str]) -> tuple[str, list[str]]:
     """Return the action, and the other words; flags may stand before it."""
-    parser = _command_parser("history")
-    takes_value = {name for action in HISTORY_ACTIONS for flag in describe(f"history {action}")
-                   for name in flag.names if flag.value}  # fmt: skip
-    before = ["", *words]
     for at, word in enumerate(words):
-        if word in HISTORY_ACTIONS and before[at] not in takes_value:
+        if word in HISTORY_ACTIONS and words[at - 1 : at] not in (["--history"], ["--service"]):
             return word, [*words[:at], *words[at + 1 :]]
-    parser.parse_args(words)  # --help, or a mistake
+    _command_parser("history").parse_args(words)  # --help, or a mistake
     raise AssertionError(words)
 
 

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from select import select
-from typing import NamedTuple
 
 from sfsample import __version__
 from sfsample.core.foreign import http_date, natural
@@ -48,14 +47,6 @@ class NotNow(SfsampleError):  # noqa: N818 - reads as what happened
     def __init__(self, what: str, *help_lines: str, wait_s: float) -> None:
         super().__init__(what, *help_lines)
         self.wait_s = wait_s
-
-
-class Answer(NamedTuple):
-    """The status, the begin of a refusal, and the seconds for which the backend takes no request."""
-
-    status: int
-    refusal: bytes
-    wait_s: float
 
 
 class Pusher:
@@ -173,8 +164,11 @@ def _wait(pipe: list[int], seconds: float) -> bool:
     return bool(select(pipe, [], [], max(0.0, seconds))[0]) and not os.read(0, 1 << 16)
 
 
-def post(backend: Backend, body: bytes, headers: dict[str, str]) -> Answer:
-    """Send a request; only the main thread can do it.  Raises OSError."""
+def post(backend: Backend, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, float]:
+    """Send a request in bounded time, and follow no redirect; only on the main thread.  Raises OSError.
+
+    Return the status, the begin of a refusal, and the seconds for which the backend takes no request.
+    """
     connection = (HTTPSConnection if backend.is_tls else HTTPConnection)(backend.host, backend.port)
     signal.signal(signal.SIGALRM, _expire)
     signal.setitimer(signal.ITIMER_REAL, _TOTAL_S)
@@ -185,7 +179,7 @@ def post(backend: Backend, body: bytes, headers: dict[str, str]) -> Answer:
     except (HTTPException, ValueError) as failure:  # some garbage makes http.client raise it
         raise OSError(str(failure) or type(failure).__name__) from None
     else:
-        return Answer(answer.status, refusal, _wait_s(answer.headers.get("Retry-After", "")))
+        return answer.status, refusal, _wait_s(answer.headers.get("Retry-After", ""))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         connection.close()
