@@ -21,7 +21,7 @@ from sfsample.cli.environment import symbol_options
 from sfsample.cli.options import NameFlags
 from sfsample.cli.parse import _command_parser
 from sfsample.cli.terminal import say_at
-from sfsample.cli.when import when
+from sfsample.cli.values import when
 from sfsample.core.filesystem import Root, open_regular
 from sfsample.core.foreign import http_date, natural, utc
 from sfsample.core.python_view import PythonView

@@ -11,7 +11,6 @@ import signal
 import sys
 from errno import ENOMEM
 from importlib import import_module
-from types import ModuleType
 
 from sfsample.cli.terminal import Messages, say
 from sfsample.core.printable import printable
@@ -81,7 +80,10 @@ def _run(argv: list[str]) -> int:
         return int(end.code or 0)
     if level := os.environ.get("SFSAMPLE_LOG"):
         _start_logging(level)
-    module = _import_command(name_of(command))
+    gc.disable()  # garbage collection need not visit modules: neither now nor later
+    module = import_module(f"sfsample.cli.{name_of(command).partition(' ')[0]}")
+    gc.freeze()
+    gc.enable()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # `sfsample.__main__` has set it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     code: int = module.run(command)
@@ -110,13 +112,3 @@ def _start_logging(level: str) -> None:
     logger = logging.getLogger("sfsample")
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
-
-
-def _import_command(command: str) -> ModuleType:
-    """Import the module of a command, and freeze it: garbage collection need not visit modules."""
-    gc.disable()
-    try:
-        return import_module(f"sfsample.cli.{command.partition(' ')[0]}")
-    finally:
-        gc.freeze()
-        gc.enable()

@@ -3,7 +3,7 @@
 from argparse import SUPPRESS, Action, ArgumentParser
 from collections.abc import Callable
 
-from sfsample.cli import flags, values, when
+from sfsample.cli import flags, values
 from sfsample.core import quantities
 
 HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check", "push")
@@ -43,9 +43,9 @@ def export_flags(parser: ArgumentParser) -> None:
 
 def diff_flags(parser: ArgumentParser) -> None:
     add = _add_slices(parser, has_since=False)
-    add("--with", type=when.when_or_build, dest="other", metavar="WHEN",
+    add("--with", type=values.when_or_build, dest="other", metavar="WHEN",
         help="compare with WHEN, or with the first --for TIME of a build-id")  # fmt: skip
-    add("--deploy", nargs="?", const="", type=when.build, metavar="BUILDID",
+    add("--deploy", nargs="?", const="", type=values.build_id, metavar="BUILDID",
         help="compare before and after the last change of the build-id (to BUILDID)")  # fmt: skip
     flags.add_compared(parser)
     flags.add_json_output(parser, ("text", "html", "json"))
@@ -86,11 +86,11 @@ def _add_slices(parser: ArgumentParser, *, has_since: bool = True) -> Callable[.
     group = parser.add_argument_group("which slices (times: now, -2h, 14:00, 'yesterday 14:00', ISO 8601)")
     add = group.add_argument
     add("--service", type=values.name_as_kept, metavar="NAME", help="of this service, OWNER/NAME or NAME")
-    add("--at", type=when.when, metavar="WHEN", help="from this time on")
+    add("--at", type=values.when, metavar="WHEN", help="from this time on")
     add("--for", type=quantities.seconds, dest="length", metavar="TIME",
         help=f"with --at: length (default: {quantities.spelled_seconds(CHOSEN_S)})")  # fmt: skip
     if has_since:
-        add("--since", type=when.since, metavar="TIME", help="of the last TIME (2h, 7d)")
+        add("--since", type=values.since, metavar="TIME", help="of the last TIME (2h, 7d)")
     add("--label", type=values.label, action="append", dest="labels", metavar="KEY=VALUE",
         help="with this label; repeatable, then all")  # fmt: skip
     return add

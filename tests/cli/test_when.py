@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from sfsample.cli import when
+from sfsample.cli import values
 from sfsample.cli.parse import parse
 from sfsample.core.quantities import BadValue
 from sfsample.errors import UsageError
@@ -18,7 +18,7 @@ def clock(monkeypatch):
     """Stop the clock, in a zone five and a half hours ahead of UTC."""
     monkeypatch.setenv("TZ", "Asia/Kolkata")
     time.tzset()
-    monkeypatch.setattr(when.time, "time", lambda: NOW_S)
+    monkeypatch.setattr(values.time, "time", lambda: NOW_S)
     yield
     monkeypatch.undo()
     time.tzset()
@@ -46,7 +46,7 @@ def utc(text: str) -> float:
     ],
 )
 def test_times(text, expected):
-    assert when.when(text) == expected
+    assert values.when(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_times(text, expected):
 )
 def test_what_is_no_time_is_refused(text):
     with pytest.raises(BadValue, match="not a"):
-        when.when(text)
+        values.when(text)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_what_is_no_time_is_refused(text):
 def test_local_times_on_the_day_when_clocks_are_set(monkeypatch, text, taken):
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
-    monkeypatch.setattr(when.time, "time", lambda: 1_793_000_000.0)  # 2026-10-26
-    assert when.when(text) == when.when(taken)
+    monkeypatch.setattr(values.time, "time", lambda: 1_793_000_000.0)  # 2026-10-26
+    assert values.when(text) == values.when(taken)
 
 
 def test_service_that_is_no_utf8_is_named_as_it_is_kept():
@@ -81,15 +81,15 @@ def test_service_that_is_no_utf8_is_named_as_it_is_kept():
 
 
 def test_since_takes_a_length_or_a_time():
-    assert when.since("2h") == NOW_S - 7200
-    assert when.since("14:00") == utc("8:30")
+    assert values.since("2h") == NOW_S - 7200
+    assert values.since("14:00") == utc("8:30")
 
 
 def test_build_id_is_no_time():
-    assert when.when_or_build("ab12cd34") == "ab12cd34"
-    assert when.when_or_build("now") == inf
+    assert values.when_or_build("ab12cd34") == "ab12cd34"
+    assert values.when_or_build("now") == inf
     with pytest.raises(BadValue, match="or a build-id"):
-        when.when_or_build("xyz")
+        values.when_or_build("xyz")
 
 
 def test_labels_are_those_of_record():

@@ -11,10 +11,9 @@ from contextlib import contextmanager, nullcontext, suppress
 from shlex import quote
 
 from sfsample.errors import NoThread, SfsampleError
-from sfsample.watching.options import Listen
+from sfsample.watching.options import Listen, read_secret
 from sfsample.watching.pull.door import Door
 from sfsample.watching.pull.server import Server
-from sfsample.watching.secret_file import read_secret
 
 _TOKEN = re.compile(rb"[!-~]{16,}")
 _ACCEPT_POLL_S = 0.1

@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 from sfsample.core.foreign import total
 from sfsample.core.quantities import BadValue
 from sfsample.errors import SfsampleError
-from sfsample.watching.options import Push, is_loopback
-from sfsample.watching.secret_file import read_secret
+from sfsample.watching.options import Push, is_loopback, read_secret
 
 PATHS = {"pyroscope": "/push.v1.PusherService/Push", "parca": "/api/profiles/writeraw",
          "otlp": "/v1development/profiles"}  # fmt: skip
