@@ -4,7 +4,7 @@ from argparse import SUPPRESS, Action, ArgumentParser
 from collections.abc import Callable
 
 from sfsample.cli import flags, values
-from sfsample.core import quantities
+from sfsample.core.quantities import large_size, seconds, spelled_seconds
 
 HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check", "push")
 
@@ -55,9 +55,8 @@ def diff_flags(parser: ArgumentParser) -> None:
 def prune_flags(parser: ArgumentParser) -> None:
     _add_history(parser)
     add = parser.add_argument
-    add("--keep-for", type=values.age, metavar="TIME", help="delete older slices (default: {default})")
-    add("--keep-bytes", type=quantities.large_size, metavar="SIZE",
-        help="delete the oldest slices until SIZE is left (default: {default})")  # fmt: skip
+    add("--keep-for", type=values.age, help="delete older slices{default}")
+    add("--keep-bytes", type=large_size, help="delete the oldest slices until SIZE is left{default}")
 
 
 def check_flags(parser: ArgumentParser) -> None:
@@ -86,11 +85,11 @@ def _add_slices(parser: ArgumentParser, *, has_since: bool = True) -> Callable[.
     group = parser.add_argument_group("which slices (times: now, -2h, 14:00, 'yesterday 14:00', ISO 8601)")
     add = group.add_argument
     add("--service", type=values.name_as_kept, metavar="NAME", help="of this service, OWNER/NAME or NAME")
-    add("--at", type=values.when, metavar="WHEN", help="from this time on")
-    add("--for", type=quantities.seconds, dest="length", metavar="TIME",
-        help=f"with --at: length (default: {quantities.spelled_seconds(CHOSEN_S)})")  # fmt: skip
+    add("--at", type=values.when, help="from this time on")
+    add("--for", type=seconds, dest="length",
+        help=f"with --at: length (default: {spelled_seconds(CHOSEN_S)})")  # fmt: skip
     if has_since:
-        add("--since", type=values.since, metavar="TIME", help="of the last TIME (2h, 7d)")
-    add("--label", type=values.label, action="append", dest="labels", metavar="KEY=VALUE",
+        add("--since", type=values.since, help="of the last TIME (2h, 7d)")
+    add("--label", type=values.label, action="append", dest="labels",
         help="with this label; repeatable, then all")  # fmt: skip
     return add

@@ -37,6 +37,12 @@ _OWN_WAYS = {  # ways to name the target, beside -p and -n
     "watch": {"--unit UNIT": "unit", **_GROUPS},
     "top": _GROUPS,
 }
+# placeholders of values in a help text, by the function that parses the value; other flags state theirs
+_PLACEHOLDERS: dict[object, str] = {
+    quantities.seconds: "TIME", quantities.large_size: "SIZE", values.age: "TIME", values.dump_samples: "N",
+    values.growth: "PERCENT", values.label: "KEY=VALUE", values.percent: "PERCENT", values.positive: "N",
+    values.rate: "HZ", values.since: "TIME", values.when: "WHEN",
+}  # fmt: skip
 # functions that show a default in a help text, by the function that parses the flag; `str` shows the others
 _SHOWN: dict[object, Callable[[Any], str]] = {
     quantities.seconds: quantities.spelled_seconds, values.age: quantities.spelled_seconds,
@@ -232,9 +238,10 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
     by_name = defaults(entry.kind)
     parser.set_defaults(**{name: [*v] if isinstance(v, tuple) else v for name, v in by_name.items()})
     for flag in parser._actions:  # noqa: SLF001 - argparse has no public way to list flags
+        flag.metavar = flag.metavar or _PLACEHOLDERS.get(flag.type)
         if "{default}" in (flag.help or ""):
             shown = _SHOWN.get(flag.type, str)(by_name[flag.dest])
-            flag.help = str(flag.help).replace("{default}", shown)
+            flag.help = str(flag.help).replace("{default}", f" (default: {shown})")
     return parser
 
 
