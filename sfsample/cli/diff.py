@@ -23,11 +23,9 @@ def run(command: DiffCommand) -> int:
     """Compare, write; return the exit code."""
     output = Output(command.output.path)
     kept: list[Report] = []
-    before, after = [
-        _count(path, output.file, kept.append if command.output.format == "html" else None)
-        for path in command.inputs
-    ]
-    return write_difference(command, output, (before, after), kept)
+    keep = kept.append if command.output.format == "html" else None
+    sides = [_count(path, output.file, keep) for path in command.inputs]
+    return write_difference(command, output, sides, kept)
 
 
 def write_difference(

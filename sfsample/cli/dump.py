@@ -96,15 +96,11 @@ def _render_json(verdict: "Verdict", command: DumpCommand) -> str:
     from sfsample.dumping.json import dump_json, finding_json
     from sfsample.report.json_text import json_text
 
+    processes = [dump_json(dump, threads, verdict, command.depth) for dump, threads in verdict.processes]
     document = {
-        "schema": "sfsample.dump/1",
-        "time": time.time(),
-        "host": os.uname().nodename,
-        "verdict": [finding_json(finding) for finding in verdict.findings],
-        "processes": [
-            dump_json(dump, threads, verdict, command.depth) for dump, threads in verdict.processes
-        ],
-    }
+        "schema": "sfsample.dump/1", "time": time.time(), "host": os.uname().nodename,
+        "verdict": [finding_json(finding) for finding in verdict.findings], "processes": processes,
+    }  # fmt: skip
     return json_text(document, indent=1)
 
 

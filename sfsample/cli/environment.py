@@ -36,16 +36,12 @@ def symbol_options(
         raise UsageError("--lines and --inlines need an extra that is not installed",
                          "install it: pip install 'sfsample[lines]'")  # fmt: skip
     return SymbolOptions(
-        raw=names.raw,
-        simplify=names.simplify,
-        merge_clones=names.merge_clones,
-        lines=names.lines,
-        inlines=names.inlines,
+        raw=names.raw, simplify=names.simplify, merge_clones=names.merge_clones,
+        lines=names.lines, inlines=names.inlines, debug_dirs=tuple(debug_dirs),
         fetch=_debuginfod(quiet=quiet, online=online) if names.debuginfod else None,
         progress=progress_printer(quiet=quiet),
-        debug_dirs=tuple(debug_dirs),
         cache_dir=_below("XDG_CACHE_HOME", "~/.cache", "sfsample"),
-    )
+    )  # fmt: skip
 
 
 def _debuginfod(*, quiet: bool, online: bool) -> Debuginfod:

@@ -28,13 +28,8 @@ def run(command: ReplayCommand) -> int:
     """Read, unwind, write; return the exit code."""
     output = Output(command.output.path)
     saved = _load(command.file)
-    replayed = replay(
-        saved,
-        sysroot=command.sysroot.rstrip("/"),
-        debug_dirs=command.debug_dirs,
-        steppers=command.steppers,
-        max_frames=command.max_frames,
-    )
+    replayed = replay(saved, sysroot=command.sysroot.rstrip("/"), debug_dirs=command.debug_dirs,
+                      steppers=command.steppers, max_frames=command.max_frames)  # fmt: skip
     symbolizer = Symbolizer(symbol_options(command.names, command.debug_dirs, quiet=command.quiet))
     if command.output.format == "json":
         output.write(json_text(_replay_json(saved, replayed, symbolizer), indent=1))
@@ -82,19 +77,12 @@ def _replay_json(saved: SavedStack, replayed: ReplayedStack, symbolizer: Symboli
         for frame, module in zip(replayed.stack.frames, replayed.modules, strict=True)
         for value in frame_json(frame, module, symbolizer.frames(locate(frame, module, 0)))
     )
+    stack = replayed.stack
     return {
-        "schema": "sfsample.replay/1",
-        "process": saved.process,
-        "tid": saved.tid,
-        "then": {
-            "stop_reason": saved.stop_reason,
-            "frames": [[hex(pc), found] for pc, found in saved.frames],
-        },
-        "now": {
-            "stop_reason": str(replayed.stack.stop_reason),
-            "stopped_at": replayed.stack.stopped_at,
-            "python": [*map(python_json, _python(replayed))] or None,
-            "frames": list(frames),
-        },
+        "schema": "sfsample.replay/1", "process": saved.process, "tid": saved.tid,
+        "then": {"stop_reason": saved.stop_reason,
+                 "frames": [[hex(pc), found] for pc, found in saved.frames]},
+        "now": {"stop_reason": str(stack.stop_reason), "stopped_at": stack.stopped_at,
+                "python": [*map(python_json, _python(replayed))] or None, "frames": list(frames)},
         "problems": list(replayed.problems),
-    }
+    }  # fmt: skip

@@ -21,12 +21,6 @@ _PERIOD_S = 0.1  # least time between two drawings of the progress line
 _LOCK = Lock()
 
 
-class _Cursor:
-    """The state of the terminal: whether the cursor is at the end of a progress line."""
-
-    is_drawn = False
-
-
 def say(what: object, *details: str) -> None:
     """Write a message to stderr, with indented details below; long lines are cut."""
     lines = (f"sfsample: {what}", *(f"  {line}" for line in details))
@@ -47,8 +41,8 @@ def emit(text: str, *, draws: bool = False) -> None:
     if stream is None:  # the caller closed it
         return
     with _LOCK:  # the sampling thread reports missed ticks
-        erased = _ERASE if draws or _Cursor.is_drawn else ""
-        _Cursor.is_drawn = draws
+        erased = _ERASE if draws or Progress.is_drawn else ""
+        Progress.is_drawn = draws
         try:
             stream.write(f"{erased}{text}")
             stream.flush()
@@ -84,6 +78,8 @@ def silence(stream: TextIO) -> None:
 
 class Progress:
     """A context manager that shows the progress line."""
+
+    is_drawn = False  # the cursor is at the end of the line
 
     def __init__(self, *, quiet: bool) -> None:
         self.shown = shows_progress(quiet=quiet)

@@ -4,7 +4,7 @@ A sink that fails loses its slice; the others get theirs.  A failure that lasts 
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,7 +20,6 @@ from sfsample.recording.stats import Stats
 from sfsample.recording.summary import missing_name_lines, no_sample_lines
 from sfsample.report.formats import FORMATS
 from sfsample.report.services import by_service, with_service
-from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.watching.options import WatchOptions
 from sfsample.watching.program import Program, Sink, Trouble
 from sfsample.watching.pull.door import Door
@@ -82,7 +81,7 @@ class SliceRecorder:
         )  # fmt: skip
         begin_s = profile.started_ns / 1e9
         self._share.sampled_s = stats.sampler_cpu_s
-        for text in self._unsaid(stats.set_aside):
+        for text in self._unsaid({text: text for text in stats.set_aside}):
             self._say(text)
         if why_empty := _why_empty(stats, pids):
             self.begin_gap(begin_s, f"no sample: {why_empty[0]}")
@@ -113,14 +112,15 @@ class SliceRecorder:
             self.failed(failure, lost)
             return None
 
-    def _unsaid(self, lines: Iterable[str]) -> list[str]:
-        new = [line for line in dict.fromkeys(lines) if line not in self._reported]
-        self._reported.update(new)
+    def _unsaid(self, texts: Mapping[str, str]) -> list[str]:
+        """Return the texts whose causes, their keys, were not said yet; note these as said."""
+        new = [text for cause, text in texts.items() if cause not in self._reported]
+        self._reported.update(texts)
         return new
 
     def _say_empty(self, stats: Stats, why: str, *details: str) -> None:
         """Say why there is no slice; say each of the `details`, which help, only once."""
-        new = self._unsaid(details)
+        new = self._unsaid({text: text for text in details})
         if not self._options.quiet:
             self._say(f"no file: no sample in {stats.duration_s:.1f} s: {why}", *stats.failure, *new)
 
@@ -143,7 +143,9 @@ class SliceRecorder:
         notify(f"STATUS={self._target}: {_outcome(stats)}")
         self._say_over(self._lost)
         if not options.quiet and self.has_kept:
-            missing = missing_name_lines(_unreported(symbolizer, self._reported), verbose=options.verbose)
+            causes = {f"{name.where}: {name.why}": str(name) for name in symbolizer.missing_names()}
+            new = self._unsaid(causes | {problem: problem for problem in symbolizer.problems})
+            missing = missing_name_lines(new, verbose=options.verbose)
             self._say(f"{', '.join(filter(None, places))}: {_outcome(stats)}", *stats.failure, *missing)
 
     def _say_over(self, lost: Trouble) -> None:
@@ -194,15 +196,6 @@ def _why_empty(stats: Stats, pids: list[int]) -> list[str]:
     except SfsampleError as failure:
         return [str(failure), *failure.help]
     return list(no_sample_lines(stats)) if stats.taken_ticks else ["it ended before the first tick"]
-
-
-def _unreported(namer: Symbolizer, reported: set[str]) -> list[str]:
-    """Return missing names and unreadable files that are not in `reported`, and add them to it."""
-    causes = {f"{missing.where}: {missing.why}": str(missing) for missing in namer.missing_names()}
-    causes |= {problem: problem for problem in namer.problems}
-    new = [text for cause, text in causes.items() if cause not in reported]
-    reported.update(causes)
-    return new
 
 
 def _outcome(stats: Stats) -> str:

@@ -41,14 +41,6 @@ _MAX_WAIT_S = 3600.0
 _MAX_SHOWN = 200  # characters of a refusal
 
 
-class NotNow(SfsampleError):  # noqa: N818 - reads as what happened
-    """The backend takes no slices now; the next attempt is later."""
-
-    def __init__(self, what: str, *help_lines: str, wait_s: float) -> None:
-        super().__init__(what, *help_lines)
-        self.wait_s = wait_s
-
-
 class Pusher:
     """Pushes to one backend; `due_s` is the time of the next attempt, by the monotonic clock."""
 
@@ -60,12 +52,14 @@ class Pusher:
         self.mark = Mark(history.directory, backend.text)
         self.due_s = 0.0
         self._tries = 0  # attempts in a row that failed
+        self._wait_s = 0.0  # time for which the backend takes no slice, as its last answer says
         self._faulty, self._faults = (0, 0), 0  # slice at which the backend fails, and the number of failures
         self._late = Trouble(say, "slices wait in the history, for two days", once=True)
         self._refused = Trouble(say, "it is counted", once=True)
 
     def push(self) -> bool:
         """Send the slices; return False if some are left.  Say what fails."""
+        self._wait_s = 0.0
         try:
             headers = headers_for(self.backend, self._auth_file)
             with self.mark.locked():
@@ -89,7 +83,7 @@ class Pusher:
         """Say the failure; make each pause longer, and random, so that not all senders come back at once."""
         self._tries += 1
         pause_s = min(_MAX_PAUSE_S, 2.0**self._tries) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-        self.due_s = time.monotonic() + max(pause_s, getattr(failure, "wait_s", 0.0))
+        self.due_s = time.monotonic() + max(pause_s, self._wait_s)
         why = getattr(failure, "strerror", None) or str(failure) or repr(failure)
         self._late.met(f"cannot push to {self.backend.text}: {why}", *getattr(failure, "help", ()))
 
@@ -112,10 +106,10 @@ class Pusher:
         except BadInput as failure:
             self._drop("damaged", str(failure))
             return
-        status, refusal, wait_s = post(self.backend, body, headers | own)
+        status, refusal, self._wait_s = post(self.backend, body, headers | own)
         why = [*filter(None, [without_secrets(refusal, headers)])]
         if self._is_to_wait(status, (file.identity, facts.number)):
-            raise NotNow(f"status {status}", *why, wait_s=wait_s)
+            raise SfsampleError(f"status {status}", *why)
         if status >= 300:
             self._drop(f"status {status}", *why)
             return
