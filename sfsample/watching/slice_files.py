@@ -66,7 +66,7 @@ def not_written(directory: str, failure: OSError) -> SfsampleError:
     """Return the error for a file that cannot be written."""
     what = f"cannot write: {directory or repr('')}: {failure.strerror}"
     is_full = failure.errno in (ENOSPC, EDQUOT)
-    return NoSpace(what) if is_full else SfsampleError(what, "choose another --output-dir")
+    return NoSpace(what, "free some space") if is_full else SfsampleError(what, "choose another --output-dir")
 
 
 class SliceFiles:

@@ -59,9 +59,8 @@ def _percent(text: str) -> float:
 
 
 _shown_percent = "{:.0f} %".format
-_METRICS: dict[
-    str, tuple[Callable[[str], float], Callable[[float], str]]
-] = {  # functions: one parses a limit, one shows a value
+_Metric = tuple[Callable[[str], float], Callable[[float], str]]  # one parses a limit, one shows a value
+_METRICS: dict[str, _Metric] = {
     "cpu": (_percent, _shown_percent),
     "rss": (large_size, lambda value: f"{value / (1 << 20):.0f} MiB"),
     "threads": (any_size, "{:.0f}".format),
