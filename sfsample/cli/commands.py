@@ -135,8 +135,7 @@ _ACTIONS = (
           "merge old slices, delete the oldest", (
         ("history prune --keep-for 30d", "what is older than 30 days"),)),
     Entry("history check", "watch_options.HistoryCheck", history_flags.check_flags,
-          "check that every slice can be read", (
-        ("history check", "the exit code is 1 if one cannot"),)),
+          "check that every slice can be read", (("history check", "the exit code is 1 if one cannot"),)),
     Entry("history push", "watch_options.HistoryPush", history_flags.push_flags,
           "send slices to a profile store", (
         ("history push --push parca=http://127.0.0.1:7070", "those that it has not taken yet"),)),

@@ -182,9 +182,7 @@ def write_metrics(path: str, metrics: str, trouble: Trouble) -> None:
         trouble.met(f"cannot write: {path}: {failure.strerror}")
 
 
-def slots(
-    every_s: float, should_stop: Callable[[], bool], between: Callable[[], bool] = lambda: False
-) -> Iterator[float]:
+def slots(every_s: float, should_stop: Callable[[], bool], between: Callable[[], bool]) -> Iterator[float]:
     """Wait for slot after slot; yield how many seconds are left of each.
 
     `between` is called while it waits, and returns True if it did something.  A slot that is less than half
@@ -201,9 +199,7 @@ def slots(
         slot = max(slot + 1, round((time.monotonic() - start) / every_s))
 
 
-def wait_until(
-    at_s: float, should_stop: Callable[[], bool], between: Callable[[], bool] = lambda: False
-) -> bool:
+def wait_until(at_s: float, should_stop: Callable[[], bool], between: Callable[[], bool]) -> bool:
     """Wait, and call `between` meanwhile; return False if a stop was requested."""
     while not should_stop() and (wait_s := at_s - time.monotonic()) > 0:
         if not between():

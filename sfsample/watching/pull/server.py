@@ -157,7 +157,12 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         match path:
             case "/debug/pprof/profile":
-                return self._ask(_wanted(query))
+                wanted = _wanted(query)
+                if self.command == "HEAD":
+                    return _profile_answer(b"")
+                if busy_s := self.server.door.ask(wanted):
+                    raise Refusal(503, "another profile is being recorded", ("Retry-After", str(busy_s)))
+                return wanted
             case "/metrics":
                 kind = ("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
                 return Answer(200, self.server.door.metrics().encode(), (kind,))
@@ -165,13 +170,6 @@ class _Handler(BaseHTTPRequestHandler):
                 why = self.server.door.why_unhealthy()
                 return _line(503 if why else 200, why or "ok")
         raise Refusal(404, "there are /debug/pprof/profile?seconds=N, /metrics and /healthz")
-
-    def _ask(self, wanted: Wanted) -> Answer | Wanted:
-        if self.command == "HEAD":
-            return _profile_answer(b"")
-        if busy_s := self.server.door.ask(wanted):
-            raise Refusal(503, "another profile is being recorded", ("Retry-After", str(busy_s)))
-        return wanted
 
     def _check(self) -> None:
         """Refuse other methods, browsers that act for another site, and clients without the token."""
