@@ -1,7 +1,7 @@
 """`sfsample completion SHELL`: prints a completion script for bash, zsh or fish.
 
-The script is made from the same description of the flags as --help, so it offers the flags that exist and no
-others.  It does not run sfsample while the user types.
+The script is made from the same description of the flags as --help, so it offers only flags that exist.  It
+does not run sfsample while the user types.
 """
 
 from collections.abc import Iterator

@@ -19,7 +19,7 @@ _DEFAULT_TIMEOUT_S = 90.0  # default of the standard client, debuginfod(1) DEBUG
 
 
 def history_directory(chosen: str | None) -> str:
-    """Return the directory of the history: the chosen one, or that of the user."""
+    """Return the directory of the history: `chosen`, or the usual directory of the user."""
     return chosen or _below("XDG_STATE_HOME", "~/.local/state", "sfsample", "history")
 
 

@@ -18,6 +18,7 @@ from sfsample.cli.output_file import Output, open_result, say_written
 from sfsample.cli.terminal import say, say_at
 from sfsample.core.foreign import utc
 from sfsample.core.printable import printable_lines
+from sfsample.core.quantities import counted
 from sfsample.errors import SfsampleError
 from sfsample.history import questions
 from sfsample.history.facts import Gap, Selection, SliceFacts
@@ -202,7 +203,7 @@ def _prune(history: History, command: options.HistoryPrune) -> int:
 def _check(history: History, command: options.HistoryCheck) -> int:
     findings = list(history.findings())
     number, count = len(findings), count_text(len(history.slices()))
-    outcome = f"{number} problem{'' if number == 1 else 's'}" if number else "all of it is whole"
+    outcome = counted(number, "problem") if number else "all of it is whole"
     text = [*findings, f"{history.directory}: {count}: {outcome}"]
     Output(command.path).write(printable_lines(text))
     history.problems.clear()  # the findings contain them

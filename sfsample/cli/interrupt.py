@@ -31,7 +31,7 @@ class Interrupt:
         self._previous: dict[signal.Signals, object] = {}
 
     def __call__(self) -> bool:
-        """Whether a stop was requested."""
+        """Return True if a stop was requested."""
         return self.requested
 
     def __enter__(self) -> Self:

@@ -112,7 +112,7 @@ def _unwritable(path: str, failure: OSError) -> SfsampleError:
 
 
 def written_line(options: OutputOptions, output: Output) -> list[str]:
-    """Return the line of the summary about the result; none if the result is no regular file."""
+    """Return the line of the summary about the result; no line if the result is no regular file."""
     if not output.file:
         return []
     stem = options.path.rpartition(".")[0]

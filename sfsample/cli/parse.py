@@ -43,7 +43,7 @@ _PLACEHOLDERS: dict[object, str] = {
     values.growth: "PERCENT", values.label: "KEY=VALUE", values.percent: "PERCENT", values.positive: "N",
     values.rate: "HZ", values.since: "TIME", values.when: "WHEN",
 }  # fmt: skip
-# functions that show a default in a help text, by the function that parses the flag; `str` shows the others
+# functions that show a default in a help text, by the function that parses it; `str` shows other defaults
 _SHOWN: dict[object, Callable[[Any], str]] = {
     quantities.seconds: quantities.spelled_seconds, values.age: quantities.spelled_seconds,
     quantities.large_size: quantities.spelled_size, values.size: quantities.spelled_size,
@@ -148,7 +148,7 @@ def _command(
 def _build(kind: type[_T], arguments: Mapping[str, Any]) -> _T:
     """Return a value of a dataclass from `arguments`, by the names of its fields.
 
-    A field that is a dataclass too is built from the same names (tests/cli/test_flags_and_fields.py).
+    If a field is a dataclass itself, it is built from the same names (tests/cli/test_flags_and_fields.py).
     """
     built: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]  # a dataclass
@@ -192,7 +192,7 @@ def _join_times(words: list[str]) -> list[str]:
 
 
 def _split_history(words: list[str]) -> tuple[str, list[str]]:
-    """Return the action, and the other words; flags may stand before it."""
+    """Return the action, and all words but the action; flags may stand before the action."""
     for at, word in enumerate(words):
         if word in HISTORY_ACTIONS and words[at - 1 : at] not in (["--history"], ["--service"]):
             return word, [*words[:at], *words[at + 1 :]]

@@ -18,6 +18,7 @@ from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.options import RecordCommand
 from sfsample.cli.output_file import Output, open_result, written_line
 from sfsample.cli.terminal import Progress, emit, progress_printer, say
+from sfsample.core.quantities import counted
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
 from sfsample.process.find_target import target_pids
 from sfsample.process.thread_files import open_many
@@ -56,8 +57,7 @@ def run(command: RecordCommand) -> int:
 def _saved_lines(bad_stacks: BadStackStore) -> list[str]:
     number = bad_stacks.written
     more = " (there were more)" if bad_stacks.full else ""
-    plural = "" if number == 1 else "s"
-    saved = f"saved     {number} incomplete stack{plural} in {bad_stacks.directory}{more}"
+    saved = f"saved     {counted(number, 'incomplete stack')} in {bad_stacks.directory}{more}"
     return [saved, *(f"problem   {text}" for text in bad_stacks.problems)]
 
 

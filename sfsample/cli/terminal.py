@@ -60,7 +60,7 @@ class Messages:
 
 
 def shows_progress(*, quiet: bool) -> bool:
-    """Whether to print progress: only on a terminal, because the summary repeats it."""
+    """Return True if progress is printed: only on a terminal, because the summary repeats it."""
     return not quiet and sys.stderr is not None and sys.stderr.isatty()
 
 
@@ -92,7 +92,7 @@ class Progress:
         emit("")  # erases the line
 
     def due(self) -> bool:
-        """Whether the line can be shown, and was not drawn a moment ago."""
+        """Return True if the line can be shown, and was not drawn a moment ago."""
         return self.shown and time.monotonic() - self._drawn_at_s >= _PERIOD_S and _is_writable()
 
     def show(self, text: str) -> None:
@@ -102,7 +102,7 @@ class Progress:
 
 
 def _is_writable() -> bool:
-    """Whether a write would not block: a terminal stopped with Ctrl-S must not stop the work."""
+    """Return True if a write does not block: a terminal stopped with Ctrl-S must not stop the work."""
     try:
         return bool(select.select((), (sys.stderr,), (), 0)[1])
     except (OSError, ValueError):

@@ -2,8 +2,8 @@
 
 A wrong value is refused here, with an example of an accepted one, so that no command sees it.
 
-Times of day become seconds since the epoch.  A time without an offset is local time.  When clocks are set
-back, it may be one of two: the first is taken.  `now` is inf: it ends a range of time, and begins none.
+Times of day become seconds since the epoch.  A time without an offset is local time.  If local
+clocks show this time twice, the first counts.  `now` is inf: it ends a range of time, and begins no range.
 """
 
 import os

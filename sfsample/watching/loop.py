@@ -27,7 +27,7 @@ from sfsample.watching.slice_recorder import SliceRecorder
 from sfsample.watching.triggered import Response
 from sfsample.watching.triggers import Triggers
 
-_MAX_SLEEP_S = 0.2  # time between two questions whether to stop
+_MAX_SLEEP_S = 0.2  # time between two checks for a request to stop
 _LOOK_S = 2.0  # time between two look-ups of a target that is missing or has ended
 _MIN_SLICE_S = 1.0  # length of the shortest slice, before or after a requested profile
 _MAX_LABEL = 100  # characters
@@ -129,7 +129,7 @@ class Watch:
         return hz
 
     def _lose_target(self, failure: NoSuchProcess, now_s: float) -> None:
-        """Say that there is no target; raise the failure if there will be none."""
+        """Say that there is no target; raise the failure if no later look can find one."""
         self._is_absent = True
         self._set_pids([])
         self.door.failed(failure)

@@ -38,7 +38,7 @@ class Listen:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach an address.  Raises ValueError if the text is no address."""
+    """Return True if only this machine can reach an address.  Raises ValueError if the text is no address."""
     from ipaddress import ip_address  # most commands listen nowhere
 
     return ip_address(address).is_loopback
@@ -85,7 +85,7 @@ class WatchOptions:
 
     target: Target = Target()
     record: RecordOptions = RecordOptions(rate=19.0, mode="wall", max_overhead=0.03)
-    every: float = 60.0  # seconds from the begin of a slice to that of the next one
+    every: float = 60.0  # seconds from the begin of a slice to the begin of the next slice
     slice: float | None = None  # length in seconds; None: until the next slice begins
     files: Files = Files()
     keep: Keep = Keep()

@@ -1,4 +1,4 @@
-"""Writes the files of `watch`, names them, and deletes those that are too many or too old.
+"""Writes the files of `watch`, names them, and deletes files that are too many or too old.
 
 A name has the time of the clock, which may be set later.  So `watch` measures the age of a file that it knows
 by a clock that is never set: setting the time deletes no new file, and keeps no old one.
@@ -70,7 +70,7 @@ def not_written(directory: str, failure: OSError) -> SfsampleError:
 
 
 class SliceFiles:
-    """The files of one label and format in one directory, also those of earlier runs."""
+    """The files of one label and format in one directory, also the files of earlier runs."""
 
     def __init__(self, directory: str, label: str, suffix: str) -> None:
         self.directory = directory

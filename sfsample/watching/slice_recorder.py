@@ -1,6 +1,6 @@
 """Records a slice of `watch`, finds its names, and hands it to the sinks, as it does with gaps.
 
-A sink that fails loses its slice; the others get theirs.  A failure that lasts is said once.
+A sink that fails loses its slice; other sinks get it.  A failure that lasts is said once.
 """
 
 import time
@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from sfsample import api
+from sfsample.core.quantities import counted
 from sfsample.errors import NoReturn, NoSpace, NoSuchProcess, ReadFailed, SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.process.thread_files import open_many
@@ -64,11 +65,11 @@ class SliceRecorder:
             sink.close()
         for trouble in (self._lost, *(lost for _, lost in self._sinks)):
             if slices := trouble.over():
-                self._say(f"the last {_count(slices, 'slice')} could not be written")
+                self._say(f"the last {counted(slices, 'slice')} could not be written")
 
     def record(self, pids: list[int], slice_s: float, should_stop: Callable[[], bool],
                options: RecordOptions | None) -> Stats:  # fmt: skip
-        """Record a slice; keep it if it has a sample.  `options` replace those of the watch."""
+        """Record a slice; keep it if it has a sample.  `options` replace the options of the watch."""
         share = self._share.left()
         options = options or replace(self._options.record, max_overhead=share)
         self.has_kept = False
@@ -150,7 +151,7 @@ class SliceRecorder:
 
     def _say_over(self, lost: Trouble) -> None:
         if slices := lost.over():
-            self._say(f"slices are written again: {_count(slices, 'slice')} lost")
+            self._say(f"slices are written again: {counted(slices, 'slice')} lost")
 
     def begin_gap(self, now_s: float, why: str) -> None:
         """Note that there is no slice from now on.  The first reason that is not `_LATE` counts."""
@@ -167,7 +168,7 @@ class SliceRecorder:
 class Share:
     """The share of the time that samples may take: the share of the watch, less its other costs.
 
-    The other costs are those of the last slice: to find and open processes, to find names, to write.
+    Other costs, as measured in the last slice, are to find and open processes, to find names, and to write.
     `own_cpu_s` returns the CPU time of sfsample without the answers to HTTP clients.
     """
 
@@ -200,8 +201,4 @@ def _why_empty(stats: Stats, pids: list[int]) -> list[str]:
 
 def _outcome(stats: Stats) -> str:
     losses = [loss.text for loss in stats.losses if loss.number]
-    return ", ".join([_count(stats.samples, "sample"), *losses])
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+    return ", ".join([counted(stats.samples, "sample"), *losses])

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from sfsample.core.quantities import counted
 from sfsample.errors import SfsampleError
 from sfsample.recording.options import RecordOptions
 from sfsample.watching.options import Keep, WatchOptions
@@ -49,10 +50,9 @@ class Response:
         length_s = time.monotonic() - begin_s
         self._pin(fired)
         if not self._options.quiet:
-            slices = f"{pinned} slice{'s' * (pinned != 1)}"
             closer = f"{length_s:.0f} s at {taken or 0:.0f} of {hz:g} Hz"
             closer = "no slice kept since" if taken is None else closer
-            self._say(f"{fired}: {slices} pinned, {closer}, {dump}")
+            self._say(f"{fired}: {counted(pinned, 'slice')} pinned, {closer}, {dump}")
 
     def _dump(self, pids: Sequence[int]) -> str:
         path = self._files.free_path()
@@ -71,7 +71,7 @@ class Response:
         return path
 
     def _pin(self, fired: Fired) -> int:
-        """Pin the slices of the two minutes before a trigger, and those since; return their number."""
+        """Pin the slices of the two minutes before a trigger, and later slices; return their number."""
         last_s, counts = _BEFORE_S + max(0.0, time.time() - fired.at_s), [0]
         for sink in self._sinks:
             try:

@@ -102,7 +102,7 @@ class Triggers:
         return self._fired if self.is_due() else None
 
     def answered(self) -> None:
-        """Begin the cool-down; the same answer was for triggers that fired meanwhile."""
+        """Begin the cool-down; triggers that fired meanwhile need no further answer."""
         self._fired = None
         self._rest_until_s = time.monotonic() + self._cooldown_s
 

@@ -1,7 +1,7 @@
 """Computes the lines that `top` shows, and what each key changes: values in, lines of text out.
 
-Invariant: `screen` returns at most as many lines as the terminal has, none with more letters than columns,
-and every text from the target is made printable (tests/cli/top/test_view.py).
+Invariant: `screen` returns at most as many lines as the terminal has; no line has more letters than the
+terminal has columns; every text from the target is made printable (tests/cli/top/test_view.py).
 """
 
 from collections.abc import Sequence

@@ -49,7 +49,7 @@ _HELP = {  # metrics in the order of the output; a counter without labels is in 
 
 
 class Wanted:
-    """A requested profile: its options (None: those of the watch), and its result."""
+    """A requested profile: its options (None: the option of the watch counts), and its result."""
 
     def __init__(self, seconds: int, mode: Mode | None = None, rate: float | None = None) -> None:
         self.seconds, self.mode, self.rate = seconds, mode, rate
@@ -101,7 +101,7 @@ class Door:
         self._last_slice: dict[str, float] = {}
 
     def is_due(self) -> bool:
-        """Whether a client waits for a profile."""
+        """Return True if a client waits for a profile."""
         return self._wanted is not None
 
     def serve(self, record: Callable[[Wanted], bytes]) -> bool:
@@ -144,7 +144,7 @@ class Door:
         self._last_failure = str(what) or "out of memory"
 
     def ask(self, wanted: Wanted) -> int:
-        """Ask for a profile; if another one is being recorded, return the length of that one in seconds."""
+        """Ask for a profile; return 0, or the seconds of another profile that is being recorded."""
         with self._lock:
             if self._wanted is not None:
                 return self._wanted.seconds

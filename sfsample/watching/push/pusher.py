@@ -117,7 +117,7 @@ class Pusher:
         self.mark.until_s = max(self.mark.until_s, facts.end_s)
 
     def _is_to_wait(self, status: int, which: tuple[int, int]) -> bool:
-        """Whether the backend may take the slice later; a redirect is a mistake that the user can correct."""
+        """Return True if the slice waits; a redirect is a mistake in the URL, which the user can correct."""
         if status < 200 or 300 <= status < 400 or status in _LATER:
             return True
         if status < 500:
