@@ -12,8 +12,8 @@ import sys
 from errno import ENOMEM
 from importlib import import_module
 
-from sfsample.cli.terminal import Messages, say
-from sfsample.core.printable import printable
+from sfsample.cli.terminal import emit, say
+from sfsample.core.printable import printable, printable_lines
 from sfsample.errors import FILES_HELP, NO_FILE_ERRNOS, NotPermitted, SfsampleError, UsageError
 
 _OUT_OF_MEMORY = ("out of memory", "allow more: ulimit -v; a smaller --stack-bytes needs less")
@@ -101,13 +101,12 @@ def _start_logging(level: str) -> None:
     if level.lower() != "debug":
         raise UsageError(f"unknown log level: SFSAMPLE_LOG={level}", "levels: debug")
 
-    def clean(record: logging.LogRecord) -> bool:
-        """Replace the control characters in names, which come from the target."""
-        record.msg, record.args = printable(record.getMessage()), None
-        return True
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            record.msg, record.args = printable(record.getMessage()), None  # names come from the target
+            emit(printable_lines(self.format(record).splitlines()))
 
-    handler = logging.StreamHandler(Messages())
-    handler.addFilter(clean)
+    handler = Handler()
     handler.setFormatter(logging.Formatter("sfsample: %(relativeCreated)d ms %(name)s: %(message)s"))
     logger = logging.getLogger("sfsample")
     logger.addHandler(handler)

@@ -50,15 +50,6 @@ def emit(text: str, *, draws: bool = False) -> None:
             silence(stream)
 
 
-class Messages:
-    """A stream for a log; it erases a progress line before each log line."""
-
-    write = staticmethod(emit)
-
-    def flush(self) -> None:
-        """Do nothing, as `emit` has flushed."""
-
-
 def shows_progress(*, quiet: bool) -> bool:
     """Return True if progress is printed: only on a terminal, because the summary repeats it."""
     return not quiet and sys.stderr is not None and sys.stderr.isatty()
