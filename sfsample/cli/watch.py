@@ -47,7 +47,7 @@ def _watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool) -> str
     if listen.address is None:
         watch.run()
         return watch.why_anew
-    from sfsample.watching.pull.listen import listening  # http.server takes long to import
+    from sfsample.watching.pull.server import listening  # http.server takes long to import
 
     with listening(listen.address, listen, watch.door) as where:
         if not command.options.quiet:
