@@ -1,13 +1,13 @@
 """Decides when a trigger of `watch` fires: when a `--trigger CONDITION` is met, or at SIGUSR1.
 
 The conditions are checked every five seconds, or less often if a check costs more than half a percent of that
-time.  After a trigger, no other fires for the time of `--cooldown`.
+time.  After a trigger none fires for the time of `--cooldown`; values for percentiles are still collected.
 """
 
 import re
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from sfsample.core.checkpoint import PENDING_STOPS
@@ -18,17 +18,20 @@ from sfsample.watching.program import Say
 LOOK_S = 5.0
 _MAX_SHARE = 0.005  # share of the time that looks may cost
 _PATIENCE_S = 1.0  # time to wait for an instant at which no thread is held
-_MAX_UNKNOWN = 3  # looks without a value of a metric, after which that is said
-_CONDITION = re.compile(r"([a-z.]+)>(.+)")
-_EXAMPLES = "cpu>80, rss>2G, threads>500, psi.cpu>20, delay>10%, stuck>30s"
+_DAY_LOOKS = 17280  # looks in a day
+_HOUR_LOOKS = 720  # looks in an hour, after which percentiles are computed again, from the last day
+_IN_A_ROW = 3  # looks above a percentile (one in a hundred is above the 99th), or without a value
+_CONDITION = re.compile(r"([a-z.]+)>(p)?(.+)")
+_EXAMPLES = "cpu>80, cpu>p99, rss>2G, threads>500, psi.cpu>20, delay>10%, stuck>30s"
 
 
 class Condition(NamedTuple):
-    """A condition of --trigger: a metric is above a limit."""
+    """A condition of --trigger: a metric is above a limit, or above a percentile of its last day."""
 
     text: str  # what the user typed
     metric: str  # see process/load.py
-    limit: float  # unit of the metric
+    limit: float = 0.0  # unit of the metric
+    percentile: int | None = None
 
 
 class Fired(NamedTuple):
@@ -46,9 +49,14 @@ class Fired(NamedTuple):
 def condition(text: str) -> Condition:
     """Parse the value of --trigger."""
     match = _CONDITION.fullmatch(text.replace(" ", ""))
-    if match and match[1] in _METRICS:
-        with suppress(ValueError):
-            return Condition(match[0], match[1], _METRICS[match[1]][0](match[2]))
+    metric, is_percentile, number = match.groups() if match else ("", None, "")
+    try:
+        if is_percentile and metric == "cpu" and re.fullmatch("[5-9][0-9]", number, re.ASCII):
+            return Condition(match[0], metric, percentile=int(number))  # type: ignore[index]
+        if not is_percentile and metric in _METRICS:
+            return Condition(match[0], metric, _METRICS[metric][0](number))  # type: ignore[index]
+    except ValueError:
+        pass
     raise refusal(text, f"a condition ({_EXAMPLES}; in quotes, because of >)")
 
 
@@ -78,6 +86,9 @@ class Triggers:
         self._conditions, self._cooldown_s, self._read, self._say = conditions, cooldown_s, read, say
         self.pids: Sequence[int] = ()
         self._due_s = self._rest_until_s = 0.0
+        self._day: deque[float] = deque(maxlen=_DAY_LOOKS)  # values of cpu
+        self._ordered: list[float] = []  # values of cpu in order, as of the last full hour
+        self._above: Counter[Condition] = Counter()  # looks in a row above the percentile
         self._fired: Fired | None = None
         self._unknown = {condition.metric for condition in conditions}  # metrics that never had a value
         self._looks = 0
@@ -104,15 +115,31 @@ class Triggers:
     def answered(self) -> None:
         """Begin the cool-down; triggers that fired meanwhile need no further answer."""
         self._fired = None
+        self._above.clear()
         self._rest_until_s = time.monotonic() + self._cooldown_s
 
     def _see(self, values: dict[str, float], now_s: float) -> None:
         self._unknown -= values.keys()
         self._looks += 1
-        if self._looks == _MAX_UNKNOWN and self._unknown:
+        if self._looks == _IN_A_ROW and self._unknown:
             self._say(f"no value for --trigger: {', '.join(sorted(self._unknown))}",
                       "the kernel does not measure it, or does not show it in this container")  # fmt: skip
         for condition in self._conditions:
-            value = values.get(condition.metric, 0.0)
-            if value > condition.limit and self._fired is None and now_s >= self._rest_until_s:
-                self._fired = Fired(condition.text, _METRICS[condition.metric][1](value), time.time())
+            if self._is_above(condition, values) and self._fired is None and now_s >= self._rest_until_s:
+                shown = _METRICS[condition.metric][1](values[condition.metric])
+                self._fired = Fired(condition.text, shown, time.time())
+        if "cpu" in values:
+            self._day.append(values["cpu"])
+        if self._looks % _HOUR_LOOKS == 0:
+            self._ordered = sorted(self._day)
+
+    def _is_above(self, condition: Condition, values: dict[str, float]) -> bool:
+        if (value := values.get(condition.metric)) is None:
+            return False
+        if condition.percentile is None:
+            return value > condition.limit
+        if not self._ordered:
+            return False
+        is_high = value > self._ordered[len(self._ordered) * condition.percentile // 100]
+        self._above[condition] = self._above[condition] + 1 if is_high else 0
+        return self._above[condition] >= _IN_A_ROW
