@@ -25,6 +25,7 @@ def run(command: CompletionCommand) -> int:
 
 def zsh_script() -> Iterator[str]:
     """Yield the lines of the script for zsh, which can run completions that are written for bash."""
+    yield "#compdef sfsample"
     yield "autoload -U bashcompinit && bashcompinit"
     yield from bash_script()
 
