@@ -1,4 +1,4 @@
-"""Answers HTTP requests for `watch --listen`, and refuses requests that no client of a profiler sends.
+"""Opens the pull door, answers HTTP requests, and refuses requests that no client of a profiler sends.
 
 http.server parses only a head of bounded size that came in bounded time.  A web page must not reach this port
 through the user's browser.  So a name in `Host` must be an allowed one, because DNS can give any name this
