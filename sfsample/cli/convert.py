@@ -19,7 +19,8 @@ from sfsample.report.budget import Budget
 from sfsample.report.formats import FORMATS
 from sfsample.report.merge import filter_stacks, focus, merge_by
 from sfsample.report.naming import name_unnamed_frames, with_python_lines, with_python_marks
-from sfsample.report.report import Report, ReportFrame
+from sfsample.report.report import Report
+from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.symbolizer import OfflineSymbolizer
 
 
@@ -67,7 +68,7 @@ def _select(select: Callable[..., Report], report: Report, flag: str, pattern: s
     return kept
 
 
-def _matcher(pattern: str) -> Callable[[ReportFrame], bool]:
+def _matcher(pattern: str) -> Callable[[NamedFrame], bool]:
     """Return a test of a frame: the regular expression matches a part of its text or module."""
     try:
         search = re.compile(pattern).search

@@ -26,8 +26,9 @@ from sfsample.errors import BadInput
 from sfsample.report.budget import Budget
 from sfsample.report.formats.profile_json import JsonValue, frame_json, read_frame, read_json, read_module
 from sfsample.report.json_text import json_text
-from sfsample.report.report import Numbers, Report, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.report import Numbers, Report, ReportBuilder, ReportThread
 from sfsample.report.time_slices import TIME_UNIT_NS, Columns
+from sfsample.symbolize.named_frame import NamedFrame
 
 _T = TypeVar("_T", bound=Hashable)
 _MAX_BLOB_BYTES = 64 << 20  # bytes when unpacked
@@ -136,7 +137,7 @@ class Names:
     """
 
     def __init__(self) -> None:
-        self.frames: Table[ReportFrame] = Table()
+        self.frames: Table[NamedFrame] = Table()
         self.stacks: Table[tuple[str, str, tuple[int, ...], str]] = Table()
 
     def number_stacks(self, report: Report) -> list[int]:

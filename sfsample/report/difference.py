@@ -14,7 +14,8 @@ from math import erfc, exp, sqrt
 from typing import NamedTuple
 
 from sfsample.report.noise import LEAST_PAIRS, half_width, log_ratio, p_value, spread
-from sfsample.report.report import Numbers, Report, ReportFrame
+from sfsample.report.report import Numbers, Report
+from sfsample.symbolize.named_frame import NamedFrame
 
 _Z = 1.96  # standard deviations: 95 % of a normal distribution
 _FALSE_DISCOVERY_RATE = 0.05  # share of the verdicts "grew" and "shrank" that may be wrong
@@ -139,7 +140,7 @@ def _ticks(report: Report) -> float:
     return max(0.0, due - number("late_ticks") - number("spared_ticks"))
 
 
-def comparison_name(frame: ReportFrame) -> str:
+def comparison_name(frame: NamedFrame) -> str:
     """Return the name by which a frame is compared.
 
     A frame without a function is compared by its module, as its address means nothing in another build.

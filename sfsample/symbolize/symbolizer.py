@@ -23,7 +23,7 @@ from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import DwarfLines, SourcePlace
 from sfsample.symbolize.missing import MissingName, generated_without_name, module_without_name
 from sfsample.symbolize.module_symbols import ModuleSymbols
-from sfsample.symbolize.named_frame import Kind, NamedFrame, address_text, clean_name, python_frame
+from sfsample.symbolize.named_frame import NamedFrame, address_text, clean_name, python_frame
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.perf_map import PerfMaps
 from sfsample.symbolize.spelling import simplify, spell
@@ -66,13 +66,15 @@ class Symbolizer:
     def frames(self, location: Location) -> tuple[NamedFrame, ...]:
         """Return the functions at a location, at least one; the innermost inlined function comes first."""
         module = location.module
-        if module is not None:
-            module = self._first_module.setdefault(module.tables, module)
-        key = location._replace(module=module, found="")  # location without the label of its frame
-        frames = self._frames.get(key)
-        if frames is None:
-            frames = self._frames[key] = self._name_frames(key)
-        return frames
+        first = module and self._first_module.setdefault(module.tables, module)
+        key = location._replace(module=first, found="")  # location without the label of its frame
+        if key not in self._frames:
+            self._frames[key] = self._name_frames(key)
+        path, build_id = (clean_name(module.path), module.build_id) if module else (None, None)
+        return tuple(
+            frame._replace(module=path, build_id=build_id, address=location.address, found=location.found)
+            for frame in self._frames[key]
+        )
 
     def _name_frames(self, location: Location) -> tuple[NamedFrame, ...]:
         """Name a location.  After a failure it has no name, and the failure is a problem."""
@@ -143,7 +145,8 @@ class Symbolizer:
         if symbol is None:
             return _unnamed(location)
         function = clean_name(spell(symbol.name, self._options))
-        return NamedFrame(function, function, symbol.name, location.address - symbol.start)
+        offset = location.address - symbol.start
+        return NamedFrame(function, function, clean_name(symbol.name), symbol_offset=offset)
 
     def _generated_frame(self, location: Location) -> NamedFrame:
         """Return the frame of code that lies in no file, named by the perf map of its process."""
@@ -215,13 +218,13 @@ class OfflineSymbolizer:
 
 def _unnamed(location: Location) -> NamedFrame:
     path = location.module.path if location.module else None
-    return NamedFrame(address_text(path, location.address), None, None, None)
+    return NamedFrame(address_text(path, location.address))
 
 
-def _marked_frame(name: str, offset: int | None, kind: Kind) -> NamedFrame:
+def _marked_frame(name: str, offset: int | None, kind: str) -> NamedFrame:
     """Return the frame of a kernel function, or of generated code.  Its text ends with the kind."""
     function = clean_name(name)
-    return NamedFrame(f"{function}_[{kind}]", function, name, offset, kind=kind)
+    return NamedFrame(f"{function}_[{kind}]", function, function, kind=kind, symbol_offset=offset)
 
 
 def _with_places(
@@ -236,7 +239,7 @@ def _with_places(
     *inlined, outer = places
     if frame.function is None and outer.symbol:
         function = _function_name(outer, options)
-        frame = frame._replace(text=function, function=function, raw=outer.symbol)
+        frame = frame._replace(text=function, function=function, raw=clean_name(outer.symbol))
     frames = [_inlined(place, options) for place in inlined] if options.inlines else []
     return (*frames, _with_line(frame, outer, options))
 
@@ -251,7 +254,8 @@ def _function_name(place: SourcePlace, options: SymbolOptions) -> str:
 
 def _inlined(place: SourcePlace, options: SymbolOptions) -> NamedFrame:
     function = _function_name(place, options)
-    return _with_line(NamedFrame(function, function, place.symbol, None, inlined=True), place, options)
+    frame = NamedFrame(function, function, clean_name(place.symbol), inlined=True)
+    return _with_line(frame, place, options)
 
 
 def _with_line(frame: NamedFrame, place: SourcePlace, options: SymbolOptions) -> NamedFrame:

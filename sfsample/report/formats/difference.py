@@ -22,7 +22,8 @@ from sfsample.report.difference import (
 from sfsample.report.formats.html import page, page_data
 from sfsample.report.json_text import json_text
 from sfsample.report.noise import LEAST_PAIRS
-from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.report import Report, ReportBuilder, ReportThread
+from sfsample.symbolize.named_frame import NamedFrame
 
 _SIDES = ("before", "after")
 _MAX_ROWS = 20  # functions in a table, unless verbose
@@ -243,11 +244,11 @@ def _side_by_side(before: Report, after: Report) -> Report:
     So a function has one box in the graph even if its address has changed; its module is that of `after`.
     """
     builder = ReportBuilder(("after", "before"))
-    rows: dict[str, ReportFrame] = {}
+    rows: dict[str, NamedFrame] = {}
     for report, weights in ((after, lambda n: (n, 0)), (before, lambda n: (0, n))):
         names = map(comparison_name, report.frames)
         number = [
-            builder.number(rows.setdefault(name, ReportFrame(name, frame.function, module=frame.module)))
+            builder.number(rows.setdefault(name, NamedFrame(name, frame.function, module=frame.module)))
             for name, frame in zip(names, report.frames, strict=True)
         ]
         for stack in report.stacks:

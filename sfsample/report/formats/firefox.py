@@ -11,17 +11,9 @@ from typing import Any
 
 from sfsample.report.caption import extent, losses
 from sfsample.report.json_text import json_text
-from sfsample.report.report import (
-    CPU,
-    SAMPLES,
-    Numbers,
-    Report,
-    ReportFrame,
-    ReportStack,
-    ReportThread,
-    truncation_mark,
-)
+from sfsample.report.report import CPU, SAMPLES, Numbers, Report, ReportStack, ReportThread, truncation_mark
 from sfsample.report.stack_paths import common_prefix_length
+from sfsample.symbolize.named_frame import NamedFrame
 
 _VERSION = 49
 _USER, _KERNEL, _JIT, _TRUNCATED, _PYTHON = range(5)  # indexes into _CATEGORIES
@@ -155,7 +147,7 @@ class _ThreadTables:
             path.append(self._frames[at, depth])
         return tuple(path)
 
-    def _func(self, frame: ReportFrame) -> int:
+    def _func(self, frame: NamedFrame) -> int:
         resource = -1
         if frame.module is not None:
             resource = self._resources[self._libs[frame.module, frame.build_id], frame.module]
@@ -196,11 +188,11 @@ class _ThreadTables:
     def _frame_table(self) -> dict[str, Any]:
         all_frames = self._report.frames
         rows = [
-            (ReportFrame(at) if isinstance(at, str) else all_frames[at], depth) for at, depth in self._frames
+            (NamedFrame(at) if isinstance(at, str) else all_frames[at], depth) for at, depth in self._frames
         ]
         nulls = [None] * len(rows)
         return _table(
-            address=[-1 if frame.offset is None else frame.offset for frame, _ in rows],
+            address=[-1 if frame.address is None else frame.address for frame, _ in rows],
             inlineDepth=[depth for _, depth in rows],
             category=[_category(frame) for frame, _ in rows],
             subcategory=[0] * len(rows),
@@ -233,7 +225,7 @@ class _ThreadTables:
         )
 
 
-def _category(frame: ReportFrame) -> int:
+def _category(frame: NamedFrame) -> int:
     return _TRUNCATED if frame.text.startswith("[truncated: ") else _BY_KIND.get(frame.kind, _USER)
 
 

@@ -28,12 +28,11 @@ from sfsample.report.report import (
     Numbers,
     Report,
     ReportBuilder,
-    ReportFrame,
     ReportStack,
     ReportThread,
     truncation_mark,
 )
-from sfsample.symbolize.named_frame import address_text, clean_name
+from sfsample.symbolize.named_frame import NamedFrame, address_text, clean_name
 
 # weight -> type and unit
 VALUE_TYPES = {SAMPLES: ("samples", "count"), WALL: ("wall", "nanoseconds"), CPU: ("cpu", "nanoseconds")}
@@ -65,7 +64,7 @@ class Encoder:
         self._mappings = Numbers[tuple[str, str | None]]()
         self._functions = Numbers[tuple[str, str, str]]()
         self._locations: dict[_LocationKey, bytes] = {}  # -> encoded id
-        self._frames_by_module = defaultdict[tuple[str | None, str | None], list[ReportFrame]](list)
+        self._frames_by_module = defaultdict[tuple[str | None, str | None], list[NamedFrame]](list)
         for frame in report.frames:
             self._frames_by_module[frame.module, frame.build_id].append(frame)
 
@@ -137,11 +136,11 @@ class Encoder:
 
     def _location(self, key: _LocationKey, first: int) -> Iterator[bytes]:
         """Yield the fields of a location behind its id, numbered from `first` on."""
-        frames = [ReportFrame(at) if isinstance(at, str) else self._report.frames[at] for at in key]
+        frames = [NamedFrame(at) if isinstance(at, str) else self._report.frames[at] for at in key]
         outer = frames[-1]
         if outer.module is not None:
             yield integer(first, self._mappings[outer.module, outer.build_id] + 1)  # mapping_id
-        yield integer(first + 1, outer.offset or 0)  # address
+        yield integer(first + 1, outer.address or 0)  # address
         for frame in frames:
             name = frame.text.removesuffix("_[i]") if frame.inlined else frame.text
             names = (name, frame.raw or name, frame.file or "")
@@ -156,7 +155,7 @@ class Encoder:
 
     def _limit(self, path: str, build_id: str | None) -> int:
         frames = self._frames_by_module[path, build_id]
-        return min(max(frame.offset or 0 for frame in frames) + 1, _MAX_ADDRESS)
+        return min(max(frame.address or 0 for frame in frames) + 1, _MAX_ADDRESS)
 
     def _mapping(self, path: str, build_id: str | None, number: int) -> Iterator[bytes]:
         frames = self._frames_by_module[path, build_id]
@@ -267,7 +266,7 @@ class _ProfileReader:
         lines = [self._parse(_bytes(line)) for line in location.get(4, ())]  # line
         if not lines:
             text = address_text(path, address)
-            frame = ReportFrame(text, module=path, build_id=build_id, offset=address)
+            frame = NamedFrame(text, module=path, build_id=build_id, address=address)
             return _Location((self._builder.number(frame),), "")
         frames = tuple(
             self._frame(line, path, build_id, address, inlined=at < len(lines))
@@ -279,7 +278,7 @@ class _ProfileReader:
         return _Location(tuple(map(self._builder.number, frames)), "")
 
     def _frame(self, line: _Message, path: str | None, build_id: str | None, address: int,
-               *, inlined: bool) -> ReportFrame:  # fmt: skip
+               *, inlined: bool) -> NamedFrame:  # fmt: skip
         function = _required(self._functions.get(_integer(line, 1)), "a function")  # function_id
         name, raw = self._text(function, 2) or "?", self._text(function, 3) or None  # name, system_name
         file = self._text(function, 4) or None  # filename
@@ -290,7 +289,7 @@ class _ProfileReader:
             raw=raw if frame.function else None,
             module=path or frame.module,
             build_id=build_id,
-            offset=address,
+            address=address,
             file=file,
             line=max(0, signed(_integer(line, 2))) or None,  # line
         )

@@ -24,12 +24,11 @@ from sfsample.report.report import (
     Numbers,
     Report,
     ReportBuilder,
-    ReportFrame,
     ReportThread,
     ReportTimeline,
 )
 from sfsample.report.stats import ReportStats
-from sfsample.symbolize.named_frame import clean_name
+from sfsample.symbolize.named_frame import NamedFrame, clean_name
 
 _SCHEMA = "sfsample.profile/1"
 _T = TypeVar("_T")
@@ -70,13 +69,20 @@ def document(report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def frame_json(frame: ReportFrame, modules: Numbers[tuple[str, str | None]]) -> dict[str, Any]:
+def frame_json(frame: NamedFrame, modules: Numbers[tuple[str, str | None]]) -> dict[str, Any]:
     """Return a frame; `modules` numbers the modules of all frames."""
-    fields: dict[str, Any] = frame._asdict()
-    path, build_id = fields.pop("module"), fields.pop("build_id")
-    fields["module"] = None if path is None else modules[path, build_id]
-    fields["offset"] = None if frame.offset is None else hex(frame.offset)
-    return fields
+    return {
+        "text": frame.text,
+        "function": frame.function,
+        "raw": frame.raw,
+        "offset": None if frame.address is None else hex(frame.address),
+        "file": frame.file,
+        "line": frame.line,
+        "inlined": frame.inlined,
+        "kind": frame.kind,
+        "found": frame.found,
+        "module": None if frame.module is None else modules[frame.module, frame.build_id],
+    }
 
 
 def _timeline_json(timeline: ReportTimeline) -> dict[str, Any]:
@@ -240,15 +246,15 @@ def read_module(value: JsonValue) -> tuple[str, str | None]:
     return value.field("path").text(), value.field("build_id").optional(JsonValue.text)
 
 
-def read_frame(value: JsonValue, modules: list[tuple[str, str | None]], budget: Budget) -> ReportFrame:
+def read_frame(value: JsonValue, modules: list[tuple[str, str | None]], budget: Budget) -> NamedFrame:
     """Return a frame that `frame_json` has written."""
     module = value.field("module").optional(lambda index: modules[index.count(len(modules))])
     path, build_id = module or (None, None)
     budget.charge(len(path or ""))
-    return ReportFrame(
+    return NamedFrame(
         text=value.field("text").text(), function=value.field("function").optional(JsonValue.text),
         raw=value.field("raw").optional(JsonValue.text), module=path, build_id=build_id,
-        offset=value.field("offset").optional(JsonValue.address),
+        address=value.field("offset").optional(JsonValue.address),
         file=value.field("file").optional(JsonValue.text),
         line=value.field("line").optional(JsonValue.count), inlined=value.field("inlined").flag(),
         kind=value.field("kind").text() if value.field("kind").value else "",

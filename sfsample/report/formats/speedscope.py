@@ -11,7 +11,8 @@ from typing import Any
 from sfsample.report.caption import extent, losses
 from sfsample.report.json_text import json_text
 from sfsample.report.merge import merge_by
-from sfsample.report.report import CPU, SAMPLES, WALL, Numbers, Report, ReportFrame, truncation_mark
+from sfsample.report.report import CPU, SAMPLES, WALL, Numbers, Report, truncation_mark
+from sfsample.symbolize.named_frame import NamedFrame
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _UNITS = {  # weight -> its name, and speedscope's unit
@@ -38,7 +39,7 @@ def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - each thr
     return json_text(document).encode()
 
 
-def _frame(frame: ReportFrame) -> dict[str, Any]:
+def _frame(frame: NamedFrame) -> dict[str, Any]:
     fields = {"name": frame.text, "file": frame.file or frame.module, "line": frame.line}
     return {key: value for key, value in fields.items() if value is not None}
 
