@@ -15,7 +15,7 @@ from sfsample.cli.output_file import Output
 from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.written import open_result, say_written
 from sfsample.errors import SfsampleError, UsageError
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.formats import FORMATS
 from sfsample.report.merge import filter_stacks, focus, merge_by
 from sfsample.report.naming import name_unnamed_frames, with_python_lines, with_python_marks
@@ -54,7 +54,7 @@ def run(command: ConvertCommand) -> int:
 
 def _check_size(report: Report, files: list[str], output: OutputOptions) -> None:
     """Raise SfsampleError if the output would be far larger than the inputs."""
-    if FORMATS[output.format].cost(report) > Budget(size_of(files)).left:
+    if FORMATS[output.format].cost(report) > ReadingBudget(size_of(files)).left:
         raise SfsampleError(f"cannot write: {output.path}: too large for -f {output.format}",
                             "choose another format (html, svg), or take a part with --filter or --focus",
                             )  # fmt: skip

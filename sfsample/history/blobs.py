@@ -23,7 +23,7 @@ from operator import sub
 from typing import Any, Generic, TypeVar
 
 from sfsample.errors import BadInput
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.formats.profile_json import JsonValue, frame_json, read_frame, read_json, read_module
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Numbers, Report, ReportBuilder, ReportThread
@@ -54,7 +54,7 @@ def pack_columns(columns: Columns) -> bytes:
     return zlib.compress(b"".join(data[byte::_NUMBER_BYTES] for byte in range(_NUMBER_BYTES)))
 
 
-def unpack_columns(blob: bytes, stacks: int, budget: Budget) -> Columns:
+def unpack_columns(blob: bytes, stacks: int, budget: ReadingBudget) -> Columns:
     """Return the columns of a slice, which refer to `stacks` stacks.  Raises BadInput."""
     data = _decompress(blob)
     budget.charge(len(data))
@@ -82,7 +82,7 @@ def pack_json(document: Mapping[str, Any]) -> bytes:
     return zlib.compress(json_text(document).encode())
 
 
-def unpack_json(blob: bytes, budget: Budget) -> JsonValue:
+def unpack_json(blob: bytes, budget: ReadingBudget) -> JsonValue:
     """Return the document in a result of `pack_json`.  Raises BadInput."""
     data = _decompress(blob)
     budget.charge(_BATCH_COST * len(data))
@@ -102,7 +102,7 @@ def _decompress(blob: object) -> bytes:
     return data
 
 
-class Table(Generic[_T]):
+class NumberedValues(Generic[_T]):
     """Values with numbers; equal values have one number."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Table(Generic[_T]):
         return new
 
 
-class Names:
+class ServiceNames:
     """The frames and stacks of one service in one file.
 
     A stack has its process, its thread, its frames and its stop reason.  Threads have no ids here, so that a
@@ -137,8 +137,8 @@ class Names:
     """
 
     def __init__(self) -> None:
-        self.frames: Table[NamedFrame] = Table()
-        self.stacks: Table[tuple[str, str, tuple[int, ...], str]] = Table()
+        self.frames: NumberedValues[NamedFrame] = NumberedValues()
+        self.stacks: NumberedValues[tuple[str, str, tuple[int, ...], str]] = NumberedValues()
 
     def number_stacks(self, report: Report) -> list[int]:
         """Return the number of each stack of a report."""
@@ -168,7 +168,7 @@ class Names:
         return pack_json({"modules": [{"path": path, "build_id": build} for path, build in modules],
                           "frames": frames, "stacks": stacks})  # fmt: skip
 
-    def unpack(self, blob: bytes, budget: Budget) -> None:
+    def unpack(self, blob: bytes, budget: ReadingBudget) -> None:
         """Add a batch.  Raises BadInput."""
         root = unpack_json(blob, budget)
         modules = [read_module(module) for module in root.field("modules").items()]

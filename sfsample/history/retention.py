@@ -5,9 +5,6 @@ an hour of a change of the build-id on the same day are pinned, as are those tha
 slice is not merged.  If the history is too large, damaged files that were set aside are deleted first, pinned
 slices last.
 
-Before minutes are merged, their sums of ten minutes are kept beside them.  So a question about a day reads
-144 sums instead of 1,440 slices.
-
 A file, which has one day, is deleted `keep_for` after its end (90 days by default).  Each merged slice is one
 commit, so if the process is killed, the next one does the rest.
 
@@ -17,21 +14,16 @@ Invariant: the sums of each stack of each service stay the same (tests/history/t
 import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, closing, suppress
-from itertools import islice, pairwise
+from itertools import pairwise
 
-from sfsample.errors import BadInput
-from sfsample.history.facts import TIERS, SliceFacts, merge_key, merged_facts
+from sfsample.history.facts import SliceFacts, merge_key, merged_facts
 from sfsample.history.files import HistoryFile
-from sfsample.history.lock import lock
-from sfsample.history.paths import DAY_S, file_names, files_set_aside, remove
+from sfsample.history.paths import DAY_S, file_names, files_set_aside, lock, remove
 
 _DUE_S = {
     "1h": 14 * DAY_S,
     "10m": 2 * DAY_S,
 }  # age of slices that are merged to a tier, from the end of their day
-_SUMMED = "10m"  # tier whose sums are kept beside the minutes
-_SUM_S = TIERS[_SUMMED]
-_LATE_S = 120.0  # seconds after its end until a slice is surely added
 _PINNED_S = 3600.0  # seconds before and after a change of the build-id
 
 
@@ -48,9 +40,9 @@ def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipp
             tier = next((tier for tier, due_s in _DUE_S.items() if name.end_s + due_s <= now_s), "")
             if name.end_s + keep_for_s <= now_s:
                 remove(name)
-            else:
+            elif tier:
                 with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
-                    _merge(file, tier) if tier else _keep_sums(file, now_s)
+                    _merge(file, tier)
         for name, path in files_set_aside(directory):  # files that no answer needs
             if name.end_s + keep_for_s <= now_s or size_of(directory) > keep_bytes:
                 os.unlink(path)
@@ -68,19 +60,6 @@ def _merge(file: HistoryFile, tier: str) -> None:
             elif {facts.tier for facts in group} != {tier} or len(group) > 1:
                 file.merge(group, merged_facts(group, tier))
     file.compact()
-
-
-def _keep_sums(file: HistoryFile, now_s: float) -> None:
-    """Keep the sums of ten minutes beside the slices of a minute, for questions about many hours."""
-    summed = file.summed()
-    facts = file.facts(max(summed, default=0))  # slices since the last sum
-    last_s = max((each.begin_s for each in islice(facts, bool(summed))), default=-_SUM_S)
-    begin_s = last_s // _SUM_S * _SUM_S + _SUM_S
-    end_s = (now_s - _LATE_S) // _SUM_S * _SUM_S
-    for group in _groups((each for each in facts if begin_s <= each.begin_s < end_s), _SUMMED):
-        if len(group) > 1:
-            with suppress(BadInput):  # damage, which the next answer reports
-                file.keep_sum(group)
 
 
 def _groups(slices: Iterable[SliceFacts], tier: str) -> Iterable[list[SliceFacts]]:

@@ -15,10 +15,9 @@ from sfsample.errors import BadInput, NoSpace, SfsampleError
 from sfsample.history import RETENTION
 from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, read_gap
 from sfsample.history.files import Damaged, HistoryFile
-from sfsample.history.lock import lock
-from sfsample.history.paths import DAY_S, FileName, check_owner, file_names, files_set_aside, set_aside
+from sfsample.history.paths import DAY_S, FileName, check_owner, file_names, files_set_aside, lock, set_aside
 from sfsample.history.retention import size_of, tidy
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.formats import check_numbers
 from sfsample.report.merge import merge
 from sfsample.report.report import Report
@@ -252,7 +251,9 @@ class History:
 
     def _merge(self, reports: list[Report]) -> Report:
         try:
-            report = merge(reports, Budget(8 * size_of(self.directory))) if reports else Report((), (), ())
+            report = (
+                merge(reports, ReadingBudget(8 * size_of(self.directory))) if reports else Report((), (), ())
+            )
             check_numbers(report)
         except BadInput as failure:
             raise SfsampleError(f"cannot merge: {failure}", "choose a shorter time") from None

@@ -13,7 +13,7 @@ _COST_PER_BYTE = 8
 LEAST_SIZE = 50_000_000  # bytes: a smaller file may cost as much as one of this size
 
 
-class Budget:
+class ReadingBudget:
     """What is left to spend on a file of `size` bytes, as it lies on the disk.
 
     `place` and `number` name the place of the reader for the error: "line", 5.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, groupby
 from typing import Any, Literal, TypeVar
 
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportTimeline
 from sfsample.report.stats import sum_stats
 from sfsample.symbolize.named_frame import NamedFrame
@@ -49,7 +49,7 @@ def _renumber(timeline: ReportTimeline, indexes: list[int | None]) -> ReportTime
 # -- several reports
 
 
-def merge(reports: Iterable[Report], budget: Budget | None = None) -> Report:
+def merge(reports: Iterable[Report], budget: ReadingBudget | None = None) -> Report:
     """Return one report of several, with the weights that all of them have.  Durations are added.
 
     Each report is freed before the next one is read.  Raises BadInput if the sum is larger than `budget`.

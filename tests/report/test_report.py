@@ -9,7 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sfsample.errors import BadInput, SfsampleError
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.caption import extent, losses
 from sfsample.report.formats import FORMATS, parse, read_report
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
@@ -212,7 +212,7 @@ def test_merge_adds_weights_and_durations():
 
 
 def test_merge_is_charged_for_new_rows_only():
-    budget = Budget(0)
+    budget = ReadingBudget(0)
     budget.left = 10_000
     assert merge([full()] * 100, budget).total() == 1100
     new = (from_lines(f"p;f{n} 1") for n in range(100))

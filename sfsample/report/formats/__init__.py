@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 from sfsample.core.filesystem import open_regular
 from sfsample.errors import BadInput, SfsampleError
-from sfsample.report.budget import LEAST_SIZE, Budget
+from sfsample.report.budget import LEAST_SIZE, ReadingBudget
 from sfsample.report.report import Report
 
 _JSON = re.compile(rb"\s*\{\s*[\"}]")
@@ -74,7 +74,7 @@ def read_report(path: str) -> Report:
 
 def parse(data: bytes) -> Report:
     """Return the report in the bytes of a file.  Raises BadInput."""
-    budget = Budget(len(data))
+    budget = ReadingBudget(len(data))
     if data[:2] == b"\x1f\x8b":
         data = _decompress(data)
     if _PICTURE.match(data):

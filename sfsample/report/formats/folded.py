@@ -13,7 +13,7 @@ from functools import cache
 from io import BytesIO
 
 from sfsample.errors import BadInput
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.report import OUTERMOST, Report, ReportBuilder, ReportThread
 from sfsample.report.stack_paths import stack_paths
 from sfsample.symbolize.named_frame import NamedFrame, clean_name
@@ -43,7 +43,7 @@ def write(report: Report, *, threads: bool) -> bytes:
     return out.getvalue()
 
 
-def read(data: bytes, budget: Budget) -> Report:
+def read(data: bytes, budget: ReadingBudget) -> Report:
     """Return the report.  Raises BadInput."""
     builder = ReportBuilder()
 

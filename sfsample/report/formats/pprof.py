@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from sfsample.errors import BadInput, FormatError
 from sfsample.formats.protobuf import fields, integer, integers, message, packed, signed, varint
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.caption import label_texts, losses
 from sfsample.report.formats.folded import frame_of
 from sfsample.report.report import (
@@ -173,7 +173,7 @@ class Encoder:
 # -- reading
 
 
-def read(data: bytes, budget: Budget) -> Report:
+def read(data: bytes, budget: ReadingBudget) -> Report:
     """Return the report.  Raises BadInput."""
     budget.place = "pprof field"
     try:
@@ -192,7 +192,7 @@ class _Location(NamedTuple):
 class _ProfileReader:
     """Reads one Profile message."""
 
-    def __init__(self, data: memoryview, budget: Budget) -> None:
+    def __init__(self, data: memoryview, budget: ReadingBudget) -> None:
         self._budget = budget
         self._profile = self._parse(data)
         self._strings = list(map(self._string, self._profile.get(6, ())))  # string_table

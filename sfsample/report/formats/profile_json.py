@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from sfsample.errors import BadInput
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.json_text import json_text
 from sfsample.report.report import (
     SAMPLES,
@@ -189,7 +189,7 @@ def _is_plain(value: object, depth: int = 0) -> bool:
     return not isinstance(value, int | float) or abs(value) <= _MAX_COUNT  # not NaN either
 
 
-def read(data: bytes, budget: Budget) -> Report:
+def read(data: bytes, budget: ReadingBudget) -> Report:
     """Return the report.  Raises BadInput."""
     budget.number = len(data)
     budget.charge(sum(data.count(mark) * cost for mark, cost in _COSTS.items()))
@@ -246,7 +246,7 @@ def read_module(value: JsonValue) -> tuple[str, str | None]:
     return value.field("path").text(), value.field("build_id").optional(JsonValue.text)
 
 
-def read_frame(value: JsonValue, modules: list[tuple[str, str | None]], budget: Budget) -> NamedFrame:
+def read_frame(value: JsonValue, modules: list[tuple[str, str | None]], budget: ReadingBudget) -> NamedFrame:
     """Return a frame that `frame_json` has written."""
     module = value.field("module").optional(lambda index: modules[index.count(len(modules))])
     path, build_id = module or (None, None)

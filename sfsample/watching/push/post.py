@@ -15,7 +15,7 @@ _MAX_WAIT_S = 3600.0
 _MAX_SHOWN = 200  # characters of a refusal
 
 
-class Answer(NamedTuple):
+class StoreAnswer(NamedTuple):
     """The status, the begin of a refusal, and the seconds for which the backend takes no request."""
 
     status: int
@@ -23,7 +23,7 @@ class Answer(NamedTuple):
     wait_s: float
 
 
-def post(backend: Backend, body: bytes, headers: dict[str, str]) -> Answer:
+def post(backend: Backend, body: bytes, headers: dict[str, str]) -> StoreAnswer:
     """Send a request; only the main thread can do it.  Raises OSError."""
     connection = (HTTPSConnection if backend.is_tls else HTTPConnection)(backend.host, backend.port)
     signal.signal(signal.SIGALRM, _expire)
@@ -35,7 +35,7 @@ def post(backend: Backend, body: bytes, headers: dict[str, str]) -> Answer:
     except (HTTPException, ValueError) as failure:  # some garbage makes http.client raise it
         raise OSError(str(failure) or type(failure).__name__) from None
     else:
-        return Answer(answer.status, refusal, _wait_s(answer.headers.get("Retry-After", "")))
+        return StoreAnswer(answer.status, refusal, _wait_s(answer.headers.get("Retry-After", "")))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         connection.close()
