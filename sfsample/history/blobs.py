@@ -24,9 +24,9 @@ from typing import Any, Generic, TypeVar
 
 from sfsample.errors import BadInput
 from sfsample.report.budget import ReadingBudget
-from sfsample.report.formats.profile_json import JsonValue, frame_json, read_frame, read_json, read_module
+from sfsample.report.formats.profile_json import JsonValue, frames_json, read_frames, read_json
 from sfsample.report.json_text import json_text
-from sfsample.report.report import Numbers, Report, ReportBuilder, ReportThread
+from sfsample.report.report import Report, ReportBuilder, ReportThread
 from sfsample.report.time_slices import TIME_UNIT_NS, Columns
 from sfsample.symbolize.named_frame import NamedFrame
 
@@ -132,8 +132,8 @@ class NumberedValues(Generic[_T]):
 class ServiceNames:
     """The frames and stacks of one service in one file.
 
-    A stack has its process, its thread, its frames and its stop reason.  Threads have no ids here, so that a
-    restarted service has the same stacks as before.
+    A stack has its process, its thread, its frames and its stop reason.  Threads have no ids, so
+    that a restarted service has the same stacks as before.
     """
 
     def __init__(self) -> None:
@@ -160,20 +160,14 @@ class ServiceNames:
 
     def pack(self) -> bytes | None:
         """Return a batch of all values that are new since the last batch; None: there are none."""
-        modules = Numbers[tuple[str, str | None]]()
-        frames = [frame_json(frame, modules) for frame in self.frames.take_new()]
-        stacks = self.stacks.take_new()
-        if not (frames or stacks):
-            return None
-        return pack_json({"modules": [{"path": path, "build_id": build} for path, build in modules],
-                          "frames": frames, "stacks": stacks})  # fmt: skip
+        frames, stacks = self.frames.take_new(), self.stacks.take_new()
+        return pack_json({**frames_json(frames), "stacks": stacks}) if frames or stacks else None
 
     def unpack(self, blob: bytes, budget: ReadingBudget) -> None:
         """Add a batch.  Raises BadInput."""
         root = unpack_json(blob, budget)
-        modules = [read_module(module) for module in root.field("modules").items()]
-        for value in root.field("frames").items():
-            self.frames.add(read_frame(value, modules, budget))
+        for frame in read_frames(root, budget):
+            self.frames.add(frame)
         for value in root.field("stacks").items():
             members = list(value.items())
             if len(members) != _MEMBERS:

@@ -11,6 +11,7 @@ from sfsample.errors import SfsampleError
 from sfsample.history.facts import Selection, SliceFacts
 from sfsample.history.ordinary import ordinary_pairs
 from sfsample.history.store import History
+from sfsample.report.caption import counted
 from sfsample.report.difference import Ordinary, Side, count
 from sfsample.report.report import Report
 
@@ -53,7 +54,7 @@ def choose(history: History, selection: Selection, *, one_service: bool = True) 
 def answer(selection: Selection, slices: list[SliceFacts], report: Report) -> Report:
     """Return a report that says what is missing in it.  Raises SfsampleError if it is empty."""
     if not report.total():
-        raise SfsampleError(f"no slice can be read: {count_text(len(slices))} of {slices[0].service}",
+        raise SfsampleError(f"no slice can be read: {counted(len(slices), 'slice')} of {slices[0].service}",
                             "sfsample history check shows what is wrong")  # fmt: skip
     missing = _missing(selection, slices, report)
     return report._replace(stats=report.stats.having(missing=missing)) if missing else report
@@ -109,7 +110,7 @@ def contents(history: History, wanted: str | None = None) -> Iterator[str]:
         of_service = slices[service]
         last = max(facts.end_s for facts in of_service)
         times = f"{utc(of_service[0].begin_s)} to {utc(last)} UTC"
-        yield f"there is {service}: {count_text(len(of_service))}, {times}"
+        yield f"there is {service}: {counted(len(of_service), 'slice')}, {times}"
     if wanted not in slices and len(slices) > len(shown):
         yield f"and {len(slices) - len(shown)} more services: sfsample history list shows them"
 
@@ -174,7 +175,7 @@ def _name(slices: list[SliceFacts]) -> str:
     """Return the name of one side of a comparison: the service, its slices, how they are merged."""
     tiers = {facts.tier for facts in slices} - {"1m"}
     merged = f", merged to {' and '.join(sorted(tiers))}" if tiers else ""
-    return f"{slices[0].service} ({count_text(len(slices))}{merged})"
+    return f"{slices[0].service} ({counted(len(slices), 'slice')}{merged})"
 
 
 def _long(time_s: float) -> str:
@@ -185,8 +186,3 @@ def _long(time_s: float) -> str:
             parts.append(f"{left_s // size_s} {unit}")
         left_s %= size_s
     return " ".join(parts[:2]) or "0 s"
-
-
-def count_text(number: int) -> str:
-    """Return a number of slices, in words."""
-    return f"{number:,} slice{'' if number == 1 else 's'}"

@@ -113,7 +113,7 @@ def _add(builder: ReportBuilder, report: Report) -> int:
 
 
 def _select_weights(report: Report, facts: list[Report]) -> Report:
-    """Return the report with the weights that all have."""
+    """Return the report with the weights that all inputs have."""
     kept = [at for at, name in enumerate(WEIGHTS) if all(name in fact.weights for fact in facts)]
     if len(kept) == len(WEIGHTS):
         return report

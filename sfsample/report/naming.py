@@ -58,13 +58,11 @@ def labels_of(processes: Iterable[Identity], given: dict[str, str]) -> dict[str,
 
 def target_of(processes: Iterable[Identity]) -> dict[str, Any] | None:
     """Return the facts that are the same for all processes."""
-    return common_values([_target(process._asdict()) for process in processes])
-
-
-def _target(known: dict[str, Any]) -> dict[str, Any]:
-    """Return the known facts of a process, without its labels."""
-    given = {name: known[name] for name in TARGET_FIELDS if known[name] is not None}
-    return {name: clean_name(value) if isinstance(value, str) else value for name, value in given.items()}
+    facts = [{name: getattr(process, name) for name in TARGET_FIELDS} for process in processes]
+    known = {name: value for name, value in (common_values(facts) or {}).items() if value is not None}
+    return {
+        name: clean_name(value) if isinstance(value, str) else value for name, value in known.items()
+    } or None
 
 
 def name_unnamed_frames(report: Report, symbolizer: OfflineSymbolizer) -> Report:
@@ -83,7 +81,14 @@ def _name_by_build_id(frame: NamedFrame, symbolizer: OfflineSymbolizer) -> list[
 
 def with_python_lines(report: Report) -> Report:
     """Return the report whose Python functions show the line that was executed."""
-    return report._replace(frames=tuple(map(_with_python_line, report.frames)))
+
+    def with_line(frame: NamedFrame) -> NamedFrame:
+        if frame.kind != "p" or frame.function is None or not frame.file or not frame.line:
+            return frame
+        place = PythonPlace(frame.function, frame.file, frame.line, None)
+        return frame._replace(text=python_frame(place, executed=True).text)
+
+    return report._replace(frames=tuple(map(with_line, report.frames)))
 
 
 def with_python_marks(report: Report) -> Report:
@@ -91,13 +96,6 @@ def with_python_marks(report: Report) -> Report:
     marked = [frame._replace(text=f"{frame.text.removesuffix('_[p]')}_[p]") if frame.kind == "p" else frame
               for frame in report.frames]  # fmt: skip
     return report._replace(frames=tuple(marked))
-
-
-def _with_python_line(frame: NamedFrame) -> NamedFrame:
-    if frame.kind != "p" or frame.function is None or not frame.file or not frame.line:
-        return frame
-    place = PythonPlace(frame.function, frame.file, frame.line, None)
-    return frame._replace(text=python_frame(place, executed=True).text)
 
 
 def _timeline(timeline: Timeline, indexes: dict[StackKey, int]) -> ReportTimeline:

@@ -1,8 +1,7 @@
 """Turns locations into names.
 
 It runs after sampling, once for each distinct location.  A symbol table is read when the first location in
-its module is named.  Only names of locations are demangled.  Locations without a name are counted, and
-`missing_names` gives the reasons.
+its module is named.
 """
 
 import os
@@ -35,7 +34,7 @@ _MAX_CPU_S = 300
 
 
 class Symbolizer:
-    """Names the locations of one result.  It keeps the tables of all modules, so make one for each result.
+    """Names the locations of one result.  It keeps the tables of all modules: make a new one for each result.
 
     `process_roots`: process key -> root directory, in which the perf map is searched.
     Invariant: the debug file of a module is searched only in the root of the processes that map it, so no
@@ -77,7 +76,6 @@ class Symbolizer:
         )
 
     def _name_frames(self, location: Location) -> tuple[NamedFrame, ...]:
-        """Name a location.  After a failure it has no name, and the failure is a problem."""
         try:
             return self._look_up(location)
         except Exception as failure:  # noqa: BLE001 - names of other modules are not lost by it
@@ -95,18 +93,19 @@ class Symbolizer:
         modules = Counter(location.module for location in unnamed if location.module)
         processes = Counter(location.pid for location in unnamed if not location.module and location.pid)
         roots, maps = self._process_roots, self._perf_maps
-        missing = [module_without_name(module, self._why_unnamed(module), roots, count)
-                   for module, count in modules.items()]  # fmt: skip
+        missing = [
+            module_without_name(
+                module, self._given_up or self._symbols_of(module).why_unnamed(), roots, count
+            )
+            for module, count in modules.items()
+        ]
         missing += [
             MissingName(f"process {pid_of(key)}", count, why)
             if (why := self._given_up or maps.problems.get(key, ""))
-            else generated_without_name(pid_of(key), roots.get(key), count, maps.has_map(key))
+            else generated_without_name(pid_of(key), roots.get(key), count, key in maps.versions)
             for key, count in processes.items()
         ]
         return sorted(missing, key=lambda entry: (-entry.places, entry.where))
-
-    def _why_unnamed(self, module: Module) -> str:
-        return self._given_up or self._symbols_of(module).why_unnamed()
 
     @property
     def problems(self) -> list[str]:
@@ -126,30 +125,26 @@ class Symbolizer:
             return (self._generated_frame(location),)
         begun = thread_time()
         try:
-            return self._look_up_in(location.module, location)
+            return self._native_frames(location.module, location)
         finally:
             self._cpu_s += thread_time() - begun
             if self._cpu_s > _MAX_CPU_S:
                 self.give_up(f"the look-up of names took {_MAX_CPU_S} s of CPU and was ended")
 
-    def _look_up_in(self, module: Module, location: Location) -> tuple[NamedFrame, ...]:
-        frame = self._native_frame(module, location)
+    def _native_frames(self, module: Module, location: Location) -> tuple[NamedFrame, ...]:
+        frame, symbol = _unnamed(location), self.symbol(module, location.lookup)
+        if symbol is not None:
+            function = clean_name(spell(symbol.name, self._options))
+            offset = location.address - symbol.start
+            frame = NamedFrame(function, function, clean_name(symbol.name), symbol_offset=offset)
         if not (self._options.lines or self._options.inlines):
             return (frame,)
         dwarf = self._symbols_of(module).dwarf_image()
         places = self._dwarf_lines.at(dwarf, location.lookup) if dwarf else []
         return _with_places(frame, places, self._options)
 
-    def _native_frame(self, module: Module, location: Location) -> NamedFrame:
-        symbol = self.symbol(module, location.lookup)
-        if symbol is None:
-            return _unnamed(location)
-        function = clean_name(spell(symbol.name, self._options))
-        offset = location.address - symbol.start
-        return NamedFrame(function, function, clean_name(symbol.name), symbol_offset=offset)
-
     def _generated_frame(self, location: Location) -> NamedFrame:
-        """Return the frame of code that lies in no file, named by the perf map of its process."""
+        # Only a perf map can name code that lies in no file.
         function = self._perf_maps.find(location.pid, location.lookup) if location.pid else None
         if function is None:
             return _unnamed(location)

@@ -120,10 +120,10 @@ def test_a_file_that_has_grown_is_read_again_when_an_address_is_missed(process_r
     path = tmp_path / "tmp" / "perf-7.map"
     maps = PerfMaps({1234: process_root}, clock=lambda: 0)
     assert maps.find(1234, 0x1000) is None
-    assert not maps.has_map(1234)
+    assert 1234 not in maps.versions
     path.write_bytes(DATA)
     assert maps.find(1234, 0x1000) is not None
-    assert maps.has_map(1234)
+    assert 1234 in maps.versions
     assert maps.find(1234, 0x3000) is None
     with path.open("ab") as file:
         file.write(b"3000 10 late\n")

@@ -30,12 +30,14 @@ def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file
     tables = [_ThreadTables(report, libs, *rows).as_json() for rows in _rows_by_thread(report)]
     document = {
         "meta": _meta(report),
-        "libs": [_lib(path, build_id) for path, build_id in libs],
+        "libs": [{"name": (name := path.rpartition("/")[2]), "path": path, "debugName": name,
+                  "debugPath": path, "arch": None, "breakpadId": "", "codeId": build_id}
+                 for path, build_id in libs],
         "threads": tables,
         "pages": [],
         "counters": [],
         "profilerOverhead": [],
-    }
+    }  # fmt: skip
     return json_text(document).encode()
 
 
@@ -65,12 +67,6 @@ def _meta(report: Report) -> dict[str, Any]:
 
 def _interval_ms(report: Report) -> float:
     return 1000 / report.rate_hz if report.rate_hz else 1.0
-
-
-def _lib(path: str, build_id: str | None) -> dict[str, Any]:
-    name = path.rpartition("/")[2]
-    return {"name": name, "path": path, "debugName": name, "debugPath": path, "arch": None,
-            "breakpadId": "", "codeId": build_id}  # fmt: skip
 
 
 def _rows_by_thread(report: Report) -> Iterator[tuple[ReportThread, list[int], list[_Row]]]:
@@ -107,16 +103,14 @@ class _ThreadTables:
         self._prefixes: list[int | None] = []  # row of the caller's stack, for each stack
         self._innermost: list[int] = []  # row of the innermost frame, for each stack
         self._thread = thread
-        self._samples = self._sample_table(self._stack_rows(stacks), rows)
-
-    def _sample_table(self, stack_rows: dict[int, int | None], rows: list[_Row]) -> dict[str, Any]:
-        return {
+        stack_rows = self._stack_rows(stacks)
+        self._samples = {
             "length": len(rows),
             "stack": [stack_rows[at] for at, *_ in rows],
             "time": [time_ms for _, time_ms, *_ in rows],
             "weight": [weight for *_, weight, _ in rows],
             "weightType": "samples",
-            **({"threadCPUDelta": [cpu for *_, cpu in rows]} if CPU in self._report.weights else {}),
+            **({"threadCPUDelta": [cpu for *_, cpu in rows]} if CPU in report.weights else {}),
         }
 
     def _stack_rows(self, stacks: list[int]) -> dict[int, int | None]:
@@ -139,7 +133,7 @@ class _ThreadTables:
         return rows
 
     def _path(self, stack: ReportStack) -> tuple[int, ...]:
-        """Return the rows of a stack's frames in the frame table, root first."""
+        """Return the path of a stack, root first: rows of the frame table."""
         mark = truncation_mark(stack)
         path, depth, frames = [self._frames[mark, 0]] if mark else [], 0, self._report.frames
         for at in reversed(stack.frames):
@@ -155,9 +149,14 @@ class _ThreadTables:
 
     def as_json(self) -> dict[str, Any]:
         """Return the thread object."""
-        thread = self._thread
-        frames = self._frame_table()
-        funcs, resources = self._func_table(), self._resource_table()
+        thread, frames = self._thread, self._frame_table()  # frames first: they fill functions and resources
+        funcs = self._func_table()
+        resources = _table(
+            lib=[lib for lib, _ in self._resources],
+            name=[self._strings[path.rpartition("/")[2]] for _, path in self._resources],
+            host=[None] * len(self._resources),
+            type=[1] * len(self._resources),  # 1: a library
+        )
         return {
             "name": thread.name,
             "processName": thread.process,
@@ -214,14 +213,6 @@ class _ThreadTables:
             fileName=[None if file is None else self._strings[file] for _, _, file in self._funcs],
             lineNumber=nulls,
             columnNumber=nulls,
-        )
-
-    def _resource_table(self) -> dict[str, Any]:
-        return _table(
-            lib=[lib for lib, _ in self._resources],
-            name=[self._strings[path.rpartition("/")[2]] for _, path in self._resources],
-            host=[None] * len(self._resources),
-            type=[1] * len(self._resources),  # 1: a library
         )
 
 

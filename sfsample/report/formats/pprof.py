@@ -5,7 +5,6 @@ each.  A frame and the functions inlined into it are one Location with one Line 
 Threads are labels.  The mangled name goes to `system_name`, so that pprof does not shorten the demangled one.
 
 Files of other programs are read too: the first sample type counted in "count" gives the weight "samples".
-Every index is checked.
 """
 
 import gzip
@@ -121,10 +120,9 @@ class Encoder:
                 start = end
 
     def _location_id(self, key: _LocationKey) -> bytes:
-        found = self._locations.get(key)
-        if found is None:
-            found = self._locations[key] = varint(len(self._locations) + 1)
-        return found
+        if key not in self._locations:
+            self._locations[key] = varint(len(self._locations) + 1)
+        return self._locations[key]
 
     def _labels(self, thread: ReportThread) -> Iterator[bytes]:
         for key, text in (("process", thread.process), ("thread", thread.name)):
@@ -145,8 +143,9 @@ class Encoder:
             name = frame.text.removesuffix("_[i]") if frame.inlined else frame.text
             names = (name, frame.raw or name, frame.file or "")
             function = self._functions[names] + 1
-            # line: function_id, line
-            yield message(first + 2, integer(1, function), integer(2, frame.line or 0))
+            yield message(
+                first + 2, integer(1, function), integer(2, frame.line or 0)
+            )  # line: function_id, line
 
     def _function(self, names: tuple[str, str, str], first: int) -> Iterator[bytes]:
         """Yield name, system_name and filename, numbered from `first` on."""
@@ -160,8 +159,7 @@ class Encoder:
     def _mapping(self, path: str, build_id: str | None, number: int) -> Iterator[bytes]:
         frames = self._frames_by_module[path, build_id]
         yield integer(1, number)  # id
-        # memory_limit; memory_start is 0: addresses are vaddrs
-        yield integer(3, self._limit(path, build_id))
+        yield integer(3, self._limit(path, build_id))  # memory_limit; memory_start 0: addresses are vaddrs
         yield integer(5, self._strings[path])  # filename
         yield integer(6, self._strings[build_id or ""])  # build_id
         yield integer(7, 1)  # has_functions: pprof need not symbolize
@@ -190,8 +188,6 @@ class _Location(NamedTuple):
 
 
 class _ProfileReader:
-    """Reads one Profile message."""
-
     def __init__(self, data: memoryview, budget: ReadingBudget) -> None:
         self._budget = budget
         self._profile = self._parse(data)
@@ -222,7 +218,6 @@ class _ProfileReader:
         )
 
     def _comments(self, prefix: str) -> Iterator[str]:
-        """Yield what follows the prefix in each comment that has it."""
         comments = map(self._string_at, self._numbers(self._profile.get(13, ())))  # comment
         return (text.removeprefix(prefix) for text in comments if text.startswith(prefix))
 
@@ -263,33 +258,27 @@ class _ProfileReader:
         mapping = self._mappings.get(_integer(location, 2), {})  # mapping_id
         path, build_id = self._text(mapping, 5) or None, self._text(mapping, 6) or None  # filename, build_id
         address = _integer(location, 3)  # address
+        place = NamedFrame(address_text(path, address), module=path, build_id=build_id, address=address)
         lines = [self._parse(_bytes(line)) for line in location.get(4, ())]  # line
-        if not lines:
-            text = address_text(path, address)
-            frame = NamedFrame(text, module=path, build_id=build_id, address=address)
-            return _Location((self._builder.number(frame),), "")
-        frames = tuple(
-            self._frame(line, path, build_id, address, inlined=at < len(lines))
-            for at, line in enumerate(lines, 1)
-        )
-        only = frames[0].text if len(frames) == 1 else ""
+        inner = [self._frame(line, place, inlined=True) for line in lines[:-1]]
+        frames = [*inner, self._frame(lines[-1], place, inlined=False) if lines else place]
+        only = frames[0].text if len(lines) == 1 else ""
         if only.startswith("[truncated: ") and only.endswith("]"):
             return _Location((), only[12:-1])
         return _Location(tuple(map(self._builder.number, frames)), "")
 
-    def _frame(self, line: _Message, path: str | None, build_id: str | None, address: int,
-               *, inlined: bool) -> NamedFrame:  # fmt: skip
+    def _frame(self, line: _Message, place: NamedFrame, *, inlined: bool) -> NamedFrame:
         function = _required(self._functions.get(_integer(line, 1)), "a function")  # function_id
         name, raw = self._text(function, 2) or "?", self._text(function, 3) or None  # name, system_name
         file = self._text(function, 4) or None  # filename
-        texts = (name, raw, path, build_id, file)
+        texts = (name, raw, place.module, place.build_id, file)
         self._budget.charge(_FRAME_COST + sum(len(text) for text in texts if text))
         frame = frame_of(f"{name}_[i]" if inlined else name)
         return frame._replace(
             raw=raw if frame.function else None,
-            module=path or frame.module,
-            build_id=build_id,
-            address=address,
+            module=place.module or frame.module,
+            build_id=place.build_id,
+            address=place.address,
             file=file,
             line=max(0, signed(_integer(line, 2))) or None,  # line
         )

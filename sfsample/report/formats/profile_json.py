@@ -1,8 +1,8 @@
 """`-f json`: the whole report as `sfsample.profile/1` (docs/profile-json.md).
 
-The document has the whole report; only `coverage` is derived, from `stats`.  Addresses are hexadecimal
-strings, `_ns` numbers are integers and unknown values are null, as in every JSON of sfsample.  `read` checks
-types, indexes and the lengths of columns.  It cleans texts again, because a file can hold anything.
+Only `coverage` is derived, from `stats`.  Addresses are hexadecimal strings, `_ns` numbers are integers and
+unknown values are null, as in every JSON of sfsample.  `read` checks types, indexes and the lengths of
+columns.  It cleans texts again, because a file can hold anything.
 
 Invariant: `read` returns the report that was written, and raises only BadInput, whatever the document holds
 (tests/report/test_report.py).
@@ -10,7 +10,7 @@ Invariant: `read` returns the report that was written, and raises only BadInput,
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, TypeVar
 
@@ -30,6 +30,7 @@ from sfsample.report.report import (
 from sfsample.report.stats import ReportStats
 from sfsample.symbolize.named_frame import NamedFrame, clean_name
 
+_Module = tuple[str, str | None]  # path and build-id
 _SCHEMA = "sfsample.profile/1"
 _T = TypeVar("_T")
 _MAX_DEPTH = 50  # levels of `stats`; those of --stats are 4
@@ -46,8 +47,7 @@ def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file
 
 def document(report: Report) -> dict[str, Any]:
     """Return the report as plain values."""
-    modules = Numbers[tuple[str, str | None]]()
-    frames = [frame_json(frame, modules) for frame in report.frames]
+    timeline = report.timeline
     return {
         "schema": _SCHEMA,
         "started_ns": report.started_ns,
@@ -56,12 +56,13 @@ def document(report: Report) -> dict[str, Any]:
         "host": report.host,
         "weights": list(report.weights),
         "threads": [thread._asdict() for thread in report.threads],
-        "modules": [{"path": path, "build_id": build_id} for path, build_id in modules],
-        "frames": frames,
+        **frames_json(report.frames),
         "stacks": [{"thread": thread, "frames": list(row), "stop_reason": reason,
                     **dict(zip(report.weights, numbers, strict=True))}
                    for thread, row, reason, numbers in report.stacks],
-        "timeline": None if report.timeline is None else _timeline_json(report.timeline),
+        "timeline": timeline and {
+            name: list(getattr(timeline, name)) for name in timeline._fields[:-1]
+        } | {"dropped": timeline.dropped},
         "labels": report.labels or {},
         "target": None if report.target is None else dict.fromkeys(TARGET_FIELDS) | report.target,
         "coverage": None if (share := report.stats.coverage) is None else round(share, 4),
@@ -69,8 +70,14 @@ def document(report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def frame_json(frame: NamedFrame, modules: Numbers[tuple[str, str | None]]) -> dict[str, Any]:
-    """Return a frame; `modules` numbers the modules of all frames."""
+def frames_json(frames: Iterable[NamedFrame]) -> dict[str, Any]:
+    """Return the tables "modules" and "frames"; a frame has the index of its module."""
+    numbers = Numbers[_Module]()
+    rows = [_frame_json(frame, numbers) for frame in frames]
+    return {"modules": [{"path": path, "build_id": build_id} for path, build_id in numbers], "frames": rows}
+
+
+def _frame_json(frame: NamedFrame, modules: Numbers[_Module]) -> dict[str, Any]:
     return {
         "text": frame.text,
         "function": frame.function,
@@ -83,11 +90,6 @@ def frame_json(frame: NamedFrame, modules: Numbers[tuple[str, str | None]]) -> d
         "found": frame.found,
         "module": None if frame.module is None else modules[frame.module, frame.build_id],
     }
-
-
-def _timeline_json(timeline: ReportTimeline) -> dict[str, Any]:
-    *columns, dropped = timeline
-    return dict(zip(timeline._fields, [*map(list, columns), dropped], strict=True))
 
 
 # -- reading
@@ -200,8 +202,7 @@ def read(data: bytes, budget: ReadingBudget) -> Report:
     weights = _weights(root.field("weights"))
     builder = ReportBuilder(weights)
     threads = [_thread(thread) for thread in root.field("threads").items()]
-    modules = [read_module(module) for module in root.field("modules").items()]
-    frames = [read_frame(frame, modules, budget) for frame in root.field("frames").items()]
+    frames = read_frames(root, budget)
     number = cache(lambda at: builder.number(frames[at]))
     indexes = []
     for stack in root.field("stacks").items():
@@ -241,13 +242,14 @@ def _target(value: JsonValue) -> dict[str, Any] | None:
     return {name: known[name] for name in TARGET_FIELDS if known[name] is not None} or None
 
 
-def read_module(value: JsonValue) -> tuple[str, str | None]:
-    """Return the path and the build-id of a module."""
-    return value.field("path").text(), value.field("build_id").optional(JsonValue.text)
+def read_frames(root: JsonValue, budget: ReadingBudget) -> list[NamedFrame]:
+    """Return the frames of an object that has the tables of `frames_json`."""
+    modules = [(module.field("path").text(), module.field("build_id").optional(JsonValue.text))
+               for module in root.field("modules").items()]  # fmt: skip
+    return [_read_frame(frame, modules, budget) for frame in root.field("frames").items()]
 
 
-def read_frame(value: JsonValue, modules: list[tuple[str, str | None]], budget: ReadingBudget) -> NamedFrame:
-    """Return a frame that `frame_json` has written."""
+def _read_frame(value: JsonValue, modules: list[_Module], budget: ReadingBudget) -> NamedFrame:
     module = value.field("module").optional(lambda index: modules[index.count(len(modules))])
     path, build_id = module or (None, None)
     budget.charge(len(path or ""))
