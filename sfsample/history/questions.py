@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sfsample.core.foreign import utc
 from sfsample.errors import SfsampleError
-from sfsample.history.facts import Selection, SliceFacts
+from sfsample.history.facts import Selection, SliceFacts, grouped
 from sfsample.history.ordinary import ordinary_pairs
 from sfsample.history.store import History
 from sfsample.report.caption import counted
@@ -100,9 +100,7 @@ def _selected(selection: Selection) -> str:
 
 def contents(history: History, wanted: str | None = None) -> Iterator[str]:
     """Yield a line about the slices of the wanted service; if it has none, of each of some services."""
-    slices: dict[str, list[SliceFacts]] = {}
-    for facts in history.slices():
-        slices.setdefault(facts.service, []).append(facts)
+    slices = grouped(history.slices(), lambda facts: facts.service)
     if not slices:
         yield f"{history.directory} has no slice"
     shown = [wanted] if wanted in slices else sorted(slices)[:_MAX_SERVICES]

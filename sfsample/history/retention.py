@@ -12,11 +12,11 @@ Invariant: the sums of each stack of each service stay the same (tests/history/t
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, closing, suppress
 from itertools import pairwise
 
-from sfsample.history.facts import SliceFacts, merge_key, merged_facts
+from sfsample.history.facts import SliceFacts, grouped, merge_key, merged_facts
 from sfsample.history.files import HistoryFile
 from sfsample.history.paths import DAY_S, file_names, files_set_aside, lock, remove
 
@@ -53,21 +53,14 @@ def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipp
 
 def _merge(file: HistoryFile, tier: str) -> None:
     """Merge the slices of a file to those of a tier."""
-    for group in _groups([] if file.tiers() <= {tier} else _facts(file), tier):
+    slices = [] if file.tiers() <= {tier} else _facts(file)
+    for group in grouped(slices, lambda facts: merge_key(facts, tier)).values():
         with file.writing():
             if group[0].pinned:
                 file.pin(group[0])
             elif {facts.tier for facts in group} != {tier} or len(group) > 1:
                 file.merge(group, merged_facts(group, tier))
     file.compact()
-
-
-def _groups(slices: Iterable[SliceFacts], tier: str) -> Iterable[list[SliceFacts]]:
-    """Return groups of slices, each of which a tier merges to one."""
-    groups: dict[object, list[SliceFacts]] = {}
-    for facts in slices:
-        groups.setdefault(merge_key(facts, tier), []).append(facts)
-    return groups.values()
 
 
 def _shrink(directory: str, keep_bytes: int, skipping: Skipping) -> None:
@@ -100,10 +93,7 @@ def size_of(directory: str) -> int:
 def _facts(file: HistoryFile) -> list[SliceFacts]:
     """Return the facts of a file, the oldest first; those near a change of the build-id are pinned."""
     found = sorted(file.facts(), key=lambda facts: facts.begin_s)
-    built: dict[object, list[SliceFacts]] = {}
-    for facts in found:
-        if facts.build_id:
-            built.setdefault(_origin(facts), []).append(facts)
+    built = grouped((facts for facts in found if facts.build_id), _origin)
     changes = {origin: [new.begin_s for old, new in pairwise(slices) if new.build_id != old.build_id]
                for origin, slices in built.items()}  # fmt: skip
     return [facts._replace(pinned=facts.pinned or any(
@@ -112,6 +102,6 @@ def _facts(file: HistoryFile) -> list[SliceFacts]:
             for facts in found]  # fmt: skip
 
 
-def _origin(facts: SliceFacts) -> object:
+def _origin(facts: SliceFacts) -> Hashable:
     """Return the identity of a service whose build-ids are compared."""
     return facts.service, tuple(sorted(facts.labels.items()))

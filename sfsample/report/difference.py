@@ -9,7 +9,7 @@ Invariant: verdicts and intervals are wrong as seldom as stated (tests/report/te
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from math import erfc, exp, sqrt
 from typing import NamedTuple
 
@@ -161,11 +161,8 @@ def _counts(report: Report) -> tuple[Counter[str], Counter[str]]:
             by_total[function] += weight
         if row:
             by_self[row[0]] += weight
-    return _by_name(numbers, by_self), _by_name(numbers, by_total)
-
-
-def _by_name(names: Iterable[str], counts: list[int]) -> Counter[str]:
-    return Counter({name: number for name, number in zip(names, counts, strict=True) if number})
+    own, total = (Counter(dict(zip(numbers, counts, strict=True))) for counts in (by_self, by_total))
+    return +own, +total  # without zeros
 
 
 def _changes(
@@ -228,7 +225,7 @@ def _p_value(before: float, after: float, exposures: tuple[float, float]) -> flo
     return erfc(max(0.0, abs(after - count * part) - 0.5) / deviation / sqrt(2))
 
 
-def would_see_growth(ratio: float, share: float, exposure: float, functions: int) -> bool:
+def sees_growth(ratio: float, share: float, exposure: float, functions: int) -> bool:
     """Return True if the growth of one function by `ratio` would be significant among all functions."""
     chance = _p_value(share * exposure, ratio * share * exposure, (exposure, exposure))
     return chance <= _FALSE_DISCOVERY_RATE / max(1, functions)

@@ -10,15 +10,7 @@ from typing import Any
 
 from sfsample.core.foreign import utc
 from sfsample.report.caption import counted, listed, losses
-from sfsample.report.difference import (
-    NOISE,
-    UNKNOWN,
-    Change,
-    Difference,
-    Side,
-    comparison_name,
-    would_see_growth,
-)
+from sfsample.report.difference import NOISE, UNKNOWN, Change, Difference, Side, comparison_name, sees_growth
 from sfsample.report.formats.html import page, page_data
 from sfsample.report.json_text import json_text
 from sfsample.report.noise import LEAST_PAIRS
@@ -107,7 +99,7 @@ def _too_few(difference: Difference) -> str:
     share = _FUNCTION_SHARE * max(difference.overall.share_before, difference.overall.share_after)
     sides = zip(_SIDES, difference.sides, difference.exposures, strict=True)
     few = [f"{text} has {counted(side.samples)}" for text, side, exposure in sides
-           if not would_see_growth(2.0, share, exposure, len(difference.by_self))]  # fmt: skip
+           if not sees_growth(2.0, share, exposure, len(difference.by_self))]  # fmt: skip
     lost = "too few to see a function of 10 % double; record longer"
     return f"{' and '.join(few)}: {lost}" if few else ""
 
