@@ -1,4 +1,7 @@
-"""Answers questions to a history: slices of a time, a deploy, a comparison; each says what is missing."""
+"""Answers questions to a history: slices of a time, a deploy, a comparison.
+
+An answer says what is missing in it.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -99,7 +102,7 @@ def _selected(selection: Selection) -> str:
 
 
 def contents(history: History, wanted: str | None = None) -> Iterator[str]:
-    """Yield a line about the slices of the wanted service; if it has none, of each of some services."""
+    """Yield a line about the slices of the wanted service.  If there are none, yield lines about others."""
     slices = grouped(history.slices(), lambda facts: facts.service)
     if not slices:
         yield f"{history.directory} has no slice"

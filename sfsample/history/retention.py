@@ -1,12 +1,12 @@
 """Keeps a history small: merges old slices, and deletes slices that are too old or too many.
 
 Slices of a minute are kept for two days, then merged to ten minutes; after two weeks to hours.  Slices within
-an hour of a change of the build-id on the same day are pinned, as are those that a trigger pinned.  A pinned
-slice is not merged.  If the history is too large, damaged files that were set aside are deleted first, pinned
+an hour of a change of the build-id on the same day are pinned.  A trigger can pin slices too.  A pinned slice
+is not merged.  If the history is too large, damaged files that were set aside are deleted first, pinned
 slices last.
 
-A file, which has one day, is deleted `keep_for` after its end (90 days by default).  Each merged slice is one
-commit, so if the process is killed, the next one does the rest.
+The file of a day is deleted `keep_for` after the end of that day (90 days by default).  Each merged slice is
+one commit, so if the process is killed, the next process does the rest.
 
 Invariant: the sums of each stack of each service stay the same (tests/history/test_retention.py).
 """

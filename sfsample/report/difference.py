@@ -2,7 +2,8 @@
 
 docs/diff.md explains the arithmetic.  Counts are compared, never percentages: if k of n samples hit a
 function, the error of k is about its square root.  The verdicts allow for the number of functions that are
-compared.  If ordinary times are known, a change must also be larger than their differences (report/noise.py).
+compared.  If ordinary times are known, a change must also be larger than the differences between ordinary
+times (report/noise.py).
 Each report becomes a `Side` first, which takes far less memory.
 
 Invariant: verdicts and intervals are wrong as seldom as stated (tests/report/test_difference.py).
@@ -73,7 +74,7 @@ class Ordinary(NamedTuple):
 
     @property
     def enough(self) -> bool:
-        """Whether there are enough of them for verdicts."""
+        """Whether there are enough pairs for verdicts."""
         return len(self.pairs) >= LEAST_PAIRS
 
 
@@ -143,7 +144,7 @@ def _ticks(report: Report) -> float:
 def comparison_name(frame: NamedFrame) -> str:
     """Return the name by which a frame is compared.
 
-    A frame without a function is compared by its module, as its address means nothing in another build.
+    A frame without a function is compared by its module, because addresses differ between builds.
     """
     if frame.function is None and frame.module is not None:
         return f"[{frame.module.rpartition('/')[2].strip('[]')}]"

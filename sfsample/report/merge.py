@@ -1,7 +1,7 @@
 """Makes reports out of reports: merges several, merges frames, selects stacks.
 
 Weights are added and never invented.  If the merged values differ, the result is unknown.  A report that is
-made of one keeps its timeline; one that is made of several has none.
+made of several reports has no timeline.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -22,14 +22,11 @@ class Label(NamedTuple):
 
 
 class StackPaths(NamedTuple):
-    """The labels, the steppers that found the frames of each ("eh_frame, sframe"), and a path for each stack.
-
-    A path has indexes of labels, root first.
-    """
+    """The labels of a report, and a path for each stack."""
 
     labels: tuple[Label, ...]
-    found: tuple[str, ...]
-    paths: tuple[tuple[int, ...], ...]
+    found: tuple[str, ...]  # steppers that found the frames of each label: "eh_frame, sframe"
+    paths: tuple[tuple[int, ...], ...]  # indexes of labels, root first
 
 
 def stack_paths(report: Report, *, threads: bool) -> StackPaths:

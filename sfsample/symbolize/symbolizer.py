@@ -28,8 +28,8 @@ from sfsample.symbolize.perf_map import PerfMaps
 from sfsample.symbolize.spelling import simplify, spell
 from sfsample.symbolize.symbol_table import Symbol, SymbolTables
 
-# CPU time for the names of modules.  A hostile program can make it long, although each step has a limit.  All
-# names of a usual program take less than a second, 1 GB of DWARF takes 10 s.
+# CPU time for the names of modules.  A hostile program can make the look-up long, although each step has a
+# limit.  All names of a usual program take less than a second, 1 GB of DWARF takes 10 s.
 _MAX_CPU_S = 300
 
 

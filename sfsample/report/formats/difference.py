@@ -1,7 +1,7 @@
 """Writes a difference as text, as JSON and as an html page.
 
-The text first states what was compared and in which numbers, then lists the real changes and counts the
-noise.  The page is the one of the flame graph, with two weights, and with colours for the change.
+The text first says what was compared, then lists the real changes and counts the noise.  The page is that of
+the flame graph, with two weights and with colours for the change.
 """
 
 from collections.abc import Iterator, Sequence
@@ -216,9 +216,9 @@ def _verdict_text(change: Change | None) -> str:
 
 
 def _side_by_side(before: Report, after: Report) -> Report:
-    """Return one report with the weights "after" and "before", whose frames are names only.
+    """Return one report with the weights "after" and "before".  Its frames are names only.
 
-    So a function has one box in the graph even if its address has changed; its module is that of `after`.
+    So a function has one box in the graph even if its address has changed.  Its module is that of `after`.
     """
     builder = ReportBuilder(("after", "before"))
     rows: dict[str, NamedFrame] = {}

@@ -2,7 +2,7 @@
 
 The format is version 49 (docs-developer/CHANGELOG-formats.md in firefox-devtools/profiler; the profiler
 upgrades older versions when it loads them).  Each thread has its tables, a table is a set of columns, and a
-stack is a chain of prefixes.  With a timeline, samples are at their times; without, one follows the other.
+stack is a chain of prefixes.  If there is no timeline, samples follow each other without gaps.
 """
 
 from collections.abc import Iterator
@@ -114,9 +114,9 @@ class _ThreadTables:
         }
 
     def _stack_rows(self, stacks: list[int]) -> dict[int, int | None]:
-        """Fill the stack table; return the row of each stack, None for one without frames.
+        """Fill the stack table; return the row of each stack.  A stack without frames has the row None.
 
-        The paths are sorted, so each shares its prefix with the path before, and no look-up is needed.
+        The paths are sorted, so a path shares its prefix with the path before, and no look-up is needed.
         """
         rows: dict[int, int | None] = {}
         before: tuple[int, ...] = ()

@@ -1,7 +1,7 @@
 """`-f speedscope`: for https://www.speedscope.app and its offline copy.
 
-The file follows speedscope's file-format-schema.json.  It has one profile for each thread and weight; the
-samples are in order of time where the report has a timeline, otherwise in order of weight.  Stacks are root
+The file follows speedscope's file-format-schema.json.  It has one profile for each thread and weight.
+Samples are in order of time if the report has a timeline, otherwise in order of weight.  Stacks are root
 first.
 """
 
@@ -76,7 +76,7 @@ def _profiles(report: Report, stacks: list[list[int]]) -> Iterator[dict[str, Any
 def _samples(report: Report) -> tuple[Sequence[int], dict[str, Sequence[int]]]:
     """Return a list of stacks, and a column for each weight.
 
-    With a timeline the list has the stack of each sample, else it has each stack once.
+    If there is a timeline, the list has the stack of each sample.  Otherwise it has each stack once.
     """
     timeline = report.timeline
     if timeline is not None and not timeline.dropped:
