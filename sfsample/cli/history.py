@@ -177,7 +177,7 @@ def _write(history: History, choice: options.SliceChoice, how: ProfileOutput, *,
     if how.mark_python:
         report = with_python_marks(report)
     output.write(write(report, threads=how.threads))
-    for missing in questions.missing_from(report):
+    for missing in report.stats.texts("missing"):
         say(f"warning: {missing}")
     say_written(how, output, quiet=quiet)
     open_result(how, output)

@@ -226,7 +226,7 @@ class HistoryFile:
         all_stats, all_columns = zip(*parts, strict=True)
         stats = sum_stats(all_stats)
         stats = stats.having(problems=[*dict.fromkeys(stats.texts("problems"))][:_MAX_PROBLEMS])
-        return stats, add_columns(all_columns, len(self.names(facts[0].service).stacks.rows))
+        return stats, add_columns(all_columns, len(self.names(facts[0].service).stacks))
 
     def time_slices(self, facts: Sequence[SliceFacts]) -> tuple[Report, list[TimeSlice]]:
         """Return the report of slices, and each slice with indexes of the report's stacks."""
@@ -245,7 +245,7 @@ class HistoryFile:
 
         Raises BadInput if it has another number of samples than its facts say.
         """
-        stacks = len(self.names(facts.service).stacks.rows)
+        stacks = len(self.names(facts.service).stacks)
         for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", facts.number):
             columns = unpack_columns(blob, stacks, self._budget)
             if (samples := sum(columns[1])) != facts.samples:
@@ -278,7 +278,7 @@ class HistoryFile:
             problems=report.stats.texts("problems")[:_MAX_PROBLEMS],
             cpu_ms_by_second=report.stats.cpu_ms_by_second,  # CPU time, which merged slices do not keep
         )
-        self._insert(facts, stats, add_columns([columns], len(names.stacks.rows)))
+        self._insert(facts, stats, add_columns([columns], len(names.stacks)))
 
     def _insert(self, facts: SliceFacts, stats: ReportStats, columns: Columns) -> None:
         row = as_row(facts)

@@ -63,11 +63,6 @@ def answer(selection: Selection, slices: list[SliceFacts], report: Report) -> Re
     return report._replace(stats=report.stats.having(missing=missing)) if missing else report
 
 
-def missing_from(report: Report) -> list[str]:
-    """Return the texts about what is missing in an answer."""
-    return report.stats.texts("missing")
-
-
 def _missing(selection: Selection, slices: list[SliceFacts], report: Report) -> list[str]:
     """Return texts about the time without slices, and about slices that could not be read."""
     begin_s, end_s, now_s = selection.begin_s, selection.end_s, time.time()
@@ -129,7 +124,7 @@ def compare(history: History, compared: Sequence[Selection], *, keep_reports: bo
     missing = ["both times have slices in common"] if ids[0] & ids[1] else []
     for at, report in enumerate(history.reports([*compared, *ordinary_times])):
         if at < len(chosen):
-            lacks = missing_from(answer(compared[at], chosen[at], report))
+            lacks = answer(compared[at], chosen[at], report).stats.texts("missing")
             missing += [f"{('before', 'after')[at]}: {text}" for text in lacks]
         sides.append(count(report, _name(chosen[at]) if at < len(chosen) else ""))
         kept += [report] if at < len(chosen) and keep_reports else []
