@@ -17,7 +17,7 @@ from operator import add
 from typing import Any
 
 from sfsample.report.caption import amounts, label_texts, losses, process_ids
-from sfsample.report.formats.time_slices import slices_data
+from sfsample.report.formats.html_time_line import slices_data
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Report
 from sfsample.report.stack_paths import StackPaths, common_prefix_length, stack_paths
