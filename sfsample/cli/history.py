@@ -22,7 +22,6 @@ from sfsample.core.quantities import counted
 from sfsample.errors import SfsampleError
 from sfsample.history import questions
 from sfsample.history.facts import Gap, Selection, SliceFacts
-from sfsample.history.questions import count_text
 from sfsample.history.store import History
 from sfsample.report.caption import amounts, losses
 from sfsample.report.difference import count
@@ -128,7 +127,7 @@ def _show(history: History, command: options.HistoryShow) -> int:
 def _summary(slices: list[SliceFacts], gaps: list[Gap], report: Report, *, verbose: bool) -> Iterator[str]:
     last = max(facts.end_s for facts in slices)
     times = f"{utc(slices[0].begin_s)} to {utc(last)} UTC"
-    yield f"{slices[0].service}: {count_text(len(slices))}, {times}"
+    yield f"{slices[0].service}: {counted(len(slices), 'slice')}, {times}"
     yield ", ".join(amounts(report))
     builds = [*dict.fromkeys(facts.build_id for facts in slices if facts.build_id)]
     yield from (f"build-id {build}" for build in builds)
@@ -168,7 +167,7 @@ def _export(history: History, command: options.HistoryExport) -> int:
     if how.mark_python:
         report = with_python_marks(report)
     output.write(write(report, threads=how.threads))
-    for missing in questions.missing_from(report):
+    for missing in report.stats.texts("missing"):
         say(f"warning: {missing}")
     say_written(how, output, quiet=command.quiet)
     open_result(how, output)
@@ -202,7 +201,7 @@ def _prune(history: History, command: options.HistoryPrune) -> int:
 
 def _check(history: History, command: options.HistoryCheck) -> int:
     findings = list(history.findings())
-    number, count = len(findings), count_text(len(history.slices()))
+    number, count = len(findings), counted(len(history.slices()), "slice")
     outcome = counted(number, "problem") if number else "all of it is whole"
     text = [*findings, f"{history.directory}: {count}: {outcome}"]
     Output(command.path).write(printable_lines(text))

@@ -10,7 +10,7 @@ from glob import glob, has_magic
 
 from sfsample.cli.terminal import say
 from sfsample.errors import BadInput, SfsampleError
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.formats import check_numbers, read_report
 from sfsample.report.merge import merge
 from sfsample.report.report import Report
@@ -60,7 +60,7 @@ def _in_directory(path: str, result: str, *, quiet: bool) -> list[str]:
 def read_files(paths: list[str]) -> Report:
     """Return one report of all files.  Raises SfsampleError."""
     try:
-        report = merge(map(read_report, paths), Budget(size_of(paths)))
+        report = merge(map(read_report, paths), ReadingBudget(size_of(paths)))
         check_numbers(report)
     except BadInput as failure:
         raise SfsampleError(f"cannot merge: {failure}", "merge fewer files") from None

@@ -68,7 +68,7 @@ def spelled_size(value: int) -> str:
     return f"{value}"
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 slice", "2 processes"."""
+def counted(number: int, noun: str = "sample") -> str:
+    """Return a number with its noun: "1 sample", "2,000 processes"."""
     plural = "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}{'' if number == 1 else plural}"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"

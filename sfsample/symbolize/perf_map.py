@@ -66,7 +66,7 @@ class PerfMap:
 
 
 def _columns(data: bytes) -> "tuple[array[int], array[int], array[int]]":
-    """Return the start, the end and the offset of the name of each line that can be parsed."""
+    """Return columns: start, end and offset of the name of each line that can be parsed."""
     starts, ends, names = array("Q"), array("Q"), array("Q")
     for line in _LINE.finditer(data, 0, data.rfind(b"\n") + 1):  # whole lines: the last may not be finished
         start, size = int(line[1], 16), int(line[2], 16)
@@ -90,7 +90,7 @@ class PerfMaps:
     ) -> None:
         self._process_roots, self._clock = process_roots, clock
         self._maps: defaultdict[int, PerfMap] = defaultdict(lambda: PerfMap(b""))
-        self._versions: dict[int, tuple[int, ...]] = {}  # inode, size and mtime of the file that was read
+        self.versions: dict[int, tuple[int, ...]] = {}  # inode, size and mtime of each file that was read
         self._next_read: dict[int, float] = {}  # earliest time of the next read, in seconds of the clock
         self.problems: dict[int, str] = {}  # text about a file that was not read, or not whole
 
@@ -102,12 +102,7 @@ class PerfMaps:
             function = self._maps[pid].find(address)
         return function
 
-    def has_map(self, pid: int) -> bool:
-        """Return True if `find` has read a perf map of process `pid`."""
-        return pid in self._versions
-
     def _refresh(self, pid: int) -> None:
-        """Read the perf map of a process if it has changed since it was read."""
         process_root, begun = self._process_roots.get(pid), self._clock()
         if process_root is None or process_root.root is None:
             return
@@ -120,8 +115,8 @@ class PerfMaps:
             status = os.fstat(fd)
             version = (status.st_ino, status.st_size, status.st_mtime_ns)
             may_read = status.st_uid in (0, process_root.uid) and begun >= self._next_read.get(pid, begun)
-            if status.st_size and may_read and version != self._versions.get(pid):
-                self._versions[pid] = version
+            if status.st_size and may_read and version != self.versions.get(pid):
+                self.versions[pid] = version
                 self._read(pid, file, path, status.st_size)
                 self._next_read[pid] = begun + (1 + _PAUSE_PER_READ_TIME) * (self._clock() - begun)
 
