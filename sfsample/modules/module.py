@@ -15,7 +15,6 @@ from sfsample.formats.machine_code import calls
 from sfsample.formats.sframe import SFrameTables
 from sfsample.modules.unwind_tables import UnwindTables
 
-_MAX_LEAF_BYTES = 4096  # bytes of the longest leaf function
 _STUB_BYTES = 16  # bytes of the longest PLT stub
 _MAX_CACHED_FUNCTIONS = 1000  # functions whose callers are cached
 
@@ -100,11 +99,6 @@ class Module:
         for low, high in self.image.executable:
             code = bytes((self.image.loaded(low) or b"")[: high - low])
             yield from calls.calls_of(self.image.machine, code, self.address(low), start)
-
-    def is_entered_at(self, start: int, address: int) -> bool:
-        """Return True if a function that begins at `start` may extend to `address`."""
-        between = self.code(start, address - start) if 0 <= address - start < _MAX_LEAF_BYTES else None
-        return between is not None and calls.may_share_function(self.image.machine, between)
 
     def stub_slot(self, address: int) -> int | None:
         """Return the address of the GOT slot through which the PLT stub at `address` jumps; None: no stub."""

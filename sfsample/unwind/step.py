@@ -27,7 +27,7 @@ from sfsample.core.snapshot import Registers, ThreadSnapshot
 from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
-from sfsample.unwind.row import Caller, Guess, UnwindRow, apply_row, first_missing, with_popped_words
+from sfsample.unwind.row import Caller, UnwindRow, apply_row, first_missing, with_popped_words
 from sfsample.unwind.rule_cache import RuleCache
 from sfsample.unwind.stepper import PcRange, Stepper, reach_of
 
@@ -281,14 +281,7 @@ class StepperChain:
             return StopReason.NO_PROGRESS
         if self._modules.mapping(pc - 1) is None:
             return StopReason.BAD_PC
-        if not row.guess:
-            return None
-        may_lead = (
-            self._calls_function_of(pc, frame.pc)
-            if row.guess is Guess.CALLS_HERE
-            else self._guess_may_lead_to(pc, arch)
-        )
-        return None if may_lead else StopReason.BAD_PC
+        return StopReason.BAD_PC if row.guess and not self._guess_may_lead_to(pc, arch) else None
 
     def _outcome_of_zero(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason:
         """Judge a return address of zero: an expression that gives it declares the end of the stack.
@@ -303,16 +296,6 @@ class StepperChain:
     def _outermost_if_stack_may_end(self, above: int, walk: Walk) -> StopReason:
         is_end = is_stack_end(above, walk.memory, self._modules, walk.arch)
         return StopReason.OUTERMOST if is_end else StopReason.BAD_PC
-
-    def _calls_function_of(self, return_address: int, pc: int) -> bool:
-        """Return True if the call before a return address leads to the function of `pc`, or to a stub."""
-        target, called = self._modules.call_target(return_address), self._modules.find(pc)
-        if target is None:
-            return False
-        if called is not None and called.is_entered_at(target, pc):
-            return True
-        stubs = self._modules.find(target)
-        return stubs is not None and stubs.stub_slot(target) is not None
 
     def _guess_may_lead_to(self, pc: int, arch: Arch) -> bool:
         """Return True if a guess may lead to `pc`.
@@ -348,7 +331,7 @@ def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
 def _is_end_of_frame_pointers(stepper: CachedStepper, row: UnwindRow, walk: Walk) -> bool:
     """Return True if a chain of frame pointers has reached the zero that ends it, as the ABIs say."""
     fp = walk.arch.fp
-    on_chain = bool(row.guess) and row.cfa.base == fp and walk.frame.found is stepper.found
+    on_chain = row.guess and row.cfa.base == fp and walk.frame.found is stepper.found
     return on_chain and walk.registers.get(fp) == 0
 
 

@@ -23,12 +23,7 @@ from sfsample.unwind.step import CachedStepper, Step, StepperChain, Walk
 from sfsample.unwind.stepper import Stepper, for_process
 from sfsample.unwind.steppers.cfi import DebugFrameStepper, EhFrameStepper
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
-from sfsample.unwind.steppers.conventions import (
-    FramePointerStepper,
-    LeafStepper,
-    NullCallStepper,
-    ScanStepper,
-)
+from sfsample.unwind.steppers.conventions import FramePointerStepper, NullCallStepper, ScanStepper
 from sfsample.unwind.steppers.entry_code import StartStepper
 from sfsample.unwind.steppers.plt_stub import PltStepper
 from sfsample.unwind.steppers.sframe import SFrameStepper
@@ -45,7 +40,7 @@ ALWAYS: Final[tuple[Stepper, ...]] = (SIGNAL_FRAME, NULL_CALL, START)
 CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
     "sframe": (SFrameStepper(),),
     "eh_frame": (EhFrameStepper(), DebugFrameStepper(), PltStepper()),
-    "frame_pointer": (CodeStepper(), LeafStepper(), FramePointerStepper()),
+    "frame_pointer": (CodeStepper(), FramePointerStepper()),
     "scan": (ScanStepper(),),  # no default stepper
 }
 

@@ -13,8 +13,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-_AMD64 = 62
-_FUNCTION_END = re.compile(rb"\xc3(?:[\xcc\x90\x66]|\x0f\x1f)|\xcc\xcc")  # ret, then assemblers' padding
 # endbr64; mov $number,%r11d (mold); bnd jmp *x(%rip)
 _STUB = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?(?:\x41\xbb.{4})?\xf2?\xff\x25(....)", re.DOTALL)
 _INDIRECT_CALL_SIZES = range(7, 1, -1)  # bytes of ff /2, ModRM, SIB and displacement
@@ -57,11 +55,6 @@ def calls_of(machine: int, code: bytes, address: int, target: int) -> Iterator[i
             continue
         if calls.target(code[end - calls.longest : end], return_address) == target:
             yield return_address
-
-
-def may_share_function(machine: int, code: bytes) -> bool:
-    """Return True if `code` may be in one function, as it has no return before padding.  Only for x86-64."""
-    return machine == _AMD64 and _FUNCTION_END.search(code) is None
 
 
 def stub_slot(machine: int, code: bytes, address: int) -> int | None:
