@@ -1,7 +1,7 @@
 """Recognizes code by its bytes, and gives the row that holds there.
 
-A pattern quotes instructions.  Its group `here` covers the addresses at which the row holds.  Code that no
-pattern quotes stays unknown, as nothing is disassembled.
+A pattern quotes instructions, in the notation of `code_pattern`.  Code that no pattern quotes stays unknown,
+as nothing is disassembled.
 """
 
 import re
@@ -15,6 +15,8 @@ from sfsample.unwind.stepper import PcRange, only_this_pc
 
 PATTERN_BYTES = 96  # bytes before and after a pc that a pattern may cover
 _RANGE_BYTES = 1024  # bytes before and after a pc that `range_without` examines
+_AS_REGEX = {"..": ".", "<": "(?P<here>", ">": ")", "(": "(?:", "'": "", " ": ""}
+_TOKEN = re.compile(r"\.\.|(?<!,)[0-9a-f]{2}|[<>(' ]")  # token that is written differently in `re`
 
 
 class CodePattern(NamedTuple):
@@ -25,9 +27,16 @@ class CodePattern(NamedTuple):
     marker: bytes  # bytes that each match contains, for a quick test
 
 
-def code_pattern(pattern: bytes, row: UnwindRow, marker: bytes = b"") -> CodePattern:
-    """Return an entry of a table of patterns."""
-    return CodePattern(re.compile(pattern, re.DOTALL), row, marker)
+def code_pattern(text: str, row: UnwindRow) -> CodePattern:
+    """Return an entry of a table of patterns.
+
+    `text` has hexadecimal bytes, and `..` for any byte.  `<` and `>` enclose the addresses at which `row`
+    holds, `'` encloses the marker.  `(a|b)`, `[a-b]`, `?` and `{1,9}` are those of regular expressions.
+    """
+    regex = _TOKEN.sub(lambda token: _AS_REGEX.get(token[0], rf"\x{token[0]}"), text)
+    marker = re.search("'(.*)'", text)
+    marker_bytes = bytes.fromhex(re.sub("[<>]", "", marker[1])) if marker else b""
+    return CodePattern(re.compile(regex.encode(), re.DOTALL), row, marker_bytes)
 
 
 def row_near(patterns: Iterable[CodePattern], frame: Frame, module: Module) -> UnwindRow | None:

@@ -40,93 +40,55 @@ _AMD64_ANYWHERE = (
     # glibc __start_context, to which the function of makecontext(3) returns; its table says that it has a
     # caller: mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je; call setcontext; mov %rax,%rdi; call exit
     code_pattern(
-        rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x48\x89\xdc\x48\x8b\x3c\x24\x48\x85\xff\x74.\xe8....\x48\x89\xc7\xe8....)",
+        "<(f3 0f 1e fa)? '48 89 dc 48 8b 3c 24' 48 85 ff 74 .. e8 .. .. .. .. 48 89 c7 e8 .. .. .. ..>",
         _OUTERMOST,
-        marker=b"\x48\x89\xdc\x48\x8b\x3c\x24",
     ),
     # glibc clone, clone3: mov $56 or $435,%eax; syscall; test %rax,%rax; jl; je; ret
-    code_pattern(
-        rb"\xb8(?:\x38\x00|\xb3\x01)\x00\x00(?P<here>\x0f\x05\x48\x85\xc0\x7c.\x74.\xc3)",
-        _AROUND_CLONE,
-        marker=b"\x0f\x05\x48\x85\xc0\x7c",
-    ),
+    code_pattern("b8 (38 00|b3 01) 00 00 <'0f 05 48 85 c0 7c' .. 74 .. c3>", _AROUND_CLONE),
     # musl clone: syscall; test %eax,%eax; jne; xor %ebp,%ebp; pop %rdi; call *%r9
-    code_pattern(
-        rb"(?P<here>\x0f\x05\x85\xc0\x75.)\x31\xed\x5f\x41\xff\xd1",
-        _AROUND_CLONE,
-        marker=b"\x31\xed\x5f\x41\xff\xd1",
-    ),
-    code_pattern(
-        rb"\x0f\x05\x85\xc0\x75.(?P<here>\x31\xed\x5f\x41\xff\xd1)",
-        _OUTERMOST,
-        marker=b"\x31\xed\x5f\x41\xff\xd1",
-    ),
+    code_pattern("<0f 05 85 c0 75 ..> '31 ed 5f 41 ff d1'", _AROUND_CLONE),
+    code_pattern("0f 05 85 c0 75 .. <'31 ed 5f 41 ff d1'>", _OUTERMOST),
     # Go runtime.goexit: a goroutine's function returns to its second instruction: nop; call; nop
-    code_pattern(rb"\x90(?P<here>)\xe8....\x90", _OUTERMOST, marker=b"\x90\xe8"),
+    code_pattern("'90 <>e8' .. .. .. .. 90", _OUTERMOST),
     # Go runtime.mcall, after it has left the goroutine's stack for good: mov 56(%r14),%rsp; push %rax;
     # mov (%rdx),%r12; call *%r12; pop %rax; jmp.  Its table takes the word below for a return address.
-    code_pattern(
-        rb"\x49\x8b\x66\x38(?P<here>\x50\x4c\x8b\x22\x41\xff\xd4)\x90?\x58\xe9",
-        _OUTERMOST,
-        marker=b"\x49\x8b\x66\x38\x50\x4c\x8b\x22\x41\xff\xd4",
-    ),
+    code_pattern("'49 8b 66 38 <50 4c 8b 22 41 ff d4'> 90? 58 e9", _OUTERMOST),
     # Boost make_fcontext: a fiber begins with push %rbp; jmp *%rbx.  The pushed word is the return address of
     # the fiber's function; it leads to: xor %rdi,%rdi; call _exit; hlt
-    code_pattern(
-        rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x55\xff\xe3(?:\xf3\x0f\x1e\xfa)?\x48\x31\xff\xe8....\xf4)",
-        _OUTERMOST,
-        marker=b"\x55\xff\xe3",
-    ),
+    code_pattern("<(f3 0f 1e fa)? '55 ff e3' (f3 0f 1e fa)? 48 31 ff e8 .. .. .. .. f4>", _OUTERMOST),
 )
 _AMD64_AT_ENTRY = (
     # glibc and musl _start, from xor %ebp,%ebp to its first call
-    code_pattern(rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x48?\x31\xed.{0,40}?(?:\xe8|\xff\x15)....)", _OUTERMOST),
+    code_pattern("<(f3 0f 1e fa)? 48? 31 ed ..{0,40}? (e8|ff 15) .. .. .. ..>", _OUTERMOST),
     # glibc's ld.so: mov %rsp,%rdi; call _dl_start; ...; xor %ebp,%ebp; call _dl_init; ...; jmp *%r12
     code_pattern(
-        rb"(?P<here>(?:\xf3\x0f\x1e\xfa)?\x48\x89\xe7\xe8....(?:.{0,40}?\x31\xed\xe8....(?:.{0,16}?\x41\xff\xe4)?)?)",
+        "<(f3 0f 1e fa)? 48 89 e7 e8 .. .. .. .. (..{0,40}? 31 ed e8 .. .. .. .. (..{0,16}? 41 ff e4)?)?>",
         _OUTERMOST,
     ),
 )
 _A64_ANYWHERE = (
     # glibc clone, clone3: svc #0; cmp x0, #0; b.eq; b.lt; ret
-    code_pattern(
-        rb"(?P<here>\x01\0\0\xd4\x1f\0\0\xf1...\x54)...\x54\xc0\x03\x5f\xd6",
-        _AROUND_CLONE_A64,
-        marker=b"\x01\0\0\xd4",
-    ),
+    code_pattern("<'01 00 00 d4' 1f 00 00 f1 .. .. .. 54> .. .. .. 54 c0 03 5f d6", _AROUND_CLONE_A64),
     # Boost make_fcontext: a fiber's function returns to its end: adr x1, . + 12; str x1, [x0, #152]; ret;
     # mov x0, #0; bl _exit
-    code_pattern(
-        rb"\x61\0\0\x10\x01\x4c\0\xf9\xc0\x03\x5f\xd6(?P<here>\0\0\x80\xd2...[\x94-\x97])",
-        _OUTERMOST,
-        marker=b"\x61\0\0\x10\x01\x4c\0\xf9",
-    ),
+    code_pattern("'61 00 00 10 01 4c 00 f9' c0 03 5f d6 <00 00 80 d2 .. .. .. [94-97]>", _OUTERMOST),
 )
 _A64_AT_ENTRY = (
     # crt1.o's _start, whose table marks the end one instruction late: nop or bti c; mov x29, #0; mov x30, #0
-    code_pattern(rb"(?P<here>(?:\x1f\x20\x03|\x5f\x24\x03)\xd5)\x1d\0\x80\xd2\x1e\0\x80\xd2", _OUTERMOST),
+    code_pattern("<(1f 20 03|5f 24 03) d5> 1d 00 80 d2 1e 00 80 d2", _OUTERMOST),
     # crt1.o's _start before glibc 2.26, which no table marks as the end: mov x29, #0; mov x30, #0; ...;
     # bl __libc_start_main
-    code_pattern(rb"(?P<here>\x1d\0\x80\xd2\x1e\0\x80\xd2(?:.{4}){0,12}?.{3}[\x94-\x97])", _OUTERMOST),
+    code_pattern("<1d 00 80 d2 1e 00 80 d2 (..{4}){0,12}? ..{3} [94-97]>", _OUTERMOST),
 )
 _S390X_ANYWHERE = (
     # glibc clone: svc; ltgr %r2,%r2; je; lmg %r6,%r7,48(%r15); jgl; clone3: the same without lmg
-    code_pattern(
-        rb"(?P<here>\x0a.\xb9\x02\0\x22\xa7\x84..)\xeb\x67\xf0\x30\0\x04\xc0\x44",
-        _AROUND_CLONE_S390X,
-        marker=b"\xb9\x02\0\x22\xa7\x84",
-    ),
-    code_pattern(
-        rb"(?P<here>\x0a.\xb9\x02\0\x22\xa7\x84..)\xc0\x44",
-        _AROUND_CLONE3_S390X,
-        marker=b"\xb9\x02\0\x22\xa7\x84",
-    ),
+    code_pattern("<0a .. 'b9 02 00 22 a7 84' .. ..> eb 67 f0 30 00 04 c0 44", _AROUND_CLONE_S390X),
+    code_pattern("<0a .. 'b9 02 00 22 a7 84' .. ..> c0 44", _AROUND_CLONE3_S390X),
 )
 _S390X_AT_ENTRY = (
     # glibc's ld.so: lgr %r2,%r15; aghi %r15,-160; xc 0(8,%r15),0(%r15); brasl %r14,_dl_start; ...; br %r8
     code_pattern(
-        rb"(?P<here>\xb9\x04\0\x2f\xa7\xfb\xff\x60\xd7\x07\xf0\0\xf0\0\xc0\xe5....(?:.{0,80}?\x07\xf8)?)",
-        _OUTERMOST,
+        "<b9 04 00 2f a7 fb ff 60 d7 07 f0 00 f0 00 c0 e5 .. .. .. .. (..{0,80}? 07 f8)?>", _OUTERMOST
     ),
 )
 _ANYWHERE = {62: _AMD64_ANYWHERE, 183: _A64_ANYWHERE, 22: _S390X_ANYWHERE}  # key: e_machine

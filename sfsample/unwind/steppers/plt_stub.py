@@ -22,44 +22,37 @@ def _row(pushed_words: int) -> UnwindRow:
 
 _AMD64_STUBS = (
     # jmp *GOT(%rip); push index; | jmp PLT0
-    code_pattern(rb"(?P<here>\xff\x25....\x68....)\xe9....", _row(0)),
-    code_pattern(rb"\xff\x25....\x68....(?P<here>\xe9....)", _row(1)),
+    code_pattern("<ff 25 .. .. .. .. 68 .. .. .. ..> e9 .. .. .. ..", _row(0)),
+    code_pattern("ff 25 .. .. .. .. 68 .. .. .. .. <e9 .. .. .. ..>", _row(1)),
     # endbr64; push index; | jmp PLT0 (with a bnd before it, or nops behind it)
-    code_pattern(rb"(?P<here>\xf3\x0f\x1e\xfa\x68....)\xf2?\xe9....", _row(0)),
-    code_pattern(rb"\xf3\x0f\x1e\xfa\x68....(?P<here>\xf2?\xe9....)", _row(1)),
+    code_pattern("<f3 0f 1e fa 68 .. .. .. ..> f2? e9 .. .. .. ..", _row(0)),
+    code_pattern("f3 0f 1e fa 68 .. .. .. .. <f2? e9 .. .. .. ..>", _row(1)),
     # endbr64; jmp *GOT(%rip)
-    code_pattern(rb"(?P<here>\xf3\x0f\x1e\xfa\xf2?\xff\x25....)", _row(0)),
+    code_pattern("<f3 0f 1e fa f2? ff 25 .. .. .. ..>", _row(0)),
     # PLT0: push GOT+8(%rip); | jmp *GOT+16(%rip)
-    code_pattern(rb"(?P<here>\xff\x35....)\xf2?\xff\x25....", _row(1)),
-    code_pattern(rb"\xff\x35....(?P<here>\xf2?\xff\x25....)", _row(2)),
+    code_pattern("<ff 35 .. .. .. ..> f2? ff 25 .. .. .. ..", _row(1)),
+    code_pattern("ff 35 .. .. .. .. <f2? ff 25 .. .. .. ..>", _row(2)),
 )
 
 _IN_X30 = entry_row(AARCH64)
 _A64_PUSHED = _IN_X30._replace(cfa=Rule(AARCH64.sp, 16, deref=False), ra=Rule(CFA, -8, deref=True))
 # adrp x16, GOT; ldr x17, [x16, ...]; add x16, x16, ... or nop; br x17
-_A64_JUMP = (
-    rb"[\x10\x30\x50\x70\x90\xb0\xd0\xf0]..[\x90\xb0\xd0\xf0]"
-    rb"\x11..\xf9(?:\x10..\x91|\x1f\x20\x03\xd5)\x20\x02\x1f\xd6"
-)
+_A64_JUMP = "[10 30 50 70 90 b0 d0 f0] .. .. [90 b0 d0 f0] 11 .. .. f9 (10 .. .. 91|1f 20 03 d5) 20 02 1f d6"
 _A64_STUBS = (
     # PLT0: stp x16, x30, [sp, #-16]!; | the jump
-    code_pattern(rb"(?P<here>\xf0\x7b\xbf\xa9)" + _A64_JUMP, _IN_X30),
-    code_pattern(rb"\xf0\x7b\xbf\xa9(?P<here>" + _A64_JUMP + rb")", _A64_PUSHED),
+    code_pattern(f"<f0 7b bf a9> {_A64_JUMP}", _IN_X30),
+    code_pattern(f"f0 7b bf a9 <{_A64_JUMP}>", _A64_PUSHED),
     # the jump, which bti c may precede
-    code_pattern(rb"(?P<here>(?:\x5f\x24\x03\xd5)?" + _A64_JUMP + rb")", _IN_X30),
+    code_pattern(f"<(5f 24 03 d5)? {_A64_JUMP}>", _IN_X30),
 )
 _IN_R14 = entry_row(S390X)
 _S390X_STUBS = (
     # larl %r1,GOT; lg %r1,0(%r1); br %r1; basr %r1,%r0; lgf %r1,12(%r1); jg PLT0
     code_pattern(
-        rb"(?P<here>\xc0\x10....\xe3\x10\x10\0\0\x04\x07\xf1\x0d\x10\xe3\x10\x10\x0c\0\x14\xc0\xf4....)",
-        _IN_R14,
+        "<c0 10 .. .. .. .. e3 10 10 00 00 04 07 f1 0d 10 e3 10 10 0c 00 14 c0 f4 .. .. .. ..>", _IN_R14
     ),
     # PLT0: stg %r1,56(%r15); larl %r1,GOT; mvc 48(8,%r15),8(%r1); lg %r1,16(%r1); br %r1
-    code_pattern(
-        rb"(?P<here>\xe3\x10\xf0\x38\0\x24\xc0\x10....\xd2\x07\xf0\x30\x10\x08\xe3\x10\x10\x10\0\x04\x07\xf1)",
-        _IN_R14,
-    ),
+    code_pattern("<e3 10 f0 38 00 24 c0 10 .. .. .. .. d2 07 f0 30 10 08 e3 10 10 10 00 04 07 f1>", _IN_R14),
 )
 _STUBS = {AMD64.machine: _AMD64_STUBS, AARCH64.machine: _A64_STUBS, S390X.machine: _S390X_STUBS}
 
