@@ -19,7 +19,7 @@ from sfsample.core.walk_limits import DEFAULT_ORDER, MAX_FRAMES
 from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.frame_search import candidate_walks
 from sfsample.unwind.row import Caller, apply_row
-from sfsample.unwind.step import CachedStepper, Step, StepperChain, Walk
+from sfsample.unwind.step import CachedStepper, Step, StepperChain, Walk, place
 from sfsample.unwind.stepper import Stepper, for_process
 from sfsample.unwind.steppers.cfi import DebugFrameStepper, EhFrameStepper
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
@@ -129,11 +129,7 @@ class Unwinder:
     @property
     def rejected_rows(self) -> Counter[str]:
         """Texts about rows that were rejected although another stepper's was accepted, and their counts."""
-        both = self._chain.rejected + self._cfi_chain.rejected
-        return Counter({
-            f"{r.found} not believed ({r.reason}), {r.accepted} instead: {self._place(r.pc, r.exact)}": count
-            for r, count in both.items()
-        })  # fmt: skip
+        return self._chain.rejected + self._cfi_chain.rejected
 
     def _walk_best(self, snapshot: ThreadSnapshot) -> Stack:
         """Return the stack by `_chain`, or the better one by `_cfi_chain` if that walk lacked a register.
@@ -201,7 +197,7 @@ class Unwinder:
         if reason is StopReason.OUTERMOST:
             return Stack(frames, reason)
         missing = chain.missing_word(walk) if reason is StopReason.BAD_MEMORY else None
-        return Stack(frames, reason, self._place(walk.frame.pc, walk.frame.exact), missing)
+        return Stack(frames, reason, place(walk.frame, self._modules), missing)
 
     def _complete_stacks(self, walk: Walk, max_assumed: int) -> Iterator[Stack]:
         """Yield the stacks that reach the outermost frame with an assumed value of the unknown register."""
@@ -220,11 +216,6 @@ class Unwinder:
                 yield stack
             elif stack.stop_reason is StopReason.REGISTER_UNKNOWN and max_assumed > 1:
                 yield from self._complete_stacks(candidate, max_assumed - 1)
-
-    def _place(self, pc: int, exact: bool) -> str:
-        """Return the module and vaddr of a pc, for messages."""
-        module = self._modules.find(pc if exact else pc - 1)
-        return f"{module.path}+{module.vaddr(pc):#x}" if module else f"{pc:#x}"
 
 
 def _advance(walk: Walk, step: Step) -> None:

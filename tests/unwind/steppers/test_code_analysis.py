@@ -331,5 +331,5 @@ def test_passed_rows_are_bounded(monkeypatch):
     monkeypatch.setattr("sfsample.unwind.steppers.code_analysis.passed_rows._MAX_KEPT", 100)
     known = PassedRows()
     for start in range(0, 10_000, 50):
-        known.keep_failure([(Visit(start + n, NOP, State()), b"") for n in range(150)])
+        known.keep_failure([(Visit(start + n, NOP, State({}, {})), b"") for n in range(150)])
     assert sum(known.row_at(at) is not None for at in range(10_000)) <= 100

@@ -32,7 +32,10 @@ class CodeOfFile:
     """The code of one file, wherever it is mapped."""
 
     def __init__(self, image: ElfImage) -> None:
-        self._flow = Flow(lambda vaddr: _read(image, vaddr), stubs_without_return(image), self._is_start)
+        self._flow = Flow(
+            lambda vaddr: _read(image, vaddr), stubs_without_return(image),
+            is_start=lambda vaddr: self._start_before(vaddr) == vaddr,
+        )  # fmt: skip
         self._image = image
         self._cache = PassedRows()
 
@@ -44,9 +47,6 @@ class CodeOfFile:
         """Return the last start of a function that is not above `vaddr`."""
         position = bisect_right(self._starts, vaddr) - 1
         return None if position < 0 else self._starts[position]
-
-    def _is_start(self, vaddr: int) -> bool:
-        return self._start_before(vaddr) == vaddr
 
     def row_at(self, pc: int, *, exact: bool) -> UnwindRow | None:
         """Return the row at an instruction, or behind a call."""
@@ -109,8 +109,8 @@ def row_from_start(flow: Flow, start: int, pc: int, *, exact: bool) -> UnwindRow
 def _at_return(state: State) -> UnwindRow | None:
     """Return the row at the start of a search, given the state at a return."""
     top = state.value(_SP)
-    cfa = None if top is None else top.moved(_WORD)
-    rule = None if cfa is None else _cfa_rule(cfa)
+    cfa = top and top.moved(_WORD)
+    rule = cfa and _cfa_rule(cfa)
     if cfa is None or rule is None:
         return None
     values = {number: state.value(number) for number in sorted(AMD64.callee_saved)}
