@@ -61,8 +61,8 @@ class CfiMachine:
         """Return the current row.  Raises FormatError if it has no CFA, or too many rules."""
         if self.cfa is None:
             raise program.damaged(0, "no instruction defines the CFA")
-        rules = self._copy_rules(program)
-        return CfiRow(self.cfa, rules, self.cie.ra_register, self.cie.signal, self.ra_signed)
+        cie, rules = self.cie, self._copy_rules(program)
+        return CfiRow(self.cfa, rules, cie.ra_register, cie.signal, self.ra_signed)
 
     def run(self, program: DwarfReader, location: int) -> Iterator[int]:
         """Execute the program, and yield each new location, up to which the current row holds.
@@ -108,9 +108,13 @@ class CfiMachine:
         """Execute an instruction that does not advance; return the position of the next."""
         match opcode:
             case 0x0A:  # DW_CFA_remember_state
-                self._remember_state(program, pos)
-            case 0x0B:  # DW_CFA_restore_state
-                self._restore_state(program, pos)
+                if len(self._states) >= _MAX_STATES:
+                    raise program.damaged(pos, "too many remembered states")
+                self._states.append((self.cfa, self._copy_rules(program), self.ra_signed))
+            case 0x0B:  # DW_CFA_restore_state; compilers rely on CFA, rules and signing state
+                if not self._states:
+                    raise program.damaged(pos, "DW_CFA_restore_state without a remembered state")
+                self.cfa, self.rules, self.ra_signed = self._states.pop()
             case 0x2C | 0x2D:
                 # DW_CFA_AARCH64_negate_ra_state(_with_pc): signing of the return address begins or ends here.
                 # On SPARC, which sfsample does not unwind, the second is DW_CFA_GNU_window_save.
@@ -129,7 +133,7 @@ class CfiMachine:
 
         As in libgcc and readelf, an expression survives a new offset, but not a new register.
         """
-        register, offset, _, expression = self.cfa or Rule(_NO_REGISTER, 0, deref=False)
+        register, offset, _, expression = self.cfa or (_NO_REGISTER, 0, False, b"")
         if opcode in (0x0C, 0x0D, 0x12):  # DW_CFA_def_cfa, _register, _sf
             register, pos = program.uleb128(pos)
             expression = b""
@@ -191,17 +195,6 @@ class CfiMachine:
             self.rules[register] = self.cie.rules[register]
         else:
             self.rules.pop(register, None)
-
-    def _remember_state(self, program: DwarfReader, pos: int) -> None:
-        if len(self._states) >= _MAX_STATES:
-            raise program.damaged(pos, "too many remembered states")
-        self._states.append((self.cfa, self._copy_rules(program), self.ra_signed))
-
-    def _restore_state(self, program: DwarfReader, pos: int) -> None:
-        """Restore the remembered rules, CFA and signing state; compilers rely on all three."""
-        if not self._states:
-            raise program.damaged(pos, "DW_CFA_restore_state without a remembered state")
-        self.cfa, self.rules, self.ra_signed = self._states.pop()
 
     def _copy_rules(self, program: DwarfReader) -> Rules:
         if len(self.rules) > _MAX_RULES:
