@@ -21,7 +21,7 @@ from sfsample.unwind.frame_search import candidate_walks
 from sfsample.unwind.row import Caller, apply_row
 from sfsample.unwind.step import CachedStepper, Step, StepperChain, Walk, place
 from sfsample.unwind.stepper import Stepper, for_process
-from sfsample.unwind.steppers.cfi import DebugFrameStepper, EhFrameStepper
+from sfsample.unwind.steppers.cfi import CfiStepper
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
 from sfsample.unwind.steppers.conventions import FramePointerStepper, NullCallStepper, ScanStepper
 from sfsample.unwind.steppers.entry_code import StartStepper
@@ -39,7 +39,7 @@ ALWAYS: Final[tuple[Stepper, ...]] = (SIGNAL_FRAME, NULL_CALL, START)
 # Steppers that the user chooses with `--unwind`, in the user's order.
 CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
     "sframe": (SFrameStepper(),),
-    "eh_frame": (EhFrameStepper(), DebugFrameStepper(), PltStepper()),
+    "eh_frame": (CfiStepper(), CfiStepper(debug=True), PltStepper()),
     "frame_pointer": (CodeStepper(), FramePointerStepper()),
     "scan": (ScanStepper(),),  # no default stepper
 }

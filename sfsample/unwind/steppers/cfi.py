@@ -15,45 +15,38 @@ from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.stepper import PcRange, only_this_pc
 
 
-class EhFrameStepper:
-    """Steps from code that the module's `.eh_frame` covers."""
+class CfiStepper:
+    """Steps from code that the module's `.eh_frame`, or with `debug` its `.debug_frame`, covers."""
 
-    found = Found.EH_FRAME
+    def __init__(self, *, debug: bool = False) -> None:
+        self.found = Found.DEBUG_FRAME if debug else Found.EH_FRAME
+        self._debug = debug
+
+    def _table(self, module: Module) -> EhFrame | None:
+        return module.debug_frame if self._debug else module.eh_frame
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the CFI row at the frame's pc."""
-        return None if module is None else _row_at(module.eh_frame, frame, module, arch)
+        table = self._table(module) if module else None
+        if module is None or table is None or module.image.machine != arch.machine:
+            return None
+        try:
+            current = table.row_range_at(module.vaddr(frame.lookup_pc))
+        except FormatError as damage:
+            module.note_damage(damage)
+            return None
+        return None if current is None else to_row(_next_if_late(table, current) or current.row, arch)
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
         """Return the addresses of the row."""
+        table = self._table(module)
         try:
-            current = module.eh_frame.row_range_at(module.vaddr(frame.pc)) if module.eh_frame else None
+            current = table.row_range_at(module.vaddr(frame.pc)) if table else None
         except FormatError:  # damage that `row_at` has noted
             current = None
         if current is None:
             return only_this_pc(frame)
         return module.address(current.start), module.address(current.end)
-
-
-class DebugFrameStepper:
-    """Steps from code that the module's `.debug_frame` covers."""
-
-    found = Found.DEBUG_FRAME
-
-    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the CFI row at the frame's pc."""
-        return None if module is None else _row_at(module.debug_frame, frame, module, arch)
-
-
-def _row_at(table: EhFrame | None, frame: Frame, module: Module, arch: Arch) -> UnwindRow | None:
-    if table is None or module.image.machine != arch.machine:
-        return None
-    try:
-        current = table.row_range_at(module.vaddr(frame.lookup_pc))
-    except FormatError as damage:
-        module.note_damage(damage)
-        return None
-    return None if current is None else to_row(_next_if_late(table, current) or current.row, arch)
 
 
 def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:

@@ -21,7 +21,7 @@ from sfsample.formats.machine_code.functions import find_function_starts
 from sfsample.modules.module import Module
 from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.unwind.row import UnwindRow, apply_row
-from sfsample.unwind.steppers.cfi import EhFrameStepper
+from sfsample.unwind.steppers.cfi import CfiStepper
 from sfsample.unwind.steppers.code_analysis.flow import Flow, State, Visit
 from sfsample.unwind.steppers.code_analysis.passed_rows import PassedRows
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
@@ -124,7 +124,7 @@ def agrees_with_table(module: Module, pc: int, *, exact: bool) -> bool:
     """Check that the row is that of the table; return whether it has a rule for each register."""
     module.tables.code_analysis = None  # search from here, whatever was found before
     row, table_row = (
-        stepper.row_at(at(pc, exact=exact), module, AMD64) for stepper in (CodeStepper(), EhFrameStepper())
+        stepper.row_at(at(pc, exact=exact), module, AMD64) for stepper in (CodeStepper(), CfiStepper())
     )
     assert row is not None, hex(pc)
     assert table_row is not None, hex(pc)
