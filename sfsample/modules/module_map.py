@@ -43,15 +43,10 @@ class ModuleMap:
     """
 
     def __init__(
-        self,
-        read_maps: ReadMaps,
-        open_image: OpenImage,
-        read_memory: ReadMemory = lambda *_: None,
-        tables_of: TablesOf = UnwindTables,
-    ) -> None:
-        self._read_maps = read_maps
-        self._open_image = open_image
-        self._tables_of = tables_of
+        self, read_maps: ReadMaps, open_image: OpenImage,
+        read_memory: ReadMemory = lambda *_: None, tables_of: TablesOf = UnwindTables,
+    ) -> None:  # fmt: skip
+        self._read_maps, self._open_image, self._tables_of = read_maps, open_image, tables_of
         self.mappings: tuple[Mapping, ...] = ()  # all mappings at the last refresh, in address order
         self._executable: tuple[Mapping, ...] = ()
         self._starts: list[int] = []
@@ -70,9 +65,7 @@ class ModuleMap:
     def allow_refresh(self) -> None:
         """Let the maps be read again at the next unknown address; retry modules that could not be opened."""
         if self._to_retry:
-            self._modules = {
-                mapping: module for mapping, module in self._modules.items() if mapping not in self._to_retry
-            }
+            self._modules = {m: module for m, module in self._modules.items() if m not in self._to_retry}
             self._to_retry.clear()
             self.refresh(force=True)
         self._is_fresh = False
@@ -118,11 +111,8 @@ class ModuleMap:
             return
         in_use = {module for module in self._modules.values() if module is not None}
         unopened = {mapping.path for mapping in self.mappings} - {module.path for module in in_use}
-        unmapped = [
-            (key, module)
-            for key, module in self._all_modules.items()
-            if module not in in_use and module.path not in unopened
-        ]
+        not_in_use = (item for item in self._all_modules.items() if item[1] not in in_use)
+        unmapped = [(key, module) for key, module in not_in_use if module.path not in unopened]
         for key, module in unmapped[:-_MAX_UNMAPPED_MODULES]:
             for problem in module.problems:
                 self._add_problem(problem)
@@ -169,9 +159,8 @@ class ModuleMap:
     @property
     def problems(self) -> list[str]:
         """Texts about mappings that could not be opened, and the problems of the modules."""
-        retried = (
-            failures[-1] for failures in self._open_failures.values() if len(failures) < _MAX_OPEN_ATTEMPTS
-        )
+        all_failures = self._open_failures.values()
+        retried = (failures[-1] for failures in all_failures if len(failures) < _MAX_OPEN_ATTEMPTS)
         problems = dict.fromkeys([*self._problems, *retried])
         return [*problems, *(text for module in self._all_modules.values() for text in module.problems)]
 

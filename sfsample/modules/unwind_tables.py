@@ -26,16 +26,10 @@ class UnwindTables:
     """
 
     def __init__(
-        self,
-        image: ElfImage,
-        path: str = "",
-        find: FindDebugFile = lambda *_: DebugFile(None),
+        self, image: ElfImage, path: str = "", find: FindDebugFile = lambda *_: DebugFile(None),
         root: Root | None = None,
-    ) -> None:
-        self.image = image
-        self.root = root
-        self._path = path
-        self._find = find
+    ) -> None:  # fmt: skip
+        self.image, self.root, self._path, self._find = image, root, path, find
         self.problems: list[str] = []
         # cache of unwind/steppers/code_analysis/stepper.py, which lives as long as the tables
         self.code_analysis: object = None
@@ -79,12 +73,12 @@ class UnwindTables:
     def debug_frame(self) -> EhFrame | None:
         """The CFI of `.debug_frame` in the image, or in its debug file.  Go programs have only this CFI."""
         debug_frame = self._debug_frame_of(self.image)
-        if debug_frame is not None:
-            return debug_frame
-        debug = self._find(self.image, self._path)
-        if debug.refused:
-            self.note_problem(debug.refused)
-        return None if debug.image is None else self._debug_frame_of(debug.image)
+        if debug_frame is None:
+            debug = self._find(self.image, self._path)
+            if debug.refused:
+                self.note_problem(debug.refused)
+            debug_frame = self._debug_frame_of(debug.image) if debug.image else None
+        return debug_frame
 
     def _debug_frame_of(self, image: ElfImage) -> EhFrame | None:
         try:

@@ -70,10 +70,8 @@ def _amd64_ends_in_call(code: bytes) -> bool:
     if code[-5] == 0xE8:  # call rel32
         return True
     # call r/m64 is ff /2; prefixes (REX, notrack, bnd) come before and do not matter
-    return any(
-        code[-size] == 0xFF and _is_indirect_call(size, code[-size + 1], code[-size + 2])
-        for size in _INDIRECT_CALL_SIZES
-    )
+    sizes = (size for size in _INDIRECT_CALL_SIZES if code[-size] == 0xFF)
+    return any(_is_indirect_call(size, code[-size + 1], code[-size + 2]) for size in sizes)
 
 
 def _amd64_target(code: bytes, address: int) -> int | None:
@@ -125,21 +123,14 @@ def _aarch64_slot(code: bytes, address: int) -> int | None:
 
 def _s390x_ends_in_call(code: bytes) -> bool:
     basr = code[-2] == 0x0D and code[-1] >> 4 == 14 and code[-1] & 0x0F != 0  # register 0: no branch
-    return _is_brasl(code) or _is_bras(code) or basr
-
-
-def _is_brasl(code: bytes) -> bool:
-    return code[-6] == 0xC0 and code[-5] & 0x0F == 5
-
-
-def _is_bras(code: bytes) -> bool:
-    return code[-4] == 0xA7 and code[-3] & 0x0F == 5
+    return basr or _s390x_target(code, 0) is not None
 
 
 def _s390x_target(code: bytes, address: int) -> int | None:
-    if _is_brasl(code):
+    if code[-6] == 0xC0 and code[-5] & 0x0F == 5:  # brasl
         return address - 6 + 2 * int.from_bytes(code[-4:], "big", signed=True)
-    return address - 4 + 2 * int.from_bytes(code[-2:], "big", signed=True) if _is_bras(code) else None
+    is_bras = code[-4] == 0xA7 and code[-3] & 0x0F == 5
+    return address - 4 + 2 * int.from_bytes(code[-2:], "big", signed=True) if is_bras else None
 
 
 def _s390x_slot(code: bytes, address: int) -> int | None:
@@ -151,7 +142,7 @@ def _s390x_slot(code: bytes, address: int) -> int | None:
 _TABLE = {
     62: _CallCode(7, _amd64_ends_in_call, _amd64_target, _amd64_slot, re.compile(b"\xe8"), 5, 1),
     183: _CallCode(
-        4, _aarch64_ends_in_call, _aarch64_target, _aarch64_slot, re.compile(b"[\x94-\x97]"), 1, 4
+        4, _aarch64_ends_in_call, _aarch64_target, _aarch64_slot, re.compile(rb"[\x94-\x97]"), 1, 4
     ),
     22: _CallCode(6, _s390x_ends_in_call, _s390x_target, _s390x_slot, re.compile(b"\xc0\xe5"), 6, 2),
 }

@@ -93,7 +93,7 @@ class _Decoder:
             return None
         flow, end = self._iced.FlowControl, i.next_ip
         if i.flow_control == self._next and i.mnemonic != self._halt:  # nearly all instructions
-            return Instruction(end, tuple(self._steps(i)))
+            return Instruction(end, self._steps(i))
         match i.flow_control:
             case flow.RETURN:
                 return Instruction(end, falls_through=False, returns=i.op_count == 0)
@@ -103,19 +103,18 @@ class _Decoder:
                 return Instruction(end, jump=i.near_branch_target)
             case flow.INDIRECT_BRANCH:
                 # a jump through a slot at a fixed address is a tail call of a function that returns
-                return Instruction(
-                    end, falls_through=False, jumps_away=True, returns=i.is_ip_rel_memory_operand
-                )
+                returns = i.is_ip_rel_memory_operand
+                return Instruction(end, falls_through=False, jumps_away=True, returns=returns)
             case flow.CALL if i.mnemonic == self._iced.Mnemonic.SYSCALL:
                 return Instruction(end, _UNKNOWN_AFTER_SYSCALL)
             case flow.CALL | flow.INDIRECT_CALL:
                 return Instruction(end, _UNKNOWN_AFTER_CALL, calls=True, target=i.near_branch_target or None)
         return Instruction(end, falls_through=False)
 
-    def _steps(self, i: Any) -> Iterator[Step]:  # noqa: ANN401 - iced-x86 is untyped, here and below
+    def _steps(self, i: Any) -> tuple[Step, ...]:  # noqa: ANN401 - iced-x86 is untyped, here and below
         exact = self._exact_steps.get(i.code)
         steps = tuple(exact(i)) if exact and not i.has_segment_prefix else ()
-        yield from steps or self._unknown_after(i)
+        return steps or tuple(self._unknown_after(i))
 
     def _exact_by_name(self) -> dict[str, Callable[[Any], Iterator[Step]]]:
         """Return the functions that yield exact steps, by the names of iced-x86's instruction codes."""
