@@ -98,7 +98,6 @@ class DebugFiles:
 
 @cache
 def _here() -> Root:
-    """Return sfsample's own root directory, which stays open."""
     return Root()
 
 

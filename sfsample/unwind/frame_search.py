@@ -51,7 +51,6 @@ def _cfa_registers(walk: Walk, row: UnwindRow, ra: Rule, start: int, modules: Mo
 
 
 def _calls_function(return_address: int, start: int, modules: ModuleMap) -> bool:
-    """Return True if the call before a return address leads to the function that begins at `start`."""
     target = modules.call_target(return_address)
     if target is None or target == start:
         return target == start

@@ -63,5 +63,4 @@ def _cfa_at(pc: int, row: UnwindRow, arch: Arch) -> Rule:
 
 
 def _is_slot(rule: Rule) -> bool:
-    """Return True if the value is saved in an aligned word of the frame."""
     return rule.base == CFA and rule.deref and not rule.expression and rule.offset % _WORD == 0

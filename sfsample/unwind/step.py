@@ -95,7 +95,6 @@ class CachedStepper:
         return row
 
     def _answer(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the answer of a cached range, or that of the stepper."""
         pc = frame.pc
         if not frame.exact or module is None:
             return self._stepper.row_at(frame, module, arch)
@@ -289,7 +288,6 @@ class StepperChain:
 
 
 def _registers_usable_by(row: UnwindRow, walk: Walk) -> Registers:
-    """Return the registers that a row may use."""
     number = _return_register_of_leaf(row, walk)
     return walk.registers if number is None else {number: walk.snapshot.registers[number], **walk.registers}
 

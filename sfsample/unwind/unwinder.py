@@ -163,7 +163,6 @@ class Unwinder:
         return new(Stack, ((*passed, last), StopReason.OUTERMOST, None, None))
 
     def _continue(self, walk: Walk, chain: StepperChain) -> Stack:
-        """Walk on to the end of the stack."""
         while not self._pass_cached_frames(walk, chain):
             checkpoint()
             step = chain.step(walk)

@@ -255,7 +255,6 @@ class EhFrame:
         return self._section.span(fde.program_begin, fde.program_end)
 
     def _cie(self, offset: int) -> Cie:
-        """Return the CIE at `offset`.  CIEs are cached, and so are errors."""
         cie = self._cies.get(offset)
         if cie is None:
             try:

@@ -92,7 +92,6 @@ class _Evaluation(NamedTuple):
         raise _NoValueError
 
     def _step(self, opcode: int, pos: int) -> int:
-        """Execute one operation; return the position of the next."""
         if 0x30 <= opcode <= 0x4F:  # DW_OP_lit0..31
             self.stack.append(opcode - 0x30)
         elif 0x70 <= opcode <= 0x8F:  # DW_OP_breg0..31

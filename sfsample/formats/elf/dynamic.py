@@ -106,7 +106,6 @@ class Dynamic:
                 yield value
 
     def _records(self) -> memoryview:
-        """Return the whole symbol records."""
         records, _ = self.symbols or (memoryview(b""), None)
         return records[: len(records) // _SYM_SIZE * _SYM_SIZE]
 

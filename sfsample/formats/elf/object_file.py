@@ -49,8 +49,6 @@ def lay_out(image: ElfImage) -> LinkedObject:
 
 
 class _Linker:
-    """Changes a copy of the file's bytes in place."""
-
     def __init__(self, image: ElfImage) -> None:
         self.data = bytearray(image.data)
         self.left_out = 0

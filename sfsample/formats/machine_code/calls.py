@@ -19,8 +19,6 @@ _INDIRECT_CALL_SIZES = range(7, 1, -1)  # bytes of ff /2, ModRM, SIB and displac
 
 
 class _CallCode(NamedTuple):
-    """The encoding of calls on one machine."""
-
     longest: int  # bytes of the longest call
     ends_in_call: Callable[[bytes], bool]
     target: Callable[[bytes, int], int | None]

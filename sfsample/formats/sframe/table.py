@@ -235,7 +235,6 @@ class SFrameTable:
 
     @cached_property
     def _order(self) -> Sequence[int]:
-        """The functions' numbers in the order of their addresses."""
         numbers = range(self.num_fdes)
         return numbers if self.flags & Flag.FDE_SORTED else sorted(numbers, key=self._start)
 

@@ -44,7 +44,6 @@ class CodeOfFile:
         return find_function_starts(self._image)
 
     def _start_before(self, vaddr: int) -> int | None:
-        """Return the last start of a function that is not above `vaddr`."""
         position = bisect_right(self._starts, vaddr) - 1
         return None if position < 0 else self._starts[position]
 
