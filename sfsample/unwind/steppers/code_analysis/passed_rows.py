@@ -32,16 +32,16 @@ class PassedRows:
         if not result:
             return (None,) if result is None else None
         row = seen_from(*result)
-        return None if row is None else (row,)
+        return (row,) if row is not None and _is_whole(row) else None
 
     def keep(self, row: UnwindRow, passed: Sequence[tuple[Visit, bytes]]) -> None:
         """Add the row of a search for the instructions that it has passed.
 
         A row that lacks a callee-saved register is not added, because a later search may find that register.
         """
-        if len(row.kept) + len(row.registers) < len(AMD64.callee_saved):
-            return
-        self._add({(visit.address, code): (row, visit.state) for visit, code in passed[:_MAX_KEPT_OF_SEARCH]})
+        if _is_whole(row):
+            first = passed[:_MAX_KEPT_OF_SEARCH]
+            self._add({(visit.address, code): (row, visit.state) for visit, code in first})
 
     def keep_failure(self, passed: Sequence[tuple[Visit, bytes]]) -> None:
         """Add a search that was given up before it came to a return."""
@@ -53,27 +53,34 @@ class PassedRows:
         self._results.update(results)
 
 
-def seen_from(row: UnwindRow, state: State) -> UnwindRow | None:
-    """Return a row as it is at a later instruction, at which the state is `state`; None: unknown.
+def _is_whole(row: UnwindRow) -> bool:
+    return len(row.kept) + len(row.registers) == len(AMD64.callee_saved)
 
-    The CFA is known if the register from which it is counted has moved by a known distance.
+
+def seen_from(row: UnwindRow, state: State) -> UnwindRow | None:
+    """Return a row as it is at a later instruction, at which the state is `state`; None: its CFA is unknown.
+
+    The CFA is known if a register differs by a known distance from the one from which `row` counts it.  A
+    callee-saved register with an unknown value is left out.
     """
-    cfa, base, top = row.cfa, state.value(row.cfa.base), state.value(AMD64.sp)
-    if cfa.deref or cfa.expression or base is None or base.base != cfa.base:
+    cfa, top = row.cfa, state.value(AMD64.sp)
+    values = ((n, state.value(n)) for n in (cfa.base, AMD64.sp, *sorted(AMD64.callee_saved)))
+    base = next(((n, value) for n, value in values if value is not None and value.base == cfa.base), None)
+    if cfa.deref or cfa.expression or base is None:
         return None
     frame = Value(cfa.base, cfa.offset)
     lowest = top.offset if top is not None and top.base == cfa.base else None  # offset of sp, if known
     unchanged, rules = [], []
     for number in sorted(AMD64.callee_saved):
         place = _place_in_frame(row, number, frame, state, lowest)
+        value = _value_at_return(row, number, frame)
         if place is not None:
             rules.append((number, Rule(CFA, place.offset - frame.offset, deref=True)))
-        elif state.value(number) == _value_at_return(row, number, frame):
+        elif value is not None and state.value(number) == value:
             unchanged.append(number)
-        else:
-            return None
-    moved = cfa._replace(offset=cfa.offset - base.offset)
-    return row._replace(cfa=moved, registers=tuple(rules), kept=tuple(unchanged))
+    register, moved = base
+    cfa = Rule(register, cfa.offset - moved.offset, deref=False)
+    return row._replace(cfa=cfa, registers=tuple(rules), kept=tuple(unchanged))
 
 
 def _place_in_frame(

@@ -15,9 +15,9 @@ from sfsample.formats.machine_code.calls import call_target
 from sfsample.formats.machine_code.decode_x86 import LONGEST
 from sfsample.formats.machine_code.functions import find_function_starts, stubs_without_return
 from sfsample.modules.module_map import ReadCode
-from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.row import UnwindRow, entry_row
 from sfsample.unwind.steppers.code_analysis.flow import Flow, ReadBytes, State, Value, Visit
-from sfsample.unwind.steppers.code_analysis.passed_rows import PassedRows
+from sfsample.unwind.steppers.code_analysis.passed_rows import PassedRows, seen_from
 
 _WORD = 8  # bytes
 _DIRECT_CALL = 5  # bytes of the longest call with its target in its bytes
@@ -25,6 +25,7 @@ _ENOUGH_INSTRUCTIONS = 300  # instructions that are followed if one return has b
 _MAX_SEARCHED = 1500  # instructions without a return; no function of libc or libstdc++ has more
 _MAX_GENERATED = 500  # instructions; more would take 20 ms for each new pc, and hardly ever find a return
 _SP = AMD64.sp
+_AT_START = entry_row(AMD64)._replace(guess=True)  # row at the start of any function
 _BREG0, _DEREF, _CONST8S, _PLUS = 0x70, b"\x06", b"\x0f", b"\x22"  # DWARF 5, table 7.9
 
 
@@ -101,7 +102,7 @@ def row_from_start(flow: Flow, start: int, pc: int, *, exact: bool) -> UnwindRow
     """Return the row at an instruction, or behind a call, of the function that begins at `start`."""
     for visit in flow.visits(start):
         if visit.address == pc if exact else visit.instruction.calls and visit.instruction.end == pc:
-            return _inside(visit.state)
+            return seen_from(_AT_START, visit.state)
     return None
 
 
@@ -157,25 +158,6 @@ def _plain(value: Value) -> Rule | None:
         case Value(Value(int(base), offset), 0):
             return Rule(base, offset, deref=True)
     return None
-
-
-def _inside(state: State) -> UnwindRow | None:
-    """Return the row at an instruction, given the state of a search that began at the function's start."""
-    bases = ((n, state.value(n)) for n in (_SP, *sorted(AMD64.callee_saved)))
-    on_stack = ((n, at.offset) for n, at in bases if at is not None and at.base == _SP)
-    base, offset = next(on_stack, (None, 0))
-    if base is None:
-        return None
-    top = state.value(_SP)
-    lowest = top.offset if top else None
-    saved = {n: at for n in sorted(AMD64.callee_saved) if (at := state.saved(n, lowest)) is not None}
-    return UnwindRow(
-        Rule(base, _WORD - offset, deref=False),
-        Rule(CFA, -_WORD, deref=True),
-        tuple((n, Rule(CFA, at.offset - _WORD, deref=True)) for n, at in saved.items() if at.base == _SP),
-        kept=tuple(n for n in sorted(AMD64.callee_saved - saved.keys()) if state.value(n) == Value(n)),
-        guess=True,
-    )
 
 
 def _read(image: ElfImage, vaddr: int) -> bytes:
