@@ -14,6 +14,8 @@ from sfsample.formats.dwarf.reader import DwarfReader
 _MAX_RULES = 256  # rules of one row; AMD64 has 130 numbered registers, and a signal frame may list all
 _NO_REGISTER = -1  # register number of a CFA that is an expression
 _MAX_STATES = 64  # nested DW_CFA_remember_state; compilers use one
+# DW_CFA_advance_loc1, _loc2, _loc4, DW_CFA_MIPS_advance_loc8: opcode -> bytes of the operand
+_ADVANCES = {0x02: 1, 0x03: 2, 0x04: 4, 0x1D: 8}
 
 # The rule for each register of the caller, by DWARF number (DWARF 5 section 6.4.1, "register rules").  None:
 # it cannot be recovered ("undefined").  A register that no instruction mentions is absent.
@@ -83,26 +85,18 @@ class CfiMachine:
                     self.rules[operand] = Rule(CFA, value * cie.data_align, deref=True)
                 case 3:  # DW_CFA_restore
                     self._restore(operand)
-                case _ if opcode <= 0x04 or opcode == 0x1D:
-                    target, pos = self._advance(opcode, program, pos, location)
-                    if target is not None:
-                        location = target
-                        yield location
-                case _:
+                case _ if opcode in _ADVANCES:
+                    location += program.integer(pos, _ADVANCES[opcode]) * cie.code_align
+                    pos += _ADVANCES[opcode]
+                    yield location
+                case _ if opcode == 0x01:  # DW_CFA_set_loc
+                    target, after = program.pointer(pos, cie.encoding)
+                    if target < location:
+                        raise program.damaged(pos, "DW_CFA_set_loc goes back")
+                    location, pos = target, after
+                    yield location
+                case _ if opcode:  # 0: DW_CFA_nop
                     pos = self._execute(opcode, program, pos)
-
-    def _advance(self, opcode: int, program: DwarfReader, pos: int, location: int) -> tuple[int | None, int]:
-        """Return the new location (None for a nop), and the position of the next instruction."""
-        if opcode == 0x00:  # DW_CFA_nop
-            return None, pos
-        if opcode == 0x01:  # DW_CFA_set_loc
-            target, end = program.pointer(pos, self.cie.encoding)
-            if target < location:
-                raise program.damaged(pos, "DW_CFA_set_loc goes back")
-            return target, end
-        # DW_CFA_advance_loc1, _loc2, _loc4, DW_CFA_MIPS_advance_loc8
-        size = 8 if opcode == 0x1D else 1 << (opcode - 2)
-        return location + program.integer(pos, size) * self.cie.code_align, pos + size
 
     def _execute(self, opcode: int, program: DwarfReader, pos: int) -> int:
         """Execute an instruction that does not advance; return the position of the next."""
