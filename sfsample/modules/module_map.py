@@ -5,9 +5,9 @@ the maps are read again, but at most once between two calls of `allow_refresh` (
 return address costs little.  `generation` changes with every change of an executable mapping, and makes all
 that was cached by address void.
 
-A file that cannot be opened may be just coming or going (dlopen, dlclose), so opening it is retried a few
-times.  Unmapped modules are kept for their names, but only a limited number of them, because a process may
-load ever new ones.
+If a file cannot be opened, the target may be mapping or unmapping it just now (dlopen, dlclose).  So opening
+it is retried a few times.  Unmapped modules are kept for their names, but only a limited number of them,
+because a process may load ever new ones.
 """
 
 from bisect import bisect_right
@@ -104,8 +104,8 @@ class ModuleMap:
     def _close_unmapped(self) -> None:
         """Close the modules that were unmapped, except the last `_MAX_UNMAPPED_MODULES`.
 
-        A module that is not in use may still be mapped, and waits only to be opened again.  So it counts as
-        unmapped only if no mapping has its path, or if another module is in use at that path.
+        A module that is not in use may still be mapped, and only wait to be opened again.  So a module counts
+        as unmapped only if no mapping has its path, or if another module is in use at its path.
         """
         if len(self._all_modules) <= _MAX_UNMAPPED_MODULES:
             return

@@ -77,9 +77,9 @@ def apply_row(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) 
 
 def first_missing(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) -> int | None:
     """Return the first address that `apply_row` reads and that `memory` lacks, or None."""
-    recorder = _MissRecorder(memory)
-    apply_row(row, registers, recorder, arch)
-    return recorder.missing
+    misses = _Misses()
+    apply_row(row, registers, PiecewiseMemory(memory, misses), arch)
+    return misses.first
 
 
 def with_popped_words(
@@ -105,28 +105,17 @@ def with_popped_words(
     return PiecewiseMemory(*pieces, *words) if words else memory
 
 
-class _MissRecorder:
-    """Memory that remembers the first address at which a read failed."""
+class _Misses:
+    """An empty last piece of memory.  It notes the first address that all other pieces lack."""
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self.missing: int | None = None
+    byteorder: ByteOrder = "little"
+    first: int | None = None
 
-    @property
-    def byteorder(self) -> ByteOrder:
-        return self._memory.byteorder
+    def word(self, address: int) -> None:
+        self.first = address if self.first is None else self.first
 
-    def word(self, address: int) -> int | None:
-        value = self._memory.word(address)
-        if value is None and self.missing is None:
-            self.missing = address
-        return value
-
-    def read(self, address: int, size: int) -> bytes | None:
-        data = self._memory.read(address, size)
-        if data is None and self.missing is None:
-            self.missing = address
-        return data
+    def read(self, address: int, size: int) -> None:  # noqa: ARG002 - the protocol
+        self.word(address)
 
 
 class _RegistersUsed(Registers):

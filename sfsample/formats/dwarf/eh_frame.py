@@ -1,8 +1,8 @@
 """Reads `.eh_frame` and `.debug_frame`: finds the FDE and the row for an address.
 
 It parses on demand: a look-up bisects the search table of `.eh_frame_hdr` in place, and reads one FDE and its
-CIE.  All linkers write one encoding of the search table; a table of another encoding is not used.  Entries
-end at the zero terminator, or with the bytes.  `.debug_frame` has other ids for CIEs and FDEs.
+CIE.  All linkers write one encoding of the search table; a table of another encoding is not used.  The zero
+terminator ends the entries, or the section ends.  `.debug_frame` has other ids for CIEs and FDEs.
 
 Invariant: any bytes parse or raise `FormatError` (tests/properties/test_eh_frame_properties.py), and a
 look-up reads a limited number of entries and bytes (tests/formats/dwarf/test_eh_frame.py).

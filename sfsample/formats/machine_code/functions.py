@@ -1,8 +1,8 @@
 """Finds where x86-64 functions begin that no table describes, and which functions never return.
 
 Function starts are hints: the targets of calls, the addresses that code takes, and the dynamic symbols.  A
-call is recognized by its bytes alone, and a label inside a function may look like a start.  So the caller
-follows the code from there.
+call is recognized by its bytes alone, and a label inside a function may look like a start.  So the caller of
+this module follows the code from a start, and uses the start only if the code leads to the pc.
 
 Functions that never return are known by name, and other modules call them through PLT stubs.  If a name is
 missing from the list, code analysis goes on behind a call that does not return.

@@ -50,7 +50,7 @@ class CfiStepper:
 
 
 def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:
-    """Return the next row if it describes words that the caller has pushed: it is true here already.
+    """Return the next row if that row describes words that the caller has pushed: it holds here already.
 
     An example is glibc's _dl_runtime_resolve on AArch64.  Its table describes the words that the stub has
     pushed, but one instruction late.
@@ -67,10 +67,7 @@ def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:
 
 
 def _pushed_at(row: CfiRow) -> int | None:
-    """Return the offset of the return address from the CFA if it is not negative; else None.
-
-    Then the caller has pushed the return address.
-    """
+    """Return the offset of the return address from the CFA if the caller has pushed that address, or None."""
     ra = row.rules.get(row.ra_register)
     if ra is None or ra.base != CFA or not ra.deref or ra.expression or row.signal:
         return None

@@ -72,7 +72,7 @@ class State:
         return self._registers.get(register, _AT_START[register])
 
     def saved(self, register: int, lowest: int | None = None) -> Value | None:
-        """Return the place of a word that has the register's initial value; None: none from `lowest` on."""
+        """Return the place from `lowest` on of a word with the register's initial value, or None."""
         initial = _AT_START[register]
         for place, value in self._words.items():
             if value == initial and (lowest is None or place.offset >= lowest):
