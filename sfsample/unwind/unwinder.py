@@ -24,10 +24,8 @@ from sfsample.unwind.stepper import Stepper, for_process
 from sfsample.unwind.steppers.cfi import CfiStepper
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
 from sfsample.unwind.steppers.conventions import FramePointerStepper, NullCallStepper, ScanStepper
-from sfsample.unwind.steppers.entry_code import StartStepper
-from sfsample.unwind.steppers.plt_stub import PltStepper
+from sfsample.unwind.steppers.known_code import PltStepper, SignalFrameStepper, StartStepper
 from sfsample.unwind.steppers.sframe import SFrameStepper
-from sfsample.unwind.steppers.signal_frame import SignalFrameStepper
 
 SIGNAL_FRAME: Final = SignalFrameStepper()
 NULL_CALL: Final = NullCallStepper()

@@ -12,7 +12,7 @@ from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import UnwindRow, apply_row
 from sfsample.unwind.steppers.conventions import FramePointerStepper, ScanStepper
-from sfsample.unwind.steppers.entry_code import StartStepper
+from sfsample.unwind.steppers.known_code import StartStepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.builders.elf_builder import Load, elf
 from tests.builders.walks import (

@@ -14,11 +14,11 @@ from sfsample.modules.module import Module
 from sfsample.unwind.row import Caller, UnwindRow, apply_row
 from sfsample.unwind.rule_cache import RuleCache
 from sfsample.unwind.steppers import cfi as eh_frame
-from sfsample.unwind.steppers import conventions, sframe, signal_frame
+from sfsample.unwind.steppers import conventions, known_code, sframe
 from sfsample.unwind.steppers.cfi import CfiStepper
 from sfsample.unwind.steppers.conventions import FramePointerStepper, NullCallStepper
+from sfsample.unwind.steppers.known_code import SignalFrameStepper
 from sfsample.unwind.steppers.sframe import SFrameStepper
-from sfsample.unwind.steppers.signal_frame import SignalFrameStepper
 from tests.builders.eh_frame_builder import (
     AMD64_START,
     EhFrameBuilder,
@@ -308,7 +308,7 @@ def test_stepper_labels():
 
     assert {stepper: stepper.found for stepper in labels} == labels
     assert {s.__module__ for s in labels} == {
-        m.__name__ for m in (sframe, eh_frame, signal_frame, conventions)}  # fmt: skip
+        m.__name__ for m in (sframe, eh_frame, known_code, conventions)}  # fmt: skip
 
 
 # -- other architectures
