@@ -60,7 +60,7 @@ class Instruction(NamedTuple):
     target: int | None = None  # target of a call; None: the code does not state it
 
 
-def decode_instruction(code: bytes, address: int) -> Instruction | None:
+def decode(code: bytes, address: int) -> Instruction | None:
     """Return the first instruction of `code`, which is at `address`; None: invalid, or no iced-x86."""
     decoder = _decoder()
     return decoder.decode(code[:LONGEST], address) if decoder and code else None

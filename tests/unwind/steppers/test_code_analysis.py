@@ -16,22 +16,20 @@ from sfsample.core.arch import AARCH64, AMD64
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.machine_code.decode_x86 import Instruction, decode_instruction
+from sfsample.formats.machine_code.decode_x86 import Instruction, decode
 from sfsample.formats.machine_code.functions import find_function_starts
 from sfsample.modules.module import Module
 from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.unwind.row import UnwindRow, apply_row
 from sfsample.unwind.steppers.cfi import CfiStepper
 from sfsample.unwind.steppers.code_analysis.flow import Flow, State, Visit
-from sfsample.unwind.steppers.code_analysis.passed_rows import PassedRows
+from sfsample.unwind.steppers.code_analysis.rows import PassedRows
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
 from sfsample.unwind.steppers.conventions import FramePointerStepper
 from tests.builders.elf_builder import Load, elf
 from tests.builders.walks import CODE, FP, JIT, OUTERMOST, RBX, SP, STACK, RowsByPc, module_map, walk, words
 
-pytestmark = pytest.mark.skipif(
-    decode_instruction(b"\xc3", 0) is None, reason="no decoder for x86-64 on this machine"
-)
+pytestmark = pytest.mark.skipif(decode(b"\xc3", 0) is None, reason="no decoder for x86-64 on this machine")
 
 OLD = bytes.fromhex("4883ec08 ffd1 4883c408 c3")  # CPython 3.12: sub $8,%rsp; call *%rcx; add $8,%rsp; ret
 NEW = bytes.fromhex("55 4889e5 ffd1 5d c3")  # later: push %rbp; mov %rsp,%rbp; call *%rcx; pop %rbp; ret
@@ -328,7 +326,7 @@ def test_loop_without_return_is_searched_once(monkeypatch):
 
 
 def test_passed_rows_are_bounded(monkeypatch):
-    monkeypatch.setattr("sfsample.unwind.steppers.code_analysis.passed_rows._MAX_KEPT", 100)
+    monkeypatch.setattr("sfsample.unwind.steppers.code_analysis.rows._MAX_KEPT", 100)
     known = PassedRows()
     for start in range(0, 10_000, 50):
         known.keep_failure([(Visit(start + n, NOP, State({}, {})), b"") for n in range(150)])

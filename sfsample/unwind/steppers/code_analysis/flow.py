@@ -10,15 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from sfsample.core.checkpoint import checkpoint
-from sfsample.formats.machine_code.decode_x86 import (
-    SP,
-    Instruction,
-    Load,
-    Set,
-    Step,
-    Store,
-    decode_instruction,
-)
+from sfsample.formats.machine_code.decode_x86 import SP, Instruction, Load, Set, Step, Store, decode
 
 ReadBytes = Callable[[int], bytes]  # function: address -> bytes from there on, enough for an instruction
 TestAddress = Callable[[int], bool]
@@ -132,7 +124,7 @@ class Flow:
         if address not in self._instructions:
             if len(self._instructions) >= _MAX_CACHED_INSTRUCTIONS:
                 self._instructions.clear()
-            self._instructions[address] = decode_instruction(self._read(address), address)
+            self._instructions[address] = decode(self._read(address), address)
         return self._instructions[address]
 
     def visits(self, start: int) -> Iterator[Visit]:
