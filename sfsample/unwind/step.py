@@ -215,7 +215,9 @@ class StepperChain:
         """Execute a row; if it slides, move its CFA up the stack until a caller is accepted."""
         if row.ra is None:
             return StopReason.OUTERMOST
-        if _is_end_of_frame_pointers(stepper, row, walk):
+        fp = walk.arch.fp
+        on_chain = row.guess and row.cfa.base == fp and walk.frame.found is stepper.found
+        if on_chain and walk.registers.get(fp) == 0:  # zero ends a chain of frame pointers (ABIs)
             return self._outermost_if_stack_may_end(walk.frame.sp, walk)
         outcome = self._execute_once(stepper, row, walk)
         for _ in range(row.slides):
@@ -226,7 +228,10 @@ class StepperChain:
         return outcome
 
     def _execute_once(self, stepper: CachedStepper, row: UnwindRow, walk: Walk) -> Step | StopReason:
-        caller = apply_row(row, _registers_usable_by(row, walk), walk.memory, walk.arch)
+        registers, extra = walk.registers, _return_register_of_leaf(row, walk)
+        if extra is not None:
+            registers = {extra: walk.snapshot.registers[extra], **registers}
+        caller = apply_row(row, registers, walk.memory, walk.arch)
         if isinstance(caller, StopReason):
             cut_off = caller is StopReason.BAD_MEMORY and self._is_beyond_copy(row, walk)
             return StopReason.STACK_COPY_ENDED if cut_off else caller
@@ -287,11 +292,6 @@ class StepperChain:
         return any(row is not None and (row.ra is None or row.signal) for row in rows)
 
 
-def _registers_usable_by(row: UnwindRow, walk: Walk) -> Registers:
-    number = _return_register_of_leaf(row, walk)
-    return walk.registers if number is None else {number: walk.snapshot.registers[number], **walk.registers}
-
-
 def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
     """Return the register in which an innermost leaf's caller has its own return address, or None.
 
@@ -302,13 +302,6 @@ def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
     if ra is None or not from_leaf or ra.deref or ra.expression or ra.base in (CFA, walk.arch.ra):
         return None
     return ra.base if ra.base in walk.snapshot.registers else None
-
-
-def _is_end_of_frame_pointers(stepper: CachedStepper, row: UnwindRow, walk: Walk) -> bool:
-    """Return True if a chain of frame pointers has reached the zero that ends it, as the ABIs say."""
-    fp = walk.arch.fp
-    on_chain = row.guess and row.cfa.base == fp and walk.frame.found is stepper.found
-    return on_chain and walk.registers.get(fp) == 0
 
 
 def is_stack_end(above: int, memory: Memory, modules: ModuleMap, arch: Arch) -> bool:

@@ -56,8 +56,8 @@ def choose_steppers(order: Iterable[str | Stepper]) -> tuple[Stepper, ...]:
 
 DEFAULT_STEPPERS: Final = choose_steppers(DEFAULT_ORDER)
 _MAX_ASSUMED_REGISTERS = 2  # registers that one walk of `Unwinder.search` assumes
-# labels of the steppers that a repeated walk asks last
-_ASKED_LAST: Final[tuple[str, ...]] = (Found.SFRAME, Found.FRAME_POINTER, Found.SCAN)
+# ranks of the steppers that a repeated walk asks last
+_RANKS: Final[dict[str, int]] = {Found.SFRAME: 1, Found.FRAME_POINTER: 2, Found.SCAN: 3}
 
 
 class Unwinder:
@@ -75,7 +75,8 @@ class Unwinder:
         self._max_frames = max_frames
         cached = [CachedStepper(for_process(each, modules), modules) for each in choose_steppers(steppers)]
         self._chain = StepperChain(modules, cached, last=False)
-        self._cfi_chain = StepperChain(modules, sorted(cached, key=_rank), last=True)
+        cfi_first = sorted(cached, key=lambda stepper: _RANKS.get(stepper.found, 0))
+        self._cfi_chain = StepperChain(modules, cfi_first, last=True)
 
     def prepare(self, arch: Arch) -> None:
         """Import code that the first walks may need.  It takes 20 ms, too long while a thread is stopped."""
@@ -190,11 +191,9 @@ class Unwinder:
         return False
 
     def _ended(self, walk: Walk, chain: StepperChain, reason: StopReason) -> Stack:
-        frames = (*walk.passed, walk.frame)
-        if reason is StopReason.OUTERMOST:
-            return Stack(frames, reason)
         missing = chain.missing_word(walk) if reason is StopReason.BAD_MEMORY else None
-        return Stack(frames, reason, place(walk.frame, self._modules), missing)
+        where = None if reason is StopReason.OUTERMOST else place(walk.frame, self._modules)
+        return Stack((*walk.passed, walk.frame), reason, where, missing)
 
     def _complete_stacks(self, walk: Walk, max_assumed: int) -> Iterator[Stack]:
         """Yield the stacks that reach the outermost frame with an assumed value of the unknown register."""
@@ -223,7 +222,3 @@ def _advance(walk: Walk, step: Step) -> None:
     walk.registers = registers
     sp = registers.get(walk.arch.sp, cfa)  # lower bound if sp is unknown: the callee's CFA
     walk.frame = Frame(registers[walk.arch.pc], sp, None, step.found, step.exact)
-
-
-def _rank(stepper: CachedStepper) -> int:
-    return _ASKED_LAST.index(stepper.found) + 1 if stepper.found in _ASKED_LAST else 0

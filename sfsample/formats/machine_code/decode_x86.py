@@ -118,12 +118,11 @@ class _Decoder:
 
     def _exact_by_name(self) -> dict[str, Callable[[Any], Iterator[Step]]]:
         """Return the functions that yield exact steps, by the names of iced-x86's instruction codes."""
-        add, subtract = self._add_immediate(1), self._add_immediate(-1)
         return {
             **dict.fromkeys(("PUSH_R64", "PUSH_RM64", "PUSHQ_IMM8", "PUSHQ_IMM32", "PUSHFQ"), self._push),
             **dict.fromkeys(("POP_R64", "POP_RM64", "POPFQ"), self._pop),
-            **dict.fromkeys(("ADD_RM64_IMM8", "ADD_RM64_IMM32", "ADD_RAX_IMM32"), add),
-            **dict.fromkeys(("SUB_RM64_IMM8", "SUB_RM64_IMM32", "SUB_RAX_IMM32"), subtract),
+            **dict.fromkeys(("ADD_RM64_IMM8", "ADD_RM64_IMM32", "ADD_RAX_IMM32"), self._add),
+            **dict.fromkeys(("SUB_RM64_IMM8", "SUB_RM64_IMM32", "SUB_RAX_IMM32"), self._add),
             **dict.fromkeys(("MOV_RM64_R64", "MOV_R64_RM64"), self._move),
             "LEA_R64_M": self._load_address,
             "LEAVEQ": self._leave,
@@ -143,13 +142,10 @@ class _Decoder:
     def _leave(self, _: Any) -> Iterator[Step]:  # noqa: ANN401
         yield from (Set(SP, FP), Load(FP, SP, 0), Set(SP, SP, _WORD))
 
-    def _add_immediate(self, sign: int) -> Callable[[Any], Iterator[Step]]:
-        def steps(i: Any) -> Iterator[Step]:  # noqa: ANN401
-            register = self._register(i, 0)
-            if register is not None:
-                yield Set(register, register, sign * _signed(i.immediate(1)))
-
-        return steps
+    def _add(self, i: Any) -> Iterator[Step]:  # noqa: ANN401
+        register, number = self._register(i, 0), _signed(i.immediate(1))
+        if register is not None:
+            yield Set(register, register, -number if i.mnemonic == self._iced.Mnemonic.SUB else number)
 
     def _move(self, i: Any) -> Iterator[Step]:  # noqa: ANN401
         target, source, word = self._register(i, 0), self._register(i, 1), self._memory_operand(i)
