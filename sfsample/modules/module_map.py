@@ -15,13 +15,12 @@ from collections.abc import Callable, Collection
 
 from sfsample.core.arch import ByteOrder
 from sfsample.errors import SfsampleError
-from sfsample.formats.elf.image import PT_LOAD, ElfImage
+from sfsample.formats.elf.image import PAGE, PT_LOAD, ElfImage
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.unwind_tables import UnwindTables
 
 _MAX_OPEN_ATTEMPTS = 3  # attempts for each mapping
-_PAGE_BYTES = 4096
 _MAX_UNMAPPED_MODULES = 256  # unmapped modules that are kept; each has a file open
 _MAX_PROBLEMS = 10_000
 _MAX_UNSTABLE_PATHS = 10_000
@@ -204,27 +203,22 @@ class ModuleMap:
         module = self.find(address - 1)
         return module is None or module.follows_call(address)
 
-    def call_target(self, return_address: int) -> int | None:
-        """Return the target of the call before `return_address`; None if the code does not state it."""
-        module = self.find(return_address - 1)
-        return module.call_target(return_address) if module else None
-
     def code(self, address: int, size: int) -> bytes:
         """Return up to `size` bytes (at most a page) of code that lies in no file; fewer if memory ends.
 
         The bytes come from the memory of the target, which is read once for each page.  They are not certain:
         the target runs, and may have written other code there since a thread was captured.
         """
-        start = address & -_PAGE_BYTES
+        start = address & -PAGE
         code = self._code_page(start)
-        if address + size > start + _PAGE_BYTES and len(code) == _PAGE_BYTES:
-            code += self._code_page(start + _PAGE_BYTES)
+        if address + size > start + PAGE and len(code) == PAGE:
+            code += self._code_page(start + PAGE)
         return code[address - start : address - start + size]
 
     def _code_page(self, start: int) -> bytes:
         page = self._code_pages.get(start)
         if page is None:
-            page = self._read_memory(start, _PAGE_BYTES)
+            page = self._read_memory(start, PAGE)
             if page is None:  # page that is not kept: the target may be changing the mapping now
                 return b""
             if len(self._code_pages) >= _MAX_CODE_PAGES:
@@ -290,7 +284,7 @@ class ModuleMap:
         start, end = module.vaddr(mapping.start), module.vaddr(mapping.end)
         first = min(segment.vaddr for segment in module.image.segments if segment.type == PT_LOAD)
         file_below = below and (below.path, below.device, below.inode)
-        if start != first & -_PAGE_BYTES and file_below != (above.path, above.device, above.inode):
+        if start != first & -PAGE and file_below != (above.path, above.device, above.inode):
             return None
         gap_end = module.vaddr(above.start)
         return module if _has_code(module, start, end) and not _has_code(module, end, gap_end) else None

@@ -51,7 +51,8 @@ def _cfa_registers(walk: Walk, row: UnwindRow, ra: Rule, start: int, modules: Mo
 
 
 def _calls_function(return_address: int, start: int, modules: ModuleMap) -> bool:
-    target = modules.call_target(return_address)
+    caller = modules.find(return_address - 1)
+    target = caller.call_target(return_address) if caller else None
     if target is None or target == start:
         return target == start
     stubs = modules.find(target)

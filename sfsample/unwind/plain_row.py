@@ -50,8 +50,7 @@ def plain_row_of(row: UnwindRow, found: str, arch: Arch, pc: int) -> PlainRow | 
     by_fp = cfa.base == arch.fp
     if not by_fp and cfa.offset <= 0:
         return None  # no progress up the stack
-    fp_offset = None if fp is None else fp.offset
-    return PlainRow(by_fp, cfa.offset, ra.offset, fp_offset, found, row.guess, row)
+    return PlainRow(by_fp, cfa.offset, ra.offset, fp.offset if fp else None, found, row.guess, row)
 
 
 def _cfa_at(pc: int, row: UnwindRow, arch: Arch) -> Rule:

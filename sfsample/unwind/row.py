@@ -38,6 +38,9 @@ class UnwindRow(NamedTuple):
     slides: int = 0  # words: cfa + 8 * n is tried for n = 0 to `slides`, until a caller is accepted
 
 
+OUTERMOST = UnwindRow(Rule(CFA, 0, deref=False), None)
+
+
 def entry_row(arch: Arch) -> UnwindRow:
     """Return the row that holds at the first instruction of any function."""
     pushed = arch.pushed_ra

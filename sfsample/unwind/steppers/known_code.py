@@ -20,7 +20,7 @@ from sfsample.core.arch import AARCH64, AMD64, S390X, Arch, SignalFrame
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
-from sfsample.unwind.row import UnwindRow, entry_row
+from sfsample.unwind.row import OUTERMOST, UnwindRow, entry_row
 from sfsample.unwind.stepper import PcRange, only_this_pc
 
 _PATTERN_BYTES = 96  # bytes before and after a pc that a pattern may cover
@@ -91,8 +91,6 @@ def _is_in_group(frame: Frame, module: Module, match: re.Match[bytes], first: in
 
 # -- where stacks begin
 
-_OUTERMOST = UnwindRow(Rule(CFA, 0, deref=False), None)
-
 
 def _address_or_zero(expression: str) -> Rule:
     return Rule(CFA, 0, deref=False, expression=bytes.fromhex(expression))
@@ -115,29 +113,29 @@ _AMD64_ANYWHERE = (
     # caller: mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je; call setcontext; mov %rax,%rdi; call exit
     _pattern(
         "<(f3 0f 1e fa)? '48 89 dc 48 8b 3c 24' 48 85 ff 74 .. e8 .. .. .. .. 48 89 c7 e8 .. .. .. ..>",
-        _OUTERMOST,
+        OUTERMOST,
     ),
     # glibc clone, clone3: mov $56 or $435,%eax; syscall; test %rax,%rax; jl; je; ret
     _pattern("b8 (38 00|b3 01) 00 00 <'0f 05 48 85 c0 7c' .. 74 .. c3>", _AROUND_CLONE),
     # musl clone: syscall; test %eax,%eax; jne; xor %ebp,%ebp; pop %rdi; call *%r9
     _pattern("<0f 05 85 c0 75 ..> '31 ed 5f 41 ff d1'", _AROUND_CLONE),
-    _pattern("0f 05 85 c0 75 .. <'31 ed 5f 41 ff d1'>", _OUTERMOST),
+    _pattern("0f 05 85 c0 75 .. <'31 ed 5f 41 ff d1'>", OUTERMOST),
     # Go runtime.goexit: a goroutine's function returns to its second instruction: nop; call; nop
-    _pattern("'90 <>e8' .. .. .. .. 90", _OUTERMOST),
+    _pattern("'90 <>e8' .. .. .. .. 90", OUTERMOST),
     # Go runtime.mcall, after it has left the goroutine's stack for good: mov 56(%r14),%rsp; push %rax;
     # mov (%rdx),%r12; call *%r12; pop %rax; jmp.  Its table takes the word below for a return address.
-    _pattern("'49 8b 66 38 <50 4c 8b 22 41 ff d4'> 90? 58 e9", _OUTERMOST),
+    _pattern("'49 8b 66 38 <50 4c 8b 22 41 ff d4'> 90? 58 e9", OUTERMOST),
     # Boost make_fcontext: a fiber begins with push %rbp; jmp *%rbx.  The pushed word is the return address of
     # the fiber's function; it leads to: xor %rdi,%rdi; call _exit; hlt
-    _pattern("<(f3 0f 1e fa)? '55 ff e3' (f3 0f 1e fa)? 48 31 ff e8 .. .. .. .. f4>", _OUTERMOST),
+    _pattern("<(f3 0f 1e fa)? '55 ff e3' (f3 0f 1e fa)? 48 31 ff e8 .. .. .. .. f4>", OUTERMOST),
 )
 _AMD64_AT_ENTRY = (
     # glibc and musl _start, from xor %ebp,%ebp to its first call
-    _pattern("<(f3 0f 1e fa)? 48? 31 ed ..{0,40}? (e8|ff 15) .. .. .. ..>", _OUTERMOST),
+    _pattern("<(f3 0f 1e fa)? 48? 31 ed ..{0,40}? (e8|ff 15) .. .. .. ..>", OUTERMOST),
     # glibc's ld.so: mov %rsp,%rdi; call _dl_start; ...; xor %ebp,%ebp; call _dl_init; ...; jmp *%r12
     _pattern(
         "<(f3 0f 1e fa)? 48 89 e7 e8 .. .. .. .. (..{0,40}? 31 ed e8 .. .. .. .. (..{0,16}? 41 ff e4)?)?>",
-        _OUTERMOST,
+        OUTERMOST,
     ),
 )
 _A64_ANYWHERE = (
@@ -145,14 +143,14 @@ _A64_ANYWHERE = (
     _pattern("<'01 00 00 d4' 1f 00 00 f1 .. .. .. 54> .. .. .. 54 c0 03 5f d6", _AROUND_CLONE_A64),
     # Boost make_fcontext: a fiber's function returns to its end: adr x1, . + 12; str x1, [x0, #152]; ret;
     # mov x0, #0; bl _exit
-    _pattern("'61 00 00 10 01 4c 00 f9' c0 03 5f d6 <00 00 80 d2 .. .. .. [94-97]>", _OUTERMOST),
+    _pattern("'61 00 00 10 01 4c 00 f9' c0 03 5f d6 <00 00 80 d2 .. .. .. [94-97]>", OUTERMOST),
 )
 _A64_AT_ENTRY = (
     # crt1.o's _start, whose table marks the end one instruction late: nop or bti c; mov x29, #0; mov x30, #0
-    _pattern("<(1f 20 03|5f 24 03) d5> 1d 00 80 d2 1e 00 80 d2", _OUTERMOST),
+    _pattern("<(1f 20 03|5f 24 03) d5> 1d 00 80 d2 1e 00 80 d2", OUTERMOST),
     # crt1.o's _start before glibc 2.26, which no table marks as the end: mov x29, #0; mov x30, #0; ...;
     # bl __libc_start_main
-    _pattern("<1d 00 80 d2 1e 00 80 d2 (..{4}){0,12}? ..{3} [94-97]>", _OUTERMOST),
+    _pattern("<1d 00 80 d2 1e 00 80 d2 (..{4}){0,12}? ..{3} [94-97]>", OUTERMOST),
 )
 _S390X_ANYWHERE = (
     # glibc clone: svc; ltgr %r2,%r2; je; lmg %r6,%r7,48(%r15); jgl; clone3: the same without lmg
@@ -161,7 +159,7 @@ _S390X_ANYWHERE = (
 )
 _S390X_AT_ENTRY = (
     # glibc's ld.so: lgr %r2,%r15; aghi %r15,-160; xc 0(8,%r15),0(%r15); brasl %r14,_dl_start; ...; br %r8
-    _pattern("<b9 04 00 2f a7 fb ff 60 d7 07 f0 00 f0 00 c0 e5 .. .. .. .. (..{0,80}? 07 f8)?>", _OUTERMOST),
+    _pattern("<b9 04 00 2f a7 fb ff 60 d7 07 f0 00 f0 00 c0 e5 .. .. .. .. (..{0,80}? 07 f8)?>", OUTERMOST),
 )
 _ANYWHERE = {62: _AMD64_ANYWHERE, 183: _A64_ANYWHERE, 22: _S390X_ANYWHERE}  # key: e_machine
 _AT_ENTRY = {62: _AMD64_AT_ENTRY, 183: _A64_AT_ENTRY, 22: _S390X_AT_ENTRY}
