@@ -59,15 +59,18 @@ class UnwindTables:
 
         It is found by `.eh_frame_hdr`, or by its section header if `.eh_frame_hdr` is missing or damaged.
         """
+        byteorder, header = self.image.byteorder, self.image.eh_frame_hdr()
         try:
-            eh_frame = self._eh_frame_by_header()
+            if header is not None:
+                vaddr = eh_frame_address(*header, byteorder)
+                frames = self.image.loaded(vaddr)
+                if frames is not None:
+                    return EhFrame(frames, vaddr, byteorder, *header)
+                self.note_problem(f".eh_frame_hdr+0x4: points to {vaddr:#x}, which is not loaded")
         except FormatError as damage:
             self.note_problem(str(damage))
-            eh_frame = None
         section = self.image.section(".eh_frame")
-        if eh_frame is None and section is not None:
-            eh_frame = EhFrame(self.image.contents(section), section.vaddr, self.image.byteorder)
-        return eh_frame
+        return EhFrame(self.image.contents(section), section.vaddr, byteorder) if section else None
 
     @cached_property
     def debug_frame(self) -> EhFrame | None:
@@ -87,17 +90,6 @@ class UnwindTables:
             self.note_problem(str(damage))
             return None
         return None if section is None else EhFrame(*section, image.byteorder, debug=True)
-
-    def _eh_frame_by_header(self) -> EhFrame | None:
-        byteorder = self.image.byteorder
-        header = self.image.eh_frame_hdr()
-        if header is None:
-            return None
-        vaddr = eh_frame_address(*header, byteorder)
-        frames = self.image.loaded(vaddr)
-        if frames is None:
-            raise FormatError(".eh_frame_hdr", 4, f"points to {vaddr:#x}, which is not loaded")
-        return EhFrame(frames, vaddr, byteorder, *header)
 
     def function_start(self, vaddr: int) -> int | None:
         """Return the start of the function that covers `vaddr`, by `.eh_frame` or by SFrame; or None."""
