@@ -115,15 +115,11 @@ def _since_epoch(ticks: int) -> float:
 
 def _build_id(proc: ProcFs, images: ImageCache, path: str) -> str | None:
     """Return the build-id of the program, from the file that the kernel runs, whatever its path is now."""
-    fd = proc.open_exe()
-    if fd is None:
+    if (file := proc.open_exe()) is None:
         return None
-    try:
-        return images.file(fd, path).build_id
-    except (FormatError, OSError, ValueError):
-        return None
-    finally:
-        os.close(fd)
+    with file, suppress(FormatError, OSError, ValueError):
+        return images.file(file.fileno(), path).build_id
+    return None
 
 
 def _usable(found: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
