@@ -60,9 +60,10 @@ def parse_stat(data: bytes) -> Stat:
     left, right = data.index(b"("), data.rindex(b")")
     fields = data[right + 2 :].split()
     return Stat(data[left + 1 : right].decode("utf-8", "replace"), fields[0].decode(),
-                int(fields[6]), int(fields[19]), (*fields[23:26], *fields[42:49]), int(fields[1]),
-                int(fields[17]), int(fields[11]) + int(fields[12]), int(fields[21]), int(fields[13]) +
-                int(fields[14]))  # fmt: skip
+                int(fields[6]), int(fields[19]),
+                (*fields[23:26], *fields[42:49]), int(fields[1]), int(fields[17]),
+                int(fields[11]) + int(fields[12]), int(fields[21]),
+                int(fields[13]) + int(fields[14]))  # fmt: skip
 
 
 class SyscallInfo(NamedTuple):
