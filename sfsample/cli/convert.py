@@ -8,12 +8,11 @@ import re
 from collections.abc import Callable
 from functools import partial
 
+from sfsample.cli.environment import symbol_options
 from sfsample.cli.file_options import ConvertCommand
 from sfsample.cli.inputs import find_files, read_files, size_of
 from sfsample.cli.options import OutputOptions
-from sfsample.cli.output_file import Output
-from sfsample.cli.symbol_flags import symbol_options
-from sfsample.cli.written import open_result, say_written
+from sfsample.cli.output_file import Output, open_result, say_written
 from sfsample.errors import SfsampleError, UsageError
 from sfsample.report.budget import Budget
 from sfsample.report.formats import FORMATS

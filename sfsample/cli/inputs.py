@@ -27,17 +27,13 @@ def find_files(inputs: Iterable[str], *, result: str = "", quiet: bool = False) 
     files: list[str] = []
     for path in inputs:
         is_pattern = has_magic(path) and not os.path.lexists(path)
-        for match in _matches(path) if is_pattern else [path]:
+        matches = sorted(glob(path, recursive=True)) if is_pattern else [path]
+        if not matches:
+            raise SfsampleError(f"no profile found: {path}: no file matches",
+                                "* and ? match no / and no leading dot, **/ any directories")  # fmt: skip
+        for match in matches:
             files += _in_directory(match, result, quiet=quiet) if os.path.isdir(match) else [match]
     return files
-
-
-def _matches(pattern: str) -> list[str]:
-    matches = sorted(glob(pattern, recursive=True))
-    if not matches:
-        raise SfsampleError(f"no profile found: {pattern}: no file matches",
-                            "* and ? match no / and no leading dot, **/ any directories")  # fmt: skip
-    return matches
 
 
 def _in_directory(path: str, result: str, *, quiet: bool) -> list[str]:

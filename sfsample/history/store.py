@@ -57,7 +57,7 @@ class History:
             text = failure.strerror if isinstance(failure, OSError) else failure
             code = getattr(failure, "sqlite_errorcode", 0) & 0xFF
             if code in _SPACE or getattr(failure, "errno", 0) in (ENOSPC, EDQUOT):
-                raise NoSpace(f"{what}: {path}: {text}") from None
+                raise NoSpace(f"{what}: {path}: {text}", "free some space") from None
             remedy = "choose another directory with --history"
             if isinstance(failure, BadInput) and what != "cannot open":  # a check can say more
                 remedy = f"sfsample history check --history {quote(self.directory)} shows what is wrong"
