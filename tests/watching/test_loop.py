@@ -165,19 +165,8 @@ def test_misspelt_unit_names_those_that_exist(tmp_path: Path) -> None:
                            files=("run/systemd/system/x",))  # fmt: skip
     assert why_no_unit("ngnix", *where) == [
         "units with processes and such a name: nginx.service",
-        "systemd has no file of a unit ngnix.service: systemctl list-units shows those that are active",
+        "is there such a unit, and is it active?  systemctl status ngnix.service",
     ]
-
-
-@pytest.mark.parametrize(
-    ("unit", "file"),
-    [("nginx", "etc/systemd/system/nginx.service"), ("a.socket", "usr/lib/systemd/user/a.socket"),
-     ("getty@tty1", "lib/systemd/system/getty@.service")],
-)  # fmt: skip
-def test_unit_that_is_not_active_is_known_by_its_file(tmp_path: Path, unit: str, file: str) -> None:
-    where = unit_directory(tmp_path, groups={}, files=("run/systemd/system/x", file))
-    [line] = why_no_unit(unit, *where)
-    assert line.startswith("the unit is there, but not active: systemctl status ")
 
 
 class Messages:

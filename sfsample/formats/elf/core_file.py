@@ -17,7 +17,7 @@ from sfsample.formats.elf.image import PT_LOAD, PT_NOTE, ElfImage, Note, Segment
 
 ET_CORE = 4
 NT_PRSTATUS = 1  # note type; others, in `_read_note`: NT_PRPSINFO 3, NT_AUXV 6, NT_FILE 0x46494c45
-AT_PHNUM, AT_ENTRY, AT_SYSINFO_EHDR = 5, 9, 33
+AT_ENTRY, AT_SYSINFO_EHDR = 9, 33
 _SIGNAL, _PID, _REGISTERS = 12, 32, 112  # offsets in elf_prstatus: pr_cursig, pr_pid, pr_reg
 _PSINFO_PID, _FNAME, _PSARGS = 24, (40, 56), (56, 136)  # offsets in elf_prpsinfo: pr_pid, pr_fname, pr_psargs
 LEAST_SIZE = 50_000_000  # bytes; a smaller core file may take as much memory as one of this size
