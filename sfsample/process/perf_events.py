@@ -21,7 +21,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from errno import EACCES, EBADF, EINVAL, EPERM, ESRCH
+from errno import EACCES, EBADF, EINVAL, ENODEV, EPERM, ESRCH
 from fcntl import ioctl
 from mmap import MAP_SHARED, PAGESIZE, PROT_READ, PROT_WRITE, mmap
 from operator import attrgetter
@@ -104,8 +104,9 @@ class PerfEvents:
         cpus = _online_cpus()
         share = min(_ALL_RINGS_BYTES // len(cpus), _MAX_RING_BYTES)
         self._ring_bytes = max(_MIN_RING_BYTES, 1 << (share.bit_length() - 1))
-        kind = {"subprocesses": subprocesses, "per_cpu": per_cpu}
-        self._attributes = _timer(self._parser, period_ns, stack_bytes, **kind)
+        self._attributes = _timer(
+            self._parser, period_ns, stack_bytes, subprocesses=subprocesses, per_cpu=per_cpu
+        )
         self._only = Family(pids, subprocesses=subprocesses) if per_cpu else None
         self._pin = _Attributes(
             type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_DUMMY, flags=_FLAGS["exclude_hv"]
@@ -144,7 +145,12 @@ class PerfEvents:
         """Make the ring of a CPU by an event of sfsample's own thread, which outlives the target's."""
         attributes = _Attributes.from_buffer_copy(self._attributes)
         attributes.config, attributes.sample_period = _DUMMY, 0
-        event = _open(self._syscall, attributes, _CALLING_THREAD, cpu)
+        try:
+            event = _open(self._syscall, attributes, _CALLING_THREAD, cpu)
+        except OSError as failure:
+            if failure.errno == ENODEV:
+                return  # the CPU went offline
+            raise
         try:
             self._rings[cpu] = _Ring(event, self._ring_bytes)
         except BaseException:

@@ -18,7 +18,7 @@ from itertools import islice
 from time import clock_gettime_ns
 from typing import TypeVar
 
-from sfsample.core.checkpoint import with_checkpoints
+from sfsample.core.checkpoint import checkpoint, with_checkpoints
 from sfsample.errors import (
     FILES_HELP,
     FIND_HELP,
@@ -177,19 +177,23 @@ class ProcFs:
         `chunks`: the most MiB to read of a file whose size the target chooses.
         """
         try:
-            with self._open(name) as file:
-                return b"".join(islice(_chunks(file), chunks))
+            return self._contents(name, chunks)
         except OSError as failure:
             self._raise_if_in_trouble(failure)
             return None
 
-    def _open(self, name: str) -> FileIO:
-        return open(name, "rb", buffering=0, opener=lambda *how: os.open(*how, dir_fd=self._dir))
+    def _contents(self, name: str, chunks: int | None = None) -> bytes:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
+        try:
+            return b"".join(islice(_chunks(fd), chunks))
+        finally:
+            os.close(fd)
 
     def open_exe(self) -> FileIO | None:
         """Open the program that the process runs, even if it was deleted; None: sfsample may not read it."""
+        name = f"task/{self.anchor()}/exe"
         try:
-            return self._open(f"task/{self.anchor()}/exe")
+            return FileIO(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir))
         except OSError:
             return None
 
@@ -229,8 +233,7 @@ class ProcFs:
     def maps(self) -> tuple[Mapping, ...]:
         """Return the memory map; empty if the process has ended.  Raises NotPermitted."""
         try:
-            with self._open(f"task/{self.anchor()}/maps") as file:
-                return self._maps.parse(b"".join(with_checkpoints(_chunks(file))))
+            return self._maps.parse(self._contents(f"task/{self.anchor()}/maps"))
         except OSError as failure:
             if cause_of(failure) is Cause.REFUSED:
                 raise NotPermitted(self.pid, f"not permitted to read the memory map of {self.pid}") from None
@@ -309,6 +312,7 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _chunks(file: FileIO) -> Iterator[bytes]:
-    while chunk := file.read(_CHUNK_BYTES):
+def _chunks(fd: int) -> Iterator[bytes]:
+    while chunk := os.read(fd, _CHUNK_BYTES):
         yield chunk
+        checkpoint()

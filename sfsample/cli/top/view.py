@@ -6,6 +6,7 @@ terminal has columns; every text from the target is made printable (tests/cli/to
 
 from collections.abc import Sequence
 from typing import NamedTuple
+from unicodedata import combining, east_asian_width
 
 from sfsample.cli.top.table import FindNames, Row, Table, TaskKey, function_rows, make_table, task_rows
 from sfsample.core.printable import printable
@@ -136,7 +137,7 @@ class TopView:
         """Return the lines for a terminal of that size; `overhead` is sfsample's share of one CPU."""
         body = self._body(width, height - _FRAME_LINES)
         lines = [*self._head(stats, overhead, window_s), *body, self._foot()]
-        lines = [Line(printable(line.text)[: max(0, width)], line.style) for line in lines]
+        lines = [Line(_fit(printable(line.text), width), line.style) for line in lines]
         return lines[: max(0, height)]
 
     def _head(self, stats: Stats, overhead: float, window_s: float) -> list[Line]:
@@ -200,6 +201,19 @@ class TopView:
 
 def _task_text(task: TaskKey) -> str:
     return f"thread {task.tid}" if isinstance(task, ThreadKey) else f"process {pid_of(task)}"
+
+
+def _fit(text: str, width: int) -> str:
+    """Cut to a width in columns; a wide letter takes two columns, a combining letter none."""
+    if text.isascii():
+        return text[: max(0, width)]
+    used, kept = 0, []
+    for letter in text:
+        used += 0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1
+        if used > width:
+            break
+        kept.append(letter)
+    return "".join(kept)
 
 
 def _percent(part: int, whole: int) -> str:
