@@ -267,7 +267,7 @@ def test_a_frame_of_generated_code_is_marked(process_root, tmp_path):
     (tmp_path / "tmp" / "perf-7.map").write_bytes(b"1000 10 a;b\x1b\n")
     symbolizer = Symbolizer(process_roots={1234: process_root})
     [frame] = symbolizer.frames(Location(None, 0x1004, 0x1003, 1234))
-    assert frame == NamedFrame("a:b?_[j]", "a:b?", "a;b\x1b", 4, kind="j")
+    assert frame == NamedFrame("a:b?_[j]", "a:b?", "a:b?", address=0x1004, kind="j", symbol_offset=4)
     [other] = symbolizer.frames(Location(None, 0x5000, 0x5000, 1234))
     assert other.text == "[0x5000]"
     assert [str(missing) for missing in symbolizer.missing_names()] == [
