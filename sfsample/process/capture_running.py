@@ -120,7 +120,8 @@ class RunningCapture:
             if collecting:
                 gc.enable()
             self._busy = False
-            self._end_holding()
+            if not tracer.pending:
+                self.close()
 
     def _stop_and_copy(self, thread: Thread, patience_ns: int) -> ThreadSnapshot | NotCaptured:
         request, tracer = thread.stop, self.tracer
@@ -191,7 +192,7 @@ class RunningCapture:
 
     def collect_stopped(self) -> None:
         """Capture the threads that have stopped by now, for the next `capture` of each, and release them."""
-        for request in () if self._busy else tuple(self.tracer.pending):
+        for request in () if self._busy else tuple(self.tracer.pending.values()):
             thread = request.thread
             if thread is not None and self.tracer.has_stopped(request):
                 captured = self.capture(thread, 0)
@@ -204,7 +205,8 @@ class RunningCapture:
         if not self._is_holding:
             return True  # no thread is held, and no stop is pending
         released = self.tracer.release_pending()
-        self._end_holding()
+        if released:
+            self.close()
         return released
 
     def _begin_holding(self) -> None:
@@ -212,10 +214,6 @@ class RunningCapture:
             PENDING_STOPS.add(self.collect_stopped)
             self._is_holding = True
             REAL_TIME_PRIORITY.begin()
-
-    def _end_holding(self) -> None:
-        if not self.tracer.pending:
-            self.close()
 
     def close(self) -> None:
         """Forget pending stops: the kernel releases the threads when the tracing OS thread ends."""

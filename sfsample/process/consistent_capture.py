@@ -35,7 +35,7 @@ Captures = dict[int, ThreadSnapshot | NotCaptured]
 
 
 class ConsistentCapture(NamedTuple):
-    """The captured threads, by thread id: a `ThreadSource`."""
+    """The captured threads, by thread id.  Its methods stand for those of `LiveProcess`."""
 
     stopped: Captures
     asleep: dict[int, SleepingThread]

@@ -151,7 +151,10 @@ class PtraceSampler:
         while not schedule.over:
             if not self._wait(schedule.next(), should_stop):
                 return "signal"
-            woken, now = self._wake_up(), self._clock.now()
+            # first, as the target's times change at any moment
+            own_run = None if self._options.mode == "wall" else self._own_run.read()
+            woken = WakeUp(time.perf_counter_ns(), own_run, self._own_run.read)
+            now = self._clock.now()
             missed = schedule.take(now)
             stats.ticks = schedule.ticks
             stats.late_ticks += missed
@@ -186,11 +189,6 @@ class PtraceSampler:
                 await_stop(min(left, _MAX_STOP_WAIT_S))
         return False
 
-    def _wake_up(self) -> WakeUp:
-        """Note the time of the wake-up; do it first, because the target's times change at any moment."""
-        own_run = None if self._options.mode == "wall" else self._own_run.read()
-        return WakeUp(time.perf_counter_ns(), own_run, self._own_run.read)
-
     def _tick(self, at_ns: int, woken: WakeUp, go_on: Callable[[], bool]) -> bool:
         """Sample every process; False: the named ones have ended."""
         now = self._clock.now()
@@ -204,7 +202,7 @@ class PtraceSampler:
 
         self._open_descendants(_OPEN_LATER_S, force=refresh)
         self._last_tick = TickTime(self._last_tick.number + 1, at_ns)
-        spread = spread_of(sum(sampler.thread_count for sampler in self._samplers))
+        spread = spread_of(sum(len(sampler.threads) for sampler in self._samplers))
         for sampler in tuple(self._samplers):
             if self._pending:
                 self.collect()
