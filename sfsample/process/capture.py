@@ -34,7 +34,7 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_ATTEMPTS = 8
-_MAX_DOUBTS = 3  # captures that are repeated because a stack ends too early while libraries come and go
+_MAX_DOUBTS = 3  # captures that are repeated if a stack ends too early while libraries come and go
 _POLL_SLEEP_S = 0.000_05  # pause in seconds between two checks whether a thread sleeps
 _SELDOM = 100  # divisor: a thread that runs for less than 1/100 of the time runs seldom
 _MIN_PATIENCE_NS = 1_000_000  # wait for a sleeping thread to stop: sfsample does not stop it there again
@@ -93,9 +93,10 @@ class ThreadCapturer:
     ) -> CapturedStack | NotCaptured:
         """Capture and unwind; repeat it when an attempt found out what the copy lacked.
 
-        `state`: the thread's letter (proc(5)); R is not read, D never stopped.  `patience_ns`: longest wait
-        for the thread to stop.  `stop_filter`: the threads that may be stopped.  A sleeping thread that may
-        not is read if the filter is `AWAKE_THREADS`, or if sfsample has already stopped this thread.
+        `state`: the thread's letter (proc(5)): in R it is not read, in D never stopped.  `patience_ns`: the
+        longest wait for the thread to stop.  `stop_filter`: the threads that may be stopped.  A sleeping
+        thread that may not be stopped is read if the filter is `AWAKE_THREADS`, or if sfsample has already
+        stopped this thread.
         `last`: the frames of the last capture.  Raises as `LiveProcess.capture`.
         """
         process = self._process

@@ -28,16 +28,15 @@ class StopFilter(NamedTuple):
     """Which threads may be stopped.
 
     With `wake_up`, a thread that waits for a CPU may not be stopped either, unless sfsample took the CPU from
-    it.  If the kernel does not show which thread has a CPU, `wake_up` has no effect.
+    that thread.  If the kernel does not show which thread has a CPU, `wake_up` has no effect.
     """
 
     awake: bool  # True: no sleeping thread
-    wake_up: WakeUp | None = None  # time when sfsample got its CPU
+    wake_up: WakeUp = WakeUp(0)  # time when sfsample got its CPU
 
 
 ANY_THREAD: Final = StopFilter(awake=False)
 AWAKE_THREADS: Final = StopFilter(awake=True)
-_NO_WAKE_UP: Final = WakeUp(0)
 
 
 class CopiedThread(NamedTuple):
@@ -154,7 +153,7 @@ class RunningCapture:
         before = thread.stop.before = self._observe(thread, stop_filter)
         if before.on_cpu or not stop_filter.awake:
             return None
-        wake_up = stop_filter.wake_up or _NO_WAKE_UP
+        wake_up = stop_filter.wake_up
         state = classify(before, None, wake_up)
         if (
             state is not RunState.ASLEEP
@@ -178,7 +177,7 @@ class RunningCapture:
         """
         files = thread.files
         counters = files.counters()
-        for _ in range(_MAX_READINGS if stop_filter.wake_up and stop_filter.wake_up.own_run else 0):
+        for _ in range(_MAX_READINGS if stop_filter.wake_up.own_run else 0):
             earlier, asleep = counters, files.asleep() is not None
             run, counters = files.last_run(), files.counters()
             balance = balance_of(earlier, run, counters)

@@ -106,7 +106,7 @@ class StopRequest:
 
 
 class Tracer:
-    """Stops threads of process `pid`, one at a time.  `release` must follow `stop`, whatever that returned.
+    """Stops threads of process `pid`, one at a time.  `release` must follow `stop`, whatever `stop` returned.
 
     `child`: the process is a child of sfsample; the code that started it waits for its end.  Every thread of
     sfsample should block SIGCHLD (`TracerThread` does), or a stop is noticed up to a millisecond late.
@@ -136,7 +136,7 @@ class Tracer:
     # -- the thread that is being stopped
 
     def stop(self, request: StopRequest, patience_ns: int = PATIENCE_NS) -> NotCaptured | None:
-        """Stop a thread; None: it is stopped.
+        """Stop a thread; None: the thread is stopped.
 
         A thread that does not stop within `patience_ns` stays REQUESTED; then call `stop` for it again.
         """
@@ -150,7 +150,7 @@ class Tracer:
         return self._wait(request, patience_ns)
 
     def _request(self, request: StopRequest) -> NotCaptured | None:
-        """Become the tracer of a thread and ask it to stop; None: it will.
+        """Become the tracer of a thread and ask it to stop; None: the thread will stop.
 
         No work comes between the two calls: a tracee also stops when a signal reaches it, so sfsample would
         see little else of a thread that handles many signals.
@@ -291,7 +291,7 @@ class Tracer:
     def release_pending(self) -> bool:
         """Release the held thread, and pending threads that have stopped; call it at every tick.
 
-        True: none is left.
+        True: no thread is left.
         """
         if self._held:
             self.release()
@@ -305,7 +305,7 @@ class Tracer:
         try:
             changed, status = self._poll(tid)
         except ChildProcessError:
-            # sfsample no longer traces it, or an execve(2) gave the process id to the tracee
+            # sfsample no longer traces the thread, or an execve(2) gave the process id to the tracee
             changed, status = tid, 0
             if tid != self._pid and (leader := self._taken_by_execve(request)) is not None:
                 self.pending[leader.tid] = leader

@@ -31,7 +31,7 @@ from sfsample.recording.sample import TickTime
 
 _END_PATIENCE_NS = 250_000_000  # wait at the end of the recording for threads that were asked to stop
 _COLLECT_NS = 1_000_000  # time between two collections of threads that have stopped meanwhile
-_MAX_PENDING_STOPS = 8  # threads: if all stop at once, each stays stopped until those before it are captured
+_MAX_PENDING_STOPS = 8  # threads: if all stop at once, the last stays stopped until the others are captured
 _STOP_PATIENCE_NS = 50_000  # time of polling before a stop is pending: a thread with a CPU stops in this time
 
 _RECORDING_ENDED = "the recording ended before its turn"
