@@ -4,7 +4,8 @@ A thread that was asked to stop may have to wait for a CPU.  It stops when it ge
 follows the code of a large file (0.3 s for a JVM).  No other OS thread of sfsample can release it: ptrace(2)
 binds a tracee to one OS thread.  So code that can take milliseconds calls `checkpoint()` on its way.  At most
 once in a millisecond, that captures and releases every thread that has stopped; while no thread is to stop,
-it takes 50 ns.  A checkpoint captures threads, so none may lie between a copy of a stack and its use.
+it takes 50 ns.  A checkpoint captures threads, so no checkpoint may lie between a copy of a stack and
+the use of that copy.
 
 If sfsample is suspended (Ctrl-Z), the target must not be.  So `SUSPEND_LOCK` is held as long as a thread is
 traced, and code that suspends sfsample takes it.
@@ -45,7 +46,7 @@ class PendingStops:
                 SUSPEND_LOCK.release()
 
     def forget(self, os_thread: int) -> None:
-        """Take back what an OS thread has added that is stuck: SUSPEND_LOCK must not wait for it."""
+        """Take back what a stuck OS thread has added: SUSPEND_LOCK must not wait for that thread."""
         for collect, owner in tuple(self._collectors.items()):
             if owner == os_thread:
                 self.remove(collect)

@@ -18,7 +18,7 @@ from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
 from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, FORK_CALLS, DecodedSyscall
 from sfsample.process.facts.thread_facts import FactReader
-from sfsample.process.not_captured import NotCaptured
+from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.permission.evidence import tracer_of_process
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
@@ -151,7 +151,7 @@ class Dumper:
         slept = self._at_one_instant is not None and thread.tid in self._at_one_instant.asleep
         found = self._capturer.capture(self.process.thread(thread.tid), "S" if slept else thread.state)
         if isinstance(found, NotCaptured):
-            return thread._replace(error=_GONE if found.gone else found.detail)
+            return thread._replace(error=_GONE if found.reason is Reason.GONE else found.detail)
         snapshot = found.snapshot
         stop_ns = snapshot.stop_ns if snapshot.capture is Capture.STOPPED else None
         gil = self._capturer.gil(self.process.thread(thread.tid)) if found.python else None

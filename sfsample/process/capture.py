@@ -13,7 +13,7 @@ before and after each capture.
 import logging
 import time
 from collections import Counter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason, common_tail
@@ -21,6 +21,7 @@ from sfsample.modules.location import Located
 from sfsample.modules.module import Module
 from sfsample.process.capture_running import ANY_THREAD, AWAKE_THREADS, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread
+from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.process import LiveProcess
@@ -30,9 +31,10 @@ from sfsample.process.thread import LastStop, Thread
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
 from sfsample.runtimes.cpython.gil import Gil
 from sfsample.runtimes.cpython.python_stack import PythonStack
+from sfsample.unwind.unwinder import Unwinder
 
 _MAX_ATTEMPTS = 8
-_MAX_DOUBTS = 3  # captures that are repeated because a stack ends too early while libraries come and go
+_MAX_DOUBTS = 3  # captures that are repeated if a stack ends too early while libraries come and go
 _POLL_SLEEP_S = 0.000_05  # pause in seconds between two checks whether a thread sleeps
 _SELDOM = 100  # divisor: a thread that runs for less than 1/100 of the time runs seldom
 _MIN_PATIENCE_NS = 1_000_000  # wait for a sleeping thread to stop: sfsample does not stop it there again
@@ -45,45 +47,6 @@ _CUT_SHORT = "only the innermost part of a stack was copied, as that took longer
 _log = logging.getLogger("sfsample.process")
 
 _Walked = tuple[ThreadSnapshot, Stack, SleepingThread | None]
-
-
-class Walker(Protocol):
-    """The part of the unwinder that a capture needs."""
-
-    @property
-    def rejected_rows(self) -> Counter[str]:
-        """Rejected results of steppers, each with its count."""
-        ...
-
-    def walk(self, snapshot: ThreadSnapshot) -> Stack:
-        """Return the stack of a thread."""
-        ...
-
-    def search(self, snapshot: ThreadSnapshot, stack: Stack) -> Stack:
-        """Return the stack, continued by a search if its last frame's CFA depends on an unknown register."""
-        ...
-
-    def resume(self, snapshot: ThreadSnapshot, stack: Stack, cfa: int) -> Stack:
-        """Return the stack, continued from `cfa`, the end of its last frame; or `stack` unchanged."""
-        ...
-
-
-class ThreadSource(Protocol):
-    """Gives registers and stacks of threads: a live process, or all of its threads at one instant."""
-
-    def read(self, thread: Thread) -> SleepingThread | None:
-        """Read a sleeping thread without a stop; None: it does not sleep."""
-        ...
-
-    def capture(
-        self, thread: Thread, patience_ns: int, stop_filter: StopFilter
-    ) -> ThreadSnapshot | NotCaptured:
-        """Stop a thread and read it."""
-        ...
-
-    def restarts(self, asleep: SyscallInfo) -> bool:
-        """Return True if a thread that sleeps in this call can be stopped without an effect on the call."""
-        ...
 
 
 class CapturedStack(NamedTuple):
@@ -107,12 +70,12 @@ class ThreadCapturer:
     """Captures threads of one process, from `source`; with `stop` False it never stops a thread."""
 
     def __init__(
-        self, process: LiveProcess, unwinder: Walker, *, stop: bool = True, kernel: bool = False,
+        self, process: LiveProcess, unwinder: Unwinder, *, stop: bool = True, kernel: bool = False,
         python: bool = False,
     ) -> None:  # fmt: skip
         self.python = PythonCapture(process) if python else None
         self._process = process
-        self.source: ThreadSource = process
+        self.source: LiveProcess | ConsistentCapture = process
         self._unwinder = unwinder
         self._stop = stop
         self._with_kernel = kernel
@@ -130,9 +93,10 @@ class ThreadCapturer:
     ) -> CapturedStack | NotCaptured:
         """Capture and unwind; repeat it when an attempt found out what the copy lacked.
 
-        `state`: the thread's letter (proc(5)); R is not read, D never stopped.  `patience_ns`: longest wait
-        for the thread to stop.  `stop_filter`: the threads that may be stopped.  A sleeping thread that may
-        not is read if the filter is `AWAKE_THREADS`, or if sfsample has already stopped this thread.
+        `state`: the thread's letter (proc(5)): in R it is not read, in D never stopped.  `patience_ns`: the
+        longest wait for the thread to stop.  `stop_filter`: the threads that may be stopped.  A sleeping
+        thread that may not be stopped is read if the filter is `AWAKE_THREADS`, or if sfsample has already
+        stopped this thread.
         `last`: the frames of the last capture.  Raises as `LiveProcess.capture`.
         """
         process = self._process
@@ -146,7 +110,7 @@ class ThreadCapturer:
             self.prepare(thread)
             taken = self._take(thread, state, patience_ns, stop_filter)
             if isinstance(taken, NotCaptured):
-                if taken.pending:
+                if taken.reason is Reason.PENDING:
                     thread.asked_generation = generation
                 if stop_filter is AWAKE_THREADS and taken.reason is Reason.OFF_CPU and not is_last:
                     state = "S"  # the thread has fallen asleep meanwhile
@@ -177,7 +141,9 @@ class ThreadCapturer:
             if self._is_certain(thread, stack, captured.modules, checked) and not (
                 cut_short and attempt < _MAX_DOUBTS
             ):
-                kernel = self._kernel(thread, reading) or captured.kernel
+                kernel = captured.kernel
+                if reading is not None and self._with_kernel:
+                    kernel = self._kernel(thread, reading) or kernel
                 return captured._replace(stops=tuple(stops), reading=reading, kernel=kernel)
             _log.debug("thread %d is captured again: libraries may have changed meanwhile", thread.tid)
             process.modules.allow_refresh()  # the next capture sees the change
@@ -269,7 +235,7 @@ class ThreadCapturer:
         _log.debug("thread %d sleeps, and is stopped: its stack depends on a register", thread.tid)
         taken = self._capture_running(thread, state, max(patience_ns, _MIN_PATIENCE_NS), ANY_THREAD)
         thread.asked_asleep = reading.asleep
-        if isinstance(taken, NotCaptured) and not taken.pending:
+        if isinstance(taken, NotCaptured) and taken.reason is not Reason.PENDING:
             return None
         return self._walk_stopped(thread, taken)
 
@@ -294,10 +260,8 @@ class ThreadCapturer:
             return NotCaptured(Reason.NOT_STOPPABLE, "it runs, and nothing may be stopped (--no-stop)")
         return self.source.capture(thread, patience_ns, stop_filter)
 
-    def _kernel(self, thread: Thread, reading: SleepingThread | None) -> tuple[str, ...]:
+    def _kernel(self, thread: Thread, reading: SleepingThread) -> tuple[str, ...]:
         """Return the kernel functions in which a thread sleeps; () if unknown, or if it has run since."""
-        if reading is None or not self._with_kernel:
-            return ()
         functions, counters = thread.files.kernel_stack(), thread.files.counters()
         self.kernel_refused |= functions is None and counters is not None
         return functions or () if counters == reading.counters else ()

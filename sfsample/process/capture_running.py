@@ -28,16 +28,15 @@ class StopFilter(NamedTuple):
     """Which threads may be stopped.
 
     With `wake_up`, a thread that waits for a CPU may not be stopped either, unless sfsample took the CPU from
-    it.  If the kernel does not show which thread has a CPU, `wake_up` has no effect.
+    that thread.  If the kernel does not show which thread has a CPU, `wake_up` has no effect.
     """
 
     awake: bool  # True: no sleeping thread
-    wake_up: WakeUp | None = None  # time when sfsample got its CPU
+    wake_up: WakeUp = WakeUp(0)  # time when sfsample got its CPU
 
 
 ANY_THREAD: Final = StopFilter(awake=False)
 AWAKE_THREADS: Final = StopFilter(awake=True)
-_NO_WAKE_UP: Final = WakeUp(0)
 
 
 class CopiedThread(NamedTuple):
@@ -120,7 +119,8 @@ class RunningCapture:
             if collecting:
                 gc.enable()
             self._busy = False
-            self._end_holding()
+            if not tracer.pending:
+                self.close()
 
     def _stop_and_copy(self, thread: Thread, patience_ns: int) -> ThreadSnapshot | NotCaptured:
         request, tracer = thread.stop, self.tracer
@@ -153,7 +153,7 @@ class RunningCapture:
         before = thread.stop.before = self._observe(thread, stop_filter)
         if before.on_cpu or not stop_filter.awake:
             return None
-        wake_up = stop_filter.wake_up or _NO_WAKE_UP
+        wake_up = stop_filter.wake_up
         state = classify(before, None, wake_up)
         if (
             state is not RunState.ASLEEP
@@ -177,7 +177,7 @@ class RunningCapture:
         """
         files = thread.files
         counters = files.counters()
-        for _ in range(_MAX_READINGS if stop_filter.wake_up and stop_filter.wake_up.own_run else 0):
+        for _ in range(_MAX_READINGS if stop_filter.wake_up.own_run else 0):
             earlier, asleep = counters, files.asleep() is not None
             run, counters = files.last_run(), files.counters()
             balance = balance_of(earlier, run, counters)
@@ -191,7 +191,7 @@ class RunningCapture:
 
     def collect_stopped(self) -> None:
         """Capture the threads that have stopped by now, for the next `capture` of each, and release them."""
-        for request in () if self._busy else tuple(self.tracer.pending):
+        for request in () if self._busy else tuple(self.tracer.pending.values()):
             thread = request.thread
             if thread is not None and self.tracer.has_stopped(request):
                 captured = self.capture(thread, 0)
@@ -204,7 +204,8 @@ class RunningCapture:
         if not self._is_holding:
             return True  # no thread is held, and no stop is pending
         released = self.tracer.release_pending()
-        self._end_holding()
+        if released:
+            self.close()
         return released
 
     def _begin_holding(self) -> None:
@@ -212,10 +213,6 @@ class RunningCapture:
             PENDING_STOPS.add(self.collect_stopped)
             self._is_holding = True
             REAL_TIME_PRIORITY.begin()
-
-    def _end_holding(self) -> None:
-        if not self.tracer.pending:
-            self.close()
 
     def close(self) -> None:
         """Forget pending stops: the kernel releases the threads when the tracing OS thread ends."""

@@ -7,7 +7,7 @@ that needs one of them reports that.
 
 Source: proc(5), /proc/PID/syscall and schedstat; Linux lib/syscall.c (collect_syscall): the kernel checks
 before and after it reads the registers that the thread sleeps, and writes "running" otherwise.  For a thread
-that has no stack any more it writes "-1 0x0 0x0".
+that has no stack any more, the kernel writes "-1 0x0 0x0".
 """
 
 import re

@@ -27,7 +27,6 @@ _MAX_ROUNDS = 4  # listings of the threads: new ones may start while sfsample st
 _LATE_STOP_S = 1.0  # wait in seconds for threads that did not stop in time
 _POLL_SLEEP_S = 0.001
 
-
 _NOT_AT_THAT_INSTANT = NotCaptured(Reason.NOT_STOPPABLE, "ran, but not at that instant")
 _TRACED_THEN = NotCaptured(Reason.REFUSED, "another process traced it at that instant")
 
@@ -35,7 +34,7 @@ Captures = dict[int, ThreadSnapshot | NotCaptured]
 
 
 class ConsistentCapture(NamedTuple):
-    """The captured threads, by thread id: a `ThreadSource`."""
+    """The captured threads, by thread id.  Its methods stand for those of `LiveProcess`."""
 
     stopped: Captures
     asleep: dict[int, SleepingThread]

@@ -28,13 +28,3 @@ class NotCaptured(NamedTuple):
     counters: bytes | None = None  # the scheduler's counters (OFF_CPU only)
     state: RunState = RunState.UNKNOWN  # the thread waits for a CPU, or sleeps (OFF_CPU only)
     stops: tuple[ThreadSnapshot, ...] = ()  # unusable snapshots for which the thread was stopped
-
-    @property
-    def gone(self) -> bool:
-        """True if the thread has ended."""
-        return self.reason is Reason.GONE
-
-    @property
-    def pending(self) -> bool:
-        """True if the thread was asked to stop and will still do so."""
-        return self.reason is Reason.PENDING

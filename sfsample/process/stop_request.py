@@ -106,7 +106,7 @@ class StopRequest:
 
 
 class Tracer:
-    """Stops threads of process `pid`, one at a time.  `release` must follow `stop`, whatever that returned.
+    """Stops threads of process `pid`, one at a time.  `release` must follow `stop`, whatever `stop` returned.
 
     `child`: the process is a child of sfsample; the code that started it waits for its end.  Every thread of
     sfsample should block SIGCHLD (`TracerThread` does), or a stop is noticed up to a millisecond late.
@@ -121,7 +121,7 @@ class Tracer:
         self.reader = RegisterReader(arch)
         self._held: StopRequest | None = None  # the request between `stop` and `release`
         self._repeat_at_ns = 0
-        self.pending: list[StopRequest] = []  # REQUESTED ones for which no call waits now
+        self.pending: dict[int, StopRequest] = {}  # thread id -> REQUESTED one for which no call waits now
 
     def rehearse(self, tid: int) -> None:
         """Make the calls of the pause on a thread that is not traced.
@@ -136,14 +136,13 @@ class Tracer:
     # -- the thread that is being stopped
 
     def stop(self, request: StopRequest, patience_ns: int = PATIENCE_NS) -> NotCaptured | None:
-        """Stop a thread; None: it is stopped.
+        """Stop a thread; None: the thread is stopped.
 
         A thread that does not stop within `patience_ns` stays REQUESTED; then call `stop` for it again.
         """
         self._held = request
-        earlier = next((one for one in self.pending if one.tid == request.tid), None)
+        earlier = self.pending.pop(request.tid, None)
         if earlier is not None:  # this request, or that of a tracee with this id from an execve
-            self.pending.remove(earlier)
             request.state, request.signal_number = earlier.state, 0
             request.requested_ns, request.last_running_ns = earlier.requested_ns, earlier.last_running_ns
         elif (refusal := self._request(request)) is not None:
@@ -151,7 +150,7 @@ class Tracer:
         return self._wait(request, patience_ns)
 
     def _request(self, request: StopRequest) -> NotCaptured | None:
-        """Become the tracer of a thread and ask it to stop; None: it will.
+        """Become the tracer of a thread and ask it to stop; None: the thread will stop.
 
         No work comes between the two calls: a tracee also stops when a signal reaches it, so sfsample would
         see little else of a thread that handles many signals.
@@ -192,7 +191,7 @@ class Tracer:
                 return self._note(request, status)
             request.last_running_ns, now = now, time.perf_counter_ns()
             if now > deadline:
-                self.pending.append(request)
+                self.pending[request.tid] = request
                 self._held = None  # `pending` keeps the request from now on
                 waited_ms = (now - request.requested_ns) / 1e6
                 detail = f"did not stop within {waited_ms:.0f} ms ({_SLOW_STOP})"
@@ -205,8 +204,7 @@ class Tracer:
         """Return the request that continues: an execve(2) took the id, and the tracee now has the pid."""
         request.state = StopState.LOST
         _TRACED.discard(request.tid)
-        leader = next((one for one in self.pending if one.tid == self._pid), None)
-        if leader is not None or request.tid == self._pid:
+        if self._pid in self.pending or request.tid == self._pid:
             return None
         leader = StopRequest(self._pid)
         leader.state = StopState.REQUESTED
@@ -251,7 +249,7 @@ class Tracer:
             _TRACED.discard(request.tid)
         else:  # killed while stopped: without a wait for it, its process cannot exec or be reaped
             request.state = StopState.REQUESTED
-            self.pending.append(request)
+            self.pending[request.tid] = request
             self._release(request)
         return time.perf_counter_ns() - request.requested_ns
 
@@ -285,17 +283,19 @@ class Tracer:
             return True
         if not stopped:
             request.last_running_ns = now
-            self._repeat_requests(r for r in self.pending if r.requested_ns < now - _REPEAT_REQUEST_NS)
+            self._repeat_requests(
+                r for r in self.pending.values() if r.requested_ns < now - _REPEAT_REQUEST_NS
+            )
         return stopped
 
     def release_pending(self) -> bool:
         """Release the held thread, and pending threads that have stopped; call it at every tick.
 
-        True: none is left.
+        True: no thread is left.
         """
         if self._held:
             self.release()
-        for request in tuple(self.pending):
+        for request in tuple(self.pending.values()):
             self._release(request)
         return not self.pending
 
@@ -305,10 +305,10 @@ class Tracer:
         try:
             changed, status = self._poll(tid)
         except ChildProcessError:
-            # sfsample no longer traces it, or an execve(2) gave the process id to the tracee
+            # sfsample no longer traces the thread, or an execve(2) gave the process id to the tracee
             changed, status = tid, 0
             if tid != self._pid and (leader := self._taken_by_execve(request)) is not None:
-                self.pending.append(leader)
+                self.pending[leader.tid] = leader
                 self._release(leader)
         ended = bool(changed) and not os.WIFSTOPPED(status)
         if not ended:  # the thread is stopped (perhaps only now), or its status was lost, or it still runs
@@ -319,7 +319,7 @@ class Tracer:
             if not changed and not released and interrupt(tid):
                 return
         request.state = StopState.LOST if ended else StopState.RELEASED
-        self.pending.remove(request)
+        del self.pending[tid]
         _TRACED.discard(tid)
 
 

@@ -31,13 +31,13 @@ _T = TypeVar("_T")
 _END_POLL_S = 0.001
 _REAP_S = 0.1  # seconds between two attempts to reap killed tracees
 _PATIENCE_S = 1.5  # seconds in which the work must end once a stop is wanted
-_STUCK_S = 1.0  # seconds in one system call until `run` leaves the work behind, if others can go on
+_STUCK_S = 1.0  # seconds in one system call until `run` leaves the work behind, if other work can go on
 _SILENCE_S = 0.5  # seconds without a call of `should_stop` by the work, until the calling thread calls it
 _REAP_PENDING_S = 0.01  # `_REAP_S` while stops are pending: an execve(2) of the target may wait for it
 
 
 class TracerThread(Generic[_T]):
-    """Runs `work(stop)`; `stop()` is true once `should_stop()` was, or after an exception in the caller.
+    """Runs `work(stop)`; `stop()` is true once `should_stop()` was true, or after an exception in the caller.
 
     `may_leave`: True if `run` may leave work that is stuck on that process (None: unknown) at once.
     """

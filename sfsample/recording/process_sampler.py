@@ -31,7 +31,7 @@ from sfsample.recording.sample import TickTime
 
 _END_PATIENCE_NS = 250_000_000  # wait at the end of the recording for threads that were asked to stop
 _COLLECT_NS = 1_000_000  # time between two collections of threads that have stopped meanwhile
-_MAX_PENDING_STOPS = 8  # threads: if all stop at once, each stays stopped until those before it are captured
+_MAX_PENDING_STOPS = 8  # threads: if all stop at once, the last stays stopped until the others are captured
 _STOP_PATIENCE_NS = 50_000  # time of polling before a stop is pending: a thread with a CPU stops in this time
 
 _RECORDING_ENDED = "the recording ended before its turn"
@@ -64,7 +64,7 @@ class ProcessSampler:
         process.running_capture.max_held_ns = self._max_pause_ns
         self._bad_stacks = options.bad_stacks
         self._named = named
-        self._threads = DueThreads(random)
+        self.threads = DueThreads(random)
         self._pending: dict[SampledThread, WakeUp] = {}  # thread asked to stop -> wake-up of that tick
         # threads due in this tick but left out: enough stops are pending, or the recording has ended
         self._not_asked: list[SampledThread] = []
@@ -81,14 +81,9 @@ class ProcessSampler:
     @property
     def longest_hold_ns(self) -> int:
         """The largest total time, in ns, for which one living thread was held."""
-        return max((thread.stopped_ns for thread in self._threads), default=0)
+        return max((thread.stopped_ns for thread in self.threads), default=0)
 
     # -- one tick
-
-    @property
-    def thread_count(self) -> int:
-        """Number of known threads of the process."""
-        return len(self._threads)
 
     def tick(
         self, now: TickTime, woken: WakeUp, *, spread: int, refresh: bool, go_on: Callable[[], bool]
@@ -105,7 +100,7 @@ class ProcessSampler:
             if failure.help and self._named and not self._profile.stats.samples:
                 raise  # limit that the user can raise
             self._profile.stats.count_failed(str(failure), 1)
-            self._threads.make_all_due()
+            self.threads.make_all_due()
             return True
 
     def _tick(
@@ -113,9 +108,9 @@ class ProcessSampler:
     ) -> bool:
         before, tick = self._recorder.now, now.number
         self._recorder.now = now
-        due = self._threads.due(tick)
+        due = self.threads.due(tick)
         if not (refresh and self._has_run) and self._is_quiet(due):
-            self._threads.give_next_turn(due, tick, spread)
+            self.threads.give_next_turn(due, tick, spread)
             return True
         self._has_run = not refresh  # the next refresh sees a change that /proc shows late
         self.collect()
@@ -123,10 +118,10 @@ class ProcessSampler:
         if not self._follow_changes(before, refresh=refresh):
             return False
         self._not_asked.clear()
-        for thread in self._in_turn([*due, *self._threads.due(tick)], go_on):
+        for thread in self._in_turn([*due, *self.threads.due(tick)], go_on):
             if not thread.gone:
                 self._take_turn(thread, woken)
-            self._threads.give_next_turn([thread], tick, spread)
+            self.threads.give_next_turn([thread], tick, spread)
         self._wait_for_pending(woken.at_ns + self._max_pause_ns)
         return True
 
@@ -135,7 +130,7 @@ class ProcessSampler:
 
         sfsample sees births and an execve when the thread that made them is due.
         """
-        if self._pending or not self._threads or any(map(_may_have_run, due)):
+        if self._pending or not self.threads or any(map(_may_have_run, due)):
             return False
         self._recorder.count_idle(due)
         return True
@@ -170,8 +165,8 @@ class ProcessSampler:
             process.modules.refresh()  # after an execve, another program can be at the same addresses
         if changed:
             self._program = leader.program
-            self._ran_before_exec = {thread.tid: thread.ran_ns for thread in self._threads}
-            for thread in tuple(self._threads):
+            self._ran_before_exec = {thread.tid: thread.ran_ns for thread in self.threads}
+            for thread in tuple(self.threads):
                 self._drop(thread)
         if before is None or leader.name != before.name:
             self._profile.name_process(self._process_key, leader.name)
@@ -184,20 +179,20 @@ class ProcessSampler:
 
     def _update_threads(self, tids: list[int], last_tick: TickTime) -> None:
         tick = self._recorder.now.number
-        for thread in [t for t in self._threads if t.gone and t.files.counters() != t.off_cpu_counters]:
+        for thread in [t for t in self.threads if t.gone and t.files.counters() != t.off_cpu_counters]:
             self._drop(thread)  # another thread may have its id
-        new, gone = self._threads.compare(tids)
+        new, gone = self.threads.compare(tids)
         for thread in gone:
             self._drop(thread)
         for tid in new:
             born = self.process.thread(tid)
             ran = self._ran_before_exec.pop(tid, 0) if tick > 1 else ran_ns(born.files.counters())
-            self._threads.add(SampledThread(born, last_tick, ran), tick)
+            self.threads.add(SampledThread(born, last_tick, ran), tick)
 
     def _drop(self, thread: SampledThread) -> None:
         self._pending.pop(thread, None)  # `release_pending` releases it if it still stops
         self._recorder.flush(thread)
-        self._threads.drop(thread)
+        self.threads.drop(thread)
 
     # -- one thread
 
@@ -259,7 +254,7 @@ class ProcessSampler:
 
     def _record(self, thread: SampledThread, captured: CapturedStack | NotCaptured, woken: WakeUp) -> None:
         """Count the result of a capture; a thread that has not stopped yet stays pending."""
-        if isinstance(captured, NotCaptured) and captured.pending:
+        if isinstance(captured, NotCaptured) and captured.reason is Reason.PENDING:
             self._pending[thread] = woken
             return
         self._pending.pop(thread, None)
@@ -274,7 +269,7 @@ class ProcessSampler:
         if failure.reason is Reason.OFF_CPU:
             thread.off_cpu_counters = failure.counters
             self._leave_out(thread, failure.state)
-        elif not failure.gone:
+        elif failure.reason is not Reason.GONE:
             self._recorder.count_failed(thread, failure.detail)
 
     def _leave_out(self, thread: SampledThread, state: RunState) -> None:
@@ -337,7 +332,7 @@ class ProcessSampler:
 
     def _flush(self) -> None:
         """Count the known samples without a look at the process, in which sfsample may be stuck."""
-        for thread in self._threads:
+        for thread in self.threads:
             self._recorder.flush(thread)
         self._recorder.charge_process()
 
@@ -350,7 +345,7 @@ class ProcessSampler:
         for thread in self._not_asked:
             if not thread.gone:
                 recorder.count_failed(thread, _RECORDING_ENDED)
-        for thread in self._threads:
+        for thread in self.threads:
             counters = None
             with suppress(ReadFailed):
                 counters = thread.files.counters()

@@ -12,7 +12,6 @@ collects a thread that stops late.
 import resource
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from sfsample.core.python_view import PythonView
 from sfsample.errors import TargetError
@@ -40,27 +39,15 @@ _LATENESS_S = 1.0  # seconds between two messages about missed ticks
 _OPEN_FIRST_S, _OPEN_LATER_S = 1.0, 0.05  # seconds to open new descendants: before the first tick, in each
 
 
-class Clock(Protocol):
-    """A clock in seconds, from any origin.  Tests give another one."""
-
-    def now(self) -> float:
-        """Return the time in s."""
-        ...
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep for that many seconds."""
-        ...
-
-
-class SystemClock:
-    """The monotonic clock."""
+class Clock:
+    """The monotonic clock, in seconds.  Tests give another clock."""
 
     now = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
 
 
 class PtraceSampler:
-    """Samples `processes` into one profile, each descendant from the tick at which it was found to its end.
+    """Samples `processes` into one profile: a descendant from the tick at which it is found until its end.
 
     `jitter` gives random numbers from 0 to 1.  `tell` gets a line of text, at most once a second.  `start`:
     the time by the clock when the recording began, if another sampler took the first samples.
@@ -81,7 +68,7 @@ class PtraceSampler:
         self._processes = processes
         self._options = options
         self._duration = duration
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._jitter = jitter
         self._tell = tell
         self._unreported_ticks = 0
@@ -151,7 +138,10 @@ class PtraceSampler:
         while not schedule.over:
             if not self._wait(schedule.next(), should_stop):
                 return "signal"
-            woken, now = self._wake_up(), self._clock.now()
+            # first, as the target's times change at any moment
+            own_run = None if self._options.mode == "wall" else self._own_run.read()
+            woken = WakeUp(time.perf_counter_ns(), own_run, self._own_run.read)
+            now = self._clock.now()
             missed = schedule.take(now)
             stats.ticks = schedule.ticks
             stats.late_ticks += missed
@@ -167,7 +157,6 @@ class PtraceSampler:
         return "duration" if self._wait(schedule.end, should_stop) else "signal"
 
     def _report_missed(self, now: float, missed: int) -> None:
-        """Report missed ticks, at most once a second."""
         self._unreported_ticks += missed
         if self._unreported_ticks and now - self._reported_at >= _LATENESS_S:
             self._tell(f"late: {self._unreported_ticks} tick{'s' * (self._unreported_ticks > 1)} missed")
@@ -186,11 +175,6 @@ class PtraceSampler:
                 await_stop(min(left, _MAX_STOP_WAIT_S))
         return False
 
-    def _wake_up(self) -> WakeUp:
-        """Note the time of the wake-up; do it first, because the target's times change at any moment."""
-        own_run = None if self._options.mode == "wall" else self._own_run.read()
-        return WakeUp(time.perf_counter_ns(), own_run, self._own_run.read)
-
     def _tick(self, at_ns: int, woken: WakeUp, go_on: Callable[[], bool]) -> bool:
         """Sample every process; False: the named ones have ended."""
         now = self._clock.now()
@@ -204,7 +188,7 @@ class PtraceSampler:
 
         self._open_descendants(_OPEN_LATER_S, force=refresh)
         self._last_tick = TickTime(self._last_tick.number + 1, at_ns)
-        spread = spread_of(sum(sampler.thread_count for sampler in self._samplers))
+        spread = spread_of(sum(len(sampler.threads) for sampler in self._samplers))
         for sampler in tuple(self._samplers):
             if self._pending:
                 self.collect()
@@ -229,7 +213,6 @@ class PtraceSampler:
     # -- processes that come and go
 
     def _open_descendants(self, time_s: float, *, force: bool) -> None:
-        """Begin to sample new descendants."""
         for process in self._processes.open_new(self.profile.stats, time_s, force=force):
             self.collect()  # opening takes time, and stopped threads must not wait for it
             self._samplers.append(self._sampler_of(process))

@@ -11,7 +11,7 @@ from sfsample.core.arch import AMD64
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import StopReason
 from sfsample.process.consistent_capture import ConsistentCapture
-from sfsample.process.not_captured import NotCaptured
+from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
 from sfsample.process.stack_copy import StackCopy
@@ -82,7 +82,7 @@ def test_reused_id_of_another_process_is_not_captured(monkeypatch: pytest.Monkey
 
         captured = TracerThread(work, lambda: False).run().stopped[other.pid]
         assert isinstance(captured, NotCaptured)
-        assert captured.gone
+        assert captured.reason is Reason.GONE
 
 
 @pytest.mark.parametrize(("later", "looks"), [(0, 2), (1, 1)])

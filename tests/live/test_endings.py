@@ -18,7 +18,7 @@ from sfsample.core.stack import StopReason
 from sfsample.formats.elf.image import ElfImage
 from sfsample.process.capture_sleeping import read_sleeping_thread
 from sfsample.process.find import check
-from sfsample.process.not_captured import NotCaptured
+from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
 from sfsample.process.stack_copy import StackCopy
@@ -337,4 +337,4 @@ def test_reused_id_of_another_process_is_not_sampled():
         finally:
             target.close()
         assert isinstance(captured, NotCaptured)
-        assert captured.gone
+        assert captured.reason is Reason.GONE

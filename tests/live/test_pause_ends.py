@@ -19,7 +19,7 @@ from sfsample.core.snapshot import Capture
 from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.machine_code.functions import find_function_starts
 from sfsample.process.find import check
-from sfsample.process.not_captured import NotCaptured
+from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
 from sfsample.process.ptrace import interrupt
@@ -215,7 +215,7 @@ def test_thread_that_stops_late_is_examined_before_its_release():
             tracer.release()
             seen = states(target.pid), tracer.has_stopped(request), tracer.stop(request)
             tracer.release()
-            return missed.pending, seen, tracer.release_pending()
+            return missed.reason is Reason.PENDING, seen, tracer.release_pending()
 
         is_pending, seen, all_released = TracerThread(stop_late, lambda: False).run()
         assert is_pending

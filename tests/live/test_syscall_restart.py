@@ -15,6 +15,7 @@ import pytest
 from sfsample.core.arch import AMD64
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.process import capture_running
+from sfsample.process.not_captured import Reason
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
 from sfsample.process.ptrace import RegisterReader
@@ -112,7 +113,7 @@ def test_call_of_a_thread_that_stops_late_begins_again(monkeypatch, seen):
     def work(_stop):
         nonlocal pending
         tracer = Tracer(target.pid, AMD64)
-        assert tracer.stop(StopRequest(target.pid), 0).pending
+        assert tracer.stop(StopRequest(target.pid), 0).reason is Reason.PENDING
         pending = True
         assert tracer.release_pending()
 

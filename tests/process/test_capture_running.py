@@ -50,7 +50,7 @@ class LateTracer:
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []
         self.stopped: set[int] = set()
-        self.pending = []
+        self.pending = {}
 
     def rehearse(self, tid):
         self.calls.append(("rehearse", tid))
@@ -58,14 +58,14 @@ class LateTracer:
     def stop(self, request, patience_ns):
         self.calls.append(("stop", patience_ns))
         request.state = StopState.REQUESTED
-        self.pending.append(request)
+        self.pending[request.tid] = request
         return PENDING
 
     def end(self, request, _patience_ns):
         """Find that the thread has ended: another `stop`."""
         self.calls.append(("stop", request.tid))
         request.state = StopState.LOST
-        self.pending = [other for other in self.pending if other is not request]
+        self.pending.pop(request.tid, None)
         return ENDED
 
     def release(self):
@@ -89,7 +89,7 @@ def late_capture(threads):
     capture = new_capture()
     capture.tracer = LateTracer()
     for thread in threads:
-        assert capture.capture(thread, 0).pending
+        assert capture.capture(thread, 0).reason is Reason.PENDING
     yield capture
     capture.close()
 
@@ -146,7 +146,7 @@ def test_released_thread_is_not_stopped_again_by_a_checkpoint(late_capture, thre
     """A dump releases threads that stop too late; they may sleep by now, and a stop make their calls fail."""
     for thread in threads[:2]:
         thread.stop.state = StopState.RELEASED
-        late_capture.tracer.pending.remove(thread.stop)
+        del late_capture.tracer.pending[thread.tid]
     late_capture.release_pending()
     late_capture.tracer.stopped = {1, 2}
     late_capture.tracer.stop = None  # would fail
@@ -178,7 +178,7 @@ def test_preempted_thread_is_not_waited_for_and_a_pending_one_not_rehearsed(left
         awake=True, wake_up=WakeUp(0, b"se.exec_start : 9.9\nse.avg.last_update_time : 9000\n")
     )
 
-    assert capture.capture(thread, 50, stop_filter).pending
-    assert capture.capture(thread, 50, stop_filter).pending
+    assert capture.capture(thread, 50, stop_filter).reason is Reason.PENDING
+    assert capture.capture(thread, 50, stop_filter).reason is Reason.PENDING
     assert tracer.calls == [("rehearse", PID), ("stop", first), ("stop", 50)]
     capture.close()

@@ -82,7 +82,7 @@ def requested(tracer, kernel, tid=TID):
     """A request for a thread that has not stopped."""
     request = StopRequest(tid)
     assert tracer.stop(request, 0).reason is Reason.PENDING
-    assert (request.state, tracer.pending) == (StopState.REQUESTED, [request])
+    assert (request.state, tracer.pending) == (StopState.REQUESTED, {tid: request})
     kernel.calls.clear()
     return request
 
@@ -96,7 +96,7 @@ def test_idle_to_stopped_to_released(tracer, kernel):
     assert tracer.release() > 0
     assert request.state is StopState.RELEASED
     assert kernel.calls == [("seize", TID), ("interrupt", TID), ("detach", TID, 0)]
-    assert tracer.pending == []
+    assert tracer.pending == {}
 
 
 def test_released_to_stopped_again(tracer, kernel):
@@ -125,7 +125,7 @@ def test_a_running_thread_of_a_young_process_is_not_traced(tracer, kernel):
     refusal = tracer.stop(request)
     assert (refusal.reason, refusal.detail) == (Reason.NOT_STOPPABLE, TOO_YOUNG)
     tracer.release()
-    assert (request.state, tracer.pending, kernel.calls) == (StopState.IDLE, [], [])
+    assert (request.state, tracer.pending, kernel.calls) == (StopState.IDLE, {}, [])
 
 
 def test_a_thread_that_sleeps_is_not_within_execve(tracer, kernel):
@@ -144,7 +144,7 @@ def test_refusal_leaves_the_request_idle(tracer, kernel, errno, reason):
     kernel.refuses = errno
     assert tracer.stop(request).reason is reason
     tracer.release()
-    assert (request.state, tracer.pending) == (StopState.IDLE, [])
+    assert (request.state, tracer.pending) == (StopState.IDLE, {})
     assert kernel.calls == [("seize", TID)]
 
 
@@ -154,7 +154,7 @@ def test_idle_to_lost_when_the_thread_ends_while_it_is_asked(tracer, kernel):
     kernel.statuses[TID] = EXITED
     assert tracer.stop(request).reason is Reason.GONE
     tracer.release()
-    assert (request.state, tracer.pending) == (StopState.LOST, [])
+    assert (request.state, tracer.pending) == (StopState.LOST, {})
 
 
 def test_requested_to_lost_when_the_thread_exits(tracer, kernel):
@@ -162,7 +162,7 @@ def test_requested_to_lost_when_the_thread_exits(tracer, kernel):
     kernel.statuses[TID] = EXITED
     assert tracer.stop(request).reason is Reason.GONE
     tracer.release()
-    assert (request.state, tracer.pending) == (StopState.LOST, [])
+    assert (request.state, tracer.pending) == (StopState.LOST, {})
 
 
 def test_requested_stays_requested_until_the_thread_stops(tracer, kernel):
@@ -193,7 +193,7 @@ def test_requested_to_lost_by_release_pending(tracer, kernel):
     request = requested(tracer, kernel)
     kernel.statuses[TID] = EXITED
     assert tracer.release_pending()
-    assert (request.state, tracer.pending) == (StopState.LOST, [])
+    assert (request.state, tracer.pending) == (StopState.LOST, {})
 
 
 def test_stopped_to_requested_when_the_thread_is_killed_while_it_is_held(tracer, kernel):
@@ -202,7 +202,9 @@ def test_stopped_to_requested_when_the_thread_is_killed_while_it_is_held(tracer,
     assert tracer.stop(request) is None
     kernel.detaches = False
     tracer.release()
-    assert (request.state, tracer.pending) == (StopState.REQUESTED, [request]), "its end must be waited for"
+    assert (request.state, tracer.pending) == (StopState.REQUESTED, {TID: request}), (
+        "its end must be waited for"
+    )
     kernel.statuses[TID] = EXITED
     assert tracer.release_pending()
     assert request.state is StopState.LOST
@@ -236,14 +238,14 @@ def test_execve_of_another_thread_moves_the_tracee_to_the_process_id(tracer, ker
     assert tracer.stop(request).reason is Reason.GONE
     tracer.release()
     assert request.state is StopState.LOST
-    assert [one.tid for one in tracer.pending] == [PID]
+    assert [*tracer.pending] == [PID]
 
     leader = StopRequest(PID)
     kernel.detaches = True
     kernel.statuses[PID] = EVENT_STOP
     assert tracer.stop(leader) is None, "its request goes on"
     tracer.release()
-    assert (leader.state, tracer.pending) == (StopState.RELEASED, [])
+    assert (leader.state, tracer.pending) == (StopState.RELEASED, {})
     assert ("seize", PID) not in kernel.calls
 
 

@@ -89,7 +89,7 @@ def test_late_stop_is_dropped_if_modules_have_changed_since_the_request(clock, c
     process.modules.refresh()
     assert process.modules.find(CODE) in process.modules.unstable_modules
     process.answers[PID] = NotCaptured(Reason.PENDING, "waits for a CPU")
-    assert capturer.capture(process.thread(PID), "R").pending
+    assert capturer.capture(process.thread(PID), "R").reason is Reason.PENDING
 
     if changes:
         size = 8192
