@@ -8,7 +8,6 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +51,6 @@ REFUSE, ABSENT, KILL = (
     0x80000000,
 )  # SECCOMP_RET_ERRNO with EPERM, ENOSYS; KILL_PROCESS
 PTRACE, PROCESS_VM_READV = 101, 310  # their numbers on x86-64
-
-
-@pytest.fixture(scope="module")
-def leaf() -> Iterator[Target]:
-    with running(fixture("v3"), "leaf") as target:
-        yield target
 
 
 def doctor(*words: object, code: int, wrapper: list[str] | tuple[str, ...] = ()) -> dict[str, Any]:

@@ -24,12 +24,6 @@ EVERY = [("record", "-d", "100ms"), ("dump",), ("watch", "--output-dir", "/nonex
 as_root = pytest.mark.skipif(not is_root(), reason="needs root, to act as two users")
 
 
-@pytest.fixture(scope="module")
-def leaf() -> Iterator[Target]:
-    with running(fixture("v3"), "leaf") as target:
-        yield target
-
-
 @pytest.fixture(params=EVERY, ids=[words[0] for words in EVERY])
 def words(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     make_public(tmp_path)

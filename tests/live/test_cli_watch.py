@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,12 +32,6 @@ pytestmark = pytest.mark.live
 SAMPLED = ("--every", "1s", "--for", "900ms") if ARCH is AMD64 else ("--every", "6s", "--for", "5s")
 FILE = re.compile(r"(.+)-\d{8}T\d{6}Z\.json")
 LINE = r"sfsample: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
-
-
-@pytest.fixture(scope="module")
-def leaf() -> Iterator[Target]:
-    with running(fixture("v3"), "leaf") as target:
-        yield target
 
 
 def stacks_of(path: Path, *, threads: bool = False) -> dict[str, int]:
