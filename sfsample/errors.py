@@ -104,6 +104,3 @@ class UsageError(SfsampleError):
 
 class NoSpace(SfsampleError):  # noqa: N818 - reads as what happened
     """A disk is full.  A later attempt may succeed."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what, "free some space")

@@ -17,11 +17,11 @@ import pytest
 
 from sfsample.cli import main
 from sfsample.cli.commands import ENTRIES
+from sfsample.cli.environment import symbol_options
 from sfsample.cli.options import NameFlags
 from sfsample.cli.parse import _command_parser
-from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import say_at
-from sfsample.cli.when import when
+from sfsample.cli.values import when
 from sfsample.core.filesystem import Root, open_regular
 from sfsample.core.foreign import http_date, natural, utc
 from sfsample.core.python_view import PythonView
@@ -159,7 +159,7 @@ def test_mistake_of_a_config_names_file_and_key(tmp_path: Path, capsys: pytest.C
     path = tmp_path / "watch.toml"
     for line, what in (
         ('every = "5x"', "--every: not a time"), ("every =", "not TOML: Invalid value (at "),
-        ("every = " + TEXTS["5,000 digits"], "not TOML: a number that is too long"),
+        ("every = " + TEXTS["5,000 digits"], "not TOML: Exceeds the limit"),
         ("every = " + TEXTS["5,000 hexadecimal digits"], "every: not a text or a number"),
         ('output-dir = "a\\u0000b"', "output-dir: not a text or a number"),
         (TEXTS["20,000 dots"] + " = 1", "more than 1000 dots"),

@@ -11,10 +11,9 @@ import signal
 import sys
 from errno import ENOMEM
 from importlib import import_module
-from types import ModuleType
 
-from sfsample.cli.terminal import Messages, say
-from sfsample.core.printable import printable
+from sfsample.cli.terminal import emit, say
+from sfsample.core.printable import printable, printable_lines
 from sfsample.errors import FILES_HELP, NO_FILE_ERRNOS, NotPermitted, SfsampleError, UsageError
 
 _OUT_OF_MEMORY = ("out of memory", "allow more: ulimit -v; a smaller --stack-bytes needs less")
@@ -81,7 +80,10 @@ def _run(argv: list[str]) -> int:
         return int(end.code or 0)
     if level := os.environ.get("SFSAMPLE_LOG"):
         _start_logging(level)
-    module = _import_command(name_of(command))
+    gc.disable()  # garbage collection need not visit modules: neither now nor later
+    module = import_module(f"sfsample.cli.{name_of(command).partition(' ')[0]}")
+    gc.freeze()
+    gc.enable()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # `sfsample.__main__` has set it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     code: int = module.run(command)
@@ -99,24 +101,13 @@ def _start_logging(level: str) -> None:
     if level.lower() != "debug":
         raise UsageError(f"unknown log level: SFSAMPLE_LOG={level}", "levels: debug")
 
-    def clean(record: logging.LogRecord) -> bool:
-        """Replace the control characters in names, which come from the target."""
-        record.msg, record.args = printable(record.getMessage()), None
-        return True
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            record.msg, record.args = printable(record.getMessage()), None  # names come from the target
+            emit(printable_lines(self.format(record).splitlines()))
 
-    handler = logging.StreamHandler(Messages())
-    handler.addFilter(clean)
+    handler = Handler()
     handler.setFormatter(logging.Formatter("sfsample: %(relativeCreated)d ms %(name)s: %(message)s"))
     logger = logging.getLogger("sfsample")
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
-
-
-def _import_command(command: str) -> ModuleType:
-    """Import the module of a command, and freeze it: garbage collection need not visit modules."""
-    gc.disable()
-    try:
-        return import_module(f"sfsample.cli.{command.partition(' ')[0]}")
-    finally:
-        gc.freeze()
-        gc.enable()

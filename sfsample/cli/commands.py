@@ -74,7 +74,7 @@ GROUPS = (
             ("diff a.json b.json -o diff.html", "the same as a flame graph"),
             ("diff monday/ tuesday/ --relative", "directories, merged; shares, whatever the load"),
         )),
-        Entry("history", "history_options.HistoryCommand", history_flags.history_flags,
+        Entry("history", "watch_options.HistoryCommand", history_flags.history_flags,
               "look back at what `watch` has kept: list, show, export, compare", (
             ("history list --since 2h", "the slices of the last two hours"),
             ("history export --service redis --at -1h -o hour.html", "an hour as a flame graph"),
@@ -118,26 +118,25 @@ GROUPS = (
     )),
 )  # fmt: skip
 _ACTIONS = (
-    Entry("history list", "history_options.HistoryList", history_flags.list_flags,
+    Entry("history list", "watch_options.HistoryList", history_flags.list_flags,
           "list slices, and times without slices", (
         ("history list --since 2h", "the slices of the last two hours"),)),
-    Entry("history show", "history_options.HistoryShow", history_flags.show_flags,
+    Entry("history show", "watch_options.HistoryShow", history_flags.show_flags,
           "show which functions took the time", (
         ("history show --service redis --since 1h", "in the last hour"),)),
-    Entry("history export", "history_options.HistoryExport", history_flags.export_flags,
+    Entry("history export", "watch_options.HistoryExport", history_flags.export_flags,
           "write slices as one profile", (
         ("history export --service redis --at -1h -o hour.html", "an hour as a flame graph"),)),
-    Entry("history diff", "history_options.HistoryDiff", history_flags.diff_flags,
+    Entry("history diff", "watch_options.HistoryDiff", history_flags.diff_flags,
           "show what changed, and what is noise", (
         ("history diff --at 'yesterday 14:00' --with now", "an hour of yesterday with the last one"),
         ("history diff --service redis --deploy", "what the last new build has changed"))),
-    Entry("history prune", "history_options.HistoryPrune", history_flags.prune_flags,
+    Entry("history prune", "watch_options.HistoryPrune", history_flags.prune_flags,
           "merge old slices, delete the oldest", (
         ("history prune --keep-for 30d", "what is older than 30 days"),)),
-    Entry("history check", "history_options.HistoryCheck", history_flags.check_flags,
-          "check that every slice can be read", (
-        ("history check", "the exit code is 1 if one cannot"),)),
-    Entry("history push", "history_options.HistoryPush", history_flags.push_flags,
+    Entry("history check", "watch_options.HistoryCheck", history_flags.check_flags,
+          "check that every slice can be read", (("history check", "the exit code is 1 if one cannot"),)),
+    Entry("history push", "watch_options.HistoryPush", history_flags.push_flags,
           "send slices to a profile store", (
         ("history push --push parca=http://127.0.0.1:7070", "those that it has not taken yet"),)),
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """`sfsample completion SHELL`: prints a completion script for bash, zsh or fish.
 
-The script is made from the same description of the flags as --help, so it offers the flags that exist and no
-others.  It does not run sfsample while the user types.
+The script is made from the same description of the flags as --help, so it offers only flags that exist.  It
+does not run sfsample while the user types.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,6 @@ from sfsample.cli.parse import FlagHelp, describe
 from sfsample.core.printable import printable_lines
 
 _PATHS = ("FILE", "DIR")  # placeholders of values that are paths
-_SUMMARIES = {name: entry.summary for name, entry in COMMANDS.items()}
 
 
 def run(command: CompletionCommand) -> int:
@@ -24,12 +23,15 @@ def run(command: CompletionCommand) -> int:
     return 0
 
 
-def _positional_choices(flags: list[FlagHelp]) -> list[str]:
-    return [choice for flag in flags if not flag.names for choice in flag.choices]
+def zsh_script() -> Iterator[str]:
+    """Yield the lines of the script for zsh, which can run completions that are written for bash."""
+    yield "#compdef sfsample"
+    yield "autoload -U bashcompinit && bashcompinit"
+    yield from bash_script()
 
 
 def bash_script() -> Iterator[str]:
-    """Yield the lines of the script for bash."""
+    """Yield the lines of the script for bash; if it offers nothing, the shell offers files."""
     yield "_sfsample() {"
     yield "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=record words"
     yield f'    case " {" ".join(COMMANDS)} " in *" ${{COMP_WORDS[1]}} "*) command=${{COMP_WORDS[1]}} ;; esac'
@@ -41,73 +43,27 @@ def bash_script() -> Iterator[str]:
         for flag in describe(command):
             if flag.names and flag.value:
                 names = "|".join(f'"{command} {name}"' for name in flag.names)
-                yield f"        {names}) {_bash_value(flag)}; return ;;"
+                is_pid = flag.value.startswith("PID")
+                choices = "$(cd /proc && echo [0-9]*)" if is_pid else " ".join(flag.choices)
+                yield f'        {names}) COMPREPLY=($(compgen -W "{choices}" -- "$word")); return ;;'
     yield "    esac"
     yield '    case "$command" in'
     for command in ENTRIES:
         flags = describe(command)
-        words = [*(name for flag in flags for name in flag.names), *_positional_choices(flags)]
+        words = [word for flag in flags for word in flag.names or flag.choices]
         yield f'        "{command}") words="{" ".join(words)}" ;;'
     yield "    esac"
     yield f'    [ "$COMP_CWORD" != 1 ] || words="{" ".join(COMMANDS)} $words"'
     yield '    COMPREPLY=($(compgen -W "$words" -- "$word"))'
-    yield '    [ "${#COMPREPLY[@]}" != 0 ] || compopt -o default'
     yield "}"
-    yield "complete -F _sfsample sfsample"
-
-
-def _bash_value(flag: FlagHelp) -> str:
-    if flag.choices:
-        return f'COMPREPLY=($(compgen -W "{" ".join(flag.choices)}" -- "$word"))'
-    if flag.value.startswith("PID"):
-        return 'COMPREPLY=($(compgen -W "$(cd /proc && echo [0-9]*)" -- "$word"))'
-    return "COMPREPLY=(); compopt -o default" if flag.value in _PATHS else "COMPREPLY=()"
-
-
-def zsh_script() -> Iterator[str]:
-    """Yield the lines of the script for zsh."""
-    yield "#compdef sfsample"
-    yield "_sfsample() {"
-    yield "    local command=record"
-    yield f"    case $words[2] in ({'|'.join(COMMANDS)}) command=$words[2] ;; esac"
-    yield "    if (( CURRENT == 2 )); then"
-    yield f"        local -a commands=({' '.join(_quote(f'{name}:{_SUMMARIES[name]}') for name in COMMANDS)})"
-    yield "        _describe command commands"
-    yield "    fi"
-    yield f"    case $words[3] in ({'|'.join(HISTORY_ACTIONS)})"
-    yield '        [[ $command != history ]] || command="history $words[3]" ;;'
-    yield "    esac"
-    yield "    case $command in"
-    for command in ENTRIES:
-        flags = describe(command)
-        specs = " ".join(spec for flag in flags for spec in _zsh_specs(flag))
-        words = _positional_choices(flags)
-        rest = f"({' '.join(words)})" if words else "_files"
-        yield f"        ({_quote(command)}) _arguments {specs} '*:word:{rest}' ;;"
-    yield "    esac"
-    yield "}"
-    yield "compdef _sfsample sfsample"
-
-
-def _zsh_specs(flag: FlagHelp) -> Iterator[str]:
-    if flag.choices:
-        action = f"({' '.join(flag.choices)})"
-    else:
-        action = "_pids" if flag.value.startswith("PID") else "_files"
-    value = f":{_zsh_text(flag.value)}:{action}" if flag.value else ""
-    for name in flag.names:
-        yield _quote(f"{name}[{_zsh_text(flag.help)}]{value}")
-
-
-def _zsh_text(text: str) -> str:
-    return "".join(f"\\{letter}" if letter in "[]:\\" else letter for letter in text)
+    yield "complete -o default -F _sfsample sfsample"
 
 
 def fish_script() -> Iterator[str]:
     """Yield the lines of the script for fish."""
     yield "complete -c sfsample -f"
-    for command in COMMANDS:
-        yield f"complete -c sfsample -n __fish_use_subcommand -a {command} -d {_quote(_SUMMARIES[command])}"
+    for name, entry in COMMANDS.items():
+        yield f"complete -c sfsample -n __fish_use_subcommand -a {name} -d {_quote(entry.summary)}"
     for command in ENTRIES:
         condition = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in command.split())
         if command == "record":  # the default command: its flags are valid without its name
@@ -130,5 +86,4 @@ def _fish_flag(flag: FlagHelp, complete: str) -> Iterator[str]:
 
 
 def _quote(text: str) -> str:
-    """Quote for bash, zsh and fish, which read it alike."""
     return "'" + text.replace("'", "'\\''") + "'"

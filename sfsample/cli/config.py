@@ -67,7 +67,6 @@ def _text(value: object) -> str:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """Return the table in a file of limited size."""
     import tomllib
 
     try:
@@ -80,9 +79,8 @@ def _read(path: str) -> dict[str, Any]:
         raise UsageError(f"{path}: more than {_MAX_DOTS} dots", _HELP)
     try:
         return tomllib.loads(data.decode())
-    except (ValueError, RecursionError) as failure:  # a plain ValueError comes from int()
-        why = "a number that is too long" if type(failure) is ValueError else failure
-        raise UsageError(f"{path}: not TOML: {why}", _HELP) from None
+    except (ValueError, RecursionError) as failure:
+        raise UsageError(f"{path}: not TOML: {failure}", _HELP) from None
 
 
 def execute_anew(why: str) -> None:

@@ -8,18 +8,18 @@ import re
 from collections.abc import Callable
 from functools import partial
 
+from sfsample.cli.environment import symbol_options
 from sfsample.cli.file_options import ConvertCommand
 from sfsample.cli.inputs import find_files, read_files, size_of
 from sfsample.cli.options import OutputOptions
-from sfsample.cli.output_file import Output
-from sfsample.cli.symbol_flags import symbol_options
-from sfsample.cli.written import open_result, say_written
+from sfsample.cli.output_file import Output, open_result, say_written
 from sfsample.errors import SfsampleError, UsageError
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.formats import FORMATS
 from sfsample.report.merge import filter_stacks, focus, merge_by
 from sfsample.report.naming import name_unnamed_frames, with_python_lines, with_python_marks
-from sfsample.report.report import Report, ReportFrame
+from sfsample.report.report import Report
+from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.symbolizer import OfflineSymbolizer
 
 
@@ -53,7 +53,7 @@ def run(command: ConvertCommand) -> int:
 
 def _check_size(report: Report, files: list[str], output: OutputOptions) -> None:
     """Raise SfsampleError if the output would be far larger than the inputs."""
-    if FORMATS[output.format].cost(report) > Budget(size_of(files)).left:
+    if FORMATS[output.format].cost(report) > ReadingBudget(size_of(files)).left:
         raise SfsampleError(f"cannot write: {output.path}: too large for -f {output.format}",
                             "choose another format (html, svg), or take a part with --filter or --focus",
                             )  # fmt: skip
@@ -67,7 +67,7 @@ def _select(select: Callable[..., Report], report: Report, flag: str, pattern: s
     return kept
 
 
-def _matcher(pattern: str) -> Callable[[ReportFrame], bool]:
+def _matcher(pattern: str) -> Callable[[NamedFrame], bool]:
     """Return a test of a frame: the regular expression matches a part of its text or module."""
     try:
         search = re.compile(pattern).search

@@ -6,8 +6,8 @@ It reads only files.  Only the page needs the stacks; for other formats, each in
 from collections.abc import Callable, Sequence
 
 from sfsample.cli.file_options import DiffCommand
-from sfsample.cli.history_options import HistoryDiff
 from sfsample.cli.inputs import find_files, read_files
+from sfsample.cli.options import Comparison
 from sfsample.cli.output_file import Output
 from sfsample.cli.terminal import say
 from sfsample.core.printable import printable_lines
@@ -23,20 +23,18 @@ def run(command: DiffCommand) -> int:
     """Compare, write; return the exit code."""
     output = Output(command.output.path)
     kept: list[Report] = []
-    before, after = [
-        _count(path, output.file, kept.append if command.output.format == "html" else None)
-        for path in command.inputs
-    ]
-    return write_difference(command, output, (before, after), kept)
+    keep = kept.append if command.output.format == "html" else None
+    sides = [_count(path, output.file, keep) for path in command.inputs]
+    return write_difference(command, output, sides, kept)
 
 
 def write_difference(
-    command: DiffCommand | HistoryDiff, output: Output, sides: Sequence[Side], kept: list[Report],
+    command: Comparison, output: Output, sides: Sequence[Side], kept: list[Report],
     ordinary: Ordinary | None = None,
 ) -> int:  # fmt: skip
     """Compare two inputs, write; return the exit code.  For a page, `kept` has the reports of both."""
     before, after = sides
-    difference = compare_sides(before, after, relative=command.comparison.relative, ordinary=ordinary)
+    difference = compare_sides(before, after, relative=command.relative, ordinary=ordinary)
     for warning in warnings(difference):
         say(f"warning: {warning}")
     if kept:
@@ -45,7 +43,7 @@ def write_difference(
         output.write(difference_json(difference))
     else:
         output.write(printable_lines(difference_text(difference, verbose=command.verbose)))
-    fail_on = command.comparison.fail_on
+    fail_on = command.fail_on
     if fail_on is not None and ordinary is not None and not ordinary.enough:
         say("--fail-on: not known whether a function grew, as there is no verdict; exit code 1")
         return 1

@@ -34,16 +34,10 @@ def run(command: DoctorCommand) -> int:
 
 
 def _diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return one element of `processes`."""
     return {
-        "pid": diagnosis.pid,
-        "name": diagnosis.name,
-        "may_attach": diagnosis.may_attach,
-        "gates": [
-            {"name": gate.name, "status": gate.status, "found": gate.found,
-             "remedy": gate.remedy._asdict() if gate.remedy else None}
-            for gate in diagnosis.gates
-        ],
+        "pid": diagnosis.pid, "name": diagnosis.name, "may_attach": diagnosis.may_attach,
+        "gates": [{"name": gate.name, "status": gate.status, "found": gate.found,
+                   "remedy": gate.remedy._asdict() if gate.remedy else None} for gate in diagnosis.gates],
     }  # fmt: skip
 
 

@@ -8,10 +8,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.options import DumpCommand
 from sfsample.cli.output_file import Output
-from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import say
 from sfsample.core.printable import printable
 from sfsample.core.snapshot import Capture
@@ -40,8 +40,12 @@ def run(command: DumpCommand) -> int:
         """Render the first samples while sfsample waits for the second: this imports the modules early."""
         render(examine(dumps), command)
 
+    failures: list[SfsampleError] = []
     if command.core is not None:
-        dumps, failures = [_core(command, command.core)], list[SfsampleError]()
+        from sfsample.dumping.core import dump_core  # most dumps are of processes
+
+        sysroot = (command.sysroot or "").rstrip("/")
+        dumps = [dump_core(command.core, command.exe, command.options, sysroot=sysroot)]
         verdict = examine(dumps)
     else:
         with Interrupt() as interrupt:  # Ctrl-C ends the sampling; Ctrl-Z waits until no thread is held
@@ -74,12 +78,6 @@ def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
     return problems
 
 
-def _core(command: DumpCommand, core: str) -> ProcessDump:
-    from sfsample.dumping.core import dump_core
-
-    return dump_core(core, command.exe, command.options, sysroot=(command.sysroot or "").rstrip("/"))
-
-
 def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) -> Dumps:
     """Dump every process; print the failures, unless all processes fail."""
     pids = target_pids(command.target)
@@ -98,15 +96,11 @@ def _render_json(verdict: "Verdict", command: DumpCommand) -> str:
     from sfsample.dumping.json import dump_json, finding_json
     from sfsample.report.json_text import json_text
 
+    processes = [dump_json(dump, threads, verdict, command.depth) for dump, threads in verdict.processes]
     document = {
-        "schema": "sfsample.dump/1",
-        "time": time.time(),
-        "host": os.uname().nodename,
-        "verdict": [finding_json(finding) for finding in verdict.findings],
-        "processes": [
-            dump_json(dump, threads, verdict, command.depth) for dump, threads in verdict.processes
-        ],
-    }
+        "schema": "sfsample.dump/1", "time": time.time(), "host": os.uname().nodename,
+        "verdict": [finding_json(finding) for finding in verdict.findings], "processes": processes,
+    }  # fmt: skip
     return json_text(document, indent=1)
 
 

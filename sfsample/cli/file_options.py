@@ -50,19 +50,15 @@ class ConvertCommand(Command):
         flags = {"--raw-names": names.raw, "--simplify-names": names.simplify,
                  "--merge-clones": names.merge_clones, "--inlines": names.inlines,
                  "--debuginfod": names.debuginfod, "--debug-dir": self.debug_dirs}  # fmt: skip
-        for flag, value in flags.items():
-            if value and not self.symbolize:
-                raise UsageError(f"{flag} needs --symbolize")
+        if not self.symbolize and (flag := next(filter(flags.get, flags), None)):
+            raise UsageError(f"{flag} needs --symbolize")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffCommand(Command):
+class DiffCommand(Comparison):
     """The flags of `diff`."""
 
     inputs: tuple[str, ...] = ()  # two inputs: before and after
-    comparison: Comparison = Comparison()
-    output: OutputOptions = OutputOptions()
-    verbose: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

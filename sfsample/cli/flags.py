@@ -1,14 +1,15 @@
 """Declares the flags of each command (`cli/commands.py`); a flag means the same in each of them.
 
 Help and completion are both made from this description.  A flag has the default of a field of the command's
-value (`cli/options.py`): the field with the name of its `dest`.  "{default}" in a help text stands for it.
+value (`cli/options.py`): the field with the name of its `dest`.  "{default}" in a help text stands for
+" (default: 5ms)".  `cli/parse.py` has the placeholders of values, such as TIME.
 """
 
 from argparse import ArgumentParser, BooleanOptionalAction
 
 from sfsample.cli import values
-from sfsample.core import quantities
 from sfsample.core.python_view import PythonView
+from sfsample.core.quantities import large_size, seconds
 from sfsample.report.suffixes import FORMATS
 
 TEXT_FORMAT = "format of the result (default: by the suffix of -o, else text)"
@@ -21,7 +22,7 @@ def record_flags(parser: ArgumentParser) -> None:
     _add_groups(parser)
     _add_sampling(parser)
     add = parser.add_argument
-    add("-d", "--duration", type=quantities.seconds, metavar="TIME",
+    add("-d", "--duration", type=seconds,
         help="record for TIME: 10, 500ms, 2m (default: until Ctrl-C or the end of the target)")  # fmt: skip
     add_profile_output(parser)
     add("--stats", metavar="FILE", help="write statistics as JSON to FILE; - is stderr")
@@ -36,14 +37,10 @@ def dump_flags(parser: ArgumentParser) -> None:
     _add_target(parser)
     _add_groups(parser)
     add = parser.add_argument
-    add("--looks", type=values.dump_samples, metavar="N",
-        help="take N samples of each thread, to see which run (default: {default})")  # fmt: skip
-    add("--interval", type=quantities.seconds, metavar="TIME",
-        help="time between two samples (default: {default})")  # fmt: skip
-    add("--timeout", type=quantities.seconds, metavar="TIME",
-        help="after TIME, print what was captured; exit code 5 (default: {default})")  # fmt: skip
-    add("--depth", type=values.positive, metavar="N",
-        help="show at most N frames of each stack (default: all)")  # fmt: skip
+    add("--looks", type=values.dump_samples, help="take N samples of each thread, to see which run{default}")
+    add("--interval", type=seconds, help="time between two samples{default}")
+    add("--timeout", type=seconds, help="after TIME, print what was captured; exit code 5{default}")
+    add("--depth", type=values.positive, help="show at most N frames of each stack (default: all)")
     add("--locals", action="store_true",
         help="show arguments and locals of Python frames; they may be secret")  # fmt: skip
     when = parser.add_mutually_exclusive_group()
@@ -67,21 +64,19 @@ def watch_flags(parser: ArgumentParser) -> None:
     _add_groups(parser)
     add = parser.add_argument
     add("--unit", type=values.unit, metavar="UNIT", help="select all processes of a systemd unit")
-    _add_sampling(parser, ", for all processes together (default: {default})")
-    add("--every", type=quantities.seconds, metavar="TIME",
-        help="start a slice every TIME (default: {default})")  # fmt: skip
-    add("--for", type=quantities.seconds, dest="slice", metavar="TIME",
-        help="length of a slice (default: as --every, without gaps)")  # fmt: skip
+    _add_sampling(parser, ", for all processes together{default}")
+    add("--every", type=seconds, help="start a slice every TIME{default}")
+    add("--for", type=seconds, dest="slice", help="length of a slice (default: as --every, without gaps)")
     add("--history", metavar="DIR",
         help="keep slices in the history in DIR, for `sfsample history` (default without --output-dir: "
         "sfsample/history in XDG_STATE_HOME)")  # fmt: skip
     add("--no-history", action="store_true", help="keep no history, only files")
     add("--output-dir", metavar="DIR", help="write one file per slice to DIR")
-    add("-f", "--format", choices=FORMATS, help="format of each file (default: {default})")
-    add("--keep", type=values.positive, metavar="N", help="keep the newest N files, delete older ones")
-    add("--keep-for", type=values.age, metavar="TIME",
+    add("-f", "--format", choices=FORMATS, help="format of each file{default}")
+    add("--keep", type=values.positive, help="keep the newest N files, delete older ones")
+    add("--keep-for", type=values.age,
         help="delete slices older than TIME: 12h, 7d, 4w (default: files never, history 90d)")  # fmt: skip
-    add("--keep-bytes", type=quantities.large_size, metavar="SIZE",
+    add("--keep-bytes", type=large_size,
         help="keep at most SIZE: 2G; delete the oldest (default: files all, history 10G)")  # fmt: skip
     add("--metrics-file", metavar="FILE",
         help="write the metrics to FILE after each slice, for the textfile collector of "
@@ -93,8 +88,7 @@ def watch_flags(parser: ArgumentParser) -> None:
         help="if CONDITION: pin slices of the last 2 minutes, dump, record 30 s at 99 Hz; repeatable: "
         "'cpu>80' (percent of one CPU), 'cpu>p99' (of the last day), 'rss>2G', 'threads>500', "
         "'psi.cpu>20', 'delay>10' (percent), 'stuck>30s'")  # fmt: skip
-    add("--cooldown", type=quantities.seconds, metavar="TIME",
-        help="after a trigger, ignore others for TIME (default: {default})")  # fmt: skip
+    add("--cooldown", type=seconds, help="after a trigger, ignore others for TIME{default}")
     add = parser.add_argument_group("profiles, metrics and health over HTTP").add_argument
     add("--listen", type=values.listen, dest="address", metavar="ADDR:PORT|unix:PATH",
         help="serve /debug/pprof/profile?seconds=N, /metrics and /healthz there")  # fmt: skip
@@ -128,8 +122,7 @@ def top_flags(parser: ArgumentParser) -> None:
     _add_target(parser)
     _add_groups(parser)
     _add_rate_and_mode(parser)
-    parser.add_argument("--window", type=quantities.seconds, metavar="TIME",
-                        help="show the samples of the last TIME (default: {default})")  # fmt: skip
+    parser.add_argument("--window", type=seconds, help="show the samples of the last TIME{default}")
     _add_walking(parser)
 
 
@@ -177,7 +170,7 @@ def service_flags(parser: ArgumentParser) -> None:
     parser.usage = "sfsample service (show | install) [options]"
     add = parser.add_argument
     add("action", choices=("show", "install"), help="print the systemd unit, or write it")
-    add("--config", metavar="FILE", help="flags of `sfsample watch`, as TOML (default: {default})")
+    add("--config", metavar="FILE", help="flags of `sfsample watch`, as TOML{default}")
     add("--force", action="store_true", help="replace an existing unit")
 
 
@@ -208,7 +201,7 @@ def add_compared(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--relative", action="store_true",
         help="compare shares of all samples (default: rates, if both inputs have durations)")  # fmt: skip
-    add("--fail-on", type=values.growth, metavar="PERCENT",
+    add("--fail-on", type=values.growth,
         help="exit code 6 if a function grew by more than PERCENT, beyond noise")  # fmt: skip
 
 
@@ -241,29 +234,26 @@ def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:
 
 
 def _add_groups(parser: ArgumentParser) -> None:
-    """Add the flags that may select several processes."""
     add = parser.add_argument_group("several processes at once").add_argument
     add("--cgroup", type=values.cgroup, metavar="PATH", help="all in a control group and in groups below")
     add("--container", type=values.container, metavar="ID",
         help="all of a container (docker, containerd, CRI-O, podman); ID may be a prefix")  # fmt: skip
     add("--pod", type=values.pod, metavar="UID", help="all of a Kubernetes pod")
     add("--user", type=values.name, metavar="NAME|UID", help="all that a user runs")
-    add("--busiest", type=values.positive, metavar="N",
+    add("--busiest", type=values.positive,
         help="the N with the most CPU time in a second; watch: since the last slice")  # fmt: skip
 
 
 def _add_sampling(parser: ArgumentParser, usual_overhead: str = "") -> None:
-    """Add the flags of sampling, for commands that write profiles."""
     _add_rate_and_mode(parser)
     add = parser.add_argument
     add("-t", "--threads", action="store_true", help="make name/TID the first frame: one root per thread")
     add("--no-stop", action="store_false", dest="stop",
         help="stop no thread; running threads count as not captured")  # fmt: skip
-    add("--max-pause", type=quantities.seconds, metavar="TIME",
-        help="never hold a thread for longer than TIME (default: {default})")  # fmt: skip
-    add("--max-overhead", type=values.percent, metavar="PERCENT",
+    add("--max-pause", type=seconds, help="never hold a thread for longer than TIME{default}")
+    add("--max-overhead", type=values.percent,
         help=f"skip ticks, so that sampling takes at most PERCENT of the time{usual_overhead}")  # fmt: skip
-    add("--label", type=values.label, action="append", dest="labels", metavar="KEY=VALUE",
+    add("--label", type=values.label, action="append", dest="labels",
         help="add a label to the profile: team=shop; repeatable; overrides found ones")  # fmt: skip
     add("--no-environ", action="store_false", dest="environ",
         help="do not look for labels in the environment of the target")  # fmt: skip
@@ -271,15 +261,13 @@ def _add_sampling(parser: ArgumentParser, usual_overhead: str = "") -> None:
 
 
 def _add_rate_and_mode(parser: ArgumentParser) -> None:
-    """Add the flags that say how often to sample, and which threads."""
     rate = parser.add_mutually_exclusive_group()
-    rate.add_argument("-r", "--rate", "-F", "--freq", type=values.rate, metavar="HZ",
-                      help="samples per second (default: {default})")  # fmt: skip
+    rate.add_argument("-r", "--rate", "-F", "--freq", type=values.rate, help="samples per second{default}")
     rate.add_argument("--interval", type=values.interval, dest="rate", metavar="TIME",
                       help="time between samples (10ms), instead of --rate")  # fmt: skip
     add = parser.add_argument
     add("--mode", choices=("cpu", "wall"),
-        help="cpu: sample running threads; wall: sample all threads (default: {default})")  # fmt: skip
+        help="cpu: sample running threads; wall: sample all threads{default}")  # fmt: skip
     add("--perf-events", action=BooleanOptionalAction,
         help="sample by kernel timers, which stop no thread (--mode cpu); default: if permitted, when no "
         "CPU is free or threads run too briefly to stop")  # fmt: skip
@@ -287,15 +275,14 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
 
 
 def _add_walking(parser: ArgumentParser) -> None:
-    """Add the flags that say how to capture and walk stacks, and how to name the frames."""
     _add_unwinding(parser)
     add = parser.add_argument
     add("--stack-bytes", type=values.size, metavar="N",
-        help="copy at most N bytes of stack per thread (default: {default})")  # fmt: skip
+        help="copy at most N bytes of stack per thread{default}")  # fmt: skip
     add("--kernel", action="store_true",
         help="add kernel frames of sleeping threads (needs root; not in --mode cpu)")  # fmt: skip
     add("--python", choices=("auto", "only", "off"), type=PythonView,
-        help="frames of Python functions: with native ones, alone, or none (default: {default})")  # fmt: skip
+        help="frames of Python functions: with native ones, alone, or none{default}")  # fmt: skip
     add("--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
         help="keep the interpreter's own frames between Python frames")  # fmt: skip
     _add_names(parser)
@@ -303,9 +290,8 @@ def _add_walking(parser: ArgumentParser) -> None:
 
 def _add_unwinding(parser: ArgumentParser) -> None:
     parser.add_argument("--unwind", type=values.steppers, dest="steppers", metavar="LIST",
-                        help="ways to unwind, in order (default: {default}; also: scan)")  # fmt: skip
-    parser.add_argument("--max-frames", type=values.positive, metavar="N",
-                        help="end a stack after N frames (default: {default})")  # fmt: skip
+                        help="ways to unwind, in order{default}; also: scan")  # fmt: skip
+    parser.add_argument("--max-frames", type=values.positive, help="end a stack after N frames{default}")
 
 
 def _add_names(parser: ArgumentParser) -> None:
@@ -325,7 +311,6 @@ def _add_names(parser: ArgumentParser) -> None:
 
 
 def _add_messages(parser: ArgumentParser) -> None:
-    """Add the flags that say how much to print on stderr."""
     add = parser.add_mutually_exclusive_group().add_argument
     add("-q", "--quiet", action="store_true", help="print no summary")
     add("-v", "--verbose", action="store_true", help="print all modules and all problems")

@@ -7,24 +7,21 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from sfsample.cli import history_options as options
+from sfsample.cli import watch_options as options
 from sfsample.cli.diff import write_difference
-from sfsample.cli.directories import history_directory
-from sfsample.cli.options import ProfileOutput
-from sfsample.cli.output_file import Output
+from sfsample.cli.environment import history_directory
+from sfsample.cli.output_file import Output, open_result, say_written
 from sfsample.cli.terminal import say, say_at
-from sfsample.cli.written import open_result, say_written
 from sfsample.core.foreign import utc
 from sfsample.core.printable import printable_lines
+from sfsample.core.quantities import counted
 from sfsample.errors import SfsampleError
 from sfsample.history import questions
 from sfsample.history.facts import Gap, Selection, SliceFacts
-from sfsample.history.questions import count_text
 from sfsample.history.store import History
 from sfsample.report.caption import amounts, losses
 from sfsample.report.difference import count
@@ -57,14 +54,14 @@ def run(command: options.HistoryCommand) -> int:
     return code
 
 
-def _selection(history: History, choice: options.SliceChoice) -> Selection:
-    """Return the selection that the flags describe."""
-    begin_s, end_s = choice.since or 0.0, inf
-    if choice.at is not None:
-        length_s = choice.length or options.CHOSEN_S
-        begin_s = time.time() - length_s if choice.at == inf else choice.at
+def _selection(history: History, command: options.HistoryQuestion, at: float | None = None) -> Selection:
+    """Return the selection that the flags describe; `at` replaces --at."""
+    begin_s, end_s = command.since or 0.0, inf
+    if (at := command.at if at is None else at) is not None:
+        length_s = command.length or options.CHOSEN_S
+        begin_s = time.time() - length_s if at == inf else at
         end_s = begin_s + length_s
-    selection = Selection(choice.service, begin_s, end_s, dict(choice.labels))
+    selection = Selection(command.service, begin_s, end_s, dict(command.labels))
     return questions.with_owner(history, selection)
 
 
@@ -72,11 +69,12 @@ def _selection(history: History, choice: options.SliceChoice) -> Selection:
 
 
 def _list(history: History, command: options.HistoryList) -> int:
-    output, selection = Output(command.output.path), _selection(history, command.choice)
+    output, selection = Output(command.output.path), _selection(history, command)
     slices, gaps = history.slices(selection), history.gaps(selection)
     if command.output.format == "json":
         document = {"schema": "sfsample.history/1", "slices": [*map(_slice_json, slices)],
-                    "gaps": [_gap_json(gap) for gap in gaps]}  # fmt: skip
+                    "gaps": [{"begin": gap.begin_s, "end": gap.end_s, "why": gap.why, "service": gap.service}
+                             for gap in gaps]}  # fmt: skip
         output.write(json_text(document))
     else:
         questions.choose(history, selection, one_service=False)
@@ -93,12 +91,7 @@ def _slice_json(facts: SliceFacts) -> dict[str, object]:
     } | {name: getattr(facts, name) for name in known}  # fmt: skip
 
 
-def _gap_json(gap: Gap) -> dict[str, object]:
-    return {"begin": gap.begin_s, "end": gap.end_s, "why": gap.why, "service": gap.service}
-
-
 def _table(slices: list[SliceFacts], gaps: list[Gap]) -> Iterator[str]:
-    """Yield a line for each slice and each gap, in the order of time."""
     rows: list[SliceFacts | Gap] = [*slices, *gaps]
     rows.sort(key=lambda row: (row.begin_s, row.service))
     width = max(len(row.service) for row in rows)
@@ -122,8 +115,8 @@ def _cut(value: str) -> str:
 
 def _show(history: History, command: options.HistoryShow) -> int:
     if command.output.format == "html":
-        return _write(history, command.choice, command.output, quiet=command.quiet)
-    output, selection = Output(command.output.path), _selection(history, command.choice)
+        return _export(history, command)
+    output, selection = Output(command.output.path), _selection(history, command)
     slices, gaps = questions.choose(history, selection), history.gaps(selection)
     report = questions.answer(selection, slices, history.report(selection))
     lines = _summary(slices, gaps, report, verbose=command.verbose)
@@ -134,7 +127,7 @@ def _show(history: History, command: options.HistoryShow) -> int:
 def _summary(slices: list[SliceFacts], gaps: list[Gap], report: Report, *, verbose: bool) -> Iterator[str]:
     last = max(facts.end_s for facts in slices)
     times = f"{utc(slices[0].begin_s)} to {utc(last)} UTC"
-    yield f"{slices[0].service}: {count_text(len(slices))}, {times}"
+    yield f"{slices[0].service}: {counted(len(slices), 'slice')}, {times}"
     yield ", ".join(amounts(report))
     builds = [*dict.fromkeys(facts.build_id for facts in slices if facts.build_id)]
     yield from (f"build-id {build}" for build in builds)
@@ -158,13 +151,9 @@ def _functions(counts: Counter[str], total: int, *, verbose: bool) -> Iterator[s
 
 
 def _export(history: History, command: options.HistoryExport) -> int:
-    return _write(history, command.choice, command.output, quiet=command.quiet, lines=command.lines)
-
-
-def _write(history: History, choice: options.SliceChoice, how: ProfileOutput, *, quiet: bool,
-           lines: bool = False) -> int:  # fmt: skip
     """Write slices as one profile; return the exit code."""
-    output, selection = Output(how.path), _selection(history, choice)
+    how = command.output
+    output, selection = Output(how.path), _selection(history, command)
     chosen = questions.choose(history, selection)
     write: Callable[..., bytes] = FORMATS[how.format].write
     if how.format == "html":
@@ -173,14 +162,14 @@ def _write(history: History, choice: options.SliceChoice, how: ProfileOutput, *,
     else:
         report = history.report(selection)
     report = questions.answer(selection, chosen, report)
-    if lines:
+    if command.lines:
         report = with_python_lines(report)
     if how.mark_python:
         report = with_python_marks(report)
     output.write(write(report, threads=how.threads))
-    for missing in questions.missing_from(report):
+    for missing in report.stats.texts("missing"):
         say(f"warning: {missing}")
-    say_written(how, output, quiet=quiet)
+    say_written(how, output, quiet=command.quiet)
     open_result(how, output)
     return 0
 
@@ -192,18 +181,16 @@ def _diff(history: History, command: options.HistoryDiff) -> int:
 
 
 def _compared(history: History, command: options.HistoryDiff) -> list[Selection]:
-    """Return the two selections that are compared."""
-    choice, length_s = command.choice, command.choice.length or options.CHOSEN_S
+    before, length_s = _selection(history, command), command.length or options.CHOSEN_S
     if command.deploy is not None:
-        before, after = questions.deploy(history, _selection(history, choice), command.deploy, length_s)
+        before, after = questions.deploy(history, before, command.deploy, length_s)
         say(f"deployed {utc(after.begin_s)} UTC: build-id {before.build_id} -> {after.build_id}")
         return [before, after]
-    before = _selection(history, choice)
     if isinstance(command.other, str):
         build = before._replace(begin_s=0.0, end_s=inf, build_id=command.other)
         begin_s = questions.choose(history, build)[0].begin_s
         return [before, build._replace(begin_s=begin_s, end_s=begin_s + length_s)]
-    return [before, _selection(history, replace(choice, at=command.other))]
+    return [before, _selection(history, command, command.other)]
 
 
 def _prune(history: History, command: options.HistoryPrune) -> int:
@@ -214,8 +201,8 @@ def _prune(history: History, command: options.HistoryPrune) -> int:
 
 def _check(history: History, command: options.HistoryCheck) -> int:
     findings = list(history.findings())
-    number, count = len(findings), count_text(len(history.slices()))
-    outcome = f"{number} problem{'' if number == 1 else 's'}" if number else "all of it is whole"
+    number, count = len(findings), counted(len(history.slices()), "slice")
+    outcome = counted(number, "problem") if number else "all of it is whole"
     text = [*findings, f"{history.directory}: {count}: {outcome}"]
     Output(command.path).write(printable_lines(text))
     history.problems.clear()  # the findings contain them

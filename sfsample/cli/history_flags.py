@@ -1,10 +1,10 @@
 """Declares the flags of each action of `history`."""
 
-from argparse import Action, ArgumentParser
+from argparse import SUPPRESS, Action, ArgumentParser
 from collections.abc import Callable
 
-from sfsample.cli import flags, values, when
-from sfsample.core import quantities
+from sfsample.cli import flags, values
+from sfsample.core.quantities import large_size, seconds, spelled_seconds
 
 HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check", "push")
 
@@ -12,7 +12,7 @@ HISTORY_ACTIONS = ("list", "show", "export", "diff", "prune", "check", "push")
 def history_flags(parser: ArgumentParser) -> None:
     """Add the flags of `history` itself; each action has its own parser."""
     parser.usage = f"sfsample history ({' | '.join(HISTORY_ACTIONS)}) [options]"
-    parser.add_argument("action", choices=HISTORY_ACTIONS, help="what to do")
+    parser.add_argument("action", choices=HISTORY_ACTIONS, help=SUPPRESS)
     _add_history(parser)
 
 
@@ -43,9 +43,9 @@ def export_flags(parser: ArgumentParser) -> None:
 
 def diff_flags(parser: ArgumentParser) -> None:
     add = _add_slices(parser, has_since=False)
-    add("--with", type=when.when_or_build, dest="other", metavar="WHEN",
+    add("--with", type=values.when_or_build, dest="other", metavar="WHEN",
         help="compare with WHEN, or with the first --for TIME of a build-id")  # fmt: skip
-    add("--deploy", nargs="?", const="", type=when.build, metavar="BUILDID",
+    add("--deploy", nargs="?", const="", type=values.build_id, metavar="BUILDID",
         help="compare before and after the last change of the build-id (to BUILDID)")  # fmt: skip
     flags.add_compared(parser)
     flags.add_json_output(parser, ("text", "html", "json"))
@@ -55,9 +55,8 @@ def diff_flags(parser: ArgumentParser) -> None:
 def prune_flags(parser: ArgumentParser) -> None:
     _add_history(parser)
     add = parser.add_argument
-    add("--keep-for", type=values.age, metavar="TIME", help="delete older slices (default: {default})")
-    add("--keep-bytes", type=quantities.large_size, metavar="SIZE",
-        help="delete the oldest slices until SIZE is left (default: {default})")  # fmt: skip
+    add("--keep-for", type=values.age, help="delete older slices{default}")
+    add("--keep-bytes", type=large_size, help="delete the oldest slices until SIZE is left{default}")
 
 
 def check_flags(parser: ArgumentParser) -> None:
@@ -80,17 +79,17 @@ def _add_history(parser: ArgumentParser) -> None:
 
 def _add_slices(parser: ArgumentParser, *, has_since: bool = True) -> Callable[..., Action]:
     """Add the flags that choose slices; return the function that adds flags to their group."""
-    from sfsample.cli.history_options import CHOSEN_S  # most commands are not `history`
+    from sfsample.cli.watch_options import CHOSEN_S  # most commands are not `history`
 
     _add_history(parser)
     group = parser.add_argument_group("which slices (times: now, -2h, 14:00, 'yesterday 14:00', ISO 8601)")
     add = group.add_argument
     add("--service", type=values.name_as_kept, metavar="NAME", help="of this service, OWNER/NAME or NAME")
-    add("--at", type=when.when, metavar="WHEN", help="from this time on")
-    add("--for", type=quantities.seconds, dest="length", metavar="TIME",
-        help=f"with --at: length (default: {quantities.spelled_seconds(CHOSEN_S)})")  # fmt: skip
+    add("--at", type=values.when, help="from this time on")
+    add("--for", type=seconds, dest="length",
+        help=f"with --at: length (default: {spelled_seconds(CHOSEN_S)})")  # fmt: skip
     if has_since:
-        add("--since", type=when.since, metavar="TIME", help="of the last TIME (2h, 7d)")
-    add("--label", type=values.label, action="append", dest="labels", metavar="KEY=VALUE",
+        add("--since", type=values.since, help="of the last TIME (2h, 7d)")
+    add("--label", type=values.label, action="append", dest="labels",
         help="with this label; repeatable, then all")  # fmt: skip
     return add

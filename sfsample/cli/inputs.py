@@ -10,7 +10,7 @@ from glob import glob, has_magic
 
 from sfsample.cli.terminal import say
 from sfsample.errors import BadInput, SfsampleError
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.formats import check_numbers, read_report
 from sfsample.report.merge import merge
 from sfsample.report.report import Report
@@ -27,17 +27,13 @@ def find_files(inputs: Iterable[str], *, result: str = "", quiet: bool = False) 
     files: list[str] = []
     for path in inputs:
         is_pattern = has_magic(path) and not os.path.lexists(path)
-        for match in _matches(path) if is_pattern else [path]:
+        matches = sorted(glob(path, recursive=True)) if is_pattern else [path]
+        if not matches:
+            raise SfsampleError(f"no profile found: {path}: no file matches",
+                                "* and ? match no / and no leading dot, **/ any directories")  # fmt: skip
+        for match in matches:
             files += _in_directory(match, result, quiet=quiet) if os.path.isdir(match) else [match]
     return files
-
-
-def _matches(pattern: str) -> list[str]:
-    matches = sorted(glob(pattern, recursive=True))
-    if not matches:
-        raise SfsampleError(f"no profile found: {pattern}: no file matches",
-                            "* and ? match no / and no leading dot, **/ any directories")  # fmt: skip
-    return matches
 
 
 def _in_directory(path: str, result: str, *, quiet: bool) -> list[str]:
@@ -64,7 +60,7 @@ def _in_directory(path: str, result: str, *, quiet: bool) -> list[str]:
 def read_files(paths: list[str]) -> Report:
     """Return one report of all files.  Raises SfsampleError."""
     try:
-        report = merge(map(read_report, paths), Budget(size_of(paths)))
+        report = merge(map(read_report, paths), ReadingBudget(size_of(paths)))
         check_numbers(report)
     except BadInput as failure:
         raise SfsampleError(f"cannot merge: {failure}", "merge fewer files") from None

@@ -68,14 +68,9 @@ def _inspect(module: Module, command: InspectCommand, base: int | None = None) -
     check_tables(module)
     coverage = measure_coverage(module)
     verification = verify(module) if command.verify else None
-    return Inspection(module, _findings(module), coverage, verification, base)
-
-
-def _findings(module: Module) -> tuple[str, ...]:
-    """Return texts about data that the reader dropped, and about errors or repairs in the SFrame tables."""
     dropped = [text.removeprefix(f"{module.path}: ") for text in module.problems]
     invalid = [f"{SECTION}: {text}" for table in module.sframe for text in table.check()]
-    return tuple(dict.fromkeys([*dropped, *invalid]))
+    return Inspection(module, tuple(dict.fromkeys([*dropped, *invalid])), coverage, verification, base)
 
 
 def _text_lines(inspection: Inspection, command: InspectCommand) -> Iterator[str]:

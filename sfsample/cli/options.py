@@ -44,11 +44,13 @@ class NameFlags(NameOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(Command):
     """How two profiles are compared."""
 
     relative: bool = False  # shares, not rates
     fail_on: float | None = None  # growth, as a fraction
+    output: OutputOptions = OutputOptions()
+    verbose: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Writes the result of a command to a file or to stdout.
+"""Writes the result of a command to a file or to stdout, says what to do with it, and opens it.
 
 stdout carries only the result.  A file appears complete or not at all (tests/cli/test_output_file.py).
 """
@@ -8,8 +8,10 @@ import re
 import stat
 import sys
 from errno import EBADF, EISDIR, ENOENT, ENOSPC
+from shlex import quote
 
-from sfsample.cli.terminal import silence
+from sfsample.cli.options import OutputOptions, ProfileOutput
+from sfsample.cli.terminal import say, silence
 from sfsample.core.filesystem import check_replaceable, os_error, whole_file
 from sfsample.errors import SfsampleError
 
@@ -21,6 +23,15 @@ _REMEDIES = {
     EISDIR: "name a file in it, or choose another",
     ENOENT: "make the directory, or choose another file",
     ENOSPC: "free some space, or choose another file",
+}
+_NEXT = {  # next step, by format
+    "html": "open it in a browser (--open does)",
+    "svg": "open it in a browser (--open does)",
+    "speedscope": "open it with speedscope",
+    "firefox": "load it into the Firefox Profiler",
+    "pprof": "go tool pprof -http=: FILE",
+    "json": "sfsample convert FILE -o STEM.html draws it",
+    "folded": "sfsample convert FILE -o STEM.html draws it",
 }
 
 
@@ -98,3 +109,35 @@ def _unwritable(path: str, failure: OSError) -> SfsampleError:
     destination = "standard output" if path == "-" else path or "''"
     return SfsampleError(f"cannot write: {destination}: {failure.strerror}",
                          _REMEDIES.get(failure.errno or 0, "choose another file"))  # fmt: skip
+
+
+def written_line(options: OutputOptions, output: Output) -> list[str]:
+    """Return the line of the summary about the result; no line if the result is no regular file."""
+    if not output.file:
+        return []
+    stem = options.path.rpartition(".")[0]
+    if not stem or f"{stem}.html" == options.path:  # the page would replace the result
+        stem = options.path
+    what = _NEXT[options.format].replace("FILE", quote(options.path))
+    what = what.replace("STEM.html", quote(f"{stem}.html"))
+    return [f"written   {options.path}: {what}"]
+
+
+def say_written(options: OutputOptions, output: Output, *, quiet: bool) -> None:
+    """Say this line as a message, unless `quiet`."""
+    for line in () if quiet else written_line(options, output):
+        say(" ".join(line.split()))
+
+
+def open_result(options: ProfileOutput, output: Output) -> None:
+    """Open the result in a browser, if --open is set.  Not as root: PATH and BROWSER decide what runs."""
+    if not options.open:
+        return
+    if not os.geteuid():
+        say(f"no browser is started as root: open {options.path} yourself")
+        return
+    import webbrowser  # most runs open none
+    from pathlib import Path
+
+    if not webbrowser.open(Path(output.file).as_uri()):
+        say(f"no browser was found: open {options.path} yourself")

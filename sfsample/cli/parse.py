@@ -6,17 +6,18 @@ A mistake is a UsageError: one line, what to do, and exit code 2.
 import argparse
 import re
 import shutil
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 from sfsample import __version__
-from sfsample.cli.commands import ENTRIES, GROUPS, name_of
+from sfsample.cli import values
+from sfsample.cli.commands import ENTRIES, GROUPS
 from sfsample.cli.history_flags import HISTORY_ACTIONS
 from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_flags
 from sfsample.cli.options import Command
-from sfsample.cli.values import pids
-from sfsample.cli.words import as_words as spelled
-from sfsample.cli.words import build, set_defaults
+from sfsample.core import quantities
 from sfsample.core.quantities import BadValue
 from sfsample.errors import UsageError
 from sfsample.report.suffixes import OPENED, format_of
@@ -36,19 +37,29 @@ _OWN_WAYS = {  # ways to name the target, beside -p and -n
     "watch": {"--unit UNIT": "unit", **_GROUPS},
     "top": _GROUPS,
 }
-
-
-def _help_formatter(prog: str) -> argparse.HelpFormatter:
-    """Return a formatter that keeps lines short on a wide terminal."""
-    columns = min(shutil.get_terminal_size().columns, _MAX_HELP_COLUMNS)
-    return argparse.RawDescriptionHelpFormatter(prog, width=columns - 2)
+# placeholders of values in a help text, by the function that parses the value; other flags state theirs
+_PLACEHOLDERS: dict[object, str] = {
+    quantities.seconds: "TIME", quantities.large_size: "SIZE", values.age: "TIME", values.dump_samples: "N",
+    values.growth: "PERCENT", values.label: "KEY=VALUE", values.percent: "PERCENT", values.positive: "N",
+    values.rate: "HZ", values.since: "TIME", values.when: "WHEN",
+}  # fmt: skip
+# functions that show a default in a help text, by the function that parses it; `str` shows other defaults
+_SHOWN: dict[object, Callable[[Any], str]] = {
+    quantities.seconds: quantities.spelled_seconds, values.age: quantities.spelled_seconds,
+    quantities.large_size: quantities.spelled_size, values.size: quantities.spelled_size,
+    values.rate: "{:g}".format, values.percent: lambda share: f"{100 * share:g}",
+    values.steppers: ",".join,
+}  # fmt: skip
+_T = TypeVar("_T")
 
 
 class _Parser(argparse.ArgumentParser):
     """Allows no abbreviations: a script that says --dur would break when a second flag begins like that."""
 
     def __init__(self, prog: str, description: str | None = None, epilog: str | None = None) -> None:
-        super().__init__(prog, description=description, epilog=epilog, formatter_class=_help_formatter,
+        width = min(shutil.get_terminal_size().columns, _MAX_HELP_COLUMNS) - 2
+        formatter = partial(argparse.RawDescriptionHelpFormatter, width=width)
+        super().__init__(prog, description=description, epilog=epilog, formatter_class=formatter,
                          allow_abbrev=False)  # fmt: skip
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002 - argparse's
@@ -114,7 +125,7 @@ def _command(
     """Return a command.  `arguments` has the values from argparse, by `dest`; `formats` are the command's."""
     for word in arguments.pop("pids", ()):
         try:
-            arguments["pid"] = [*arguments["pid"], *pids(word)]
+            arguments["pid"] = [*arguments["pid"], *values.pids(word)]
         except BadValue as refusal:
             raise not_a_pid(command, word, refusal) from None
     if "pid" in arguments:
@@ -131,16 +142,22 @@ def _command(
         arguments["format"] = format_of(arguments["path"], formats)
     if arguments.get("open") and (arguments["path"] == "-" or arguments["format"] not in OPENED):
         raise UsageError("--open needs a file that a browser shows: -o FILE.html or -o FILE.svg")
-    built = build(ENTRIES[command].kind, arguments)
-    if arguments:
-        raise TypeError(f"no field of {command} has the name of these flags: {', '.join(arguments)}")
-    return built
+    return _build(ENTRIES[command].kind, arguments)
 
 
-def as_words(command: Command) -> list[str]:
-    """Return the words that `parse` reads as this command."""
-    name = name_of(command)
-    return spelled(command, name, _command_parser(name))
+def _build(kind: type[_T], arguments: Mapping[str, Any]) -> _T:
+    """Return a value of a dataclass from `arguments`, by the names of its fields.
+
+    If a field is a dataclass itself, it is built from the same names (tests/cli/test_flags_and_fields.py).
+    """
+    built: dict[str, Any] = {}
+    for field in fields(kind):  # type: ignore[arg-type]  # a dataclass
+        if is_dataclass(field.type):
+            built[field.name] = _build(field.type, arguments)  # type: ignore[arg-type]
+        else:
+            value = arguments[field.name]
+            built[field.name] = tuple(value) if isinstance(value, list) else value
+    return kind(**built)
 
 
 def _with_config(command: str, words: list[str]) -> list[str]:
@@ -175,20 +192,15 @@ def _join_times(words: list[str]) -> list[str]:
 
 
 def _split_history(words: list[str]) -> tuple[str, list[str]]:
-    """Return the action, and the other words; flags may stand before it."""
-    parser = _command_parser("history")
-    takes_value = {name for action in HISTORY_ACTIONS for flag in describe(f"history {action}")
-                   for name in flag.names if flag.value}  # fmt: skip
-    before = ["", *words]
+    """Return the action, and all words but the action; flags may stand before the action."""
     for at, word in enumerate(words):
-        if word in HISTORY_ACTIONS and before[at] not in takes_value:
+        if word in HISTORY_ACTIONS and words[at - 1 : at] not in (["--history"], ["--service"]):
             return word, [*words[:at], *words[at + 1 :]]
-    parser.parse_args(words)  # --help, or a mistake
+    _command_parser("history").parse_args(words)  # --help, or a mistake
     raise AssertionError(words)
 
 
 def _check_target(command: str, arguments: Mapping[str, Any], program: list[str] | None) -> None:
-    """Check that the user names the target in one way."""
     if program is not None and (command != "record" or not program):
         raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
     ways = {"PID": "pid", "-n NAME": "name", **_OWN_WAYS.get(command, {})}
@@ -223,8 +235,23 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
         lines += [f"  {action.name.partition(' ')[2]:<11} {action.summary}" for action in actions]
     parser = _Parser(f"sfsample {command}", "\n".join([*lines, ""]))
     entry.add_flags(parser)
-    set_defaults(parser, entry.kind)
+    by_name = defaults(entry.kind)
+    parser.set_defaults(**{name: [*v] if isinstance(v, tuple) else v for name, v in by_name.items()})
+    for flag in parser._actions:  # noqa: SLF001 - argparse has no public way to list flags
+        flag.metavar = flag.metavar or _PLACEHOLDERS.get(flag.type)
+        if "{default}" in (flag.help or ""):
+            shown = _SHOWN.get(flag.type, str)(by_name[flag.dest])
+            flag.help = str(flag.help).replace("{default}", f" (default: {shown})")
     return parser
+
+
+def defaults(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
+    """Return the defaults of the fields of a command's class, and of the values in it, by name."""
+    result: dict[str, Any] = {}
+    for field in fields(value):
+        content = getattr(value, field.name)
+        result |= defaults(content) if is_dataclass(content) else {field.name: content}
+    return result
 
 
 class FlagHelp:

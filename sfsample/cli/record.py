@@ -1,31 +1,38 @@
-"""`sfsample record`: samples processes for a while and writes the profile.
+"""`sfsample record`: samples processes for a while, or a program that it starts, and writes the profile.
 
 Whatever ends the recording, the collected samples are written, and the summary on stderr says what was lost.
 A recording without a usable result is an error, and leaves the output file as it is.
 """
 
+import subprocess
+import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from errno import EACCES
 
 from sfsample import api
+from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.options import RecordCommand
-from sfsample.cli.output_file import Output
-from sfsample.cli.program import targets
-from sfsample.cli.progress import Progress, progress_text
-from sfsample.cli.symbol_flags import symbol_options
-from sfsample.cli.terminal import emit, progress_printer, say
-from sfsample.cli.written import open_result, written_line
-from sfsample.errors import UsageError
+from sfsample.cli.output_file import Output, open_result, written_line
+from sfsample.cli.terminal import Progress, emit, progress_printer, say
+from sfsample.core.quantities import counted
+from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
+from sfsample.process.find_target import target_pids
 from sfsample.process.thread_files import open_many
 from sfsample.process.with_names import with_names
 from sfsample.recording.profile import Profile
 from sfsample.recording.result import check_result
+from sfsample.recording.stats import Stats
 from sfsample.recording.summary import summary_lines
 from sfsample.report.formats import FORMATS
 from sfsample.report.json_text import json_text
 from sfsample.report.naming import with_python_marks
 from sfsample.saved_stacks.store import BadStackStore
+
+_TERMINATE_TIMEOUT_S = 5
 
 
 def run(command: RecordCommand) -> int:
@@ -50,8 +57,7 @@ def run(command: RecordCommand) -> int:
 def _saved_lines(bad_stacks: BadStackStore) -> list[str]:
     number = bad_stacks.written
     more = " (there were more)" if bad_stacks.full else ""
-    plural = "" if number == 1 else "s"
-    saved = f"saved     {number} incomplete stack{plural} in {bad_stacks.directory}{more}"
+    saved = f"saved     {counted(number, 'incomplete stack')} in {bad_stacks.directory}{more}"
     return [saved, *(f"problem   {text}" for text in bad_stacks.problems)]
 
 
@@ -103,3 +109,68 @@ def _sample(
             should_stop=should_stop, profile=profile, tell=progress_printer(quiet=command.quiet),
             all_of=bool(target.pid or target.name),
         )  # fmt: skip
+
+
+def progress_text(stats: Stats, elapsed_s: float, duration_s: float | None, cpu_s: float) -> str:
+    """Describe a recording that goes on; `cpu_s` is the CPU time of sfsample."""
+    pauses = stats.pauses
+    until = f"{elapsed_s:.0f} s" if duration_s is None else f"{elapsed_s:.0f} of {duration_s:g} s"
+    parts = [until, f"{stats.samples} samples"]
+    if pauses.count:
+        parts.append(f"pause p50 {pauses.percentile(50) // 1000} µs max {pauses.max // 1000} µs")
+    parts.append(f"sampler {100 * cpu_s / max(elapsed_s, 1e-3):.1f} %")
+    return ", ".join([*parts, *(loss.text for loss in stats.losses if loss.number)])
+
+
+@contextmanager
+def targets(command: RecordCommand) -> Iterator[list[int]]:
+    """Yield the pids to record; start the program of `-- COMMAND` before, and end it afterwards.
+
+    Raises SfsampleError if it cannot be started, NoSuchProcess if it ends too early.
+    """
+    if command.program is None:
+        yield target_pids(command.target)
+        return
+    child = _start(command.program, has_stdout=command.output.path != "-")
+    try:
+        yield [child.pid]
+    except NoSuchProcess:
+        raise NoSuchProcess(child.pid, f"ended before the first sample: {command.program[0]}",
+                            *_exit_help(child)) from None  # fmt: skip
+    finally:
+        _terminate(child, quiet=command.quiet)
+
+
+def _start(program: Sequence[str], *, has_stdout: bool) -> subprocess.Popen[bytes]:
+    # stdout carries only the result: if the result goes to stdout, the output of the program goes to stderr
+    try:
+        return subprocess.Popen(program, stdout=None if has_stdout else sys.stderr)
+    except OSError as failure:
+        remedy = (
+            "it must be a file that may be executed (chmod +x)"
+            if failure.errno == EACCES
+            else "give a program on PATH, or a path"
+        )
+        raise SfsampleError(f"cannot start: {program[0] or repr('')}: {failure.strerror}", remedy) from None
+
+
+def _exit_help(child: subprocess.Popen[bytes]) -> tuple[str, ...]:
+    status = child.poll()
+    if status is None:
+        return ()
+    if status < 0:
+        return (f"signal {-status} killed it",)
+    too_brief = () if status else ("it ended too soon; to sample a brief program, run it many times",)
+    return (f"its exit status is {status}", *too_brief)
+
+
+def _terminate(child: subprocess.Popen[bytes], *, quiet: bool) -> None:
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(_TERMINATE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            say(f"{child.pid} still runs: it ignores SIGTERM")
+            return
+        if not quiet:
+            say(f"terminated {child.pid}, which this command started")

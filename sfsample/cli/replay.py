@@ -6,9 +6,9 @@ If the replay needs a file that this machine does not have, this is an error, ne
 from collections.abc import Iterator
 from typing import Any
 
+from sfsample.cli.environment import symbol_options
 from sfsample.cli.file_options import ReplayCommand
 from sfsample.cli.output_file import Output
-from sfsample.cli.symbol_flags import symbol_options
 from sfsample.core.filesystem import read_regular
 from sfsample.core.printable import printable_lines
 from sfsample.core.stack import StopReason
@@ -28,13 +28,8 @@ def run(command: ReplayCommand) -> int:
     """Read, unwind, write; return the exit code."""
     output = Output(command.output.path)
     saved = _load(command.file)
-    replayed = replay(
-        saved,
-        sysroot=command.sysroot.rstrip("/"),
-        debug_dirs=command.debug_dirs,
-        steppers=command.steppers,
-        max_frames=command.max_frames,
-    )
+    replayed = replay(saved, sysroot=command.sysroot.rstrip("/"), debug_dirs=command.debug_dirs,
+                      steppers=command.steppers, max_frames=command.max_frames)  # fmt: skip
     symbolizer = Symbolizer(symbol_options(command.names, command.debug_dirs, quiet=command.quiet))
     if command.output.format == "json":
         output.write(json_text(_replay_json(saved, replayed, symbolizer), indent=1))
@@ -53,7 +48,6 @@ def _load(path: str) -> SavedStack:
 
 
 def _replay_text(saved: SavedStack, replayed: ReplayedStack, symbolizer: Symbolizer) -> Iterator[str]:
-    """Yield the lines, without newlines: the result when the stack was saved, and the result now."""
     stack = replayed.stack
     yield f"thread {saved.tid} of {saved.process} ({saved.arch.name})"
     yield f"then: {_result(saved.stop_reason, saved.stopped_at, len(saved.frames))}"
@@ -78,25 +72,17 @@ def _result(reason: str, stopped_at: str, frames: int) -> str:
 
 
 def _replay_json(saved: SavedStack, replayed: ReplayedStack, symbolizer: Symbolizer) -> dict[str, Any]:
-    """Return the JSON document."""
     frames = (
         value
         for frame, module in zip(replayed.stack.frames, replayed.modules, strict=True)
         for value in frame_json(frame, module, symbolizer.frames(locate(frame, module, 0)))
     )
+    stack = replayed.stack
     return {
-        "schema": "sfsample.replay/1",
-        "process": saved.process,
-        "tid": saved.tid,
-        "then": {
-            "stop_reason": saved.stop_reason,
-            "frames": [[hex(pc), found] for pc, found in saved.frames],
-        },
-        "now": {
-            "stop_reason": str(replayed.stack.stop_reason),
-            "stopped_at": replayed.stack.stopped_at,
-            "python": [*map(python_json, _python(replayed))] or None,
-            "frames": list(frames),
-        },
+        "schema": "sfsample.replay/1", "process": saved.process, "tid": saved.tid,
+        "then": {"stop_reason": saved.stop_reason,
+                 "frames": [[hex(pc), found] for pc, found in saved.frames]},
+        "now": {"stop_reason": str(stack.stop_reason), "stopped_at": stack.stopped_at,
+                "python": [*map(python_json, _python(replayed))] or None, "frames": list(frames)},
         "problems": list(replayed.problems),
-    }
+    }  # fmt: skip

@@ -1,27 +1,24 @@
-"""Prints on stderr, so that a terminal shows nothing but text.
+"""Prints messages and progress on stderr, so that a terminal shows nothing but text.
 
-Printing never fails: a stderr that is closed or gone must not cost a result.
+Printing never fails: a stderr that is closed or gone must not cost a result.  Progress is one line, redrawn
+in place, and erased at the end.  It is shown only if stderr is a terminal, and not with --quiet.
 """
 
 import os
+import select
 import sys
 import time
 from collections.abc import Callable
 from threading import Lock
-from typing import TextIO
+from typing import Self, TextIO
 
 from sfsample.core.foreign import utc
-from sfsample.core.printable import printable_lines
+from sfsample.core.printable import printable, printable_lines
 
 _MAX_LINE = 1000  # characters
 _ERASE = "\r\x1b[K"
+_PERIOD_S = 0.1  # least time between two drawings of the progress line
 _LOCK = Lock()
-
-
-class _Progress:
-    """The state of the terminal: whether the cursor is at the end of a progress line."""
-
-    is_drawn = False
 
 
 def say(what: object, *details: str) -> None:
@@ -44,8 +41,8 @@ def emit(text: str, *, draws: bool = False) -> None:
     if stream is None:  # the caller closed it
         return
     with _LOCK:  # the sampling thread reports missed ticks
-        erased = _ERASE if draws or _Progress.is_drawn else ""
-        _Progress.is_drawn = draws
+        erased = _ERASE if draws or Progress.is_drawn else ""
+        Progress.is_drawn = draws
         try:
             stream.write(f"{erased}{text}")
             stream.flush()
@@ -53,17 +50,8 @@ def emit(text: str, *, draws: bool = False) -> None:
             silence(stream)
 
 
-class Messages:
-    """A stream for a log; it erases a progress line before each log line."""
-
-    write = staticmethod(emit)
-
-    def flush(self) -> None:
-        """Do nothing, as `emit` has flushed."""
-
-
 def shows_progress(*, quiet: bool) -> bool:
-    """Whether to print progress: only on a terminal, because the summary repeats it."""
+    """Return True if progress is printed: only on a terminal, because the summary repeats it."""
     return not quiet and sys.stderr is not None and sys.stderr.isatty()
 
 
@@ -77,3 +65,43 @@ def silence(stream: TextIO) -> None:
     null_fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     os.dup2(null_fd, stream.fileno())
     os.close(null_fd)
+
+
+class Progress:
+    """A context manager that shows the progress line."""
+
+    is_drawn = False  # the cursor is at the end of the line
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.shown = shows_progress(quiet=quiet)
+        self._drawn_at_s = -_PERIOD_S
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        emit("")  # erases the line
+
+    def due(self) -> bool:
+        """Return True if the line can be shown, and was not drawn a moment ago."""
+        return self.shown and time.monotonic() - self._drawn_at_s >= _PERIOD_S and _is_writable()
+
+    def show(self, text: str) -> None:
+        """Show a text; the caller has asked `due`."""
+        self._drawn_at_s = time.monotonic()
+        emit(printable(f"sfsample: {text}")[: _columns() - 1], draws=True)
+
+
+def _is_writable() -> bool:
+    """Return True if a write does not block: a terminal stopped with Ctrl-S must not stop the work."""
+    try:
+        return bool(select.select((), (sys.stderr,), (), 0)[1])
+    except (OSError, ValueError):
+        return False
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80

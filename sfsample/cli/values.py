@@ -1,14 +1,20 @@
 """Parses the values of flags: a text from the command line becomes a checked value.
 
 A wrong value is refused here, with an example of an accepted one, so that no command sees it.
+
+Times of day become seconds since the epoch.  A time without an offset is local time.  If local
+clocks show this time twice, the first counts.  `now` is inf: it ends a range of time, and begins no range.
 """
 
 import os
 import re
+import time
+from calendar import timegm
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
-from sfsample.core.foreign import natural, total
+from sfsample.core.foreign import natural, total, utc
 from sfsample.core.quantities import NUMBER, BadValue, any_size, refusal, seconds, within
 from sfsample.core.walk_limits import STEPPERS
 
@@ -19,6 +25,9 @@ if TYPE_CHECKING:
 _Number = TypeVar("_Number", int, float)
 _MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # the least rate samples once in the longest time of `seconds`
 _LEAST = 5e-324  # least percentage above 0
+_CLOCK = re.compile(r"(?:(today|yesterday) ?)?(?:([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?)?", re.ASCII)
+_WHEN = "a time (now, -2h, 14:00, 'yesterday 14:00', 2026-11-24T14:00+01:00)"
+_BUILD_ID = re.compile("[0-9a-f]{6,64}", re.ASCII)
 
 
 def age(text: str) -> float:
@@ -51,10 +60,7 @@ def _number(text: str) -> float:
 
 
 def _percent(text: str) -> float:
-    """Return the fraction nearest to a percentage, so that `cli/words.py` can spell it again; else 0."""
-    number = NUMBER.fullmatch(text.removesuffix("%"))
-    is_number = number and len(number[2] or "") < 6
-    return float(f"{number[1]}e{int(number[2] or 0) - 2}") if number and is_number else 0.0
+    return _number(text.removesuffix("%")) / 100
 
 
 size = _within(any_size, 1 << 10, 1 << 30, "a size between 1K and 1G")  # bytes of a stack
@@ -66,10 +72,10 @@ growth = _within(_percent, _LEAST, 10_000, "a percentage above 0, up to 1000000 
 
 def interval(text: str) -> float:
     """Parse the time between two samples; return samples per second."""
-    time = seconds(text)
-    if time * _MAX_RATE_HZ < 1 - 1e-9:
+    time_s = seconds(text)
+    if time_s * _MAX_RATE_HZ < 1 - 1e-9:
         raise refusal(text, f"a time of at least {1e6 / _MAX_RATE_HZ:g}us")
-    return min(1 / time, float(_MAX_RATE_HZ))
+    return min(1 / time_s, float(_MAX_RATE_HZ))
 
 
 def pids(text: str) -> list[int]:
@@ -151,3 +157,56 @@ def steppers(text: str) -> tuple[str, ...]:
     if not set(chosen) <= set(STEPPERS) or len(set(chosen)) != len(chosen):
         raise refusal(text, f"a list out of {','.join(STEPPERS)}")
     return chosen
+
+
+def when(text: str) -> float:
+    """Parse a time: `now`, `-2h`, `14:00`, `yesterday 14:00`, ISO 8601."""
+    if text == "now":
+        return inf
+    if text.startswith("-"):
+        return time.time() - seconds(text[1:])
+    if (moment := _moment(text)) is None:
+        raise refusal(text, _WHEN)
+    return moment
+
+
+@total
+def _moment(text: str) -> float:
+    clock = _CLOCK.fullmatch(text)
+    if clock and text:
+        days = -86400 * (clock[1] == "yesterday")
+        day = timegm(time.localtime(time.time())) + days  # UTC has days of one length
+        hour, minute, second = (int(part or 0) for part in clock.groups()[1:])
+        return _iso(f"{utc(day, '%Y-%m-%d')}T{hour:02}:{minute:02}:{second:02}")
+    return _iso(text)
+
+
+def _iso(text: str) -> float:
+    from datetime import datetime  # most commands do not need it
+
+    return max(0.0, datetime.fromisoformat(text).timestamp())
+
+
+def since(text: str) -> float:
+    """Parse the begin of a time that lasts until now: a length ("2h" is two hours ago), or a time."""
+    try:
+        return time.time() - seconds(text)
+    except BadValue:
+        return min(when(text), time.time())  # `now`, which is inf, becomes the present time
+
+
+def when_or_build(text: str) -> float | str:
+    """Parse a time, or the begin of a build-id, which stays a text."""
+    try:
+        return when(text)
+    except BadValue:
+        if _BUILD_ID.fullmatch(text):
+            return text
+        raise refusal(text, f"{_WHEN} or a build-id") from None
+
+
+def build_id(text: str) -> str:
+    """Parse the begin of a build-id; "" is any build-id."""
+    if text and not _BUILD_ID.fullmatch(text):
+        raise refusal(text, "6 to 64 digits of a build-id")
+    return text

@@ -6,21 +6,13 @@ kept, and the exit code is 0.
 
 import os
 import signal
-from collections.abc import Sequence
-from dataclasses import replace
 
 from sfsample.cli.config import execute_anew
-from sfsample.cli.directories import history_directory
-from sfsample.cli.history_options import HistoryPrune, HistoryPush
+from sfsample.cli.environment import history_directory, symbol_options
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.options import DumpCommand, OutputOptions
-from sfsample.cli.parse import as_words
-from sfsample.cli.symbol_flags import symbol_options
 from sfsample.cli.terminal import say, say_at, shows_progress
 from sfsample.cli.watch_options import WatchCommand
-from sfsample.dumping.options import DumpOptions
 from sfsample.process.stuck import hand_over, take_over
-from sfsample.process.target import Target
 from sfsample.watching.loop import Watch
 from sfsample.watching.program import Program
 
@@ -55,7 +47,7 @@ def _watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool) -> str
     if listen.address is None:
         watch.run()
         return watch.why_anew
-    from sfsample.watching.pull.listen import listening  # http.server takes long to import
+    from sfsample.watching.pull.server import listening  # http.server takes long to import
 
     with listening(listen.address, listen, watch.door) as where:
         if not command.options.quiet:
@@ -65,31 +57,14 @@ def _watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool) -> str
 
 
 def make_watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool = False) -> Watch:
-    """Return the watch, with the functions and words that this program gives it."""
+    """Return the watch, with what this program gives it."""
     options, history = command.options, None
     if not command.no_history and (
         command.history or options.push.backends or options.files.output_dir is None
     ):
         history = history_directory(command.history)
-    recording = options.record
-    how = DumpOptions(stop=recording.stop, debug_dirs=recording.debug_dirs, steppers=recording.steppers)
-    dump = DumpCommand(options=how, quiet=True)
-
-    def dump_words(pids: Sequence[int], path: str) -> list[str]:
-        target, output = Target(pid=tuple(pids)), OutputOptions(path=path, format="text")
-        return as_words(replace(dump, target=target, output=output))
-
-    prune = HistoryPrune(history=history, retention=options.keep.of_history())
-    push = HistoryPush(history=history, push=options.push, follow=True) if options.push.backends else None
-    return Watch(options, Program(
-        say=say_at,
-        tell=say_at if shows_progress(quiet=options.quiet) else lambda _text: None,
-        should_stop=interrupt,
-        symbols=symbol_options(
-            command.names, recording.debug_dirs, quiet=options.quiet, python=recording.python
-        ),
-        history=history,
-        tidy=as_words(prune),
-        push=as_words(push) if push else [],
-        dump=dump_words,
-    ), is_anew=is_anew)  # fmt: skip
+    symbols = symbol_options(
+        command.names, options.record.debug_dirs, quiet=options.quiet, python=options.record.python
+    )
+    tell = say_at if shows_progress(quiet=options.quiet) else lambda _text: None
+    return Watch(options, Program(say_at, tell, interrupt, symbols, history), is_anew=is_anew)

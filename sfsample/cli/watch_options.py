@@ -1,10 +1,13 @@
-"""Defines the value of `watch`; see cli/options.py."""
+"""Defines the values of `watch` and of the actions of `history`; see cli/options.py."""
 
 from dataclasses import dataclass
 
-from sfsample.cli.options import Command, NameFlags
+from sfsample.cli.options import Command, Comparison, NameFlags, OutputOptions, ProfileOutput
 from sfsample.errors import UsageError
-from sfsample.watching.options import WatchOptions
+from sfsample.history import Retention
+from sfsample.watching.options import Push, WatchOptions
+
+CHOSEN_S = 3600.0  # length of the time from --at on, without --for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,3 +27,97 @@ class WatchCommand(Command):
         if self.no_history and self.options.push.backends:
             raise UsageError("--push needs a history: what a backend does not take waits there",
                              "leave --no-history out")  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryCommand(Command):
+    """The flags of every action of `history`."""
+
+    history: str | None = None  # the directory
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryQuestion(HistoryCommand):
+    """The flags that choose slices; times are in seconds since the epoch."""
+
+    service: str | None = None
+    at: float | None = None
+    length: float | None = None  # seconds
+    since: float | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.at is not None and self.since is not None:
+            raise UsageError("--at and --since both say when: use one of them")
+        if self.length is not None and self.at is None:
+            raise UsageError("--for needs --at: from when on", "for the last hour: --since 1h")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryList(HistoryQuestion):
+    """The flags of `history list`."""
+
+    output: OutputOptions = OutputOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryExport(HistoryQuestion):
+    """The flags of `history export`."""
+
+    output: ProfileOutput = ProfileOutput()
+    lines: bool = False
+    quiet: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryShow(HistoryExport):
+    """The flags of `history show`, which writes a page as `history export` does."""
+
+    verbose: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryDiff(HistoryQuestion, Comparison):
+    """The flags of `history diff`."""
+
+    other: float | str | None = None  # a time, or a build-id
+    deploy: str | None = None  # begin of a build-id; "" is any build-id
+
+    def __post_init__(self) -> None:
+        if self.deploy is not None:
+            if self.at is not None or self.other is not None:
+                raise UsageError("--deploy is used instead of --at and --with")
+            return
+        super().__post_init__()
+        if self.at is None or self.other is None:
+            raise UsageError("history diff needs --at WHEN and --with WHEN",
+                             "for example: sfsample history diff --at -2h --for 1h --with now",
+                             "or before and after a new build: sfsample history diff --deploy")  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryPrune(HistoryCommand):
+    """The flags of `history prune`."""
+
+    retention: Retention = Retention()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryCheck(HistoryCommand):
+    """The flags of `history check`."""
+
+    path: str = "-"  # file of the result
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryPush(HistoryCommand):
+    """The flags of `history push`."""
+
+    service: str | None = None
+    push: Push = Push()
+    follow: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.push.backends:
+            example = "for example: sfsample history push --push parca=http://127.0.0.1:7070"
+            raise UsageError("history push needs --push KIND=URL", example)

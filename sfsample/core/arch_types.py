@@ -30,7 +30,7 @@ class Arch(NamedTuple):
     byteorder: ByteOrder
     sp: int
     fp: int
-    ra: int  # register in which a call leaves the return address (AMD64: that column of a CFI table)
+    ra: int  # register in which a call leaves the return address (AMD64: its column in a CFI table)
     pc: int  # number of the pc among a frame's registers
     callee_saved: frozenset[int]  # registers that a call preserves, unless CFI says otherwise
     red_zone: int  # bytes below sp that the ABI lets a leaf function use

@@ -67,5 +67,5 @@ class CountedMemory:
 
     def word(self, address: int) -> int | None:
         """Return the unsigned 8-byte word at `address`."""
-        data = self.read(address, 8)
+        data = self._read(address, 8) if self._budget.take(8, self._small_ns) else None
         return None if data is None else int.from_bytes(data, "little")

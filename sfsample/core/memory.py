@@ -88,19 +88,13 @@ class PiecewiseMemory:
 
     def word(self, address: int) -> int | None:
         """Return the word from the first piece that has it."""
-        for piece in self.pieces:
-            value = piece.word(address)
-            if value is not None:
-                return value
-        return None
+        words = (piece.word(address) for piece in self.pieces)
+        return next((word for word in words if word is not None), None)
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return the bytes from the first piece that has all of them."""
-        for piece in self.pieces:
-            value = piece.read(address, size)
-            if value is not None:
-                return value
-        return None
+        parts = (piece.read(address, size) for piece in self.pieces)
+        return next((part for part in parts if part is not None), None)
 
 
 class JointMemory:

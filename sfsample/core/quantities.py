@@ -66,3 +66,9 @@ def spelled_size(value: int) -> str:
         if value % size == 0:
             return f"{value // size}{unit}"
     return f"{value}"
+
+
+def counted(number: int, noun: str = "sample") -> str:
+    """Return a number with its noun: "1 sample", "2,000 processes"."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"

@@ -54,4 +54,4 @@ class ThreadSnapshot(NamedTuple):
     arch: Arch = AMD64
     capture: Capture = Capture.STOPPED
     scheduler: SchedulerEvidence | None = None
-    assumed: bool = False  # some registers are from an earlier stop, so a failed walk is no table's fault
+    assumed: bool = False  # True: some registers are from an earlier stop, so a failed walk accuses no table

@@ -16,7 +16,6 @@ class Found(StrEnum):
     NULL_CALL = "null_call"  # a call to an address without code
     START = "start"  # the entry code of a process, thread or coroutine
     DEBUG_FRAME = "debug_frame"
-    LEAF = "leaf"  # the word at sp: the call before that address leads to this function
     PLT = "plt"  # the code of a PLT stub
     CODE = "code"  # the instructions from the pc to the return
     SCAN = "scan"  # a word on the stack that looks like a return address (a guess)

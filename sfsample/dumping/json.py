@@ -128,7 +128,7 @@ def frame_json(frame: Frame, module: Module | None, names: Sequence[NamedFrame])
             "sp": hex(frame.sp),
             "cfa": None if frame.cfa is None else hex(frame.cfa),
             "function": name.function,
-            "offset": name.offset,
+            "offset": name.symbol_offset,
             "module": module.path if module else None,
             "module_offset": hex(module.vaddr(frame.pc)) if module else None,
             "build_id": module.build_id if module else None,

@@ -215,7 +215,7 @@ def _frame(depth: int, frame: Frame, module: Module | None, name: NamedFrame, st
     if name.function is None:
         return start + name.text
     file = style.clean(module.path.rpartition("/")[2]) if module else ""
-    end = f"+{name.offset:#x}" if name.offset is not None and not name.inlined else ""
+    end = f"+{name.symbol_offset:#x}" if name.symbol_offset is not None and not name.inlined else ""
     end += "  (inlined)" * name.inlined
     end += f"  ({file})" if file else ""
     if name.file is not None:

@@ -18,16 +18,17 @@ import zlib
 from array import array
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from operator import sub
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from sfsample.errors import BadInput
-from sfsample.report.budget import Budget
-from sfsample.report.formats.profile_json import JsonValue, frame_json, read_frame, read_json, read_module
+from sfsample.report.budget import ReadingBudget
+from sfsample.report.formats.profile_json import JsonValue, frames_json, read_frames, read_json
 from sfsample.report.json_text import json_text
-from sfsample.report.report import Numbers, Report, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.report import Numbers, Report, ReportBuilder, ReportThread
 from sfsample.report.time_slices import TIME_UNIT_NS, Columns
+from sfsample.symbolize.named_frame import NamedFrame
 
 _T = TypeVar("_T", bound=Hashable)
 _MAX_BLOB_BYTES = 64 << 20  # bytes when unpacked
@@ -53,7 +54,7 @@ def pack_columns(columns: Columns) -> bytes:
     return zlib.compress(b"".join(data[byte::_NUMBER_BYTES] for byte in range(_NUMBER_BYTES)))
 
 
-def unpack_columns(blob: bytes, stacks: int, budget: Budget) -> Columns:
+def unpack_columns(blob: bytes, stacks: int, budget: ReadingBudget) -> Columns:
     """Return the columns of a slice, which refer to `stacks` stacks.  Raises BadInput."""
     data = _decompress(blob)
     budget.charge(len(data))
@@ -81,7 +82,7 @@ def pack_json(document: Mapping[str, Any]) -> bytes:
     return zlib.compress(json_text(document).encode())
 
 
-def unpack_json(blob: bytes, budget: Budget) -> JsonValue:
+def unpack_json(blob: bytes, budget: ReadingBudget) -> JsonValue:
     """Return the document in a result of `pack_json`.  Raises BadInput."""
     data = _decompress(blob)
     budget.charge(_BATCH_COST * len(data))
@@ -101,82 +102,59 @@ def _decompress(blob: object) -> bytes:
     return data
 
 
-class Table(Generic[_T]):
-    """Values with numbers; equal values have one number."""
-
-    def __init__(self) -> None:
-        self.rows: list[_T] = []
-        self._numbers: dict[_T, int] = {}
-        self.packed = 0  # number of values that are in batches
-
-    def number(self, row: _T) -> int:
-        """Return the number of a value, which may be new."""
-        at = self._numbers.setdefault(row, len(self.rows))
-        if at == len(self.rows):
-            self.rows.append(row)
-        return at
-
-    def add(self, row: _T) -> None:
-        """Add the next value of a batch.  It takes a number even if a damaged file has the value twice."""
-        self._numbers.setdefault(row, len(self.rows))
-        self.rows.append(row)
-        self.packed = len(self.rows)
-
-    def take_new(self) -> list[_T]:
-        """Return the values that are in no batch yet, for the next batch."""
-        new, self.packed = self.rows[self.packed :], len(self.rows)
-        return new
-
-
-class Names:
+class ServiceNames:
     """The frames and stacks of one service in one file.
 
-    A stack has its process, its thread, its frames and its stop reason.  Threads have no ids here, so that a
-    restarted service has the same stacks as before.
+    A stack has its process, its thread, its frames and its stop reason.  Threads have no ids, so
+    that a restarted service has the same stacks as before.
     """
 
     def __init__(self) -> None:
-        self.frames: Table[ReportFrame] = Table()
-        self.stacks: Table[tuple[str, str, tuple[int, ...], str]] = Table()
+        self.frames = Numbers[NamedFrame]()
+        self.stacks = Numbers[tuple[str, str, tuple[int, ...], str]]()
+        self._packed = 0, 0  # numbers of frames and stacks that are in batches
 
     def number_stacks(self, report: Report) -> list[int]:
         """Return the number of each stack of a report."""
         threads = [thread[:2] for thread in report.threads]
-        frames = [self.frames.number(frame) for frame in report.frames]
+        frames = [self.frames[frame] for frame in report.frames]
         return [
-            self.stacks.number((*threads[thread], tuple(map(frames.__getitem__, row)), reason))
+            self.stacks[(*threads[thread], tuple(map(frames.__getitem__, row)), reason)]
             for thread, row, reason, _ in report.stacks
         ]
 
     def report(self, columns: Columns, names: Sequence[str]) -> Report:
         """Return the report of columns of sums by stack; `names` are the names of the weights."""
-        builder, frames = ReportBuilder(names), self.frames.rows
+        builder, frames, stacks = ReportBuilder(names), [*self.frames], [*self.stacks]
         number = cache(lambda at: builder.number(frames[at]))
         for stack, *sums in zip(*columns, strict=True):
-            *thread, row, reason = self.stacks.rows[stack]
+            *thread, row, reason = stacks[stack]
             builder.add_row(ReportThread(*thread), map(number, row), reason, tuple(sums))
         return builder.finish()
 
     def pack(self) -> bytes | None:
         """Return a batch of all values that are new since the last batch; None: there are none."""
-        modules = Numbers[tuple[str, str | None]]()
-        frames = [frame_json(frame, modules) for frame in self.frames.take_new()]
-        stacks = self.stacks.take_new()
-        if not (frames or stacks):
-            return None
-        return pack_json({"modules": [{"path": path, "build_id": build} for path, build in modules],
-                          "frames": frames, "stacks": stacks})  # fmt: skip
+        frames = [*islice(self.frames, self._packed[0], None)]
+        stacks = [*islice(self.stacks, self._packed[1], None)]
+        self._packed = len(self.frames), len(self.stacks)
+        return pack_json({**frames_json(frames), "stacks": stacks}) if frames or stacks else None
 
-    def unpack(self, blob: bytes, budget: Budget) -> None:
+    def unpack(self, blob: bytes, budget: ReadingBudget) -> None:
         """Add a batch.  Raises BadInput."""
         root = unpack_json(blob, budget)
-        modules = [read_module(module) for module in root.field("modules").items()]
-        for value in root.field("frames").items():
-            self.frames.add(read_frame(value, modules, budget))
+        for frame in read_frames(root, budget):
+            _add(self.frames, frame)
         for value in root.field("stacks").items():
             members = list(value.items())
             if len(members) != _MEMBERS:
                 raise value.error(f"a list of {_MEMBERS}")
             process, thread, frames, reason = members
-            row = tuple(frames.counts(len(self.frames.rows)))
-            self.stacks.add((process.text(), thread.text(), row, reason.text()))
+            row = tuple(frames.counts(len(self.frames)))
+            _add(self.stacks, (process.text(), thread.text(), row, reason.text()))
+        self._packed = len(self.frames), len(self.stacks)
+
+
+def _add(values: Numbers[_T], value: _T) -> None:
+    if value in values:  # a second one would move all numbers after it
+        raise BadInput("damaged: a frame or a stack is there twice")
+    values[value] = len(values)

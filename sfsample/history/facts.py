@@ -4,9 +4,9 @@ A file can hold anything, so `read_facts` and `read_gap` check the type and the 
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sfsample.core.foreign import total
 from sfsample.errors import BadInput
@@ -19,6 +19,7 @@ TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # the length of a slice of the tier,
 _MAX_TIME_S = 9.2e9  # seconds since the epoch, in the year 2261: every format can hold it as ns in 64 bits
 _MAX_COUNT = (1 << 63) - 1
 _MAX_TEXT = 1 << 16  # characters
+_K = TypeVar("_K", bound=Hashable)
 _Check = Callable[[object], bool]
 
 
@@ -121,6 +122,14 @@ def merged_facts(group: Sequence[SliceFacts], tier: str) -> SliceFacts:
         id="", begin_s=min(facts.begin_s for facts in group), end_s=max(facts.end_s for facts in group),
         duration_ns=sum_known(facts.duration_ns for facts in group), tier=tier, **added,
     )  # fmt: skip
+
+
+def grouped(slices: Iterable[SliceFacts], key: Callable[[SliceFacts], _K]) -> dict[_K, list[SliceFacts]]:
+    """Return the slices by their key, in the order in which they were given."""
+    groups: dict[_K, list[SliceFacts]] = {}
+    for facts in slices:
+        groups.setdefault(key(facts), []).append(facts)
+    return groups
 
 
 def merge_key(facts: SliceFacts, tier: str) -> tuple[object, ...]:

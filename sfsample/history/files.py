@@ -20,11 +20,17 @@ from typing import Any
 from urllib.parse import quote
 
 from sfsample.errors import BadInput
-from sfsample.history.blobs import Names, in_units, pack_columns, pack_json, unpack_columns, unpack_json
+from sfsample.history.blobs import (
+    ServiceNames,
+    in_units,
+    pack_columns,
+    pack_json,
+    unpack_columns,
+    unpack_json,
+)
 from sfsample.history.facts import COLUMNS, Gap, Selection, SliceFacts, as_row, read_facts, read_gap
 from sfsample.history.paths import BESIDE, check_owner
-from sfsample.report.budget import Budget
-from sfsample.report.formats.profile_json import JsonValue
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.merge import common, common_values, sum_known
 from sfsample.report.report import WEIGHTS, Report
 from sfsample.report.stats import ReportStats, sum_stats
@@ -36,14 +42,13 @@ _MAX_STEPS = 500  # callbacks during one statement, each after _STEP instruction
 _STEP = 1_000_000
 _MAX_VALUE_BYTES = 100 << 20
 _MAX_SLICES = 2_000_000  # slices that are read of a file
-_SLICES = "slices"  # key of the numbers of the added slices, in the statistics of a sum
 _Stacks = tuple[ReportStats, Columns]  # the statistics of a slice, and its columns
 _MAX_PROBLEMS = 20  # problems that are kept in the statistics of a slice
 _FACTS = ", ".join(name for name, *_ in COLUMNS)
 _TYPED_FACTS = ", ".join(f"{name} {kind}" for name, kind, _ in COLUMNS)
 _SCHEMA = (
     f"CREATE TABLE slice (id INTEGER PRIMARY KEY AUTOINCREMENT, {_TYPED_FACTS})",  # no id is used twice
-    # id: that of the slice; a negative id marks a sum of the slices that its statistics name (`keep_sum`)
+    # id: that of the slice; a negative id marks a sum that an earlier version kept
     "CREATE TABLE stacks (id INTEGER PRIMARY KEY, stats BLOB, rows BLOB)",
     "CREATE TABLE names (id INTEGER PRIMARY KEY, service TEXT, batch BLOB)",
     "CREATE TABLE gap (begin_s REAL, end_s REAL, service TEXT, why TEXT)",
@@ -66,8 +71,8 @@ class HistoryFile:
             check_owner(each)
         self.path = path
         self._inode = os.stat(path).st_ino
-        self._names: dict[str, Names] = {}
-        self._budget = Budget(8 * os.path.getsize(path))
+        self._names: dict[str, ServiceNames] = {}
+        self._budget = ReadingBudget(8 * os.path.getsize(path))
         # A reader may have to complete the commit of a writer that was killed.
         self._db = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=rw", uri=True, timeout=_BUSY_S,
                                    isolation_level=None, check_same_thread=False)  # fmt: skip
@@ -183,10 +188,10 @@ class HistoryFile:
         query = f"SELECT begin_s, end_s, service, why FROM gap LIMIT {_MAX_SLICES}"  # noqa: S608 - constants
         return [*map(read_gap, self._rows(query))]
 
-    def names(self, service: str) -> Names:
+    def names(self, service: str) -> ServiceNames:
         """Return the frames and stacks of a service."""
         if service not in self._names:
-            names = Names()
+            names = ServiceNames()
             for (batch,) in self._rows("SELECT batch FROM names WHERE service = ? ORDER BY id", service):
                 try:
                     names.unpack(batch, self._budget)
@@ -197,7 +202,7 @@ class HistoryFile:
 
     def report(self, facts: Sequence[SliceFacts]) -> Report:
         """Return one report of slices of one service that have the same weights."""
-        return self._report(facts, *self.sums(facts))
+        return self._report(facts, *self._sums(facts, map(self.stacks, facts)))
 
     def _report(self, facts: Sequence[SliceFacts], stats: ReportStats, columns: Columns) -> Report:
         weights = facts[0].weights
@@ -216,32 +221,12 @@ class HistoryFile:
             stats=stats,
         )
 
-    def sums(self, facts: Sequence[SliceFacts]) -> _Stacks:
+    def _sums(self, facts: Sequence[SliceFacts], parts: Iterable[_Stacks]) -> _Stacks:
         """Return the statistics and the columns of slices of one service together."""
-        return self._sums(facts, [*self._parts(facts)])
-
-    def _sums(self, facts: Sequence[SliceFacts], parts: Sequence[_Stacks]) -> _Stacks:
-        stats = sum_stats(found for found, _ in parts)
+        all_stats, all_columns = zip(*parts, strict=True)
+        stats = sum_stats(all_stats)
         stats = stats.having(problems=[*dict.fromkeys(stats.texts("problems"))][:_MAX_PROBLEMS])
-        stacks = len(self.names(facts[0].service).stacks.rows)
-        return stats, add_columns((columns for _, columns in parts), stacks)
-
-    def _parts(self, facts: Sequence[SliceFacts]) -> Iterator[_Stacks]:
-        """Yield the statistics and columns of slices: first the kept sums, then the other slices."""
-        rest = {each.number: each for each in facts}
-        for first in sorted(self.summed() & rest.keys()):
-            with suppress(BadInput):  # damage of a sum is harmless, as its slices are there
-                stats, columns = self._stacks(-first, facts[0].service)
-                slices = {*JsonValue(stats.document).field(_SLICES).counts()}
-                if slices <= rest.keys() and sum(columns[1]) == sum(rest[at].samples for at in slices):
-                    yield stats, columns
-                    for number in slices:
-                        del rest[number]
-        yield from map(self.stacks, rest.values())
-
-    def summed(self) -> set[int]:
-        """Return the number of the first slice of each kept sum."""
-        return {-number for (number,) in self._rows("SELECT id FROM stacks WHERE id < 0")}
+        return stats, add_columns(all_columns, len(self.names(facts[0].service).stacks))
 
     def time_slices(self, facts: Sequence[SliceFacts]) -> tuple[Report, list[TimeSlice]]:
         """Return the report of slices, and each slice with indexes of the report's stacks."""
@@ -260,17 +245,13 @@ class HistoryFile:
 
         Raises BadInput if it has another number of samples than its facts say.
         """
-        stats, columns = self._stacks(facts.number, facts.service)
-        if (samples := sum(columns[1])) != facts.samples:
-            raise BadInput(f"slice {facts.id}: it has {samples} samples instead of {facts.samples}")
-        return stats, columns
-
-    def _stacks(self, number: int, service: str) -> _Stacks:
-        stacks = len(self.names(service).stacks.rows)
-        for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", number):
+        stacks = len(self.names(facts.service).stacks)
+        for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", facts.number):
             columns = unpack_columns(blob, stacks, self._budget)
+            if (samples := sum(columns[1])) != facts.samples:
+                raise BadInput(f"slice {facts.id}: it has {samples} samples instead of {facts.samples}")
             return ReportStats(unpack_json(stats, self._budget).plain_object()), columns
-        raise BadInput(f"slice {number}: it has no stacks")
+        raise BadInput(f"slice {facts.id}: it has no stacks")
 
     def is_whole(self, facts: SliceFacts) -> bool:
         """Return True if the stacks of a slice can be read."""
@@ -291,42 +272,25 @@ class HistoryFile:
         if batch := names.pack():
             self._run("INSERT INTO names (service, batch) VALUES (?, ?)", facts.service, batch)
         samples, *times = map(report.column, WEIGHTS)
-        columns = (
-            numbers,
-            samples,
-            *map(in_units, times),
-        )  # a number may be there twice, as threads have no ids
+        # A number may be there twice, because threads have no ids.
+        columns = (numbers, samples, *map(in_units, times))
         stats = sum_stats([report.stats]).having(
             problems=report.stats.texts("problems")[:_MAX_PROBLEMS],
             cpu_ms_by_second=report.stats.cpu_ms_by_second,  # CPU time, which merged slices do not keep
         )
-        self._insert(facts, stats, add_columns([columns], len(names.stacks.rows)))
+        self._insert(facts, stats, add_columns([columns], len(names.stacks)))
 
     def _insert(self, facts: SliceFacts, stats: ReportStats, columns: Columns) -> None:
         row = as_row(facts)
         number = self._run(f"INSERT INTO slice ({_FACTS}) VALUES ({', '.join('?' * len(row))})", *row)  # noqa: S608
-        self._insert_stacks(number, stats, columns)
-
-    def _insert_stacks(self, number: int, stats: ReportStats, columns: Columns) -> None:
-        self._run(
-            "INSERT INTO stacks VALUES (?, ?, ?)", number, pack_json(stats.document), pack_columns(columns)
-        )
+        blobs = pack_json(stats.document), pack_columns(columns)
+        self._run("INSERT INTO stacks VALUES (?, ?, ?)", number, *blobs)
 
     def merge(self, group: Sequence[SliceFacts], merged: SliceFacts) -> None:
         """Replace slices of one service by one slice with the facts `merged`."""
-        stats, columns = self.sums(group)
+        stats, columns = self._sums(group, map(self.stacks, group))
         self.delete(group)
         self._insert(merged, stats, columns)
-
-    def keep_sum(self, group: Sequence[SliceFacts]) -> None:
-        """Keep the sum of slices of one service beside them.
-
-        It makes its own short commit, because a watch waits meanwhile.
-        """
-        stats, columns = self.sums(group)
-        stats = stats.having(**{_SLICES: [each.number for each in group]})
-        with self.writing():
-            self._insert_stacks(-group[0].number, stats, columns)
 
     def pin(self, facts: SliceFacts) -> None:
         """Pin a slice: it is not merged, and is deleted after all others if the history is too large."""

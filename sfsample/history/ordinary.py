@@ -4,8 +4,8 @@ Both times of a pair lie before the end of the first compared time, or both afte
 Otherwise the pair would contain the change itself, which then would seem to be ordinary.
 
 If the compared times are at least half a day apart, pairs have the same hours of other days, because only
-these show the differences between days.  Nearer times are compared with any pair as far apart, until there
-are enough days.
+such pairs show the differences between days.  Nearer times are compared with any pair as far apart, until the
+history has enough days.
 """
 
 from bisect import bisect_left

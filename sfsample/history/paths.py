@@ -1,4 +1,4 @@
-"""Names and checks the files of a history, one for each UTC day.
+"""Names, checks and locks the files of a history, one for each UTC day.
 
 A file or directory is used only if it belongs to this user or to root, and no other user may write it.
 """
@@ -6,10 +6,13 @@ A file or directory is used only if it belongs to this user or to root, and no o
 import os
 import re
 import stat
+import struct
 import time
 from calendar import timegm
 from collections.abc import Iterator
 from contextlib import suppress
+from fcntl import F_OFD_SETLK, F_WRLCK, fcntl
+from hashlib import sha256
 from shlex import quote
 from typing import NamedTuple
 
@@ -19,6 +22,7 @@ from sfsample.errors import BadInput
 DAY_S = 86400
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite", re.ASCII)
 _ASIDE = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite\.damaged-\d{8}T\d{6}Z(?:-wal|-journal)?", re.ASCII)
+_OFFSET_BYTES = 7  # bytes of a name's hash, the offset of its lock; an off_t is positive
 BESIDE = ("-wal", "-shm", "-journal")  # files of SQLite's that belong to a database
 
 
@@ -91,3 +95,20 @@ def set_aside(name: FileName) -> str:
     with suppress(FileNotFoundError):
         os.unlink(f"{path}-shm")  # index of the log, which SQLite makes anew
     return path
+
+
+def lock(directory: str, name: str) -> int | None:
+    """Return the descriptor that holds the lock until it is closed; None: another process holds it.
+
+    A lock is one byte of a common file, so that no file is left behind.  A lock ends with its process, even
+    if the process is killed (open file description locks: fcntl(2)).
+    """
+    path = os.path.join(directory, ".lock")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    at = int.from_bytes(sha256(name.encode("utf-8", "replace")).digest()[:_OFFSET_BYTES], "little")
+    try:
+        fcntl(fd, F_OFD_SETLK, struct.pack("hhqqi4x", F_WRLCK, os.SEEK_SET, at, 1, 0))  # struct flock
+    except (BlockingIOError, PermissionError):
+        os.close(fd)
+        return None
+    return fd

@@ -1,4 +1,7 @@
-"""Answers questions to a history: slices of a time, a deploy, a comparison; each says what is missing."""
+"""Answers questions to a history: slices of a time, a deploy, a comparison.
+
+An answer says what is missing in it.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -7,8 +10,9 @@ from math import inf
 from typing import NamedTuple
 
 from sfsample.core.foreign import utc
+from sfsample.core.quantities import counted
 from sfsample.errors import SfsampleError
-from sfsample.history.facts import Selection, SliceFacts
+from sfsample.history.facts import Selection, SliceFacts, grouped
 from sfsample.history.ordinary import ordinary_pairs
 from sfsample.history.store import History
 from sfsample.report.difference import Ordinary, Side, count
@@ -53,15 +57,10 @@ def choose(history: History, selection: Selection, *, one_service: bool = True) 
 def answer(selection: Selection, slices: list[SliceFacts], report: Report) -> Report:
     """Return a report that says what is missing in it.  Raises SfsampleError if it is empty."""
     if not report.total():
-        raise SfsampleError(f"no slice can be read: {count_text(len(slices))} of {slices[0].service}",
+        raise SfsampleError(f"no slice can be read: {counted(len(slices), 'slice')} of {slices[0].service}",
                             "sfsample history check shows what is wrong")  # fmt: skip
     missing = _missing(selection, slices, report)
     return report._replace(stats=report.stats.having(missing=missing)) if missing else report
-
-
-def missing_from(report: Report) -> list[str]:
-    """Return the texts about what is missing in an answer."""
-    return report.stats.texts("missing")
 
 
 def _missing(selection: Selection, slices: list[SliceFacts], report: Report) -> list[str]:
@@ -98,10 +97,8 @@ def _selected(selection: Selection) -> str:
 
 
 def contents(history: History, wanted: str | None = None) -> Iterator[str]:
-    """Yield a line about the slices of the wanted service; if it has none, of each of some services."""
-    slices: dict[str, list[SliceFacts]] = {}
-    for facts in history.slices():
-        slices.setdefault(facts.service, []).append(facts)
+    """Yield a line about the slices of the wanted service.  If there are none, yield lines about others."""
+    slices = grouped(history.slices(), lambda facts: facts.service)
     if not slices:
         yield f"{history.directory} has no slice"
     shown = [wanted] if wanted in slices else sorted(slices)[:_MAX_SERVICES]
@@ -109,7 +106,7 @@ def contents(history: History, wanted: str | None = None) -> Iterator[str]:
         of_service = slices[service]
         last = max(facts.end_s for facts in of_service)
         times = f"{utc(of_service[0].begin_s)} to {utc(last)} UTC"
-        yield f"there is {service}: {count_text(len(of_service))}, {times}"
+        yield f"there is {service}: {counted(len(of_service), 'slice')}, {times}"
     if wanted not in slices and len(slices) > len(shown):
         yield f"and {len(slices) - len(shown)} more services: sfsample history list shows them"
 
@@ -127,7 +124,7 @@ def compare(history: History, compared: Sequence[Selection], *, keep_reports: bo
     missing = ["both times have slices in common"] if ids[0] & ids[1] else []
     for at, report in enumerate(history.reports([*compared, *ordinary_times])):
         if at < len(chosen):
-            lacks = missing_from(answer(compared[at], chosen[at], report))
+            lacks = answer(compared[at], chosen[at], report).stats.texts("missing")
             missing += [f"{('before', 'after')[at]}: {text}" for text in lacks]
         sides.append(count(report, _name(chosen[at]) if at < len(chosen) else ""))
         kept += [report] if at < len(chosen) and keep_reports else []
@@ -174,7 +171,7 @@ def _name(slices: list[SliceFacts]) -> str:
     """Return the name of one side of a comparison: the service, its slices, how they are merged."""
     tiers = {facts.tier for facts in slices} - {"1m"}
     merged = f", merged to {' and '.join(sorted(tiers))}" if tiers else ""
-    return f"{slices[0].service} ({count_text(len(slices))}{merged})"
+    return f"{slices[0].service} ({counted(len(slices), 'slice')}{merged})"
 
 
 def _long(time_s: float) -> str:
@@ -185,8 +182,3 @@ def _long(time_s: float) -> str:
             parts.append(f"{left_s // size_s} {unit}")
         left_s %= size_s
     return " ".join(parts[:2]) or "0 s"
-
-
-def count_text(number: int) -> str:
-    """Return a number of slices, in words."""
-    return f"{number:,} slice{'' if number == 1 else 's'}"

@@ -1,37 +1,29 @@
 """Keeps a history small: merges old slices, and deletes slices that are too old or too many.
 
 Slices of a minute are kept for two days, then merged to ten minutes; after two weeks to hours.  Slices within
-an hour of a change of the build-id on the same day are pinned, as are those that a trigger pinned.  A pinned
-slice is not merged.  If the history is too large, damaged files that were set aside are deleted first, pinned
+an hour of a change of the build-id on the same day are pinned.  A trigger can pin slices too.  A pinned slice
+is not merged.  If the history is too large, damaged files that were set aside are deleted first, pinned
 slices last.
 
-Before minutes are merged, their sums of ten minutes are kept beside them.  So a question about a day reads
-144 sums instead of 1,440 slices.
-
-A file, which has one day, is deleted `keep_for` after its end (90 days by default).  Each merged slice is one
-commit, so if the process is killed, the next one does the rest.
+The file of a day is deleted `keep_for` after the end of that day (90 days by default).  Each merged slice is
+one commit, so if the process is killed, the next process does the rest.
 
 Invariant: the sums of each stack of each service stay the same (tests/history/test_retention.py).
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, closing, suppress
-from itertools import islice, pairwise
+from itertools import pairwise
 
-from sfsample.errors import BadInput
-from sfsample.history.facts import TIERS, SliceFacts, merge_key, merged_facts
+from sfsample.history.facts import SliceFacts, grouped, merge_key, merged_facts
 from sfsample.history.files import HistoryFile
-from sfsample.history.lock import lock
-from sfsample.history.paths import DAY_S, file_names, files_set_aside, remove
+from sfsample.history.paths import DAY_S, file_names, files_set_aside, lock, remove
 
 _DUE_S = {
     "1h": 14 * DAY_S,
     "10m": 2 * DAY_S,
 }  # age of slices that are merged to a tier, from the end of their day
-_SUMMED = "10m"  # tier whose sums are kept beside the minutes
-_SUM_S = TIERS[_SUMMED]
-_LATE_S = 120.0  # seconds after its end until a slice is surely added
 _PINNED_S = 3600.0  # seconds before and after a change of the build-id
 
 
@@ -48,9 +40,9 @@ def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipp
             tier = next((tier for tier, due_s in _DUE_S.items() if name.end_s + due_s <= now_s), "")
             if name.end_s + keep_for_s <= now_s:
                 remove(name)
-            else:
+            elif tier:
                 with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
-                    _merge(file, tier) if tier else _keep_sums(file, now_s)
+                    _merge(file, tier)
         for name, path in files_set_aside(directory):  # files that no answer needs
             if name.end_s + keep_for_s <= now_s or size_of(directory) > keep_bytes:
                 os.unlink(path)
@@ -61,34 +53,14 @@ def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipp
 
 def _merge(file: HistoryFile, tier: str) -> None:
     """Merge the slices of a file to those of a tier."""
-    for group in _groups([] if file.tiers() <= {tier} else _facts(file), tier):
+    slices = [] if file.tiers() <= {tier} else _facts(file)
+    for group in grouped(slices, lambda facts: merge_key(facts, tier)).values():
         with file.writing():
             if group[0].pinned:
                 file.pin(group[0])
             elif {facts.tier for facts in group} != {tier} or len(group) > 1:
                 file.merge(group, merged_facts(group, tier))
     file.compact()
-
-
-def _keep_sums(file: HistoryFile, now_s: float) -> None:
-    """Keep the sums of ten minutes beside the slices of a minute, for questions about many hours."""
-    summed = file.summed()
-    facts = file.facts(max(summed, default=0))  # slices since the last sum
-    last_s = max((each.begin_s for each in islice(facts, bool(summed))), default=-_SUM_S)
-    begin_s = last_s // _SUM_S * _SUM_S + _SUM_S
-    end_s = (now_s - _LATE_S) // _SUM_S * _SUM_S
-    for group in _groups((each for each in facts if begin_s <= each.begin_s < end_s), _SUMMED):
-        if len(group) > 1:
-            with suppress(BadInput):  # damage, which the next answer reports
-                file.keep_sum(group)
-
-
-def _groups(slices: Iterable[SliceFacts], tier: str) -> Iterable[list[SliceFacts]]:
-    """Return groups of slices, each of which a tier merges to one."""
-    groups: dict[object, list[SliceFacts]] = {}
-    for facts in slices:
-        groups.setdefault(merge_key(facts, tier), []).append(facts)
-    return groups.values()
 
 
 def _shrink(directory: str, keep_bytes: int, skipping: Skipping) -> None:
@@ -121,10 +93,7 @@ def size_of(directory: str) -> int:
 def _facts(file: HistoryFile) -> list[SliceFacts]:
     """Return the facts of a file, the oldest first; those near a change of the build-id are pinned."""
     found = sorted(file.facts(), key=lambda facts: facts.begin_s)
-    built: dict[object, list[SliceFacts]] = {}
-    for facts in found:
-        if facts.build_id:
-            built.setdefault(_origin(facts), []).append(facts)
+    built = grouped((facts for facts in found if facts.build_id), _origin)
     changes = {origin: [new.begin_s for old, new in pairwise(slices) if new.build_id != old.build_id]
                for origin, slices in built.items()}  # fmt: skip
     return [facts._replace(pinned=facts.pinned or any(
@@ -133,6 +102,6 @@ def _facts(file: HistoryFile) -> list[SliceFacts]:
             for facts in found]  # fmt: skip
 
 
-def _origin(facts: SliceFacts) -> object:
+def _origin(facts: SliceFacts) -> Hashable:
     """Return the identity of a service whose build-ids are compared."""
     return facts.service, tuple(sorted(facts.labels.items()))

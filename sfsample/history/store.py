@@ -13,12 +13,11 @@ from typing import TypeVar
 
 from sfsample.errors import BadInput, NoSpace, SfsampleError
 from sfsample.history import RETENTION
-from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, read_gap
+from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, grouped, read_gap
 from sfsample.history.files import Damaged, HistoryFile
-from sfsample.history.lock import lock
-from sfsample.history.paths import DAY_S, FileName, check_owner, file_names, files_set_aside, set_aside
+from sfsample.history.paths import DAY_S, FileName, check_owner, file_names, files_set_aside, lock, set_aside
 from sfsample.history.retention import size_of, tidy
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.formats import check_numbers
 from sfsample.report.merge import merge
 from sfsample.report.report import Report
@@ -57,7 +56,7 @@ class History:
             text = failure.strerror if isinstance(failure, OSError) else failure
             code = getattr(failure, "sqlite_errorcode", 0) & 0xFF
             if code in _SPACE or getattr(failure, "errno", 0) in (ENOSPC, EDQUOT):
-                raise NoSpace(f"{what}: {path}: {text}") from None
+                raise NoSpace(f"{what}: {path}: {text}", "free some space") from None
             remedy = "choose another directory with --history"
             if isinstance(failure, BadInput) and what != "cannot open":  # a check can say more
                 remedy = f"sfsample history check --history {quote(self.directory)} shows what is wrong"
@@ -238,7 +237,8 @@ class History:
     def _answers(self, file: HistoryFile, slices: Iterable[SliceFacts], selection: Selection,
                  ask: Callable[[Sequence[SliceFacts]], _T]) -> Iterator[_T]:  # fmt: skip
         """Yield the answer for each group of slices; slices that cannot be read are left out, and noted."""
-        for group in _groups(slices, selection):
+        chosen = filter(selection.has, slices)
+        for group in grouped(chosen, lambda facts: (facts.service, facts.weights)).values():
             try:
                 answer = ask(group)
             except BadInput as failure:
@@ -252,7 +252,9 @@ class History:
 
     def _merge(self, reports: list[Report]) -> Report:
         try:
-            report = merge(reports, Budget(8 * size_of(self.directory))) if reports else Report((), (), ())
+            report = (
+                merge(reports, ReadingBudget(8 * size_of(self.directory))) if reports else Report((), (), ())
+            )
             check_numbers(report)
         except BadInput as failure:
             raise SfsampleError(f"cannot merge: {failure}", "choose a shorter time") from None
@@ -280,11 +282,3 @@ def _file_id(path: str) -> int:
     with suppress(FileNotFoundError):
         return os.stat(path).st_ino
     return 0
-
-
-def _groups(slices: Iterable[SliceFacts], selection: Selection) -> Iterable[list[SliceFacts]]:
-    """Return the slices of each service, and of each set of weights."""
-    groups: dict[object, list[SliceFacts]] = {}
-    for facts in filter(selection.has, slices):
-        groups.setdefault((facts.service, facts.weights), []).append(facts)
-    return groups.values()

@@ -10,6 +10,7 @@ notation of `readelf --sframe`:
 """
 
 from collections.abc import Callable, Iterator
+from sys import maxsize
 from typing import Any, NamedTuple
 
 from sfsample.core.arch import Arch, arch_of
@@ -42,6 +43,7 @@ def inspection_text(
     """Yield lines for one module, without newlines; with `rows`, also every row of every function."""
     module, coverage = inspection.module, inspection.coverage
     arch = arch_of(module.image.machine, module.image.byteorder)
+    most = maxsize if verbose else _MAX_LINES
     yield module.path
     yield f"  {arch.name if arch else module.image.machine}, build-id {module.build_id or 'none'}"
     if not module.sframe:
@@ -52,10 +54,10 @@ def inspection_text(
     yield f"  code: {coverage.text_bytes} bytes; {_shares(coverage)}"
     if len(inspection.layout) > 1:
         yield from (f"    {start:#x}  section {name}" for name, start in inspection.layout)
-    yield from _dropped_text(coverage, name, verbose=verbose)
+    yield from _dropped_text(coverage, name, most)
     yield from (f"  problem: {text}" for text in inspection.findings)
     if inspection.verification is not None and arch is not None:
-        yield from _verification_text(inspection.verification, name, arch, verbose=verbose)
+        yield from _verification_text(inspection.verification, name, arch, most)
     if rows:
         for table in module.sframe:
             yield from _functions_text(table, name)
@@ -64,49 +66,41 @@ def inspection_text(
 def _header_text(table: SFrameTable) -> Iterator[str]:
     flags = " ".join(flag.name or "?" for flag in table.flags) or "none"
     ra = "RA in every row" if table.abi.tracks_ra else f"RA at c{table.fixed_ra:+d}"
-    yield (
-        f"  SFrame V{table.version} at {table.address:#x}: {table.used} bytes, {table.num_fdes} functions, "
-        f"{table.num_fres} rows"
-    )
+    yield (f"  SFrame V{table.version} at {table.address:#x}: {table.used} bytes, "
+           f"{table.num_fdes} functions, {table.num_fres} rows")  # fmt: skip
     yield f"    {table.abi.name}, {ra}, flags: {flags}"
 
 
 def _shares(coverage: Coverage) -> str:
     only_cfi = coverage.text_bytes - coverage.uncovered_bytes - coverage.sframe_bytes
-    parts = (
-        (coverage.sframe_bytes, "SFrame"),
-        (only_cfi, ".eh_frame only"),
-        (coverage.uncovered_bytes, "nothing"),
-    )
-    return ", ".join(f"{100 * coverage.share(part):.1f} % {covered_by}" for part, covered_by in parts)
+    parts = {"SFrame": coverage.sframe_bytes, ".eh_frame only": only_cfi, "nothing": coverage.uncovered_bytes}
+    return ", ".join(f"{100 * coverage.share(part):.1f} % {covered_by}" for covered_by, part in parts.items())
 
 
-def _dropped_text(coverage: Coverage, name: FunctionName, *, verbose: bool) -> Iterator[str]:
+def _dropped_text(coverage: Coverage, name: FunctionName, most: int) -> Iterator[str]:
     dropped = coverage.dropped
     if not dropped:
         return
     yield f"  in .eh_frame but not in SFrame: {len(dropped)} functions"
-    for start, end in dropped if verbose else dropped[:_MAX_LINES]:
+    for start, end in dropped[:most]:
         yield f"    {start:#x}  {end - start} bytes  {name(start)}"
-    if len(dropped) > _MAX_LINES and not verbose:
-        yield f"    and {len(dropped) - _MAX_LINES} more (-v shows all)"
+    if len(dropped) > most:
+        yield f"    and {len(dropped) - most} more (-v shows all)"
 
 
 def _verification_text(
-    verification: Verification, name: FunctionName, arch: Arch, *, verbose: bool
+    verification: Verification, name: FunctionName, arch: Arch, most: int
 ) -> Iterator[str]:
-    disagreements = verification.disagreements
-    count = len(disagreements)
-    yield (
-        f"  verified: {verification.compared} intervals compared with .eh_frame, {count} disagree"
-        + (f"; {verification.sframe_only} only in SFrame" if verification.sframe_only else "")
-    )
-    for function, vaddr, sframe, eh_frame in disagreements if verbose else disagreements[:_MAX_LINES]:
+    count = len(verification.disagreements)
+    only_sframe = f"; {verification.sframe_only} only in SFrame" if verification.sframe_only else ""
+    yield (f"  verified: {verification.compared} intervals compared with .eh_frame, "
+           f"{count} disagree{only_sframe}")  # fmt: skip
+    for function, vaddr, sframe, eh_frame in verification.disagreements[:most]:
         yield f"    {vaddr:#x}  {name(function)}+{vaddr - function:#x}"
         yield f"      SFrame     {_rules_text(sframe, arch)}"
         yield f"      .eh_frame  {_rules_text(eh_frame, arch)}"
-    if count > _MAX_LINES and not verbose:
-        yield f"    and {count - _MAX_LINES} more (-v shows all)"
+    if count > most:
+        yield f"    and {count - most} more (-v shows all)"
 
 
 def _rules_text(rules: CallerRules, arch: Arch) -> str:
@@ -258,11 +252,7 @@ def _caller_rules_texts(rules: CallerRules, arch: Arch | None) -> dict[str, str 
     """Return the texts of the rules, by "cfa", "ra" and "fp"; None: unchanged."""
     if arch is None or rules.ra is None:
         return {"cfa": None, "ra": "undefined", "fp": None}
-    return {
-        "cfa": _rule_text(rules.cfa, arch),
-        "ra": _rule_text(rules.ra, arch),
-        "fp": _rule_text(rules.fp, arch),
-    }
+    return {name: _rule_text(getattr(rules, name), arch) for name in ("cfa", "ra", "fp")}
 
 
 def _rows_of(fde: SFrameFde, table: SFrameTable) -> tuple[SFrameFre, ...]:

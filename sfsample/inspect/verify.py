@@ -2,8 +2,7 @@
 
 The rules for CFA, return address and frame pointer are compared as they are written.  If CFI has an
 expression (PLT, stack realignment), both rows are executed over synthetic registers and memory.  Every
-interval in which both tables are constant is compared once.  The result has the differences, but not their
-reasons.
+interval in which both tables are constant is compared once.
 
 A file may state functions of 4 GiB, rows that repeat at every byte, and rows that many functions share.  So
 the work is bounded in proportion to the size of the file.  Real files stay far below these bounds.
@@ -183,13 +182,13 @@ def _interval_starts(
 ) -> list[int]:
     """Return the vaddrs at which either table begins a row; also every vaddr with an expression in CFI."""
     module = intervals.module
-    end = _function_end(module, fde)
+    limits = [high for low, high in module.image.executable if low <= fde.start < high]
+    end = min([fde.start + fde.size, *limits]) if limits else fde.start  # the code of the file may end before
     overlapping = _overlapping(cfi_fdes, fde.start, end, intervals)
     starts = set()
     try:
-        for start in chain(
-            _sframe_starts(table, fde, end), _cfi_starts(eh_frame, overlapping, fde.start, end)
-        ):
+        cfi_starts = _cfi_starts(eh_frame, overlapping, fde.start, end)
+        for start in chain(_sframe_starts(table, fde, end), cfi_starts):
             intervals.take(1)
             starts.add(start)
     except FormatError as damage:
@@ -198,12 +197,6 @@ def _interval_starts(
     longest = max((cfi_fde.program_end - cfi_fde.program_begin for cfi_fde in overlapping), default=0)
     intervals.take(len(starts) * (longest // _PROGRAM_BYTES))
     return sorted(start for start in starts if fde.start <= start < end)
-
-
-def _function_end(module: Module, fde: SFrameFde) -> int:
-    """Return the vaddr at which a function ends, or the code of the file, if that ends before."""
-    limits = [high for low, high in module.image.executable if low <= fde.start < high]
-    return min([fde.start + fde.size, *limits]) if limits else fde.start
 
 
 def _sframe_starts(table: SFrameTable, fde: SFrameFde, end: int) -> Iterator[int]:

@@ -16,7 +16,7 @@ from mmap import mmap
 from typing import NamedTuple
 from zlib import crc32
 
-from sfsample.core.checkpoint import checkpoint
+from sfsample.core.checkpoint import with_checkpoints
 from sfsample.core.filesystem import Root
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import ElfImage
@@ -47,10 +47,9 @@ class DebugFiles:
         self, roots: Sequence[Root], directories: Sequence[str] = (), fetch: FetchDebugFile | None = None
     ) -> None:
         here = _here()
+        self._roots, self._fetch = (*roots, here), fetch
         self._debug_dirs = [(here, os.path.abspath(directory)) for directory in directories]
-        self._debug_dirs += [(root, SYSTEM_DEBUG_DIR) for root in (*roots, here)]
-        self._roots = (*roots, here)
-        self._fetch = fetch
+        self._debug_dirs += [(root, SYSTEM_DEBUG_DIR) for root in self._roots]
 
     def find(self, image: ElfImage, path: str) -> DebugFile:
         """Return the debug file of an image that was mapped from `path`."""
@@ -99,7 +98,6 @@ class DebugFiles:
 
 @cache
 def _here() -> Root:
-    """Return sfsample's own root directory, which stays open."""
     return Root()
 
 
@@ -129,14 +127,7 @@ def _mismatch(image: ElfImage, candidate: ElfImage, link: tuple[str, int] | None
         return f"{prefix}its code lies elsewhere" if len({*places}) > 1 else None
     if len(candidate.data) > _MAX_CRC_BYTES:
         return f"{prefix}has no build-id, and a CRC is compared of up to {_MAX_CRC_BYTES >> 30} GiB only"
-    if link and _crc(candidate.data) == link[1]:
-        return None
-    return f"{prefix}its CRC is not that in .gnu_debuglink"
-
-
-def _crc(data: memoryview) -> int:
     crc = 0
-    for at in range(0, len(data), _CHUNK_BYTES):
-        checkpoint()
-        crc = crc32(data[at : at + _CHUNK_BYTES], crc)
-    return crc
+    for at in with_checkpoints(range(0, len(candidate.data) if link else 0, _CHUNK_BYTES)):
+        crc = crc32(candidate.data[at : at + _CHUNK_BYTES], crc)
+    return None if link and crc == link[1] else f"{prefix}its CRC is not that in .gnu_debuglink"

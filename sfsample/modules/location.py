@@ -18,6 +18,13 @@ class PythonPlace(NamedTuple):
     first_line: int | None  # line of the function's definition; None: unknown
 
 
+class GeneratedCode(NamedTuple):
+    """The function of a JIT compiler that was at a place when the place was seen."""
+
+    name: str  # "": the perf map had none
+    start: int  # run-time address
+
+
 class Location(NamedTuple):
     """A place in code: native code, or else a kernel function or a line of Python, without an address."""
 
@@ -28,6 +35,7 @@ class Location(NamedTuple):
     found: str = ""  # label of the frame
     kernel: str = ""  # name of a kernel function
     python: PythonPlace | None = None
+    generated: GeneratedCode | None = None  # function of generated code; None: not looked for
 
 
 class Located(NamedTuple):
@@ -37,6 +45,7 @@ class Located(NamedTuple):
     frames: tuple[Frame, ...] = ()
     modules: tuple[Module | None, ...] = ()
     locations: tuple[Location, ...] = ()
+    names: int = 0  # version of the names of generated code
 
 
 def pid_of(process_key: int) -> int:

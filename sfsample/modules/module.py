@@ -4,8 +4,6 @@ Only this file converts between addresses: address = vaddr + load_bias.  Tables 
 bias are in `UnwindTables`, which all modules of the same file share.
 """
 
-from collections.abc import Iterator
-
 from sfsample.core.memory import Address, Vaddr
 from sfsample.errors import FormatError
 from sfsample.formats.dwarf.eh_frame import EhFrame
@@ -15,7 +13,6 @@ from sfsample.formats.machine_code import calls
 from sfsample.formats.sframe import SFrameTables
 from sfsample.modules.unwind_tables import UnwindTables
 
-_MAX_LEAF_BYTES = 4096  # bytes of the longest leaf function
 _STUB_BYTES = 16  # bytes of the longest PLT stub
 _MAX_CACHED_FUNCTIONS = 1000  # functions whose callers are cached
 
@@ -26,12 +23,8 @@ class Module:
     Once `is_closed` is True, the image has only headers.
     """
 
-    def __init__(
-        self, image: ElfImage, load_bias: int, path: str, tables: UnwindTables | None = None
-    ) -> None:
-        self.image = image
-        self.load_bias = load_bias
-        self.path = path
+    def __init__(self, image: ElfImage, bias: int, path: str, tables: UnwindTables | None = None) -> None:
+        self.image, self.load_bias, self.path = image, bias, path
         self.tables = tables or UnwindTables(image)
         self._calls: dict[int, tuple[int, ...]] = {}
         self.is_closed = False
@@ -93,18 +86,12 @@ class Module:
             if len(self._calls) >= _MAX_CACHED_FUNCTIONS:
                 self._calls.clear()
             exported = Dynamic(self.image).defines(self.vaddr(start))
-            self._calls[start] = () if exported else tuple(self._calls_in_code(start))
+            found: list[int] = []
+            for low, high in () if exported else self.image.executable:
+                code = bytes((self.image.loaded(low) or b"")[: high - low])
+                found += calls.calls_of(self.image.machine, code, self.address(low), start)
+            self._calls[start] = tuple(found)
         return self._calls[start]
-
-    def _calls_in_code(self, start: int) -> Iterator[int]:
-        for low, high in self.image.executable:
-            code = bytes((self.image.loaded(low) or b"")[: high - low])
-            yield from calls.calls_of(self.image.machine, code, self.address(low), start)
-
-    def is_entered_at(self, start: int, address: int) -> bool:
-        """Return True if a function that begins at `start` may extend to `address`."""
-        between = self.code(start, address - start) if 0 <= address - start < _MAX_LEAF_BYTES else None
-        return between is not None and calls.may_share_function(self.image.machine, between)
 
     def stub_slot(self, address: int) -> int | None:
         """Return the address of the GOT slot through which the PLT stub at `address` jumps; None: no stub."""

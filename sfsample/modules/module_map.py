@@ -5,9 +5,9 @@ the maps are read again, but at most once between two calls of `allow_refresh` (
 return address costs little.  `generation` changes with every change of an executable mapping, and makes all
 that was cached by address void.
 
-A file that cannot be opened may be just coming or going (dlopen, dlclose), so opening it is retried a few
-times.  Unmapped modules are kept for their names, but only a limited number of them, because a process may
-load ever new ones.
+If a file cannot be opened, the target may be mapping or unmapping it just now (dlopen, dlclose).  So opening
+it is retried a few times.  Unmapped modules are kept for their names, but only a limited number of them,
+because a process may load ever new ones.
 """
 
 from bisect import bisect_right
@@ -15,13 +15,12 @@ from collections.abc import Callable, Collection
 
 from sfsample.core.arch import ByteOrder
 from sfsample.errors import SfsampleError
-from sfsample.formats.elf.image import PT_LOAD, ElfImage
+from sfsample.formats.elf.image import PAGE, PT_LOAD, ElfImage
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.unwind_tables import UnwindTables
 
 _MAX_OPEN_ATTEMPTS = 3  # attempts for each mapping
-_PAGE_BYTES = 4096
 _MAX_UNMAPPED_MODULES = 256  # unmapped modules that are kept; each has a file open
 _MAX_PROBLEMS = 10_000
 _MAX_UNSTABLE_PATHS = 10_000
@@ -43,15 +42,10 @@ class ModuleMap:
     """
 
     def __init__(
-        self,
-        read_maps: ReadMaps,
-        open_image: OpenImage,
-        read_memory: ReadMemory = lambda *_: None,
-        tables_of: TablesOf = UnwindTables,
-    ) -> None:
-        self._read_maps = read_maps
-        self._open_image = open_image
-        self._tables_of = tables_of
+        self, read_maps: ReadMaps, open_image: OpenImage,
+        read_memory: ReadMemory = lambda *_: None, tables_of: TablesOf = UnwindTables,
+    ) -> None:  # fmt: skip
+        self._read_maps, self._open_image, self._tables_of = read_maps, open_image, tables_of
         self.mappings: tuple[Mapping, ...] = ()  # all mappings at the last refresh, in address order
         self._executable: tuple[Mapping, ...] = ()
         self._starts: list[int] = []
@@ -70,9 +64,7 @@ class ModuleMap:
     def allow_refresh(self) -> None:
         """Let the maps be read again at the next unknown address; retry modules that could not be opened."""
         if self._to_retry:
-            self._modules = {
-                mapping: module for mapping, module in self._modules.items() if mapping not in self._to_retry
-            }
+            self._modules = {m: module for m, module in self._modules.items() if m not in self._to_retry}
             self._to_retry.clear()
             self.refresh(force=True)
         self._is_fresh = False
@@ -111,18 +103,15 @@ class ModuleMap:
     def _close_unmapped(self) -> None:
         """Close the modules that were unmapped, except the last `_MAX_UNMAPPED_MODULES`.
 
-        A module that is not in use may still be mapped, and waits only to be opened again.  So it counts as
-        unmapped only if no mapping has its path, or if another module is in use at that path.
+        A module that is not in use may still be mapped, and only wait to be opened again.  So a module counts
+        as unmapped only if no mapping has its path, or if another module is in use at its path.
         """
         if len(self._all_modules) <= _MAX_UNMAPPED_MODULES:
             return
         in_use = {module for module in self._modules.values() if module is not None}
         unopened = {mapping.path for mapping in self.mappings} - {module.path for module in in_use}
-        unmapped = [
-            (key, module)
-            for key, module in self._all_modules.items()
-            if module not in in_use and module.path not in unopened
-        ]
+        not_in_use = (item for item in self._all_modules.items() if item[1] not in in_use)
+        unmapped = [(key, module) for key, module in not_in_use if module.path not in unopened]
         for key, module in unmapped[:-_MAX_UNMAPPED_MODULES]:
             for problem in module.problems:
                 self._add_problem(problem)
@@ -169,9 +158,8 @@ class ModuleMap:
     @property
     def problems(self) -> list[str]:
         """Texts about mappings that could not be opened, and the problems of the modules."""
-        retried = (
-            failures[-1] for failures in self._open_failures.values() if len(failures) < _MAX_OPEN_ATTEMPTS
-        )
+        all_failures = self._open_failures.values()
+        retried = (failures[-1] for failures in all_failures if len(failures) < _MAX_OPEN_ATTEMPTS)
         problems = dict.fromkeys([*self._problems, *retried])
         return [*problems, *(text for module in self._all_modules.values() for text in module.problems)]
 
@@ -215,27 +203,22 @@ class ModuleMap:
         module = self.find(address - 1)
         return module is None or module.follows_call(address)
 
-    def call_target(self, return_address: int) -> int | None:
-        """Return the target of the call before `return_address`; None if the code does not state it."""
-        module = self.find(return_address - 1)
-        return module.call_target(return_address) if module else None
-
     def code(self, address: int, size: int) -> bytes:
         """Return up to `size` bytes (at most a page) of code that lies in no file; fewer if memory ends.
 
         The bytes come from the memory of the target, which is read once for each page.  They are not certain:
         the target runs, and may have written other code there since a thread was captured.
         """
-        start = address & -_PAGE_BYTES
+        start = address & -PAGE
         code = self._code_page(start)
-        if address + size > start + _PAGE_BYTES and len(code) == _PAGE_BYTES:
-            code += self._code_page(start + _PAGE_BYTES)
+        if address + size > start + PAGE and len(code) == PAGE:
+            code += self._code_page(start + PAGE)
         return code[address - start : address - start + size]
 
     def _code_page(self, start: int) -> bytes:
         page = self._code_pages.get(start)
         if page is None:
-            page = self._read_memory(start, _PAGE_BYTES)
+            page = self._read_memory(start, PAGE)
             if page is None:  # page that is not kept: the target may be changing the mapping now
                 return b""
             if len(self._code_pages) >= _MAX_CODE_PAGES:
@@ -301,7 +284,7 @@ class ModuleMap:
         start, end = module.vaddr(mapping.start), module.vaddr(mapping.end)
         first = min(segment.vaddr for segment in module.image.segments if segment.type == PT_LOAD)
         file_below = below and (below.path, below.device, below.inode)
-        if start != first & -_PAGE_BYTES and file_below != (above.path, above.device, above.inode):
+        if start != first & -PAGE and file_below != (above.path, above.device, above.inode):
             return None
         gap_end = module.vaddr(above.start)
         return module if _has_code(module, start, end) and not _has_code(module, end, gap_end) else None

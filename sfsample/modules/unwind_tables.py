@@ -26,16 +26,10 @@ class UnwindTables:
     """
 
     def __init__(
-        self,
-        image: ElfImage,
-        path: str = "",
-        find: FindDebugFile = lambda *_: DebugFile(None),
+        self, image: ElfImage, path: str = "", find: FindDebugFile = lambda *_: DebugFile(None),
         root: Root | None = None,
-    ) -> None:
-        self.image = image
-        self.root = root
-        self._path = path
-        self._find = find
+    ) -> None:  # fmt: skip
+        self.image, self.root, self._path, self._find = image, root, path, find
         self.problems: list[str] = []
         # cache of unwind/steppers/code_analysis/stepper.py, which lives as long as the tables
         self.code_analysis: object = None
@@ -65,26 +59,29 @@ class UnwindTables:
 
         It is found by `.eh_frame_hdr`, or by its section header if `.eh_frame_hdr` is missing or damaged.
         """
+        byteorder, header = self.image.byteorder, self.image.eh_frame_hdr()
         try:
-            eh_frame = self._eh_frame_by_header()
+            if header is not None:
+                vaddr = eh_frame_address(*header, byteorder)
+                frames = self.image.loaded(vaddr)
+                if frames is not None:
+                    return EhFrame(frames, vaddr, byteorder, *header)
+                self.note_problem(f".eh_frame_hdr+0x4: points to {vaddr:#x}, which is not loaded")
         except FormatError as damage:
             self.note_problem(str(damage))
-            eh_frame = None
         section = self.image.section(".eh_frame")
-        if eh_frame is None and section is not None:
-            eh_frame = EhFrame(self.image.contents(section), section.vaddr, self.image.byteorder)
-        return eh_frame
+        return EhFrame(self.image.contents(section), section.vaddr, byteorder) if section else None
 
     @cached_property
     def debug_frame(self) -> EhFrame | None:
         """The CFI of `.debug_frame` in the image, or in its debug file.  Go programs have only this CFI."""
         debug_frame = self._debug_frame_of(self.image)
-        if debug_frame is not None:
-            return debug_frame
-        debug = self._find(self.image, self._path)
-        if debug.refused:
-            self.note_problem(debug.refused)
-        return None if debug.image is None else self._debug_frame_of(debug.image)
+        if debug_frame is None:
+            debug = self._find(self.image, self._path)
+            if debug.refused:
+                self.note_problem(debug.refused)
+            debug_frame = self._debug_frame_of(debug.image) if debug.image else None
+        return debug_frame
 
     def _debug_frame_of(self, image: ElfImage) -> EhFrame | None:
         try:
@@ -93,17 +90,6 @@ class UnwindTables:
             self.note_problem(str(damage))
             return None
         return None if section is None else EhFrame(*section, image.byteorder, debug=True)
-
-    def _eh_frame_by_header(self) -> EhFrame | None:
-        byteorder = self.image.byteorder
-        header = self.image.eh_frame_hdr()
-        if header is None:
-            return None
-        vaddr = eh_frame_address(*header, byteorder)
-        frames = self.image.loaded(vaddr)
-        if frames is None:
-            raise FormatError(".eh_frame_hdr", 4, f"points to {vaddr:#x}, which is not loaded")
-        return EhFrame(frames, vaddr, byteorder, *header)
 
     def function_start(self, vaddr: int) -> int | None:
         """Return the start of the function that covers `vaddr`, by `.eh_frame` or by SFrame; or None."""

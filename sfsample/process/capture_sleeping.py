@@ -41,8 +41,12 @@ def read_sleeping_thread(arch: Arch, copy: StackCopy, thread: Thread) -> Sleepin
     files = thread.files
     for _ in range(_MAX_ATTEMPTS):
         counters, asleep = files.counters(), files.asleep()
-        if counters is None or asleep is None or _is_dead(thread, asleep):
+        if counters is None or asleep is None:
             return None
+        if not (asleep.pc or asleep.sp):  # a worker of the kernel, or a thread that has ended
+            stat = files.stat()
+            if stat is None or stat.state in "ZX":
+                return None
         copy.fill(thread, asleep.sp)
         if files.asleep() == asleep and files.counters() == counters:
             memory, bounded = copy.result(thread, asleep.sp)
@@ -53,14 +57,6 @@ def read_sleeping_thread(arch: Arch, copy: StackCopy, thread: Thread) -> Sleepin
             )  # fmt: skip
             return SleepingThread(snapshot, asleep, counters)
     return None
-
-
-def _is_dead(thread: Thread, asleep: SyscallInfo) -> bool:
-    """Return True if a thread without a user stack has ended; False for a worker of the kernel."""
-    if asleep.pc or asleep.sp:
-        return False
-    stat = thread.files.stat()
-    return stat is None or stat.state in "ZX"
 
 
 def _registers(arch: Arch, asleep: SyscallInfo, counters: bytes) -> Registers:

@@ -1,8 +1,8 @@
 """Presents a core file as a process: module map, memory, and a snapshot of each thread.
 
-sfsample reads memory that was not dumped from the files that were mapped.  It uses a file only if the dumped
-bytes of that file are the same.  Only the constructor raises; later failures of a thread or a module become
-lines in `problems`.
+If memory was not dumped, sfsample reads it from the files that were mapped.  It uses a file only if the
+dumped bytes of that file are the same.  Only the constructor raises; a later failure of a thread or a module
+becomes a line of `problems`.
 """
 
 from bisect import bisect_right
@@ -15,14 +15,13 @@ from sfsample.core.snapshot import Registers, ThreadSnapshot
 from sfsample.errors import CoreError, FormatError
 from sfsample.formats.elf.core_file import (
     AT_ENTRY,
-    AT_PHNUM,
     AT_SYSINFO_EHDR,
     NT_PRSTATUS,
     CoreFile,
     CoreThread,
     MappedFile,
 )
-from sfsample.formats.elf.image import ET_EXEC, PF_X, PT_LOAD, ElfImage, Segment
+from sfsample.formats.elf.image import PF_X, PT_LOAD, ElfImage, Segment
 from sfsample.modules.debug_files import debug_file_finder
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
@@ -31,6 +30,7 @@ from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, with_pac_mask
 
 _DELETED = " (deleted)"
+_NO_FILES = "the core file does not say which files were mapped (no NT_FILE): code has no names"
 _HELP = "give a core file: gcore -o FILE PID, or coredumpctl dump -o FILE"
 _PF_R = 4  # bit "readable" of a segment's p_flags
 _PAGE_BYTES = 4096
@@ -43,7 +43,7 @@ _COMPRESSED = {  # magic number -> program; systemd-coredump stores core files l
 
 
 class CoreMemory:
-    """The dumped memory, by address; for addresses that were not dumped, the contents of the mapped files."""
+    """The dumped memory, by address; memory that was not dumped comes from the mapped files."""
 
     def __init__(self, core: CoreFile) -> None:
         self._core = core
@@ -105,14 +105,12 @@ def open_core(
         if isinstance(failure, OSError):
             raise CoreError(f"cannot read core file: {shown}: {failure.strerror}", _HELP) from None
         why = str(failure).removeprefix(f"{path}+0x0: ")
-        raise CoreError(f"cannot read core file: {shown}: {why}", _help_for(head)) from None
-
-
-def _help_for(head: bytes) -> str:
-    program = next((program for magic, program in _COMPRESSED.items() if head.startswith(magic)), None)
-    if program:
-        return f"it is compressed; unpack it first: {program} -d < FILE > core"
-    return "it must be a 64-bit ELF core file, as the kernel and gcore write them"
+        program = next((program for magic, program in _COMPRESSED.items() if head.startswith(magic)), None)
+        raise CoreError(
+            f"cannot read core file: {shown}: {why}",
+            f"it is compressed; unpack it first: {program} -d < FILE > core" if program
+            else "it must be a 64-bit ELF core file, as the kernel and gcore write them",
+        ) from None  # fmt: skip
 
 
 class CoreProcess:
@@ -127,12 +125,10 @@ class CoreProcess:
             raise FormatError(image.name, 18, f"e_machine {image.machine} is none of {known}")
         self.arch: Arch = arch
         self._core = CoreFile(image)
-        problem = "" if self._core.files else _place_program(self._core, exe)
         self.memory = CoreMemory(self._core)
         self.opener = CoreImages(self._core, self.memory, exe, sysroot)
         root = self.opener.root if sysroot else None
         tables_of = partial(UnwindTables, find=debug_file_finder(root, debug_dirs), root=root)
-        self.opener.problems += [problem] * bool(problem)
         self.modules = ModuleMap(self._maps, self.opener, self.memory.dumped, tables_of)
         self.modules.refresh()
         self.memory.modules = self.modules
@@ -153,7 +149,8 @@ class CoreProcess:
     @property
     def problems(self) -> list[str]:
         """Damage in the core file, and modules that could not be opened."""
-        return [*self._core.problems, *self.opener.problems, *self.modules.problems]
+        unnamed = [] if self._core.files else [_NO_FILES]
+        return [*self._core.problems, *unnamed, *self.opener.problems, *self.modules.problems]
 
     def threads(self) -> list[CoreThread]:
         """Return the threads; the first is the one that received the signal."""
@@ -197,32 +194,6 @@ def _mapping(segment: Segment, file: MappedFile | None, vdso: int | None) -> Map
     )  # fmt: skip
 
 
-def _place_program(core: CoreFile, exe: str | None) -> str:
-    """Note the addresses of the segments of `exe`, by the auxiliary vector; return the problem.
-
-    This is for core files without NT_FILE: of Linux before 3.7, and of qemu's emulation of single programs.
-    """
-    unknown = "the core file does not say which files were mapped (no NT_FILE): libraries have no names"
-    if exe is None or AT_ENTRY not in core.auxv:
-        return f"{unknown}, and the program only with --exe"
-    try:
-        image = ElfImage(map_and_close(open_regular(exe)), exe)
-    except (OSError, ValueError, FormatError) as failure:
-        return f"--exe is not used: {exe}: {getattr(failure, 'strerror', None) or failure}"
-    bias = core.auxv[AT_ENTRY] - image.entry
-    has_other_headers = core.auxv.get(AT_PHNUM, len(image.segments)) != len(image.segments)
-    if has_other_headers or bias % _PAGE_BYTES or (bias and image.type == ET_EXEC):
-        return f"--exe is not used: {exe} is not the program that ran (another entry point, or other headers)"
-    loads = [(s.vaddr + bias, s.memsz, s.offset) for s in image.segments if s.type == PT_LOAD]
-    core.files = tuple(
-        MappedFile(
-            start & -_PAGE_BYTES, start + size + _PAGE_BYTES - 1 & -_PAGE_BYTES, offset & -_PAGE_BYTES, exe
-        )
-        for start, size, offset in loads
-    )
-    return unknown
-
-
 class CoreImages:
     """Opens the files that were mapped, inside `sysroot`; `exe` replaces the program, whatever its path."""
 
@@ -231,15 +202,11 @@ class CoreImages:
         self._memory = memory
         self._exe = exe
         self._sysroot, self.root = sysroot, Root(sysroot or "/")
-        self.exe_path = self._program()
+        entry, files = core.auxv.get(AT_ENTRY, 0), core.files
+        path = next((f.path for f in files if f.start <= entry < f.end), files[0].path if files else "")
+        self.exe_path = path.removesuffix(_DELETED) or None  # path of the program, as the process saw it
         self.problems: list[str] = []
         self._images: dict[str, ElfImage] = {}
-
-    def _program(self) -> str | None:
-        entry = self._core.auxv.get(AT_ENTRY, 0)
-        files = self._core.files
-        path = next((f.path for f in files if f.start <= entry < f.end), files[0].path if files else None)
-        return path.removesuffix(_DELETED) if path else None
 
     def __call__(self, mapping: Mapping) -> ElfImage:
         """Return the image behind a mapping.  Raises CoreError or FormatError if there is none."""
@@ -256,18 +223,17 @@ class CoreImages:
                 refusals.append(str(damage))
                 continue
             if self._is_mapped(image, mapping):
-                self._report_unused_exe(mapping, refusals)
-                return image
+                break
             refusals.append(f"{path} is not the file that was mapped{self._difference(image, mapping)}")
-        try:
-            image = self._from_memory(mapping)
-        except FormatError:
-            raise CoreError("; ".join(refusals)) from None
+        else:
+            try:
+                image = self._from_memory(mapping)
+            except FormatError:
+                raise CoreError("; ".join(refusals)) from None
         self._report_unused_exe(mapping, refusals)
         return image
 
     def _report_unused_exe(self, mapping: Mapping, refusals: list[str]) -> None:
-        """Report, once, that `exe` is not used, because it is not the program that was mapped."""
         if self._exe and refusals and mapping.path == self.exe_path:
             problem = f"--exe is not used: {refusals[0]}"
             self.problems += [problem] * (problem not in self.problems)

@@ -45,7 +45,7 @@ class CorePython:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Return the reasons why Python frames are missing; (): none are."""
+        """The reason why Python frames are missing; (): no frame is missing."""
         problem = self._problem or _SPENT * bool(self._budget.why)
         return (problem,) if problem else ()
 

@@ -1,10 +1,10 @@
 """Finds the descendants of processes as they are created.
 
 sfsample opens each descendant once, soon after its creation.  It lists /proc at the caller's request, and
-when the kernel has assigned an id since the last listing.  It reads the parent of new entries only.  (When
-the kernel gives an id to another process, the entry in /proc has another inode, and the process another start
-time.)  If a parent ends before sfsample sees it or its child, the child belongs to init and is not found.
-sfsample and its children are left out.
+when the kernel has assigned an id since the last listing.  It reads the parent of new entries only.  (If the
+kernel gives an id to another process, the entry in /proc has another inode.)  If a parent ends before
+sfsample sees it or its child, the child belongs to init and is not found.  sfsample and its children are left
+out.
 
 Source: proc(5), /proc/PID/stat: the fourth field is the parent.  (/proc/PID/task/TID/children needs
 CONFIG_PROC_CHILDREN and would have to be read for every thread of every process.)

@@ -1,9 +1,10 @@
 """Keeps stops from costing a program the privileges that its file gives it: setuid, setgid, capabilities.
 
-execve(2) gives none while a process without CAP_SYS_PTRACE traces the calling thread.  /proc does not show
-that a running thread is in execve, and a thread that is asked to stop there stops only afterwards.  But most
-processes that execute such a program (sudo) were created to do so: a child of a shell, a wrapper script.  So
-sfsample stops no process before it has used some CPU time.  (Its age says less: it may wait for a CPU.)
+execve(2) gives no privileges while a process without CAP_SYS_PTRACE traces the calling thread.  /proc does
+not show that a running thread is in execve, and a thread that is asked to stop there stops only afterwards.
+But most processes that execute such a program (sudo) were created for that: a child of a shell, a wrapper
+script. So sfsample stops no process that has used little CPU time.  (Its age says less: it may wait for a
+CPU.)
 
 Source: Linux fs/exec.c, check_unsafe_exec, and begin_new_exec (clears PF_FORKNOEXEC); security/commoncap.c,
 cap_bprm_creds_from_file; kernel/capability.c, ptracer_capable: the capability counts in the target's user

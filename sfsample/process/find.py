@@ -1,11 +1,8 @@
-"""Checks that a process can be sampled; each error has help lines.
-
-All checks are made before the first stop.  (`process.search` finds processes.)
-"""
+"""Checks that a process can be sampled, before the first stop; each error has help lines."""
 
 import os
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 
 from sfsample.core.arch import ARCHES, Arch, ByteOrder, arch_of
 from sfsample.errors import (
@@ -13,12 +10,11 @@ from sfsample.errors import (
     AlreadyTraced,
     NoSuchProcess,
     NotPermitted,
-    TargetError,
     UnsupportedTarget,
 )
 from sfsample.process.permission.evidence import refusal_help, tracer_of
 from sfsample.process.proc_text import PF_KTHREAD, Stat
-from sfsample.process.procfs import ProcFs
+from sfsample.process.procfs import ProcFs, process_name
 
 _MAX_TRACER_CHECKS, _TRACER_POLL_S = 10, 0.005
 _IDENT_BYTES = 20  # length of an ELF header up to the end of e_machine
@@ -27,7 +23,7 @@ _IDENT_BYTES = 20  # length of an ELF header up to the end of e_machine
 def check(proc: ProcFs) -> Arch:
     """Return the architecture of a process.  Raises the TargetError that says why it cannot be sampled."""
     pid = proc.pid
-    _check_proc(pid)
+    _check_proc_mount(pid)
     stat = proc.stat()
     group = proc.status().get("Tgid", str(pid))
     if stat is None or group == "0":  # the process has ended since /proc/PID was opened
@@ -44,22 +40,15 @@ def check(proc: ProcFs) -> Arch:
 
 
 def _zombie(pid: int, stat: Stat) -> NoSuchProcess:
+    parent = f"process {stat.parent} ({process_name(stat.parent)})" if stat.parent else (
+        "in another pid namespace")  # fmt: skip
     return NoSuchProcess(
         pid, f"process has ended: {pid} ({stat.name}) is a zombie",
-        f"its parent, {_named(stat.parent)}, has not waited for it;",
-        "there is no stack any more")  # fmt: skip
+        f"its parent, {parent}, has not waited for it;", "there is no stack any more")  # fmt: skip
 
 
-def _named(pid: int) -> str:
-    """Return a process with its name: "process 12 (bank)"."""
-    with suppress(TargetError, OSError), closing(ProcFs(pid)) as proc:
-        if (stat := proc.stat()) is not None:
-            return f"process {pid} ({stat.name})"
-    return f"process {pid}" if pid else "in another pid namespace"
-
-
-def _check_proc(pid: int) -> None:
-    """Refuse a /proc of another pid namespace: system calls take other pids."""
+def _check_proc_mount(pid: int) -> None:
+    """Refuse a /proc of another pid namespace: its pids are not those of system calls."""
     try:
         own_pid = os.readlink("/proc/self")
     except OSError:  # sfsample is not in that namespace
@@ -98,7 +87,7 @@ def _ident(exe: str) -> bytes:
 
 
 def check_free(proc: ProcFs) -> None:
-    """Refuse a process that a debugger traces.  Check repeatedly, since another sampler detaches soon."""
+    """Refuse a process that a debugger traces.  Check again and again: another sampler detaches soon."""
     for _ in range(_MAX_TRACER_CHECKS):
         tids = proc.threads()
         if not tids or not all(tracer_of(proc, tid) for tid in tids):
@@ -108,14 +97,14 @@ def check_free(proc: ProcFs) -> None:
 
 
 def not_permitted(proc: ProcFs) -> NotPermitted:
-    """Return the error that names the obstacle to tracing process `proc`."""
+    """Return the error that says what keeps sfsample from tracing a process."""
     return NotPermitted(proc.pid, f"not permitted to trace: {proc.pid}", *refusal_help(proc))
 
 
 def start_time(pid: int) -> int:
     """Return the start time of a process in clock ticks since boot, to detect that its pid was reused.
 
-    (Seconds since the epoch would change when the clock is set.)  Raises NoSuchProcess, also for a zombie.
+    (A time since the epoch would change when the clock is set.)  Raises NoSuchProcess, also for a zombie.
     """
     with closing(ProcFs(pid)) as proc:
         stat = proc.stat()

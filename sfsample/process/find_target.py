@@ -26,15 +26,13 @@ _MAX_SHOWN_COMMAND = 100  # characters of a command line
 
 
 class TargetFinder:
-    """Looks for a target.
-
-    `service` is the name of the unit, container, user or process; empty for process ids.
-    """
+    """Looks for a target."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._cpu_times = CpuTimes()
         names = (target.name, target.unit, target.cgroup, target.container, target.pod, target.user)
+        # name of the unit, container, user or process; "" for process ids
         self.service = next(filter(None, names), "busiest" if target.busiest else "")
 
     def pids(self) -> list[int]:
@@ -46,7 +44,7 @@ class TargetFinder:
         if target.pid:
             return list(dict.fromkeys(target.pid))
         if target.busiest:
-            return self._by_busiest(target.busiest)
+            return _programs(self._cpu_times.busiest(target.busiest), "/proc")
         for value, find in ((target.unit, self._by_unit), (target.cgroup, self._by_cgroup),
                             (target.container, self._by_container), (target.pod, self._by_pod),
                             (target.user, self._by_user)):  # fmt: skip
@@ -63,7 +61,9 @@ class TargetFinder:
     def _by_name(self, name: str) -> list[int]:
         found = find_by_name(name)
         if not found:
-            raise NoSuchProcess(0, f"no such process: no process matches {name}", *_names_like(name),
+            alike = similar_names(name)
+            raise NoSuchProcess(0, f"no such process: no process matches {name}",
+                                *([f"processes with such a name: {', '.join(alike)}"] if alike else []),
                                 "-n takes the name of a process, or a part of its command line")  # fmt: skip
         if len(found) > 1 and not self._target.all:
             lines = [f"{pid}  {' '.join(command.split())[:_MAX_SHOWN_COMMAND]}" for pid, command in found]
@@ -72,15 +72,13 @@ class TargetFinder:
         return [pid for pid, _ in found]
 
     def _by_container(self, prefix: str) -> list[int]:
-        groups = groups_by_cgroup("container")
-        found = _the_group(groups, "container", prefix)
-        self.service = found[:_SHORT_ID]
-        return _programs(groups[found], f"container {self.service}")
+        name, pids = _the_group("container", prefix)
+        self.service = name[:_SHORT_ID]
+        return _programs(pids, f"container {self.service}")
 
     def _by_pod(self, prefix: str) -> list[int]:
-        groups = groups_by_cgroup("pod")
-        found = _the_group(groups, "pod", prefix)
-        return _programs(groups[found], f"pod {found}")
+        name, pids = _the_group("pod", prefix)
+        return _programs(pids, f"pod {name}")
 
     def _by_cgroup(self, path: str) -> list[int]:
         groups, path = groups_by_cgroup("cgroup"), path.removeprefix(_CGROUPS).rstrip("/") or "/"
@@ -106,17 +104,15 @@ class TargetFinder:
             raise NoSuchProcess(0, f"no such process: none is run by user {user}", _users(groups))
         return pids
 
-    def _by_busiest(self, number: int) -> list[int]:
-        return _programs(self._cpu_times.busiest(number), "/proc")
-
 
 def target_pids(target: Target) -> list[int]:
     """Return the pids of the target.  Raises NoSuchProcess, UsageError."""
     return TargetFinder(target).pids()
 
 
-def _the_group(groups: dict[str, list[int]], kind: str, prefix: str) -> str:
-    """Return the only container or pod whose id begins with `prefix`.  Raises NoSuchProcess, UsageError."""
+def _the_group(kind: str, prefix: str) -> tuple[str, list[int]]:
+    """Return id and pids of the only container or pod (`kind`) whose id begins with `prefix`."""
+    groups = groups_by_cgroup(kind)
     found = [name for name in groups if name.startswith(prefix)]
     if len(found) > 1:
         raise UsageError(f"{len(found)} {kind}s match: {prefix}", "give more of the id:",
@@ -126,7 +122,7 @@ def _the_group(groups: dict[str, list[int]], kind: str, prefix: str) -> str:
             f"no process that sfsample sees is in a {kind}; inside a container, only its own are seen",
             "(docker: --pid=host, Kubernetes: hostPID: true)")  # fmt: skip
         raise NoSuchProcess(0, f"no such process: no process is in a {kind} {prefix}", *where)
-    return found[0]
+    return found[0], groups[found[0]]
 
 
 def _shown(groups: dict[str, list[int]], kind: str, names: Iterable[str]) -> list[str]:
@@ -149,7 +145,3 @@ def _users(groups: dict[int, list[int]]) -> str:
     with_processes = [uid for uid, pids in sorted(groups.items()) if programs(pids)]
     names = {entry.pw_uid: entry.pw_name for entry in pwd.getpwall()}
     return f"users with processes: {', '.join(names.get(uid, str(uid)) for uid in with_processes)}"
-
-
-def _names_like(name: str) -> list[str]:
-    return [f"processes with such a name: {', '.join(found)}"] if (found := similar_names(name)) else []

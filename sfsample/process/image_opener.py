@@ -1,11 +1,11 @@
 """Finds and opens the ELF file behind a mapping of a live process.
 
-sfsample uses a file only if it is the mapped one: it compares headers and notes (build-id) with the target's
-memory.  It tries, in this order: the path inside the target's root directory, the path in sfsample's own root
-directory, /proc/PID/map_files (the mapped file itself, even if it was deleted), and the target's memory,
-which is always right but has no `.symtab`.  The vdso is in no file, so sfsample reads it from memory.
-sfsample uses a result that it found by address alone only if the mapping is still the same: the target may
-have replaced a library by another one since the memory map was read.
+sfsample uses a file only if headers and notes (build-id) equal those in the target's memory.  It tries, in
+this order: the path inside the target's root directory, the path in sfsample's own root directory,
+/proc/PID/map_files (the mapped file itself, even if it was deleted), and the target's memory, which is always
+right but has no `.symtab`.  The vdso is in no file, so sfsample reads it from memory.  The target may have
+replaced a library since sfsample read the memory map.  So sfsample uses a file that it found by address alone
+only if the mapping is still the same.
 """
 
 import os
@@ -59,20 +59,16 @@ class ImageOpener:
             rebuilt = self._rebuild(mapping)
         except FormatError as damage:
             raise FormatError(damage.section, damage.offset, f"{damage.what}; its file: {refused}") from None
-        problem = (
-            f"{mapping.path}: {refused}; using the copy in the target's memory, "
-            "which has the exported names only"
-        )
+        what = "using the copy in the target's memory, which has the exported names only"
+        problem = f"{mapping.path}: {refused}; {what}"
         if problem not in self.problems and len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(problem)
         return rebuilt
 
     def _mapped_image(self, fd: int, mapping: Mapping) -> ElfImage | None:
         """Return the image in an open file, and close the file; None: another file is mapped."""
-        try:
+        with os.fdopen(fd, "rb", buffering=0):
             image, status = self._images.file(fd, mapping.path), os.fstat(fd)
-        finally:
-            os.close(fd)
         same = any(self._is_mapped(image, other, status) for other in self._of_same_file(mapping))
         return image if same else None
 
@@ -110,24 +106,19 @@ class ImageOpener:
         bias = image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)
         if bias is None:
             return False
-        compared = False
-        for vaddr, size in image.identity_ranges:
-            in_memory, in_file = read_memory(self._pid, vaddr + bias, size), image.loaded(vaddr, size)
-            if in_memory is None or in_file is None:
-                continue
-            if in_memory != in_file:
-                return False
-            compared = True
-        return (compared and image.build_id is not None) or self._is_same_file(status, mapping)
+        pairs = [(read_memory(self._pid, vaddr + bias, size), image.loaded(vaddr, size))
+                 for vaddr, size in image.identity_ranges]  # fmt: skip
+        compared = [in_memory == in_file for in_memory, in_file in pairs if in_memory and in_file]
+        if not all(compared):
+            return False
+        return bool(compared and image.build_id) or self._is_same_file(status, mapping)
 
     def _is_same_file(self, status: os.stat_result, mapping: Mapping) -> bool:
-        """Return True if this is the mapped file, although it has no build-id or its headers are not mapped.
-
-        The inode decides: on btrfs and overlayfs, /proc/PID/maps and stat(2) have different devices.
-        """
+        """Return True if the inode is that of the mapped file, which may have no build-id."""
         try:
             return os.path.samestat(status, os.stat(self._map_file(mapping)))
         except OSError:  # map_files needs privileges
+            # on btrfs and overlayfs, /proc/PID/maps and stat(2) have different devices
             return status.st_ino == mapping.inode
 
     def _map_file(self, mapping: Mapping) -> str:

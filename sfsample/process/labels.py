@@ -87,7 +87,8 @@ def _kernel_facts(proc: ProcFs, images: ImageCache) -> Identity:
         "container.id": container,
         "k8s.pod.uid": pod,
     }
-    started = None if stat is None else _since_epoch(stat.starttime)
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    started = round(booted + stat.starttime / os.sysconf("SC_CLK_TCK"), 2) if stat else None
     exe = exe and exe.removesuffix(" (deleted)")
     known = {key: text[:_MAX_VALUE] for key, text in labels.items() if text}
     owner = _owner(text, container, proc.status().get("Uid", "").split())
@@ -95,35 +96,23 @@ def _kernel_facts(proc: ProcFs, images: ImageCache) -> Identity:
 
 
 def _owner(cgroup: str, container: str | None, uids: list[str]) -> str | None:
-    """Return the owner, which stays the same when a service is started again, unlike a container's id.
-
-    The first of the uids, the real one, stays the same when a setuid program runs.
-    """
+    """Return the owner of a process: unlike a container's id, it survives a new start of the service."""
     group = found[1] if (found := _GROUP.search(cgroup)) else ""
     if manager := MANAGER.fullmatch(group):
         return f"user-{manager[1]}"
     if group.endswith(".service"):
         return group
+    # the first uid is the real one, which stays the same when a setuid program runs
     return "container" if container else f"user-{uids[0]}" if uids else None
-
-
-def _since_epoch(ticks: int) -> float:
-    """Return the time in s of a number of clock ticks after boot.  It changes when the clock is set."""
-    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return round(booted + ticks / os.sysconf("SC_CLK_TCK"), 2)
 
 
 def _build_id(proc: ProcFs, images: ImageCache, path: str) -> str | None:
     """Return the build-id of the program, from the file that the kernel runs, whatever its path is now."""
-    fd = proc.open_exe()
-    if fd is None:
+    if (file := proc.open_exe()) is None:
         return None
-    try:
-        return images.file(fd, path).build_id
-    except (FormatError, OSError, ValueError):
-        return None
-    finally:
-        os.close(fd)
+    with file, suppress(FormatError, OSError, ValueError):
+        return images.file(file.fileno(), path).build_id
+    return None
 
 
 def _usable(found: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -162,7 +151,7 @@ def _context(proc: ProcFs) -> Iterator[tuple[str, str]]:
     attributes = [
         value
         for number, resource in fields(memoryview(payload)) if number == 1  # resource
-        for at, value in _messages(resource) if at == 1  # attributes
+        for field, value in _messages(resource) if field == 1  # attributes
     ]  # fmt: skip
     for attribute in attributes[:_MAX_LABELS]:
         pair = dict(_messages(attribute))

@@ -1,8 +1,8 @@
 """Detects that a module of a stack was unmapped and another one mapped at the same addresses.
 
-dlclose(3) and dlopen(3) can put another library at the same addresses, and nothing else would show it.  So
-one system call reads the build-ids of all modules of a stack from the target's memory.  sfsample compares
-them with those in the files, and checks each module by itself only if they differ.
+dlclose(3) and dlopen(3) can put another library at the same addresses.  So one system call reads the
+build-ids of all modules of a stack from the target's memory.  sfsample compares them with the build-ids in
+the files, and checks each module by itself only if they differ.
 """
 
 from sfsample.modules.mapping import Mapping

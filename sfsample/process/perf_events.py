@@ -1,18 +1,17 @@
 """Sets kernel timers that sample registers and stack of a running thread in the timer interrupt.
 
-No thread is stopped, and sfsample runs only to read the rings.  A thread's timer counts only the CPU time of
-that thread, and each sample stands for the CPU time of one period.  New threads inherit the timer.  The
-kernel reports lost records.  All threads on a CPU write to the ring of that CPU, because an inherited event
-cannot have a ring of its own.
+No thread is stopped, and sfsample runs only to read the rings.  The timer of a thread counts the CPU time of
+that thread, and each sample stands for the CPU time of one period.  New threads inherit the timer.  All
+threads on a CPU write to the ring of that CPU, because an inherited event cannot have a ring of its own.
 
 Alternatively, one timer per CPU serves the threads of the processes' control group, or of the whole machine.
 It also samples threads that end before a timer of their own would fire.  But it interrupts the other threads
 of the group once per period, and needs more permission.  sfsample drops the records of other processes.
 
 When the kernel switches between two threads that inherited the same timers, or between such a thread and its
-parent, it exchanges their timers instead of stopping and starting them.  The elapsed part of a period is then
-lost with the thread that ends first.  So sfsample gives each thread on which it sets timers another event
-that is not inherited (a "pin"); with it, the thread keeps its own timers.
+parent, it exchanges their timers.  The elapsed part of a period is then lost with the thread that ends first.
+So sfsample gives each thread on which it sets timers another event that is not inherited (a "pin"): with the
+pin, the thread keeps its own timers.
 
 Source: perf_event_open(2); Linux include/uapi/linux/perf_event.h, kernel/events/core.c (perf_mmap,
 perf_event_set_output, perf_swevent_start_hrtimer, context_equiv, perf_cgroup_connect); time_namespaces(7).
@@ -76,7 +75,7 @@ class _Attributes(ctypes.Structure):
 
 
 class PerfEvents:
-    """Timers of threads and of the threads that these create, and the rings that all of them write to.
+    """Timers of threads and of the threads that these create, and the rings for the samples.
 
     `tids`: threads of the processes `pids`; ended threads are left out.  `subprocesses`: the processes that
     they create get timers, too.  `per_cpu`: one timer per CPU, for all threads of `pids`.  Call `begin`, then

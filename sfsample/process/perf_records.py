@@ -1,7 +1,7 @@
 """Parses the records that the kernel writes into the rings of perf events.
 
-The fields of a record depend on the event's attributes: these parsers expect SAMPLE_TYPE, the registers of
-`Parser.mask`, and pid, tid and time at the end of all other records (`sample_id_all`).
+The fields of a record depend on the attributes of the event.  This parser expects SAMPLE_TYPE, the registers
+of `Parser.mask`, and pid, tid and time at the end of all other records (`sample_id_all`).
 
 Source: Linux include/uapi/linux/perf_event.h, enum perf_event_type; perf_event_open(2).
 """
@@ -50,26 +50,23 @@ class Mapped(NamedTuple):
 
 
 class Named(NamedTuple):
-    """A thread got a name; `program`: from execve(2), not from a thread."""
+    """A thread got a name."""
 
     at_ns: int
     pid: int
     tid: int
     name: str
-    program: bool
+    program: bool  # the name comes from execve(2), not from a thread
 
 
 class Born(NamedTuple):
-    """A thread was created by thread `creator` of process `parent`.
-
-    It may have the id of an ended thread.
-    """
+    """A thread was created; it may have the id of an ended thread."""
 
     at_ns: int
     pid: int
-    parent: int
+    parent: int  # id of the process of the creator
     tid: int
-    creator: int
+    creator: int  # id of the thread that created it
 
 
 class Lost(NamedTuple):
@@ -118,14 +115,14 @@ class Parser:
         at += 8 * len(self._numbers) if abi else 0
         (size,) = _WORD.unpack_from(data, at)
         at += _WORD.size
-        (copied,) = _WORD.unpack_from(data, at + size) if size else (0,)
+        (copied,) = _WORD.unpack_from(data, at + size) if size else (0,)  # bytes of the stack
         base = registers.get(self._arch.sp, 0)
         memory = BytesMemory(base, data[at : at + copied], self._arch.byteorder)
         return PerfSample(at_ns, pid, tid, period_ns, registers, memory, copied == size)
 
 
 class Family:
-    """Separates the records of some processes (with `subprocesses`, and of their descendants) from others."""
+    """Separates the records of some processes, and with `subprocesses` of their descendants, from others."""
 
     def __init__(self, pids: Iterable[int], *, subprocesses: bool) -> None:
         self._pids = set(pids)

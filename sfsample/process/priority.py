@@ -2,10 +2,9 @@
 
 Requests that the kernel does not know or permit have no effect.  A short time slice needs no privilege (Linux
 6.12).  Without it, on a busy machine, the sampler gets a CPU when the target falls asleep rather than at the
-tick, and sees too much of the code that runs before the sleep.  On two CPUs shared with redis and its
-clients, epoll_wait was 65 % of the samples without it, 54-59 % with it (docs/overhead.md).
+tick, and sees too much of the code that runs before the sleep (docs/overhead.md).
 
-While sfsample holds a target thread, or has asked one to stop, it runs at the lowest real-time priority
+While sfsample holds a target thread, or has asked it to stop, sfsample runs at the lowest real-time priority
 (which needs CAP_SYS_NICE).  Otherwise the thread would stay stopped until sfsample runs again: many
 milliseconds on an overloaded machine.
 

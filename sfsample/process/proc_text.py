@@ -1,7 +1,7 @@
 """Parses the text of /proc files: pure functions, from text to values.
 
-This module parses every /proc file, except memory maps (`modules.mapping`) and the files that only
-`process.facts` and `process.permission` read.
+Elsewhere are memory maps (`modules.mapping`) and the files that only `process.facts` and
+`process.permission` read.
 
 Source: proc(5); Linux fs/proc/base.c, proc_pid_stack; time_namespaces(7), /proc/PID/timens_offsets;
 cgroups(7), /proc/PID/cgroup.
@@ -41,6 +41,7 @@ class Stat(NamedTuple):
     threads: int = 1
     cpu: int = 0  # CPU time in clock ticks; of a process: of all its threads, ended ones included
     rss: int = 0  # pages
+    reaped_cpu: int = 0  # CPU time of the ended children that the process has waited for
 
     @property
     def is_over(self) -> bool:
@@ -61,7 +62,8 @@ def parse_stat(data: bytes) -> Stat:
     return Stat(data[left + 1 : right].decode("utf-8", "replace"), fields[0].decode(),
                 int(fields[6]), int(fields[19]),
                 (*fields[23:26], *fields[42:49]), int(fields[1]), int(fields[17]),
-                int(fields[11]) + int(fields[12]), int(fields[21]))  # fmt: skip
+                int(fields[11]) + int(fields[12]), int(fields[21]),
+                int(fields[13]) + int(fields[14]))  # fmt: skip
 
 
 class SyscallInfo(NamedTuple):
@@ -130,42 +132,41 @@ def parse_last_id(loadavg: bytes) -> bytes | None:
 
 
 def control_groups(cgroup: str) -> set[str]:
-    """Return the names in systemd's paths of /proc/PID/cgroup: of units, and of groups in them.
+    """Return the names of the units, and of the groups in them, in systemd's paths of /proc/PID/cgroup.
 
-    Only systemd's hierarchy counts.  Version 2 of cgroups has no other; in version 1 it is named systemd.
+    Only the hierarchy of systemd counts: the one of version 2, or "systemd" of version 1.
     """
     rows = (row for row in _groups(cgroup) if row[1] in {"", "name=systemd"})
     return {name for *_, path in rows for name in path.split("/")}
 
 
 def control_group_paths(cgroup: str) -> list[str]:
-    """Return the paths of /proc/PID/cgroup without the root: of version 2, of systemd, of the others."""
+    """Return the paths in /proc/PID/cgroup, except the root: version 2 first, then systemd's, then others."""
     rows = sorted(_groups(cgroup), key=lambda row: (row[1] != "", row[1] != "name=systemd"))
     return [path for _, _, path in rows if path.strip("/")]
 
 
 @lru_cache(maxsize=_CGROUPS)
 def container_ids(cgroup: str) -> tuple[str, ...]:
-    """Return the ids of the containers that a process is in, of docker, containerd, CRI-O and podman.
+    """Return the ids of the containers that a process is in (docker, containerd, CRI-O, podman).
 
-    The innermost is the last.  A container's monitor (`crio-conmon-`, `libpod-conmon-`) is not in it.
+    The innermost is the last.  The monitor of a container (`crio-conmon-`, `libpod-conmon-`) is outside.
     """
-    return tuple(dict.fromkeys(match[1] for name in _names(cgroup) if (match := _CONTAINER.fullmatch(name))))
+    return _matches(_CONTAINER, cgroup)
 
 
 @lru_cache(maxsize=_CGROUPS)
 def pod_uids(cgroup: str) -> tuple[str, ...]:
     """Return the uid, with hyphens, of the Kubernetes pod that a process is in, if any."""
-    found = (match[1].replace("_", "-") for name in _names(cgroup) if (match := _POD.fullmatch(name)))
-    return tuple(dict.fromkeys(found))
+    return tuple(uid.replace("_", "-") for uid in _matches(_POD, cgroup))
 
 
 @lru_cache(maxsize=_CGROUPS)
 def cgroup_paths(cgroup: str) -> frozenset[str]:
     """Return the paths of the control groups that a process is in, and of the groups above them.
 
-    Each path is in the result as the kernel writes it, and as version 1 shows it below /sys/fs/cgroup: there
-    the first directory is the controller (/memory/a, /systemd/a; /unified/a beside them).
+    The result has each path as the kernel writes it.  It also has the path below /sys/fs/cgroup in version 1,
+    where the first directory is the controller (/memory/a, /systemd/a; /unified/a beside them).
     """
     paths = set()
     for _, kind, path in _groups(cgroup):
@@ -176,8 +177,9 @@ def cgroup_paths(cgroup: str) -> frozenset[str]:
     return frozenset(paths)
 
 
-def _names(cgroup: str) -> list[str]:
-    return [name for *_, path in _groups(cgroup) for name in path.split("/")]
+def _matches(pattern: re.Pattern[str], cgroup: str) -> tuple[str, ...]:
+    names = (name for *_, path in _groups(cgroup) for name in path.split("/"))
+    return tuple(dict.fromkeys(match[1] for name in names if (match := pattern.fullmatch(name))))
 
 
 def _groups(cgroup: str) -> list[list[str]]:

@@ -55,10 +55,9 @@ class LiveProcess:
         attach: bool = True,
         image_cache: ImageCache | None = None,
     ) -> None:
-        """Open the process, and check that sfsample may trace it.
+        """Open the process.
 
-        `attach` False leaves out this check, for callers that stop no thread or can handle a refusal later.
-        `image_cache`: the cache that the open processes share.
+        `attach` False: do not check now that sfsample may trace it.  `image_cache` is shared by processes.
         """
         images = image_cache or ImageCache()
         if pid == os.getpid():
@@ -93,10 +92,7 @@ class LiveProcess:
         self.running_capture = RunningCapture(pid, self.arch, self.copy, child=child)
 
     def _try_attaching(self) -> None:
-        """Check that the kernel permits tracing.  Stops no thread.
-
-        A helper thread attaches and then ends, which detaches.
-        """
+        """Check that the kernel permits tracing: a helper thread attaches and then ends, which detaches."""
         check_free(self.proc)
         tid = self.proc.anchor()
         stat = self.proc.thread(tid).stat()
@@ -158,10 +154,9 @@ class LiveProcess:
         """
         stats = self.proc.thread_stats()
         self._forget_ended([tid for tid, _ in stats])
-        return [(tid, self._without_own_stop(tid, stat)) for tid, stat in stats if stat.state not in "ZX"]
-
-    def _without_own_stop(self, tid: int, stat: Stat) -> Stat:
-        return stat._replace(state="R") if stat.state == "t" and traced_by_sfsample(self.proc, tid) else stat
+        held = {tid for tid, stat in stats if stat.state == "t" and traced_by_sfsample(self.proc, tid)}
+        return [(tid, stat._replace(state="R") if tid in held else stat)
+                for tid, stat in stats if stat.state not in "ZX"]  # fmt: skip
 
     def tids(self, *, force: bool) -> list[int] | None:
         """Return the thread ids; None: not `force`, and no thread was created since the last call."""
@@ -180,7 +175,6 @@ class LiveProcess:
         return thread
 
     def _forget_ended(self, alive: list[int]) -> None:
-        """Drop the objects and files of threads that have ended."""
         self.proc.keep_only(alive)
         for tid in self._threads.keys() - {*alive}:
             self._threads.pop(tid).stop.thread = None  # end of captures, and of the reference cycle
@@ -219,7 +213,7 @@ class LiveProcess:
         raise not_permitted(self.proc)
 
     def _refusal(self, tid: int) -> NotCaptured | None:
-        """Return the reason why sfsample could not attach to a thread; None: the reason is gone."""
+        """Return the reason why sfsample could not attach to a thread; None: there is none any more."""
         stat = self.proc.thread(tid).stat()
         if stat is None or stat.state in "ZX":
             return NotCaptured(Reason.GONE, "exited")

@@ -1,20 +1,24 @@
 """Reads /proc/PID as values: memory map, threads, states, counters.
 
 sfsample opens every file below a directory that stays open.  So it never takes a recycled pid for the process
-of that directory: after the process has ended, its files answer ESRCH.  A file is None, never an exception,
-if its process or thread has ended; `proc_failure` judges other failures.  `proc_text` parses the text.
+of that directory: after the process has ended, its files answer ESRCH.  If a process or thread has ended, the
+result is None, never an exception.  `cause_of` judges other failures, and `proc_text` parses the text.
 
-Source: proc(5); clock_getcpuclockid(3): the number of a process's clock; Linux kernel/fork.c, copy_process:
-alloc_pid comes before attach_pid.
+Source: proc(5); open(2) and read(2), "ERRORS"; clock_getcpuclockid(3): the number of a process's clock; Linux
+kernel/fork.c, copy_process: alloc_pid comes before attach_pid.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from enum import Enum
+from errno import EACCES, EBADF, EINVAL, ENOENT, ENOSYS, ENOTDIR, EOPNOTSUPP, EPERM, ESRCH
+from io import FileIO
 from itertools import islice
 from time import clock_gettime_ns
+from typing import TypeVar
 
-from sfsample.core.checkpoint import with_checkpoints
+from sfsample.core.checkpoint import checkpoint, with_checkpoints
 from sfsample.errors import (
     FILES_HELP,
     FIND_HELP,
@@ -25,18 +29,49 @@ from sfsample.errors import (
     TargetError,
 )
 from sfsample.modules.mapping import Mapping, MapsParser
-from sfsample.process.proc_failure import Cause, cause_of, looked_at
 from sfsample.process.proc_text import Stat, parse_last_id, parse_stat, parse_status
 from sfsample.process.thread_files import ThreadFiles, max_kept_open
 
+_T = TypeVar("_T")
 _CHUNK_BYTES = 1 << 20
 _LOADAVG_BYTES = 128  # limit that is more than /proc/loadavg has
 _CPUCLOCK_SCHED = 2
 _MAX_READINGS = 4  # readings of a process that seems to have ended
+_LOOKS = 3  # attempts before a file counts as unreadable
 HIDDEN = (
     "/proc does not show it to us: it is mounted with hidepid, for another pid namespace, or not at all;",
     "run as root: sudo sfsample ...",
 )
+
+
+class Cause(Enum):
+    """Why a file of a process or thread cannot be read."""
+
+    GONE = "the process or thread has ended"
+    REFUSED = "sfsample may not read it, or this kernel does not have it"
+    TROUBLE = "memory, files, or the device failed, which says nothing about the process"
+
+
+# EBADF: sfsample has closed the directory of a thread, because the thread had ended
+_CAUSES = dict.fromkeys((ENOENT, ESRCH, ENOTDIR, EBADF), Cause.GONE) | dict.fromkeys(
+    (EACCES, EPERM, EINVAL, ENOSYS, EOPNOTSUPP), Cause.REFUSED
+)
+
+
+def cause_of(failure: OSError) -> Cause:
+    """Return the cause why a file of /proc/PID could not be read.  No other code judges these errors."""
+    return _CAUSES.get(failure.errno or 0, Cause.TROUBLE)
+
+
+def looked_at(read: Callable[[], _T]) -> _T | None:
+    """Return the result of `read`; None: it failed several times, or the kernel refused it."""
+    for _ in range(_LOOKS):
+        try:
+            return read()
+        except OSError as failure:
+            if cause_of(failure) is Cause.REFUSED:
+                break
+    return None
 
 
 def read_text(path: str) -> str:
@@ -122,8 +157,7 @@ class ProcFs:
                 raise _refusal(pid, failure) from None
             raise _unseen(pid) from None
 
-    def _absent(self, failure: OSError) -> None:
-        """Raise ReadFailed, unless the file is gone or sfsample may not read it."""
+    def _raise_if_in_trouble(self, failure: OSError) -> None:
         if cause_of(failure) is not Cause.TROUBLE:
             return
         if failure.errno in NO_FILE_ERRNOS:
@@ -143,22 +177,23 @@ class ProcFs:
         `chunks`: the most MiB to read of a file whose size the target chooses.
         """
         try:
-            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
+            return self._contents(name, chunks)
         except OSError as failure:
-            self._absent(failure)
+            self._raise_if_in_trouble(failure)
             return None
+
+    def _contents(self, name: str, chunks: int | None = None) -> bytes:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
         try:
             return b"".join(islice(_chunks(fd), chunks))
-        except OSError as failure:
-            self._absent(failure)
-            return None
         finally:
             os.close(fd)
 
-    def open_exe(self) -> int | None:
+    def open_exe(self) -> FileIO | None:
         """Open the program that the process runs, even if it was deleted; None: sfsample may not read it."""
+        name = f"task/{self.anchor()}/exe"
         try:
-            return os.open(f"task/{self.anchor()}/exe", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
+            return FileIO(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir))
         except OSError:
             return None
 
@@ -170,10 +205,11 @@ class ProcFs:
             return None
 
     def has_ended(self) -> bool:
-        """Return True if no thread of the process lives; the first thread may end before the others.
+        """Return True if no thread of the process lives.
 
-        It is a zombie then.  When another thread calls execve(2), the first thread is a zombie until the
-        other one takes its id.  That may happen at one reading, but not at each of them.
+        The first thread may end before the others, and is a zombie then.  When another thread calls
+        execve(2), the first thread is a zombie until the other one takes its id.  So one reading may show a
+        zombie without other threads although the process lives on, but several readings do not.
         """
         return all(self._seems_ended() for _ in range(_MAX_READINGS))
 
@@ -197,19 +233,12 @@ class ProcFs:
     def maps(self) -> tuple[Mapping, ...]:
         """Return the memory map; empty if the process has ended.  Raises NotPermitted."""
         try:
-            fd = os.open(f"task/{self.anchor()}/maps", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
+            return self._maps.parse(self._contents(f"task/{self.anchor()}/maps"))
         except OSError as failure:
             if cause_of(failure) is Cause.REFUSED:
                 raise NotPermitted(self.pid, f"not permitted to read the memory map of {self.pid}") from None
-            self._absent(failure)
+            self._raise_if_in_trouble(failure)
             return ()
-        try:
-            return self._maps.parse(b"".join(with_checkpoints(_chunks(fd))))
-        except OSError as failure:
-            self._absent(failure)
-            return ()
-        finally:
-            os.close(fd)
 
     def threads(self) -> list[int]:
         """Return the present thread ids, in ascending order; empty if the process has ended."""
@@ -217,7 +246,7 @@ class ProcFs:
             with os.scandir(self._tasks) as entries:  # 20 ms for 5,000 threads
                 return sorted(int(entry.name) for entry in with_checkpoints(entries))
         except OSError as failure:
-            self._absent(failure)
+            self._raise_if_in_trouble(failure)
             return []
 
     def stat(self) -> Stat | None:
@@ -236,15 +265,14 @@ class ProcFs:
         """Return the files of a thread: the same object until `keep_only` finds that the thread has ended."""
         files = self._threads.get(tid)
         if files is None:
-            files = self._threads[tid] = ThreadFiles(self._tasks, tid, self._max_kept_open, self._absent)
+            check = self._raise_if_in_trouble
+            files = self._threads[tid] = ThreadFiles(self._tasks, tid, self._max_kept_open, check)
         return files
 
     def thread_stats(self) -> list[tuple[int, Stat]]:
-        """Return the stat line of every thread, by ascending id.
-
-        Read all open files first, and parse them afterwards: while sfsample runs, a sleeping thread may wake
-        up on another CPU, and would seem to have been running before.
-        """
+        """Return the stat line of every thread, by ascending id."""
+        # Read all open files first, and parse them afterwards: while sfsample runs, a sleeping thread may
+        # wake up on another CPU, and would seem to have been running before.
         known = {tid: thread.read("stat") for tid, thread in sorted(self._threads.items()) if thread.fds}
         tids = self.threads()
         self.keep_only(tids)
@@ -287,3 +315,4 @@ def _exists(pid: int) -> bool:
 def _chunks(fd: int) -> Iterator[bytes]:
     while chunk := os.read(fd, _CHUNK_BYTES):
         yield chunk
+        checkpoint()

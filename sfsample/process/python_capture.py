@@ -19,7 +19,7 @@ from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
-from sfsample.runtimes.cpython.find import Interpreter, find_interpreter
+from sfsample.runtimes.cpython.find import Interpreter, NotStarted, find_interpreter
 from sfsample.runtimes.cpython.gil import Gil
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.runtime import PythonRuntime
@@ -86,14 +86,12 @@ class PythonCapture:
         python = self._runtime.stack(self._native_id(thread), memory, frames)
         if self._has_spent(f"the frames of thread {thread.tid} are"):
             return None
-        is_lost = python is not None and not python.is_whole and not python.activations
-        return None if is_lost and not self._is_in_interpreter(frames) else python
-
-    def _is_in_interpreter(self, frames: Sequence[Frame]) -> bool:
-        """Return True if any native frame is in the interpreter; a thread that begins or ends has none."""
-        find, mapping = self._process.modules.find, self._mapping
-        interpreter = None if mapping is None else find(mapping.start)
-        return any(find(frame.pc) is interpreter for frame in frames)
+        if python is None or python.is_whole or python.activations or self._mapping is None:
+            return python
+        find = self._process.modules.find
+        interpreter = find(self._mapping.start)
+        # a thread that begins or ends has no native frame in the interpreter
+        return python if any(find(frame.pc) is interpreter for frame in frames) else None
 
     def over_breaks(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack, resume: Resume) -> Stack:
         """Walk on if a stack ends too early; return the longer stack, or `stack` itself if that fails.
@@ -121,12 +119,10 @@ class PythonCapture:
         if distance is not None or not marks or self._guesses > _MAX_GUESSES:
             return [min(marks) + distance] if marks and distance is not None else ()
         self._guesses += 1  # guess of the distance; a right one has a return address at CFA - 8 of each mark
-        words = {guess: [memory.word(mark + guess - 8) or 0 for mark in marks] for guess in _DISTANCES}
-        return [min(marks) + guess for guess, returns in words.items() if all(map(self._is_return, returns))]
-
-    def _is_return(self, address: int) -> bool:
         modules = self._process.modules
-        return modules.is_code(address) and modules.may_be_returned_to(address)
+        words = {guess: [memory.word(mark + guess - 8) or 0 for mark in marks] for guess in _DISTANCES}
+        return [min(marks) + guess for guess, returns in words.items()
+                if all(modules.is_code(a) and modules.may_be_returned_to(a) for a in returns)]  # fmt: skip
 
     def is_doubtful(self, stack: PythonStack | None) -> bool:
         """Return True if another capture of the thread may show Python frames that `stack` lacks."""
@@ -152,6 +148,8 @@ class PythonCapture:
             interpreter = find_interpreter(process.modules, self._read, self._without)
         except BadInput as unknown:
             self.problem = f"no Python frames: {unknown}"
+            if isinstance(unknown, NotStarted):
+                self._generation = -1  # generation of no map: `prepare` searches again
             return
         if interpreter is not None:
             self._mapping, self.interpreter = interpreter.mapping, interpreter

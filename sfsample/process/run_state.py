@@ -210,7 +210,7 @@ class OwnRun:
         self._fd = -1
 
     def read(self) -> bytes | None:
-        """Return the text of /proc/thread-self/sched (`parse_last_run`); None: there is no such file."""
+        """Return the text of /proc/thread-self/sched; None: there is no such file."""
         try:
             if self._fd < 0:
                 self._fd = os.open("/proc/thread-self/sched", os.O_RDONLY | os.O_CLOEXEC)

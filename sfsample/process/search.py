@@ -1,15 +1,14 @@
 """Finds processes: by name, systemd unit, control group, container, pod, user or CPU time.
 
 `watch` searches again for every slice.  So each search is one pass over /proc that reads one file of most
-processes: 2,000 processes take some 50 ms (scripts/bench/watch).  It leaves out sfsample itself, and kernel
-threads and zombies, which have no command line.
+processes: 2,000 processes take some 50 ms (scripts/bench/watch).  A search leaves out sfsample itself, kernel
+threads and zombies; the last two have no command line.
 """
 
 import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from glob import escape, glob
 from shlex import quote
 
 from sfsample.errors import NotPermitted
@@ -24,7 +23,6 @@ from sfsample.process.proc_text import (
 from sfsample.process.procfs import HIDDEN, read_text, stat_of
 
 _UNIT_SUFFIXES = (".service", ".scope", ".slice", ".socket", ".mount", ".swap")
-_UNIT_DIRECTORIES = ("etc", "run", "usr/local/lib", "usr/lib", "lib")  # parents of systemd/system and similar
 _PARSERS: dict[str, Callable[[str], Iterable[str]]] = {
     "container": container_ids,
     "pod": pod_uids,
@@ -36,10 +34,11 @@ _FIRST_LOOK_S = 1.0  # seconds for which the first look counts CPU time
 
 
 def find_by_name(name: str) -> list[tuple[int, str]]:
-    """Return (pid, command line) of processes called `name`, else of those whose command line contains it.
+    """Return pid and command line of the processes called `name`.
 
-    This leaves out sfsample and its ancestors (the command line of the shell contains the same words), and
-    other instances of sfsample, which may search for the same words.  Raises NotPermitted.
+    If there is no such process, return those whose command line contains `name`.  Left out are the ancestors
+    of sfsample (the command line of the shell contains the same words) and, in command lines, other instances
+    of sfsample.  Raises NotPermitted.
     """
     import psutil  # the other searches need one file of a process, and no library
 
@@ -87,10 +86,7 @@ def groups_by_cgroup(kind: str, proc: str = "/proc") -> dict[str, list[int]]:
 
 
 def groups_by_user(proc: str = "/proc") -> dict[int, list[int]]:
-    """Return the pids of each effective user id.
-
-    (After a process has changed its user, the owner of /proc/PID is root.)
-    """
+    """Return the pids of each effective user id (which the owner of /proc/PID may not be)."""
     groups: dict[int, list[int]] = {}
     for pid in _pids(proc):
         if users := parse_status(read_text(f"{proc}/{pid}/status")).get("Uid", "").split():
@@ -105,13 +101,13 @@ def programs(pids: Iterable[int], proc: str = "/proc") -> list[int]:
 
 
 class CpuTimes:
-    """The CPU time that each process had at the last look, by pid and start time."""
+    """Compares the CPU time of processes with that at the last look."""
 
     def __init__(self) -> None:
-        self._before: dict[tuple[int, int], int] = {}
+        self._before: dict[tuple[int, int], int] = {}  # CPU time in clock ticks, by pid and start time
 
     def busiest(self, number: int) -> list[int]:
-        """Return the processes with the most CPU time since the last call (first call: in a second)."""
+        """Return the processes with the most CPU time since the last call.  The first call takes a second."""
         if not self._before:
             self._before = self._look()
             time.sleep(_FIRST_LOOK_S)
@@ -128,15 +124,12 @@ class CpuTimes:
 
 
 def find_by_unit(unit: str, proc: str = "/proc") -> list[int]:
-    """Return the pids of a systemd unit, including those in control groups below the unit's.
-
-    A name without a suffix is that of a service.
-    """
+    """Return the pids of a systemd unit, also of its lower control groups; "nginx" means "nginx.service"."""
     return programs(groups_by_cgroup("unit", proc).get(_unit_name(unit), ()), proc)
 
 
 def why_no_unit(unit: str, proc: str = "/proc", root: str = "") -> list[str]:
-    """Return help lines for a systemd unit without a process: the missing part, if files show it."""
+    """Return help lines for a systemd unit without a process."""
     name, groups = _unit_name(unit), groups_by_cgroup("unit", proc)
     units = {os.path.splitext(group)[0]: group for group in groups if group.endswith(_UNIT_SUFFIXES)}
     is_booted = os.path.isdir(f"{root}/run/systemd/system")  # sd_booted(3)
@@ -145,21 +138,9 @@ def why_no_unit(unit: str, proc: str = "/proc", root: str = "") -> list[str]:
                 "-n NAME finds a process by its name or command line"]  # fmt: skip
     alike = similar(os.path.splitext(name)[0], units)
     lines = [f"units with processes and such a name: {', '.join(alike)}"] if alike else []
-    if _has_unit_file(name, root):
-        lines.append(f"the unit is there, but not active: systemctl status {quote(name)}")
-    elif is_booted:
-        lines.append(
-            f"systemd has no file of a unit {name}: systemctl list-units shows those that are active"
-        )
+    if is_booted:
+        lines.append(f"is there such a unit, and is it active?  systemctl status {quote(name)}")
     return lines
-
-
-def _has_unit_file(name: str, root: str) -> bool:
-    """Return True if systemd(1) finds the unit in one of its directories (`a@b.service` as `a@.service`)."""
-    stem, suffix = os.path.splitext(name)
-    names = {name, f"{stem.partition('@')[0]}@{suffix}" if "@" in stem else name}
-    return any(glob(f"{escape(root)}/{directory}/systemd/*/{escape(each)}") for directory in _UNIT_DIRECTORIES
-               for each in names)  # fmt: skip
 
 
 def _unit_name(unit: str) -> str:
@@ -177,7 +158,7 @@ def _command(pid: int, proc: str = "/proc") -> list[str]:
 
 
 def _name(pid: int, words: list[str], proc: str = "/proc") -> str:
-    """Return the name of a process; if the kernel has cut it, take the missing part from the command line."""
+    """Return the name of a process; if the kernel has cut the name, the command line has the whole name."""
     name, program = read_text(f"{proc}/{pid}/comm").rstrip("\n"), os.path.basename(words[0])
     return program if len(name) >= _COMM_LENGTH and program.startswith(name) else name
 

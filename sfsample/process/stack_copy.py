@@ -4,12 +4,11 @@ The thread may be stopped during `fill`.  So `fill` only makes system calls; `re
 later, and turns the copy into a `Memory`.
 
 A signal handler on an alternate stack hides the interrupted stack from a copy that begins at sp.  From the
-first walk through a signal frame, sfsample learns the mark of such frames, and captures that thread again.
-Then it searches each copy for marks, and also copies the stack whose sp the kernel saved beside a mark.
+first walk through a signal frame, sfsample learns the mark of signal frames, and captures that thread again.
+From then on it searches each copy for marks, and copies the stack whose sp the kernel saved beside a mark.
 
 Programs also switch stacks themselves (split stacks; a function that is called on a larger stack).  If a walk
-continues on another stack, sfsample keeps the address for the thread.  It also copies the stack at that
-address as long as the thread's stack leads there.
+continues on another stack, sfsample also copies that stack, as long as the thread's own stack leads there.
 """
 
 import time
@@ -117,13 +116,11 @@ class StackCopy:
         return at
 
     def _copy_extra(self, tid: int, sp: int) -> None:
-        """Copy another stack, if there is a buffer left."""
         if len(self._extra) < len(self._spares) and not self._out_of_time:
             start, _, count = self._copy_from(self._spares[len(self._extra)], tid, sp, ADDRESS_SPACE)
             self._extra.append((start, count))
 
     def _copy_interrupted(self, tid: int) -> None:
-        """Copy the stacks that signals have interrupted."""
         data, arch, base, count = self._buffer.bytes, self._arch, self._base, self._count
         for mark, to_sp in self._marks:
             at = data.find(mark, 0, count)
@@ -164,7 +161,7 @@ class StackCopy:
         return self._learn_trampolines(stack) or self._learn_other_stacks(thread, stack)
 
     def _learn_trampolines(self, stack: Stack) -> bool:
-        """Learn the signal trampolines on a stack; True: an unknown one cut the stack short."""
+        """Learn the signal trampolines on a stack; True: an unknown trampoline cut the stack short."""
         if Found.SIGNAL_FRAME not in map(found_of, stack.frames):
             return False
         pairs = zip(stack.frames, stack.frames[1:], strict=False)

@@ -1,8 +1,8 @@
 """Finds the process on which an OS thread of sfsample is stuck, and sets it aside, so that others go on.
 
-The next call on that process may be stuck too.  So sfsample does not open it while the OS thread is stuck,
-and for a delay after that, which doubles each time.  `watch` executes itself anew, which ends the stuck OS
-thread and releases the threads that it holds; the processes that are set aside are handed over.
+The next call on that process may be stuck, too.  So sfsample does not open the process while the OS thread is
+stuck, and for some seconds in any case.  `watch` executes itself anew, which ends the stuck OS thread and
+releases the threads that it holds.  Before that, it hands over which processes are set aside.
 """
 
 import os
@@ -15,7 +15,7 @@ from sfsample.errors import AlreadyTraced
 from sfsample.process.procfs import read_text, stat_of
 from sfsample.process.syscall_names import syscall_name
 
-_FIRST_DELAY_S, _MAX_DELAY_S = 8.0, 3600.0
+_DELAY_S = 15.0  # seconds for which a process is set aside, at least
 
 
 class LeftBehind(SystemExit):
@@ -23,18 +23,16 @@ class LeftBehind(SystemExit):
 
 
 class SetAside(AlreadyTraced):
-    """The process is set aside: an OS thread of sfsample is, or was a while ago, stuck in a call on it."""
+    """The process is set aside: an OS thread of sfsample is, or was, stuck in a call on the process."""
 
 
 class _Aside(NamedTuple):
     os_thread: int  # thread id of the stuck thread of sfsample; 0: it ended with an execve(2)
     until_s: float  # end of the delay (time.monotonic)
-    delay_s: float
     held: str = ""  # threads of the process that stay stopped, as a part of a sentence
 
     @property
     def is_stuck(self) -> bool:
-        """True if the OS thread still is stuck."""
         return os.path.exists(f"/proc/self/task/{self.os_thread}")
 
 
@@ -44,8 +42,8 @@ _aside: dict[tuple[int, int], _Aside] = {}  # process id and start time -> how i
 def target_of(ident: int) -> int | None:
     """Return the id of the process that a thread of sfsample handles; None: unknown.
 
-    It is that of the innermost Python frame whose `self` has a process.  A field that samplers set would be
-    wrong at checkpoints, where threads of other processes are captured.
+    The innermost Python frame whose `self` has a process tells.  (A field that samplers set would be wrong at
+    checkpoints, where threads of other processes are captured.)
     """
     frame = sys._current_frames().get(ident)  # noqa: SLF001 - documented so
     while frame is not None:
@@ -66,9 +64,10 @@ def waits_for_sfsample(os_thread: int) -> bool:
 def set_aside(pid: int, os_thread: int) -> None:
     """Set aside a process on which an OS thread is stuck."""
     if stat := stat_of(pid):
-        before = _aside.get((pid, stat.starttime))
-        delay_s = min(2 * before.delay_s, _MAX_DELAY_S) if before else _FIRST_DELAY_S
-        _aside[pid, stat.starttime] = _Aside(os_thread, time.monotonic() + delay_s, delay_s, _held(pid))
+        stats = {tid: stat_of(f"{pid}/task/{tid}") for tid in os.listdir(f"/proc/{pid}/task")}
+        stopped = ", ".join(tid for tid, thread in stats.items() if thread and thread.state == "t")
+        held = f" (until it does, thread {stopped} stays stopped)" if stopped else ""
+        _aside[pid, stat.starttime] = _Aside(os_thread, time.monotonic() + _DELAY_S, held)
 
 
 def check_not_aside(pid: int) -> None:
@@ -91,18 +90,11 @@ def any_stuck() -> bool:
 
 def hand_over() -> str:
     """Return the processes that are set aside, for `take_over`."""
-    return " ".join(f"{pid},{start},{a.until_s},{a.delay_s}" for (pid, start), a in _aside.items())
+    return " ".join(f"{pid},{start},{aside.until_s}" for (pid, start), aside in _aside.items())
 
 
 def take_over(text: str) -> None:
     """Set aside the processes that this program had set aside before its execve(2)."""
     with suppress(ValueError):  # a text that `hand_over` did not write
-        for pid, start, until_s, delay_s in (entry.split(",") for entry in text.split()):
-            _aside[int(pid), int(start)] = _Aside(0, float(until_s), float(delay_s))
-
-
-def _held(pid: int) -> str:
-    """Return the threads of a process that a tracer has stopped, as a part of a sentence."""
-    stats = {tid: stat_of(f"{pid}/task/{tid}") for tid in os.listdir(f"/proc/{pid}/task")}
-    held = [tid for tid, stat in stats.items() if stat and stat.state == "t"]
-    return f" (until it does, thread {', '.join(held)} stays stopped)" if held else ""
+        for pid, start, until_s in (entry.split(",") for entry in text.split()):
+            _aside[int(pid), int(start)] = _Aside(0, float(until_s))

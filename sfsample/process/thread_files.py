@@ -1,10 +1,8 @@
 """Reads the /proc files of one thread again and again: /proc/PID/task/TID/{stat,schedstat,syscall,sched}.
 
-A file stays open, so that reading it is one system call, until half the limit of open files is reached.  An
-open file never answers for another thread: after its thread has ended, reading it fails with ESRCH.  Then
-sfsample opens the file again, as a new thread may have the id.  The content is None if the thread has ended.
-
-Source: proc(5).
+Files stay open, so that a reading is one system call, until half the limit of open files is reached.  After
+the thread has ended, a reading fails with ESRCH, even if a new thread has the id.  Then sfsample opens the
+file of the new thread, if there is one.  Source: proc(5).
 """
 
 import os
@@ -133,14 +131,13 @@ class ThreadFiles:
         return (self.read("status") or b"").partition(b"\nvoluntary_ctxt_switches")[2] or None
 
     def last_run(self) -> LastRun | None:
-        """Return the time (scheduler's clock) when the thread last began or ceased to run; None: unknown."""
+        """Return the time when the thread last began or ceased to run; None: unknown."""
         return parse_last_run(self.read("sched"))
 
     def kernel_stack(self) -> tuple[str, ...] | None:
-        """Return the kernel functions in which the thread sleeps, innermost first.
+        """Return the kernel functions in which the thread sleeps, innermost first; None: unreadable.
 
-        They are valid only if the thread has not run meanwhile (`counters`).  None: sfsample may not read
-        them, or the thread has ended.
+        They are valid only if the thread has not run meanwhile (`counters`).
         """
         text = self.read("stack")
         return None if text is None else parse_kernel_stack(text)

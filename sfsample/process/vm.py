@@ -66,7 +66,7 @@ class Pieces:
 
     @property
     def size(self) -> int:
-        """Return the number of bytes in all pieces."""
+        """Number of bytes in all pieces."""
         return len(self._bytes)
 
     def view(self, number: int) -> memoryview:

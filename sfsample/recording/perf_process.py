@@ -58,7 +58,7 @@ class PerfProcess:
         self._process_key = profile.register_process(
             process.pid, process.start_time, process.root, process.name
         )
-        self._recorder = Recorder(profile, self._process_key, BEGINNING, PythonView.OFF)
+        self._recorder = Recorder(profile, self._process_key, BEGINNING, PythonView.OFF, late=True)
         self._tid_history = TidHistory(process.thread, self._leader_name)
         self._is_new = is_new
         self._sampled_ns = 0  # CPU time that samples stand for
@@ -84,6 +84,7 @@ class PerfProcess:
         process = self.process
         if self.maps_stale:
             self._read_maps()
+        self._recorder.follow_perf_map()
         ask = len(self._tid_history.known) > self._max_known_tids
         self._living_tids = set(process.tids(force=True) or ()) if ask else None
         leader = process.proc.thread(process.pid).stat()
@@ -109,6 +110,11 @@ class PerfProcess:
         """Doubt modules and thread ids, because mappings and births were not recorded for a while."""
         self.maps_stale = True
         self._tid_history.forget_unseen_births()
+
+    @property
+    def names_change(self) -> bool:
+        """True if generated code was replaced since its samples were taken."""
+        return self._recorder.lost_name
 
     @property
     def needs_maps(self) -> bool:

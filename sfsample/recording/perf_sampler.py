@@ -216,9 +216,11 @@ class PerfSampler:
         """Return the longest time in seconds that records may wait in the rings.
 
         It is short if a live view shows them.  It is also short if processes come and go: a new process often
-        calls execve(2), and its new modules can be read only while it lives.
+        calls execve(2), and its new modules can be read only while it lives.  It is short if a JIT compiler
+        reuses memory: code that changes while its samples wait has no name.
         """
-        if not self.profile.prompt and not self._processes.follows_births:
+        names_change = any(process.names_change for process in self._alive.values())
+        if not (self.profile.prompt or self._processes.follows_births or names_change):
             return _MAX_READ_INTERVAL_S
         shortest_s = len(self._alive) * _READ_INTERVAL_PER_PROCESS_S
         return min(max(_SHORT_READ_INTERVAL_S, shortest_s), _MAX_READ_INTERVAL_S)

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Sequence
 
 from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture, ThreadSnapshot
-from sfsample.modules.location import Located, Location, kernel_locations, locate
+from sfsample.core.stack import Frame
+from sfsample.modules.location import GeneratedCode, Located, Location, kernel_locations, locate
+from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
 from sfsample.process.run_state import held_ns, ran_ns
@@ -17,6 +19,7 @@ from sfsample.recording.due_threads import FLUSH_NS, SampledThread
 from sfsample.recording.merge_python import as_shown, with_python
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import Places, Sample, ThreadKey, TickTime
+from sfsample.symbolize.perf_map import PerfMapFile
 
 _MAX_FLUSH_NS = 8 * FLUSH_NS
 
@@ -24,13 +27,27 @@ _MAX_FLUSH_NS = 8 * FLUSH_NS
 class Recorder:
     """Counts the samples of one process into a profile.  `now` is the last tick."""
 
-    def __init__(self, profile: Profile, process_key: int, begin: TickTime, python: PythonView) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        process_key: int,
+        begin: TickTime,
+        python: PythonView,
+        *,
+        late: bool = False,
+    ) -> None:
+        """`late`: samples are counted some time after they were taken; the caller follows the perf map."""
         self._profile, self._python = profile, python
         self._process_key = process_key
         self._locations: dict[
             tuple[int, bool, str], Location
         ] = {}  # locations of frames, as of `_generation`
         self._generation = 0
+        self._perf_map = PerfMapFile(profile.roots.get(process_key))
+        self._names = 0  # number of changes of the perf map so far
+        self._perf_map_read = -1  # tick of the last look at the perf map
+        self._late = late
+        self.lost_name = False  # a place has no name because its code was replaced before the name was read
         self.now = begin
         self._charged_ns = 0  # CPU time of the process's threads
         self._cpu_ns = 0  # CPU time of the process up to which this recording has accounted
@@ -82,7 +99,9 @@ class Recorder:
     def see(self, thread: SampledThread, captured: CapturedStack) -> None:
         """Keep a captured stack, for `count`."""
         locations = self._locate(captured, thread.last)
-        thread.last = Located(captured.generation, captured.stack.frames, captured.modules, locations)
+        thread.last = Located(
+            captured.generation, captured.stack.frames, captured.modules, locations, self._names
+        )
         kernel = kernel_locations(captured.kernel, self._process_key) if captured.kernel else ()
         stack = captured.stack
         if captured.python is not None:
@@ -94,17 +113,38 @@ class Recorder:
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
         """Return the locations of the frames; those of the last sample are used again."""
         frames, known = captured.stack.frames, self._locations
+        if None in captured.modules and not self._late and self._perf_map_read != self.now.number:
+            self._perf_map_read = self.now.number
+            self.follow_perf_map()
         if captured.generation != self._generation:
             self._generation = captured.generation
             known.clear()
+        again = captured.again if last.names == self._names else 0
         found = []
-        for frame, module in zip(frames[: len(frames) - captured.again], captured.modules, strict=False):
+        for frame, module in zip(frames[: len(frames) - again], captured.modules, strict=False):
             key = (frame.pc, frame.exact, frame.found)
             location = known.get(key)
             if location is None:
-                location = known[key] = locate(frame, module, self._process_key)
+                location = known[key] = self._location(frame, module)
             found.append(location)
-        return (*found, *last.locations[len(last.locations) - captured.again :])
+        return (*found, *last.locations[len(last.locations) - again :])
+
+    def _location(self, frame: Frame, module: Module | None) -> Location:
+        location, perf_map = locate(frame, module, self._process_key), self._perf_map
+        if module is not None:
+            return location
+        at = location.lookup
+        replaced = self._late and perf_map.has_just_changed(at)
+        self.lost_name |= replaced
+        function = None if replaced else perf_map.find(at)
+        generated = GeneratedCode(function.name, function.start) if function else GeneratedCode("", 0)
+        return location._replace(generated=generated)
+
+    def follow_perf_map(self) -> None:
+        """Read what the target has appended to its perf map since the last call."""
+        if self._perf_map.refresh() or self._late:
+            self._names += 1
+            self._locations.clear()
 
     def count_idle(self, threads: Iterable[SampledThread]) -> None:
         """Note that threads have not run since they were last seen; they are counted now or later."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from math import sqrt
 
+from sfsample.core.quantities import counted
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, StopReason
 from sfsample.recording.stats import Pauses, Stats
@@ -35,10 +36,10 @@ def summary_lines(
     low = _is_low(stats)
     if low:
         yield from _low_coverage(stats)
-    threads = f" of {_count(stats.threads, 'thread')}" if stats.samples else ""
+    threads = f" of {counted(stats.threads, 'thread')}" if stats.samples else ""
     yield (
-        f"{_count(stats.samples, 'sample')}{threads} in {stats.duration_s:.1f} s: "
-        f"{_count(stats.ticks, 'tick')} at {stats.rate_hz:g} Hz, "
+        f"{counted(stats.samples, 'sample')}{threads} in {stats.duration_s:.1f} s: "
+        f"{counted(stats.ticks, 'tick')} at {stats.rate_hz:g} Hz, "
         f"{stats.late_ticks} missed{_achieved_rate(stats)}"
     )
     if stats.ended_by == "target":
@@ -52,7 +53,7 @@ def summary_lines(
         yield from _problems(stats, verbose=verbose)
         return
     if stats.captures[Capture.FAILED]:
-        yield f"failed    {_count(stats.captures[Capture.FAILED], 'capture')}"
+        yield f"failed    {counted(stats.captures[Capture.FAILED], 'capture')}"
     yield from _pauses(stats)
     yield from _cost(stats, mode)
     yield from _stacks(stats)
@@ -80,7 +81,7 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
             yield f"no thread used {_time(period_ns)} of CPU time, which gives one sample: {cause}"
             yield f"{remedy}{', without --perf-events' if 'wall' in remedy else ''}"
         return
-    ticks, brief = f"at any of the {_count(stats.taken_ticks, 'tick')} taken", _uses_cpu_briefly(stats)
+    ticks, brief = f"at any of the {counted(stats.taken_ticks, 'tick')} taken", _uses_cpu_briefly(stats)
     if stats.waiting_for_cpu and not stats.why_idle:
         yield f"no thread was on a CPU {ticks}"
         yield "to record threads that wait for a CPU: --mode wall"
@@ -104,9 +105,9 @@ def _achieved_rate(stats: Stats) -> str:
 def _losses(stats: Stats) -> Iterator[str]:
     """Yield the skipped ticks and samples."""
     if stats.spared_ticks:
-        yield f"skipped   {_count(stats.spared_ticks, 'tick')}: to stay below --max-overhead"
+        yield f"skipped   {counted(stats.spared_ticks, 'tick')}: to stay below --max-overhead"
     if stats.waiting_for_cpu:
-        yield f"skipped   {_count(stats.waiting_for_cpu, 'sample')}: waiting for a CPU"
+        yield f"skipped   {counted(stats.waiting_for_cpu, 'sample')}: waiting for a CPU"
 
 
 def _is_low(stats: Stats) -> bool:
@@ -141,13 +142,13 @@ def _subprocesses(stats: Stats) -> Iterator[str]:
     ]
     losses = [f"{number} {what}" for number, what in lost if number]
     if counts.watched or losses:
-        yield "children  " + ", ".join([f"{_count(counts.watched, 'subprocess')} followed", *losses])
+        yield "children  " + ", ".join([f"{counted(counts.watched, 'subprocess')} followed", *losses])
 
 
 def _pauses(stats: Stats) -> Iterator[str]:
     if stats.pauses.count:
         own = stats.held if stats.held.count else stats.pauses
-        yield f"pause     {_distribution(own)} ({_count(stats.pauses.count, 'stop')})"
+        yield f"pause     {_distribution(own)} ({counted(stats.pauses.count, 'stop')})"
     pairs = zip(_points(stats.pauses), _points(stats.held), strict=True)
     if stats.held.count and any(pause_ns > _NOTABLE_WAIT * held_ns for pause_ns, held_ns in pairs):
         yield f"          {_distribution(stats.pauses)} with the time that threads waited for a CPU"
@@ -159,7 +160,7 @@ def _pauses(stats: Stats) -> Iterator[str]:
     elif stats.lacks_timers:
         yield f"timers    kernel timers not used: {stats.engine_why}"
     if stats.eintr_prone_stops:
-        stops = _count(stats.eintr_prone_stops, "stop")
+        stops = counted(stats.eintr_prone_stops, "stop")
         yield f"EINTR     {stops} interrupted a system call that does not restart by itself (signal(7))"
 
 
@@ -233,11 +234,6 @@ def _percent(part: int, whole: int) -> str:
     if share > 99.9 and part < whole:
         return "> 99.9 %"
     return "< 0.1 %" if 0 < share < 0.1 else f"{share:.1f} %".replace("100.0", "100").replace(".0 %", " %")
-
-
-def _count(number: int, noun: str) -> str:
-    plural = "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}" + ("" if number == 1 else plural)
 
 
 def _time(ns: int) -> str:

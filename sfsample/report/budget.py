@@ -13,10 +13,10 @@ _COST_PER_BYTE = 8
 LEAST_SIZE = 50_000_000  # bytes: a smaller file may cost as much as one of this size
 
 
-class Budget:
-    """What is left to spend on a file of `size` bytes, as it lies on the disk.
+class ReadingBudget:
+    """The budget for reading a file that has `size` bytes on the disk.
 
-    `place` and `number` name the place of the reader for the error: "line", 5.
+    `place` and `number` say where the reader is, for the error: "line", 5.
     """
 
     def __init__(self, size: int) -> None:

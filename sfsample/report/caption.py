@@ -1,10 +1,12 @@
-"""The caption of a report in a few words: its extent, and what the recording lost.
+"""Puts into words what a report is: its extent, and what the recording lost.
 
-Every format that has a place for such text shows it.  The report alone decides the text; unknown facts are
-left out.
+Every format that has a place for such text shows it.  Unknown facts are left out.
 """
 
+from collections.abc import Sequence
+
 from sfsample.core.foreign import utc
+from sfsample.core.quantities import counted
 from sfsample.report.report import CPU, OUTERMOST, Report
 
 _MIN_COVERAGE = 0.9  # share of the CPU time; less is a loss
@@ -22,7 +24,7 @@ def extent(report: Report) -> str:
 
 def amounts(report: Report) -> list[str]:
     """Return the samples, the CPU time, the duration and the rate, each as a text."""
-    parts = [sample_count(report.total())]
+    parts = [counted(report.total())]
     if CPU in report.weights:
         sampled, used = report.total(CPU), report.stats.number("cpu_charged_ns")
         of_used = f" of {duration(used)}" if used > sampled else ""
@@ -37,8 +39,7 @@ def amounts(report: Report) -> list[str]:
 def process_ids(report: Report) -> str:
     """Return the ids of the processes, "" if they are unknown: "pid 7", "pids 7, 8 and 2 more"."""
     pids = sorted({thread.pid for thread in report.threads if thread.pid is not None})
-    more = f" and {len(pids) - _MAX_PIDS} more" if len(pids) > _MAX_PIDS else ""
-    return f"pid{'s' * (len(pids) > 1)} {', '.join(map(str, pids[:_MAX_PIDS]))}{more}" if pids else ""
+    return f"pid{'s' * (len(pids) > 1)} {listed([*map(str, pids)], _MAX_PIDS)}" if pids else ""
 
 
 def label_texts(report: Report) -> list[str]:
@@ -46,17 +47,10 @@ def label_texts(report: Report) -> list[str]:
     return [f"{key}={value}" for key, value in (report.labels or {}).items()]
 
 
-def _coverage_loss(report: Report) -> str:
-    """Return a sentence if samples stand for less than 90 % of the CPU time, else ''."""
-    share = report.stats.coverage
-    if share is None or share >= _MIN_COVERAGE:
-        return ""
-    return f"samples stand for {100 * share:.0f} % of the CPU time"
-
-
-def sample_count(count: int) -> str:
-    """Return a number of samples with its noun: "1 sample", "2,000 samples"."""
-    return f"{count:,} sample{'' if count == 1 else 's'}"
+def listed(names: Sequence[str], most: int) -> str:
+    """Return the first names as a text: "a, b and 2 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def duration(ns: int) -> str:
@@ -67,9 +61,11 @@ def duration(ns: int) -> str:
 
 def losses(report: Report) -> list[str]:
     """Return one sentence for each kind of loss, such as "5 of 495 ticks missed"."""
-    stats, total = report.stats, report.total()
+    stats, total, share = report.stats, report.total(), report.stats.coverage
     whole = sum(stack.weights[0] for stack in report.stacks if stack.stop_reason == OUTERMOST)
-    counted = [loss.text for loss in stats.losses(total, whole) if loss.number]
+    lost = [loss.text for loss in stats.losses(total, whole) if loss.number]
     if report.timeline and report.timeline.dropped:
-        counted.append(f"{report.timeline.dropped} samples have no place on the timeline: it is full")
-    return [*stats.texts("missing"), *filter(None, [_coverage_loss(report)]), *counted]
+        lost.append(f"{report.timeline.dropped} samples have no place on the timeline: it is full")
+    if share is not None and share < _MIN_COVERAGE:
+        lost.insert(0, f"samples stand for {100 * share:.0f} % of the CPU time")
+    return [*stats.texts("missing"), *lost]

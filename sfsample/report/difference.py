@@ -2,19 +2,21 @@
 
 docs/diff.md explains the arithmetic.  Counts are compared, never percentages: if k of n samples hit a
 function, the error of k is about its square root.  The verdicts allow for the number of functions that are
-compared.  If ordinary times are known, a change must also be larger than their differences (report/noise.py).
+compared.  If ordinary times are known, a change must also be larger than the differences between ordinary
+times (report/noise.py).
 Each report becomes a `Side` first, which takes far less memory.
 
 Invariant: verdicts and intervals are wrong as seldom as stated (tests/report/test_difference.py).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from math import erfc, exp, sqrt
 from typing import NamedTuple
 
 from sfsample.report.noise import LEAST_PAIRS, half_width, log_ratio, p_value, spread
-from sfsample.report.report import Numbers, Report, ReportFrame
+from sfsample.report.report import Numbers, Report
+from sfsample.symbolize.named_frame import NamedFrame
 
 _Z = 1.96  # standard deviations: 95 % of a normal distribution
 _FALSE_DISCOVERY_RATE = 0.05  # share of the verdicts "grew" and "shrank" that may be wrong
@@ -72,7 +74,7 @@ class Ordinary(NamedTuple):
 
     @property
     def enough(self) -> bool:
-        """Whether there are enough of them for verdicts."""
+        """Whether there are enough pairs for verdicts."""
         return len(self.pairs) >= LEAST_PAIRS
 
 
@@ -139,10 +141,10 @@ def _ticks(report: Report) -> float:
     return max(0.0, due - number("late_ticks") - number("spared_ticks"))
 
 
-def comparison_name(frame: ReportFrame) -> str:
+def comparison_name(frame: NamedFrame) -> str:
     """Return the name by which a frame is compared.
 
-    A frame without a function is compared by its module, as its address means nothing in another build.
+    A frame without a function is compared by its module, because addresses differ between builds.
     """
     if frame.function is None and frame.module is not None:
         return f"[{frame.module.rpartition('/')[2].strip('[]')}]"
@@ -160,11 +162,8 @@ def _counts(report: Report) -> tuple[Counter[str], Counter[str]]:
             by_total[function] += weight
         if row:
             by_self[row[0]] += weight
-    return _by_name(numbers, by_self), _by_name(numbers, by_total)
-
-
-def _by_name(names: Iterable[str], counts: list[int]) -> Counter[str]:
-    return Counter({name: number for name, number in zip(names, counts, strict=True) if number})
+    own, total = (Counter(dict(zip(numbers, counts, strict=True))) for counts in (by_self, by_total))
+    return +own, +total  # without zeros
 
 
 def _changes(
@@ -227,7 +226,7 @@ def _p_value(before: float, after: float, exposures: tuple[float, float]) -> flo
     return erfc(max(0.0, abs(after - count * part) - 0.5) / deviation / sqrt(2))
 
 
-def would_see_growth(ratio: float, share: float, exposure: float, functions: int) -> bool:
+def sees_growth(ratio: float, share: float, exposure: float, functions: int) -> bool:
     """Return True if the growth of one function by `ratio` would be significant among all functions."""
     chance = _p_value(share * exposure, ratio * share * exposure, (exposure, exposure))
     return chance <= _FALSE_DISCOVERY_RATE / max(1, functions)

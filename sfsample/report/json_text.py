@@ -1,8 +1,8 @@
 """Turns documents into JSON text.
 
-Paths and names whose bytes are not UTF-8 arrive as lone surrogates.  JSON parsers refuse those, so they are
-written as U+FFFD.  The text is ASCII, whatever the terminal can show.  It has no NaN and no Infinity, which
-parsers refuse too: a document that holds one raises ValueError.
+Paths and names whose bytes are not UTF-8 arrive as lone surrogates.  JSON parsers refuse lone surrogates, so
+they are written as U+FFFD.  The text is ASCII.  A document with NaN or Infinity, which JSON parsers refuse
+too, raises ValueError.
 """
 
 import json

@@ -1,16 +1,17 @@
 """Makes reports out of reports: merges several, merges frames, selects stacks.
 
 Weights are added and never invented.  If the merged values differ, the result is unknown.  A report that is
-made of one keeps its timeline; one that is made of several has none.
+made of several reports has no timeline.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, groupby
 from typing import Any, Literal, TypeVar
 
-from sfsample.report.budget import Budget
-from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportFrame, ReportTimeline
+from sfsample.report.budget import ReadingBudget
+from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportTimeline
 from sfsample.report.stats import sum_stats
+from sfsample.symbolize.named_frame import NamedFrame
 
 MergeBy = Literal["function", "module", "address"]
 _FrameKey = tuple[object, ...]
@@ -18,9 +19,7 @@ _V = TypeVar("_V")
 _FRAME_COST, _STACK_COST, _REFERENCE_COST = 500, 300, 8  # see report/budget.py
 
 
-def rebuild(
-    report: Report, change: Callable[[Sequence[ReportFrame]], Iterable[ReportFrame] | None]
-) -> Report:
+def rebuild(report: Report, change: Callable[[Sequence[NamedFrame]], Iterable[NamedFrame] | None]) -> Report:
     """Return the report with other frames in each stack.
 
     `change` gets and gives the frames of a stack, innermost first; if it gives None, the stack is dropped.
@@ -50,7 +49,7 @@ def _renumber(timeline: ReportTimeline, indexes: list[int | None]) -> ReportTime
 # -- several reports
 
 
-def merge(reports: Iterable[Report], budget: Budget | None = None) -> Report:
+def merge(reports: Iterable[Report], budget: ReadingBudget | None = None) -> Report:
     """Return one report of several, with the weights that all of them have.  Durations are added.
 
     Each report is freed before the next one is read.  Raises BadInput if the sum is larger than `budget`.
@@ -114,7 +113,7 @@ def _add(builder: ReportBuilder, report: Report) -> int:
 
 
 def _select_weights(report: Report, facts: list[Report]) -> Report:
-    """Return the report with the weights that all have."""
+    """Return the report with the weights that all inputs have."""
     kept = [at for at, name in enumerate(WEIGHTS) if all(name in fact.weights for fact in facts)]
     if len(kept) == len(WEIGHTS):
         return report
@@ -131,59 +130,59 @@ def merge_by(report: Report, by: MergeBy) -> Report:
     By module, adjacent frames of one module become one frame.
     """
     key = _KEYS[by]
-    merged: dict[_FrameKey, ReportFrame] = {}
+    merged: dict[_FrameKey, NamedFrame] = {}
     for frame in report.frames:
         name = key(frame)
         merged[name] = _common(merged[name], frame) if name in merged else frame
     table = {frame: _relabel(merged[key(frame)], by) for frame in report.frames}
 
-    def change(frames: Sequence[ReportFrame]) -> list[ReportFrame]:
+    def change(frames: Sequence[NamedFrame]) -> list[NamedFrame]:
         changed = [table[frame] for frame in frames]
         return [frame for frame, _ in groupby(changed)] if by == "module" else changed
 
     return rebuild(report, change)
 
 
-def _common(first: ReportFrame, second: ReportFrame) -> ReportFrame:
+def _common(first: NamedFrame, second: NamedFrame) -> NamedFrame:
     """Return the first frame; fields in which the second frame differs are unknown."""
     pairs = zip(first, second, _UNKNOWN, strict=True)
     fields: list[Any] = [a if a == b else unknown for a, b, unknown in pairs]
-    return ReportFrame(*fields)._replace(text=first.text)
+    return NamedFrame(*fields)._replace(text=first.text)
 
 
-def _relabel(frame: ReportFrame, by: MergeBy) -> ReportFrame:
+def _relabel(frame: NamedFrame, by: MergeBy) -> NamedFrame:
     if by == "module":
         path = frame.module or "unknown"
-        return ReportFrame(
+        return NamedFrame(
             f"[{path.rpartition('/')[2].strip('[]')}]", module=frame.module, build_id=frame.build_id
         )
-    if by == "address" and frame.function and frame.offset is not None:
-        return frame._replace(text=f"{frame.text} {frame.offset:#x}")
+    if by == "address" and frame.function and frame.address is not None:
+        return frame._replace(text=f"{frame.text} {frame.address:#x}")
     return frame
 
 
-_UNKNOWN = ReportFrame("")
-_KEYS: dict[MergeBy, Callable[[ReportFrame], _FrameKey]] = {
+_UNKNOWN = NamedFrame("")
+_KEYS: dict[MergeBy, Callable[[NamedFrame], _FrameKey]] = {
     "function": lambda frame: (frame.text, frame.module),
     "module": lambda frame: (frame.module,),
-    "address": lambda frame: (frame.text, frame.module, frame.offset),
+    "address": lambda frame: (frame.text, frame.module, frame.address),
 }
 
 
 # -- stacks
 
 
-def filter_stacks(report: Report, matches: Callable[[ReportFrame], bool], *, keep: bool = True) -> Report:
+def filter_stacks(report: Report, matches: Callable[[NamedFrame], bool], *, keep: bool = True) -> Report:
     """Return the stacks that have a matching frame; if `keep` is false, the stacks that have none."""
     chosen = {frame for frame in report.frames if matches(frame)}
     return rebuild(report, lambda frames: None if chosen.isdisjoint(frames) is keep else frames)
 
 
-def focus(report: Report, matches: Callable[[ReportFrame], bool]) -> Report:
+def focus(report: Report, matches: Callable[[NamedFrame], bool]) -> Report:
     """Return the stacks that have a matching frame, cut so that the outermost such frame is their root."""
     chosen = {frame for frame in report.frames if matches(frame)}
 
-    def cut(frames: Sequence[ReportFrame]) -> Sequence[ReportFrame] | None:
+    def cut(frames: Sequence[NamedFrame]) -> Sequence[NamedFrame] | None:
         at = max((at for at, frame in enumerate(frames) if frame in chosen), default=None)
         return None if at is None else frames[: at + 1]
 

@@ -11,15 +11,7 @@ from sfsample.process.labels import Identity
 from sfsample.recording.profile import Profile, Timeline
 from sfsample.recording.sample import StackKey
 from sfsample.report.merge import common_values, rebuild
-from sfsample.report.report import (
-    TARGET_FIELDS,
-    WEIGHTS,
-    Report,
-    ReportBuilder,
-    ReportFrame,
-    ReportThread,
-    ReportTimeline,
-)
+from sfsample.report.report import TARGET_FIELDS, WEIGHTS, Report, ReportBuilder, ReportThread, ReportTimeline
 from sfsample.report.stats import ReportStats
 from sfsample.symbolize.named_frame import NamedFrame, clean_name, python_frame
 from sfsample.symbolize.symbolizer import OfflineSymbolizer, Symbolizer
@@ -32,13 +24,14 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
     has_cpu_time = any(total.cpu_ns for total in profile.totals.values())  # all 0 if it was not measured
     weights = WEIGHTS if has_cpu_time else WEIGHTS[:-1]
     builder = ReportBuilder(weights)
-    named: dict[Location, list[ReportFrame]] = {}
+    named: dict[Location, list[NamedFrame]] = {}
     indexes: dict[StackKey, int] = {}
     for key, total in profile.totals.items():
         for location in key.locations:
             if location not in named:
-                place = _place(location)
-                named[location] = [_with_name(place, frame) for frame in symbolizer.frames(location)]
+                named[location] = [
+                    frame._replace(symbol_offset=None) for frame in symbolizer.frames(location)
+                ]
         frames = [frame for location in key.locations for frame in named[location]]
         numbers = (total.times, total.wall_ns, total.cpu_ns)[: len(weights)]
         indexes[key] = builder.add(_thread(profile, key), frames, str(key.stop_reason), numbers)
@@ -65,13 +58,11 @@ def labels_of(processes: Iterable[Identity], given: dict[str, str]) -> dict[str,
 
 def target_of(processes: Iterable[Identity]) -> dict[str, Any] | None:
     """Return the facts that are the same for all processes."""
-    return common_values([_target(process._asdict()) for process in processes])
-
-
-def _target(known: dict[str, Any]) -> dict[str, Any]:
-    """Return the known facts of a process, without its labels."""
-    given = {name: known[name] for name in TARGET_FIELDS if known[name] is not None}
-    return {name: clean_name(value) if isinstance(value, str) else value for name, value in given.items()}
+    facts = [{name: getattr(process, name) for name in TARGET_FIELDS} for process in processes]
+    known = {name: value for name, value in (common_values(facts) or {}).items() if value is not None}
+    return {
+        name: clean_name(value) if isinstance(value, str) else value for name, value in known.items()
+    } or None
 
 
 def name_unnamed_frames(report: Report, symbolizer: OfflineSymbolizer) -> Report:
@@ -80,16 +71,24 @@ def name_unnamed_frames(report: Report, symbolizer: OfflineSymbolizer) -> Report
     return rebuild(report, lambda frames: [new for frame in frames for new in table[frame]])
 
 
-def _name_by_build_id(frame: ReportFrame, symbolizer: OfflineSymbolizer) -> list[ReportFrame]:
-    if frame.function is not None or not frame.module or not frame.build_id or frame.offset is None:
+def _name_by_build_id(frame: NamedFrame, symbolizer: OfflineSymbolizer) -> list[NamedFrame]:
+    if frame.function is not None or not frame.module or not frame.build_id or frame.address is None:
         return [frame]
-    found = symbolizer.frames(frame.module, frame.build_id, frame.offset, exact=frame.found in _EXACT)
-    return [_with_name(frame, named) for named in found if named.function is not None] or [frame]
+    found = symbolizer.frames(frame.module, frame.build_id, frame.address, exact=frame.found in _EXACT)
+    named = [each for each in found if each.function is not None]
+    return [each._replace(found=frame.found, symbol_offset=None) for each in named] or [frame]
 
 
 def with_python_lines(report: Report) -> Report:
     """Return the report whose Python functions show the line that was executed."""
-    return report._replace(frames=tuple(map(_with_python_line, report.frames)))
+
+    def with_line(frame: NamedFrame) -> NamedFrame:
+        if frame.kind != "p" or frame.function is None or not frame.file or not frame.line:
+            return frame
+        place = PythonPlace(frame.function, frame.file, frame.line, None)
+        return frame._replace(text=python_frame(place, executed=True).text)
+
+    return report._replace(frames=tuple(map(with_line, report.frames)))
 
 
 def with_python_marks(report: Report) -> Report:
@@ -97,13 +96,6 @@ def with_python_marks(report: Report) -> Report:
     marked = [frame._replace(text=f"{frame.text.removesuffix('_[p]')}_[p]") if frame.kind == "p" else frame
               for frame in report.frames]  # fmt: skip
     return report._replace(frames=tuple(marked))
-
-
-def _with_python_line(frame: ReportFrame) -> ReportFrame:
-    if frame.kind != "p" or frame.function is None or not frame.file or not frame.line:
-        return frame
-    place = PythonPlace(frame.function, frame.file, frame.line, None)
-    return frame._replace(text=python_frame(place, executed=True).text)
 
 
 def _timeline(timeline: Timeline, indexes: dict[StackKey, int]) -> ReportTimeline:
@@ -115,22 +107,3 @@ def _timeline(timeline: Timeline, indexes: dict[StackKey, int]) -> ReportTimelin
 def _thread(profile: Profile, key: StackKey) -> ReportThread:
     process, name = profile.processes[key.process_key], profile.threads[key.thread]
     return ReportThread(clean_name(process), clean_name(name), pid_of(key.process_key), key.tid)
-
-
-def _place(location: Location) -> ReportFrame:
-    """Return the frame of a location without a name."""
-    module = location.module
-    path, build_id = (clean_name(module.path), module.build_id) if module else (None, None)
-    return ReportFrame("", module=path, build_id=build_id, offset=location.address, found=location.found)
-
-
-def _with_name(frame: ReportFrame, named: NamedFrame) -> ReportFrame:
-    return frame._replace(
-        text=named.text,
-        function=named.function,
-        raw=None if named.raw is None else clean_name(named.raw),
-        file=named.file,
-        line=named.line,
-        inlined=named.inlined,
-        kind=named.kind,
-    )

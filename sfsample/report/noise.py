@@ -1,8 +1,8 @@
 """Decides whether two times differ by more than two ordinary times do.
 
-An ordinary difference is that of two other periods of the same service, as long and as far apart.  A test
-that takes single slices for replicates would call most pairs of unchanged hours changed, because load and
-phases last for minutes or hours.  Whole periods contain these.
+An ordinary difference is that of two other periods of the same service, as long and as far apart.  Single
+slices would not do: load and phases last for minutes or hours, so most pairs of unchanged hours would be
+called changed.
 
 The difference of a function is the logarithm of the ratio of its shares.  If nothing has changed, this
 difference, divided by the root mean square of n ordinary ones, has Student's t distribution with n degrees of
@@ -34,7 +34,7 @@ def spread(differences: Sequence[float]) -> float:
 def p_value(difference: float, ordinary: Sequence[float]) -> float:
     """Return the probability of an ordinary difference that is at least as large.
 
-    It is 1 if an ordinary difference that was seen is as large, whatever their distribution.
+    The result is 1 if an ordinary difference that was seen is as large.
     """
     if abs(difference) <= max(map(abs, ordinary)):
         return 1.0

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from sfsample.report.stats import ReportStats
+from sfsample.symbolize.named_frame import NamedFrame
 
 _T = TypeVar("_T")
 SAMPLES, WALL, CPU = "samples", "wall_ns", "cpu_ns"  # the last two are in nanoseconds
@@ -28,22 +29,6 @@ class ReportThread(NamedTuple):
     def label(self) -> str:
         """`name/TID`, or the name alone if the id is unknown."""
         return self.name if self.tid is None else f"{self.name}/{self.tid}"
-
-
-class ReportFrame(NamedTuple):
-    """A place in code.  Unknown fields are None or ""."""
-
-    text: str  # name in the folded format
-    function: str | None = None
-    raw: str | None = None  # the mangled symbol, as the symbol table has it
-    module: str | None = None  # path of the file
-    build_id: str | None = None
-    offset: int | None = None  # vaddr in the module; the run-time address if there is no module
-    file: str | None = None
-    line: int | None = None
-    inlined: bool = False
-    kind: str = ""  # "k" kernel, "j" JIT, "p" Python
-    found: str = ""  # how the unwinder found the frame: a `Found`
 
 
 class ReportStack(NamedTuple):
@@ -76,7 +61,7 @@ class Report(NamedTuple):
     """
 
     threads: tuple[ReportThread, ...]
-    frames: tuple[ReportFrame, ...]
+    frames: tuple[NamedFrame, ...]
     stacks: tuple[ReportStack, ...]
     weights: tuple[str, ...] = (SAMPLES,)
     started_ns: int | None = None  # since the epoch
@@ -121,17 +106,17 @@ class ReportBuilder:
     def __init__(self, weights: Sequence[str] = (SAMPLES,)) -> None:
         self.weights = tuple(weights)
         self._threads = Numbers[ReportThread]()
-        self._frames = Numbers[ReportFrame]()
+        self._frames = Numbers[NamedFrame]()
         self._stacks = Numbers[tuple[int, tuple[int, ...], str]]()  # thread, frames, stop reason
         self._sums: list[tuple[int, ...]] = []
 
     def add(
-        self, thread: ReportThread, frames: Iterable[ReportFrame], stop_reason: str, weights: tuple[int, ...]
+        self, thread: ReportThread, frames: Iterable[NamedFrame], stop_reason: str, weights: tuple[int, ...]
     ) -> int:
         """Add the weights of a stack (innermost frame first); return the index of the stack."""
         return self.add_row(thread, map(self.number, frames), stop_reason, weights)
 
-    def number(self, frame: ReportFrame) -> int:
+    def number(self, frame: NamedFrame) -> int:
         """Return the index of a frame."""
         return self._frames[frame]
 

@@ -22,14 +22,11 @@ class Label(NamedTuple):
 
 
 class StackPaths(NamedTuple):
-    """The labels, the steppers that found the frames of each ("eh_frame, sframe"), and a path for each stack.
-
-    A path has indexes of labels, root first.
-    """
+    """The labels of a report, and a path for each stack."""
 
     labels: tuple[Label, ...]
-    found: tuple[str, ...]
-    paths: tuple[tuple[int, ...], ...]
+    found: tuple[str, ...]  # steppers that found the frames of each label: "eh_frame, sframe"
+    paths: tuple[tuple[int, ...], ...]  # indexes of labels, root first
 
 
 def stack_paths(report: Report, *, threads: bool) -> StackPaths:
@@ -51,7 +48,8 @@ def stack_paths(report: Report, *, threads: bool) -> StackPaths:
     found: list[set[str]] = [set() for _ in labels]
     for at, frame in zip(frames, report.frames, strict=True):
         found[at].add(frame.found)
-    return StackPaths(tuple(labels), tuple(map(_found_text, found)), paths)
+    texts = (", ".join(sorted(each - {_INNERMOST, ""})) or max(each, default="") for each in found)
+    return StackPaths(tuple(labels), tuple(texts), paths)
 
 
 def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
@@ -64,7 +62,3 @@ def _root(report: Report, stack: ReportStack, *, threads: bool) -> tuple[Label, 
     """Return the label of the process or thread, and the mark of truncation after it."""
     thread, mark = report.threads[stack.thread], truncation_mark(stack)
     return (Label(thread.label if threads else thread.process), *([Label(mark)] if mark else []))
-
-
-def _found_text(found: set[str]) -> str:
-    return ", ".join(sorted(found - {_INNERMOST, ""})) or max(found, default="")

@@ -1,7 +1,7 @@
 """The statistics of a report: what its recording did and lost.
 
-They are the object that `--stats` writes, or what a file has of it.  A file can hold anything: a property
-whose value has another type than it should is unknown.
+The statistics are the object that `--stats` writes, or the part of that object that a file has.  A file can
+hold anything: a value of a wrong type is unknown.
 """
 
 from collections import Counter

@@ -1,11 +1,11 @@
 """Defines a saved stack, as a value and as JSON.  It can be unwound later, or on another machine.
 
-It holds the registers, the bytes of the stack, the mappings, and the build-ids of the mapped files.  It also
-holds the memory that was copied for Python frames, and code that lies in no file: the vdso, and a few bytes
-of generated code.  It holds no other memory of the process.
+A saved stack has the registers, the bytes of the stack, the mappings, and the build-ids of the mapped files.
+It also has the memory that was copied for Python frames, and code that lies in no file: the vdso, and a few
+bytes of generated code.  It has no other memory of the process.
 
-On some machines signal handlers return to the vdso.  A walk that ended too early may have missed it, so an
-incomplete stack always has the vdso.
+On some machines signal handlers return to the vdso.  A walk that ended too early may have missed the vdso, so
+an incomplete stack always has it.
 
 Invariant: any damage in a file is a `FormatError` (tests/saved_stacks/test_replay.py).
 """
@@ -87,7 +87,8 @@ def save(process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMa
     return SavedStack(
         process=process, tid=snapshot.tid, arch=snapshot.arch, registers=dict(snapshot.registers),
         pieces=pieces, bounded=snapshot.bounded or cut,
-        mappings=tuple(m for m in modules.mappings if m.executable or _overlaps(m, pieces)),
+        mappings=tuple(m for m in modules.mappings if m.executable or any(
+            m.start < at + len(data) and at < m.end for at, data in pieces)),
         modules=tuple(identify(module) for module in images.values()),
         vdso=bytes(vdso.image.data) if needs_vdso and vdso else b"",
         code=tuple((pc, data) for pc in dict.fromkeys(generated) if (data := modules.code(pc, _CODE_BYTES))),
@@ -125,16 +126,12 @@ def _flatten(memory: Memory) -> Iterator[tuple[int, bytes]]:
             yield from _flatten(piece)
 
 
-def _overlaps(mapping: Mapping, pieces: Pieces) -> bool:
-    return any(mapping.start < at + len(data) and at < mapping.end for at, data in pieces)
-
-
 # -- JSON
 
 
 def to_json(saved: SavedStack) -> str:
     """Return the text of the file."""
-    document = {
+    document: dict[str, Any] = {
         "schema": SCHEMA,
         "process": saved.process,
         "tid": saved.tid,
@@ -150,8 +147,12 @@ def to_json(saved: SavedStack) -> str:
         "vdso": _pack(saved.vdso),
         "code": [[hex(at), _pack(data)] for at, data in saved.code],
         "stack": [[hex(at), _pack(data)] for at, data in saved.pieces],
-        "python": saved.python and _python_json(saved.python),
+        "python": None,
     }
+    if python := saved.python:
+        names = [[hex(code), hex(instruction), *place] for (code, instruction), place in python.names.items()]
+        document["python"] = {"minor": python.minor, "table": _pack(python.table),
+                              "states": [*map(hex, python.states)], "names": names}  # fmt: skip
     return json.dumps(document, indent=1) + "\n"
 
 
@@ -191,12 +192,6 @@ def _from_document(document: dict[str, Any]) -> SavedStack:
     )  # fmt: skip
 
 
-def _python_json(saved: SavedPython) -> dict[str, Any]:
-    names = [[hex(code), hex(instruction), *place] for (code, instruction), place in saved.names.items()]
-    states = [*map(hex, saved.states)]
-    return {"minor": saved.minor, "table": _pack(saved.table), "states": states, "names": names}
-
-
 def _python(value: dict[str, Any]) -> SavedPython:
     names = {(_parse_word(code), _parse_word(instruction)): _place(*words)
              for code, instruction, *words in value["names"]}  # fmt: skip
@@ -215,10 +210,8 @@ def _place(function: object, file: object, *lines: object) -> PythonPlace:
 
 
 def _module(value: dict[str, Any]) -> SavedModule:
-    build_id = value["build_id"]
-    return SavedModule(
-        str(value["path"]), None if build_id is None else str(build_id), str(value["checksum"])
-    )
+    build_id = None if value["build_id"] is None else str(value["build_id"])
+    return SavedModule(str(value["path"]), build_id, str(value["checksum"]))
 
 
 def _pieces_of(rows: list[list[str]]) -> Pieces:

@@ -49,9 +49,8 @@ def replay(
     try:
         root = Root(sysroot or "/")
     except OSError as failure:
-        raise SfsampleError(
-            f"cannot open: {sysroot}: {failure.strerror}", "give a directory: --sysroot DIR"
-        ) from None
+        raise SfsampleError(f"cannot open: {sysroot}: {failure.strerror}",
+                            "give a directory: --sysroot DIR") from None  # fmt: skip
     refused: dict[str, str] = {}  # path -> text about a file that is missing or differs
 
     def open_image(mapping: Mapping) -> ElfImage:
@@ -69,11 +68,8 @@ def replay(
     stack = Unwinder(modules, steppers, max_frames).walk(snapshot)
     if refused:
         first, *others = refused.values()
-        raise SfsampleError(
-            f"cannot replay: {first}",
-            *others,
-            "get the files of the machine it was saved on, and name their root with --sysroot",
-        )
+        raise SfsampleError(f"cannot replay: {first}", *others, "get the files of the machine it was "
+                            "saved on, and name their root with --sysroot")  # fmt: skip
     frame_modules = tuple(modules.find(frame.lookup_pc) for frame in stack.frames)
     python = saved.python.place(snapshot.memory, stack.frames) if saved.python else None
     if python is not None and not python.is_whole and stack.stop_reason is StopReason.OUTERMOST:

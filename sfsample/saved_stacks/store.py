@@ -1,8 +1,8 @@
 """Keeps incomplete stacks in a directory, one small file each.
 
 Each distinct stack (by return addresses and stop reason) has one file, and the number of files is limited.
-Only the user may read them, because a stack may hold passwords.  A file that cannot be written is a problem
-in the report, and never ends a recording.
+Only the user may read the files, because a stack may hold passwords.  A file that cannot be written is a
+problem in the report, and never ends a recording.
 """
 
 import os

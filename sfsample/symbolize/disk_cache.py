@@ -4,18 +4,18 @@ Invariant: the cache never makes a result wrong, and never makes a run fail
 (tests/symbolize/test_disk_cache.py). For that reason:
 
 * The name of a file has a hash of all bytes from which the result was made.  A build-id would not do, because
-a program can claim the build-id of another. * A file is used only if it belongs to the user of this process,
-and its checksum is right. * No other user may enter or replace the directory.  Root is trusted, as it can do
-anything.  All directories above count too, as the path names them and as symbolic links resolve.  In a sticky
-one (/tmp) a user can only rename files of that user, inode(7). * A file appears complete or not at all, so no
-lock is needed.
+  a program can claim the build-id of another.
+* A file is used only if it belongs to the user of this process, and its checksum is right.
+* No other user may enter or replace the directory.  Root is trusted.  All directories above count too, as the
+  path names them and as symbolic links resolve.  In a sticky directory (/tmp) a user can only rename files of
+  that user, inode(7).
+* A file appears complete or not at all, so no lock is needed.
 
 If the directory is too large, the files that were not used for the longest time are deleted.
 """
 
 import os
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from mmap import ACCESS_READ, mmap
@@ -72,23 +72,27 @@ class DiskCache:
 
     @cached_property
     def _is_usable(self) -> bool:
-        return self._directory is not None and _prepare(self._directory)
+        """Make the directory; return True if no other user may enter or replace it."""
+        directory = self._directory or ""
+        try:
+            is_safe, status = make_private(directory), os.lstat(directory)
+        except OSError:
+            return False
+        return is_safe and _is_own(status, stat.S_IFDIR) and not status.st_mode & 0o077
 
     def _delete_oldest(self) -> None:
         """Delete the files that were not used for the longest time, also leftovers of killed writers."""
-        total = 0
-        for _, size, path in sorted(self._files(), reverse=True):
-            total += size
-            if total > _MAX_BYTES:
-                with suppress(OSError):
-                    os.unlink(path)
-
-    def _files(self) -> Iterator[tuple[float, int, str]]:
+        files, total = [], 0
         with os.scandir(self._directory) as entries:
             for entry in entries:
                 with suppress(OSError):  # file that another process has deleted
                     status = entry.stat(follow_symlinks=False)
-                    yield status.st_mtime, status.st_size, entry.path
+                    files.append((status.st_mtime, status.st_size, entry.path))
+        for _, size, path in sorted(files, reverse=True):
+            total += size
+            if total > _MAX_BYTES:
+                with suppress(OSError):
+                    os.unlink(path)
 
 
 def make_private(directory: str) -> bool:
@@ -114,15 +118,6 @@ def _is_protected(path: Path) -> bool:
     status = path.lstat()
     may_write = not stat.S_ISLNK(status.st_mode) and status.st_mode & 0o022
     return status.st_uid in (0, os.geteuid()) and (not may_write or bool(status.st_mode & stat.S_ISVTX))
-
-
-def _prepare(directory: str) -> bool:
-    """Make the directory; return True if no other user may enter or replace it."""
-    try:
-        is_safe, status = make_private(directory), os.lstat(directory)
-    except OSError:
-        return False
-    return is_safe and _is_own(status, stat.S_IFDIR) and not status.st_mode & 0o077
 
 
 def _is_own(status: os.stat_result, kind: int) -> bool:

@@ -1,9 +1,8 @@
 """Finds source lines and inlined functions in DWARF.  Only this file uses the library `symbolic`.
 
-The library is an extra (`pip install 'sfsample[lines]'`).  It is imported if a line is needed.  It converts
-all DWARF of a file once (0.2 s for the debug file of glibc).  The result is cached on disk by a hash of the
-file (4 ms).  Of split DWARF, only the skeleton units in the file itself are read, not the `.dwo` and `.dwp`
-files.
+The library is an extra (`pip install 'sfsample[lines]'`).  It converts all DWARF of a file once (0.2 s for
+the debug file of glibc).  The result is cached on disk by a hash of the file (4 ms).  The `.dwo` and `.dwp`
+files of split DWARF are not read.
 
 Invariant: if the library raises any exception on damaged DWARF, the module has no lines, and `problems` says
 so (tests/symbolize/test_dwarf_lines.py).
@@ -82,7 +81,7 @@ class DwarfLines:
             return None
 
     def _converted(self, image: ElfImage) -> bytes | memoryview:
-        """Return the tables of lines of an image, from the cache; convert and cache them if it lacks them."""
+        """Return the tables of lines of an image.  If the cache lacks them, they are made and cached."""
         size = len(image.data)
         if size > _MAX_FILE_BYTES:
             raise FormatError(image.name, 0, f"{size} bytes are more than {_MAX_FILE_BYTES >> 30} GiB")
@@ -90,8 +89,11 @@ class DwarfLines:
         if data is not None:
             return data
         self._progress(f"reading DWARF of {image.name} ({size / 1e6:.0f} MB)")
+        from symbolic.debuginfo import Archive
+
         copy = bytes(image.data)  # hash and conversion must see the same bytes, even if the file changes
-        tables = _convert(copy)
+        table = next(Archive.from_bytes(_view(copy)).iter_objects()).make_symcache()
+        tables = bytes(table.open_stream().read())
         self._cache.put(_name_of(copy), tables)
         return tables
 
@@ -102,19 +104,11 @@ class DwarfLines:
 
 
 def _name_of(data: bytes | memoryview) -> str:
-    """Return the name in the cache for the tables of a file."""
     from hashlib import sha256  # import of 3 MB
 
     from symbolic.symcache import SYMCACHE_LATEST_VERSION
 
     return f"{sha256(data).hexdigest()}.symcache{SYMCACHE_LATEST_VERSION}"
-
-
-def _convert(data: bytes) -> bytes:
-    from symbolic.debuginfo import Archive
-
-    table = next(Archive.from_bytes(_view(data)).iter_objects()).make_symcache()
-    return bytes(table.open_stream().read())
 
 
 def _view(data: bytes | memoryview) -> Any:  # noqa: ANN401 - the library has no types

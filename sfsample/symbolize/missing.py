@@ -72,16 +72,13 @@ def _hint(path: str, process_roots: Iterable[ProcessRoot]) -> str:
     return "a debug package, or --debuginfod, may have its symbols"
 
 
-def _distribution(process_roots: Iterable[ProcessRoot]) -> set[str]:
+def _distribution(process_roots: Iterable[ProcessRoot]) -> frozenset[str]:
     """Return the words of ID and ID_LIKE in os-release(5) of the targets; none if targets differ."""
-    roots = [process.root for process in process_roots if process.root is not None] or [Root()]
-    distributions = {frozenset(_os_release_ids(root)) for root in roots}
-    return set(distributions.pop()) if len(distributions) == 1 else set()
-
-
-def _os_release_ids(root: Root) -> list[str]:
-    data = root.map("/etc/os-release") or root.map("/usr/lib/os-release") or b""
-    lines = data[:_MAX_OS_RELEASE_BYTES].decode("utf-8", "replace").splitlines()
-    pairs = (line.partition("=") for line in lines)
-    values = [value.strip("\"'") for key, _, value in pairs if key in ("ID", "ID_LIKE")]
-    return " ".join(values).split()
+    distributions = set()
+    for root in [process.root for process in process_roots if process.root is not None] or [Root()]:
+        data = root.map("/etc/os-release") or root.map("/usr/lib/os-release") or b""
+        lines = data[:_MAX_OS_RELEASE_BYTES].decode("utf-8", "replace").splitlines()
+        pairs = (line.partition("=") for line in lines)
+        values = [value.strip("\"'") for key, _, value in pairs if key in ("ID", "ID_LIKE")]
+        distributions.add(frozenset(" ".join(values).split()))
+    return distributions.pop() if len(distributions) == 1 else frozenset()

@@ -5,7 +5,7 @@ dynamic symbols); a debuginfod server.  A table is opened only if the tables bef
 
 A function with a size, in any table, is preferred to a guess: a symbol without a size.  If no table has the
 local functions, a guess ends at the next address at which another function begins.  PLT stubs are in no
-table. Their relocations name them.
+table: their relocations name them.
 
 `.gnu_debugdata` (MiniDebugInfo) is an ELF file, compressed with xz, with the function symbols that `.dynsym`
 does not have.  Each run unpacks it, which takes 0.1 s for 1 MB.  Source: gdb manual, "MiniDebugInfo".
@@ -68,9 +68,8 @@ class ModuleSymbols:
     @property
     def problems(self) -> list[str]:
         """Texts about damage of the file, and about limits that were reached; each begins with the path."""
-        return [f"{self._module.path}: {problem}" for problem in (*self._image.problems, *self._limits)]
+        return [f"{self._module.path}: {problem}" for problem in (*self._image.problems, *self._limits())]
 
-    @property
     def _limits(self) -> list[str]:
         return [table.limit for table in self._opened if table.limit]
 
@@ -86,12 +85,12 @@ class ModuleSymbols:
         if not self._image.sections:
             return "it has no section headers, as a copy of the target's memory has none"
         if self._is_complete:
-            return "; ".join(["its symbol table has no function there", *self._limits])
+            return "; ".join(["its symbol table has no function there", *self._limits()])
         build_id = f" for build-id {self._image.build_id}" if self._image.build_id else ""
         return f"stripped, and no debug file{build_id} was found"
 
     def _guess(self, vaddr: int) -> Symbol | None:
-        """Return a function without a size before `vaddr`, unless another function begins between them."""
+        """Return the function without a size before `vaddr`; None if another function begins between them."""
         guess = self._find_in_tables(SymbolTable.find_guessed, vaddr)
         if guess is None or guess.size or self._is_complete:
             return guess
@@ -136,14 +135,12 @@ class ModuleSymbols:
         yield self._shared.table(image, *symtab)
 
     def _fetch_debug_image(self) -> ElfImage | None:
-        """Return the debug file of a debuginfod server, or None."""
         fetched = self._debug_files.fetch(self._image)
         if fetched.image or fetched.refused:
             self._debug = fetched
         return fetched.image
 
     def _unpack_debugdata(self) -> ElfImage | None:
-        """Return the image in `.gnu_debugdata`, or None."""
         section = self._image.section(_DEBUGDATA)
         if section is None:
             return None

@@ -1,11 +1,11 @@
-"""Defines a named frame, and makes its text fit for the folded format and for a terminal.
+"""Defines a named frame, and makes its texts fit for the folded format and for a terminal.
 
-Invariant: the text is one line, is not empty, has no `;`, and does no harm to a terminal
+Invariant: each text is one line, is not empty, has no `;`, and does no harm to a terminal
 (tests/symbolize/test_named_frame.py).  Control characters, line separators, bidirectional controls and lone
 surrogates become `?`.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from sfsample.modules.location import PythonPlace
 
@@ -19,20 +19,22 @@ _UNSAFE = (
 )  # fmt: skip
 _REPLACEMENTS = dict.fromkeys(_UNSAFE, "?") | {ord(";"): ":"}
 
-Kind = Literal["", "k", "j", "p"]  # native code, kernel code, generated code (a JIT's), Python
-
 
 class NamedFrame(NamedTuple):
-    """A function at a location.  All text except `raw` may be written to a terminal.  None: unknown."""
+    """A function at a place in code.  Unknown fields are None or ""."""
 
     text: str  # text in the folded format
-    function: str | None  # demangled name without suffix
-    raw: str | None  # symbol as its table has it
-    offset: int | None  # bytes from the start of the symbol
+    function: str | None = None  # demangled name without suffix
+    raw: str | None = None  # mangled symbol, as its table has it
+    module: str | None = None  # path of the file
+    build_id: str | None = None
+    address: int | None = None  # vaddr in the module; the run-time address if there is no module
     file: str | None = None
     line: int | None = None
     inlined: bool = False
-    kind: Kind = ""
+    kind: str = ""  # "k" kernel, "j" generated code (a JIT's), "p" Python
+    found: str = ""  # how the unwinder found the frame: a `Found`
+    symbol_offset: int | None = None  # bytes from the start of the symbol; None in reports
 
 
 def python_frame(place: PythonPlace, *, executed: bool = False) -> NamedFrame:
@@ -44,7 +46,7 @@ def python_frame(place: PythonPlace, *, executed: bool = False) -> NamedFrame:
     function, file = clean_name(place.function), clean_name(place.file) if place.file else None
     line = (place.line if executed else None) or place.first_line
     where = f" ({file.rpartition('/')[2]}:{line})" if file else ""
-    return NamedFrame(f"{function}{where}", function, None, None, file, place.line, kind="p")
+    return NamedFrame(f"{function}{where}", function, file=file, line=place.line, kind="p")
 
 
 def clean_name(name: str) -> str:

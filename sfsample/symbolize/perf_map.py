@@ -1,16 +1,16 @@
 """Reads names of generated code from /tmp/perf-PID.map, in the target's own root and by its own pid.
 
 Invariant: a map is used only if it is a regular file of the target's user or root, as perf requires; if a
-read fails, only names are lost, and `problems` says so (tests/symbolize/test_perf_map.py).
+read fails, only names are lost, and `problem` says so (tests/symbolize/test_perf_map.py).
 
-A JIT reuses memory, so several functions may cover an address.  The last in the file counts.  For the same
-reason only the end of a file is read if it is too large, and that is reported.  No more bytes are read than
-the size that the file states: files of /proc state 0, and some have no end.  Names are not cleaned here.
+A JIT reuses memory, so several functions may cover an address.  The last in the file counts.  A recording
+follows the file, and names each place when it sees the place, because the target may append other functions
+at that address, or remove the file.  Only what was appended is read.  Reading takes at most a tenth of the
+time.  If a file is too large, only its end is read, and that is reported.  No more bytes are read than the
+size that the file states: files of /proc state 0, and some have no end.  Names are not cleaned here.
 
-If an address is not found and the file has changed, the map is read again, but reading takes at most a tenth
-of the time.
-
-Source: Linux, tools/perf/Documentation/jit-interface.txt: lines `START SIZE NAME`, the numbers hexadecimal.
+Source: Linux, tools/perf/Documentation/jit-interface.txt: lines `START SIZE NAME`, the numbers hexadecimal;
+`dso__load_perf_map` in tools/perf/util/symbol.c reads them with strtoull(3).
 """
 
 import os
@@ -18,8 +18,7 @@ import re
 import time
 from array import array
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate, takewhile
 from typing import BinaryIO
 
@@ -32,15 +31,18 @@ _MAX_OUTER = 256  # earlier functions that a look-up tries
 _ADDRESS_END = 1 << 64
 _PAUSE_PER_READ_TIME = 10  # ratio of the pause after a read to the time that the read took
 _MAX_NAME_BYTES = 10_000
-_NUMBER = rb"((?:0x)?[0-9a-fA-F]{1,16}) "
-_LINE = re.compile(rb"^%b%b(?=[^\n]*\S)" % (_NUMBER, _NUMBER), re.MULTILINE)
+_STDIO_BYTES = 4096  # size of a stdio buffer: a file of a multiple of it may end within a line
+_TAIL_BYTES = 256  # bytes that tell a file that has grown from a file that was written anew
+_BLANKS = rb"[ \t]"
+_NUMBER = rb"(?:0[xX])?([0-9a-fA-F]{1,16})"
+_LINE = re.compile(rb"^%b*%b%b+%b%b+(?=[^\s])" % (_BLANKS, _NUMBER, _BLANKS, _NUMBER, _BLANKS), re.MULTILINE)
 
 
 class PerfMap:
-    """The functions that one perf map lists, sorted by start address."""
+    """The functions that a part of a perf map lists, sorted by start address."""
 
     def __init__(self, data: bytes) -> None:
-        self._data = data
+        self.data = data
         starts, ends, names = _columns(data)
         order = sorted(range(len(starts)), key=starts.__getitem__)
         self._starts = array("Q", map(starts.__getitem__, order))
@@ -50,25 +52,31 @@ class PerfMap:
 
     def find(self, address: int) -> Symbol | None:
         """Return the function that covers an address, or None; of several, the last in the file."""
-        last = bisect_right(self._starts, address) - 1 if 0 <= address < _ADDRESS_END else -1
-        nearby = range(last, max(-1, last - _MAX_OUTER), -1)
-        reaching = takewhile(lambda at: self._max_ends[at] > address, nearby)
-        covering = (at for at in reaching if self._ends[at] > address)
-        best = max(covering, key=self._names.__getitem__, default=None)  # last function in the file
+        best = max(self._covering(address), key=self._names.__getitem__, default=None)
         if best is None:
             return None
         start = self._starts[best]
         return Symbol(self._name(self._names[best]), start, self._ends[best] - start)
 
+    def names(self, address: int) -> set[str]:
+        """Return the names of all functions that cover an address."""
+        return {self._name(self._names[at]) for at in self._covering(address)}
+
+    def _covering(self, address: int) -> Iterator[int]:
+        last = bisect_right(self._starts, address) - 1 if 0 <= address < _ADDRESS_END else -1
+        nearby = range(last, max(-1, last - _MAX_OUTER), -1)
+        reaching = takewhile(lambda at: self._max_ends[at] > address, nearby)
+        return (at for at in reaching if self._ends[at] > address)
+
     def _name(self, at: int) -> str:
-        line = self._data[at : at + _MAX_NAME_BYTES].partition(b"\n")[0]
+        line = self.data[at : at + _MAX_NAME_BYTES].partition(b"\n")[0]
         return line.decode("utf-8", "replace").rstrip("\r")
 
 
 def _columns(data: bytes) -> "tuple[array[int], array[int], array[int]]":
-    """Return the start, the end and the offset of the name of each line that can be parsed."""
+    """Return columns: start, end and offset of the name of each line that can be parsed."""
     starts, ends, names = array("Q"), array("Q"), array("Q")
-    for line in _LINE.finditer(data, 0, data.rfind(b"\n") + 1):  # whole lines: the last may not be finished
+    for line in _LINE.finditer(data):
         start, size = int(line[1], 16), int(line[2], 16)
         if 0 < size < _ADDRESS_END - start:
             starts.append(start)
@@ -82,6 +90,85 @@ def perf_map_path(process_root: ProcessRoot) -> str:
     return f"/tmp/perf-{process_root.pid}.map"  # noqa: S108 - the documented place
 
 
+class PerfMapFile:
+    """The perf map of one process, which may grow."""
+
+    def __init__(self, process_root: ProcessRoot | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """`process_root`: None if the process is not on this machine."""
+        self._process_root, self._clock = process_root, clock
+        self._parts: list[PerfMap] = []  # parts of the file, in its order; each has whole lines
+        self._newest = PerfMap(b"")  # what the last refresh has added
+        self._version: tuple[int, ...] = ()  # inode, size and mtime of the file that was read
+        self._end = 0  # offset of the first byte that was not read as a whole line
+        self._tail = b""  # the bytes before `_end`
+        self._next_read = 0.0  # earliest time of the next read, in seconds of the clock
+        self.problem = ""  # text about a file that was not read, or not whole; "": there is none
+
+    @property
+    def was_read(self) -> bool:
+        """True if there was a file that could be read."""
+        return bool(self._version)
+
+    def find(self, address: int) -> Symbol | None:
+        """Return the function that covers an address, as of the last refresh; None: the map has none."""
+        return next((function for part in reversed(self._parts) if (function := part.find(address))), None)
+
+    def names(self, address: int) -> set[str]:
+        """Return the names of all functions that were at an address, as of the last refresh."""
+        return {name for part in self._parts for name in part.names(address)}
+
+    def has_just_changed(self, address: int) -> bool:
+        """Return True if the last refresh has put a function at an address where another one was."""
+        return self._newest.find(address) is not None and len(self.names(address)) > 1
+
+    def refresh(self) -> bool:
+        """Read what was appended to the file since the last call; return True if that is anything."""
+        self._newest = PerfMap(b"")
+        process_root, begun = self._process_root, self._clock()
+        if process_root is None or process_root.root is None or begun < self._next_read:
+            return False
+        path = perf_map_path(process_root)
+        try:
+            fd = process_root.root.open(path, follow=False)
+        except OSError:
+            return False
+        with open(fd, "rb") as file:
+            status = os.fstat(fd)
+            version = (status.st_ino, status.st_size, status.st_mtime_ns)
+            if not status.st_size or status.st_uid not in (0, process_root.uid) or version == self._version:
+                return False
+            is_same_file, self._version = version[:1] == self._version[:1], version
+            try:
+                self._read(file, path, status.st_size, is_same_file=is_same_file)
+            except (OSError, MemoryError) as failure:
+                why = getattr(failure, "strerror", None) or "there is not enough memory"
+                self.problem = f"{path}: cannot be read: {why}"
+        self._next_read = begun + (1 + _PAUSE_PER_READ_TIME) * (self._clock() - begun)
+        return True
+
+    def _read(self, file: BinaryIO, path: str, size: int, *, is_same_file: bool) -> None:
+        file.seek(self._end - len(self._tail))
+        if not is_same_file or size < self._end or file.read(len(self._tail)) != self._tail:
+            self._parts, self._end = [], 0  # file that was written anew
+        data = _read_end(file, self._end, size)
+        if len(data) < size - self._end:
+            self.problem = f"{path}: the first {size - len(data)} of {size} bytes were not read"
+            self._parts = []
+        lines, newline, unfinished = data.rpartition(b"\n")
+        self._end = size - len(unfinished)
+        whole_lines = lines + newline
+        self._tail = ((self._tail if self._parts else b"") + whole_lines)[-_TAIL_BYTES:]
+        # The last line counts without a newline, unless stdio may have written only its begin.
+        self._newest = PerfMap(data + b"\n" if unfinished and size % _STDIO_BYTES else whole_lines)
+        self._add(self._newest)
+
+    def _add(self, part: PerfMap) -> None:
+        """Add a part.  Small parts at the end are joined, so that there are few."""
+        while self._parts and len(self._parts[-1].data) <= 2 * len(part.data):
+            part = PerfMap(self._parts.pop().data + part.data)
+        self._parts.append(part)
+
+
 class PerfMaps:
     """The perf maps of several processes, by process key."""
 
@@ -89,63 +176,41 @@ class PerfMaps:
         self, process_roots: Mapping[int, ProcessRoot], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._process_roots, self._clock = process_roots, clock
-        self._maps: defaultdict[int, PerfMap] = defaultdict(lambda: PerfMap(b""))
-        self._versions: dict[int, tuple[int, ...]] = {}  # inode, size and mtime of the file that was read
-        self._next_read: dict[int, float] = {}  # earliest time of the next read, in seconds of the clock
-        self.problems: dict[int, str] = {}  # text about a file that was not read, or not whole
+        self._files: dict[int, PerfMapFile] = {}
 
     def find(self, pid: int, address: int) -> Symbol | None:
         """Return the generated function of process `pid` at an address, or None."""
-        function = self._maps[pid].find(address)
-        if function is None:
-            self._refresh(pid)
-            function = self._maps[pid].find(address)
+        if pid not in self._files:
+            self._files[pid] = PerfMapFile(self._process_roots.get(pid), self._clock)
+        file = self._files[pid]
+        function = file.find(address)
+        if function is None and file.refresh():
+            function = file.find(address)
         return function
+
+    def is_reused(self, pid: int, address: int) -> bool:
+        """Return True if several functions of process `pid` were at an address, one after the other."""
+        return pid in self._files and len(self._files[pid].names(address)) > 1
 
     def has_map(self, pid: int) -> bool:
         """Return True if `find` has read a perf map of process `pid`."""
-        return pid in self._versions
+        return pid in self._files and self._files[pid].was_read
 
-    def _refresh(self, pid: int) -> None:
-        """Read the perf map of a process if it has changed since it was read."""
-        process_root, begun = self._process_roots.get(pid), self._clock()
-        if process_root is None or process_root.root is None:
-            return
-        path = perf_map_path(process_root)
-        try:
-            fd = process_root.root.open(path, follow=False)
-        except OSError:
-            return
-        with open(fd, "rb") as file:
-            status = os.fstat(fd)
-            version = (status.st_ino, status.st_size, status.st_mtime_ns)
-            may_read = status.st_uid in (0, process_root.uid) and begun >= self._next_read.get(pid, begun)
-            if status.st_size and may_read and version != self._versions.get(pid):
-                self._versions[pid] = version
-                self._read(pid, file, path, status.st_size)
-                self._next_read[pid] = begun + (1 + _PAUSE_PER_READ_TIME) * (self._clock() - begun)
-
-    def _read(self, pid: int, file: BinaryIO, path: str, size: int) -> None:
-        try:
-            data = _read_end(file, size)
-            self._maps[pid] = PerfMap(data)
-        except (OSError, MemoryError) as failure:
-            why = getattr(failure, "strerror", None) or "there is not enough memory"
-            self.problems[pid] = f"{path}: cannot be read: {why}"
-            return
-        if len(data) < size:
-            self.problems[pid] = f"{path}: the first {size - len(data)} of {size} bytes were not read"
+    @property
+    def problems(self) -> dict[int, str]:
+        """Texts about files that were not read, or not whole, by process key."""
+        return {pid: file.problem for pid, file in self._files.items() if file.problem}
 
 
-def _read_end(file: BinaryIO, size: int) -> bytes:
-    """Return a file; if it has too many bytes or lines, return only whole lines at its end.
+def _read_end(file: BinaryIO, at: int, size: int) -> bytes:
+    """Return a file from `at` on; if that has too many bytes or lines, return only whole lines at its end.
 
     Raises OSError or MemoryError.
     """
-    at = max(0, size - _MAX_FILE_BYTES)
-    file.seek(at)
-    data = file.read(size - at)
-    if at:
+    begin = max(at, size - _MAX_FILE_BYTES)
+    file.seek(begin)
+    data = file.read(size - begin)
+    if begin > at:
         data = data.partition(b"\n")[2]
     while data.count(b"\n") > _MAX_LINES:
         data = data[len(data) // 2 :].partition(b"\n")[2]

@@ -1,11 +1,10 @@
 """Names PLT stubs: `printf@plt`.
 
-A stub jumps through a GOT slot, the slot has a relocation, and the relocation has a symbol.  A lazy stub with
-endbr64 jumps through no slot, but pushes the index of its relocation.  The first stub of a lazy `.plt`, which
-calls the dynamic linker, has no name.
+A stub jumps through a GOT slot, the slot has a relocation, and the relocation has a symbol.  The first stub
+of a lazy `.plt`, which calls the dynamic linker, has no name.  Lazy stubs with endbr64 have none either: they
+use no slot, and each runs once.
 """
 
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -22,7 +21,6 @@ _IRELATIVE = {_EM_S390: 61, _EM_X86_64: 37, _EM_AARCH64: 1032}
 _MAX_SECTION_BYTES = 1 << 20  # bytes of a section of stubs; the largest known has 30 KB
 _MAX_STUB_BYTES = 16  # bytes of a stub, up to its jump
 _STEP = {_EM_S390: 2, _EM_X86_64: 8, _EM_AARCH64: 4}  # bytes; stubs begin at multiples of it
-_PUSH = re.compile(rb"\xf3\x0f\x1e\xfa\x68(....)", re.DOTALL)  # x86-64: endbr64; push $number
 # AArch64: stp x2, x3, [sp, #-16]!, which begins the code after the stubs (it resolves TLS)
 _TLSDESC = b"\xe2\x0f\xbf\xa9"
 
@@ -45,8 +43,7 @@ class PltStubs:
     def __init__(self, image: ElfImage, resolve: Resolve) -> None:
         self._image, self._resolve = image, resolve
         self._dynamic = dynamic = Dynamic(image)
-        self._plt_relocations = dynamic.plt_relocations()
-        relocations = chain(dynamic.relocations(), self._plt_relocations)
+        relocations = chain(dynamic.relocations(), dynamic.plt_relocations())
         self._by_slot = {relocation.slot: relocation for relocation in relocations}
         stubs = chain.from_iterable(map(self._stubs_of, stub_sections(image)))
         self._stubs = sorted(stubs, key=itemgetter(0))
@@ -69,7 +66,8 @@ class PltStubs:
         last = None
         for at in range(0, len(code), _STEP.get(self._image.machine, _MAX_SECTION_BYTES)):
             vaddr, stub = section.vaddr + at, code[at : at + _MAX_STUB_BYTES]
-            relocation = self._relocation_of(stub, vaddr)
+            slot = stub_slot(self._image.machine, stub, vaddr)
+            relocation = None if slot is None else self._by_slot.get(slot)
             if stub.startswith(_TLSDESC):
                 relocations[vaddr] = None
             elif relocation is not None and relocation is not last:  # same one: inside a stub
@@ -77,14 +75,6 @@ class PltStubs:
         starts = [*relocations]
         for start, end in zip(starts, [*starts[1:], section.vaddr + section.size], strict=True):
             yield start, end, relocations[start]
-
-    def _relocation_of(self, stub: bytes, vaddr: int) -> Relocation | None:
-        pushed = _PUSH.match(stub)
-        if pushed:
-            number = int.from_bytes(pushed[1], "little")
-            return self._plt_relocations[number] if number < len(self._plt_relocations) else None
-        slot = stub_slot(self._image.machine, stub, vaddr)
-        return None if slot is None else self._by_slot.get(slot)
 
     def _name(self, relocation: Relocation) -> str | None:
         if relocation.type == _IRELATIVE.get(self._image.machine):

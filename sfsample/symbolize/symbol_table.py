@@ -1,11 +1,11 @@
 """Finds the function that contains a vaddr in an ELF64 symbol table.
 
-A table may have 100,000 records.  So it stays packed, and is sorted by operations on whole arrays.  A
-`Symbol` object is made only for a result.  The order of preference is:
+A table may have 100,000 records.  So it stays packed, and is sorted by operations on whole arrays.  The order
+of preference is:
 
-1. a function (STT_FUNC, STT_GNU_IFUNC) whose stated size covers the vaddr, the innermost first; 2. a guess: a
-function without a size, or a label (STT_NOTYPE: hand-written assembly), in an executable section. Without a
-size it extends to the next symbol, but not beyond its section.
+1. a function (STT_FUNC, STT_GNU_IFUNC) whose stated size covers the vaddr, the innermost first;
+2. a guess: a function without a size, or a label (STT_NOTYPE: hand-written assembly), in an executable
+   section.  Without a size it extends to the next symbol, but not beyond its section.
 
 Among aliases, global and weak symbols come before local ones, then names without a leading underscore, then
 the shortest, then the first in the alphabet.  Undefined, absolute and common symbols and ARM mapping symbols
@@ -126,12 +126,10 @@ class SymbolTable:
             return None  # no symbol precedes `vaddr` in its executable section
         first = records.first_alias(position)
         best = self._best_alias(records.rows[first : min(position + 1, first + _MAX_TRIED)], vaddr)
-        return best if best and (best.size or not self._function_begins_between(best.start, vaddr)) else None
-
-    def _function_begins_between(self, start: int, vaddr: int) -> bool:
-        """Return True if a function with a size starts after `start` and not after `vaddr`."""
-        starts = self._stated.starts
-        return bisect_right(starts, start) != bisect_right(starts, vaddr)
+        if best is None or best.size:
+            return best
+        starts = self._stated.starts  # a function with a size that begins in between ends the guess
+        return best if bisect_right(starts, best.start) == bisect_right(starts, vaddr) else None
 
     def _best_alias(self, rows: Sequence[int], vaddr: int) -> Symbol | None:
         """Return the preferred alias among those with a name that cover `vaddr`, or None."""
@@ -148,7 +146,6 @@ class SymbolTable:
         return Symbol(name, start, size) if name else None
 
     def _rank(self, row: int, symbol: Symbol) -> tuple[bool, bool, bool, int]:
-        """Return the sort key of an alias; the alias with the lowest key is shown."""
         info = self._view[row * _SYM_SIZE + 4]
         name = symbol.name.partition("@")[0]  # name without the symbol version
         return info & 15 == _STT_NOTYPE, info >> 4 == _STB_LOCAL, name[:1] == "_", len(name)
@@ -227,7 +224,6 @@ def _defined(symtab: memoryview, byteorder: ByteOrder, types: bytes) -> list[int
 
 
 def _native(code: str, view: memoryview, byteorder: ByteOrder) -> "array[int]":
-    """Return the bytes as integers in host byte order."""
     numbers = array(code)
     numbers.frombytes(view)
     if byteorder != sys.byteorder:

@@ -1,8 +1,7 @@
 """Turns locations into names.
 
 It runs after sampling, once for each distinct location.  A symbol table is read when the first location in
-its module is named.  Only names of locations are demangled.  Locations without a name are counted, and
-`missing_names` gives the reasons.
+its module is named.
 """
 
 import os
@@ -23,19 +22,19 @@ from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import DwarfLines, SourcePlace
 from sfsample.symbolize.missing import MissingName, generated_without_name, module_without_name
 from sfsample.symbolize.module_symbols import ModuleSymbols
-from sfsample.symbolize.named_frame import Kind, NamedFrame, address_text, clean_name, python_frame
+from sfsample.symbolize.named_frame import NamedFrame, address_text, clean_name, python_frame
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.perf_map import PerfMaps
 from sfsample.symbolize.spelling import simplify, spell
 from sfsample.symbolize.symbol_table import Symbol, SymbolTables
 
-# CPU time for the names of modules.  A hostile program can make it long, although each step has a limit.  All
-# names of a usual program take less than a second, 1 GB of DWARF takes 10 s.
+# CPU time for the names of modules.  A hostile program can make the look-up long, although each step has a
+# limit.  All names of a usual program take less than a second, 1 GB of DWARF takes 10 s.
 _MAX_CPU_S = 300
 
 
 class Symbolizer:
-    """Names the locations of one result.  It keeps the tables of all modules, so make one for each result.
+    """Names the locations of one result.  It keeps the tables of all modules: make a new one for each result.
 
     `process_roots`: process key -> root directory, in which the perf map is searched.
     Invariant: the debug file of a module is searched only in the root of the processes that map it, so no
@@ -66,16 +65,17 @@ class Symbolizer:
     def frames(self, location: Location) -> tuple[NamedFrame, ...]:
         """Return the functions at a location, at least one; the innermost inlined function comes first."""
         module = location.module
-        if module is not None:
-            module = self._first_module.setdefault(module.tables, module)
-        key = location._replace(module=module, found="")  # location without the label of its frame
-        frames = self._frames.get(key)
-        if frames is None:
-            frames = self._frames[key] = self._name_frames(key)
-        return frames
+        first = module and self._first_module.setdefault(module.tables, module)
+        key = location._replace(module=first, found="")  # location without the label of its frame
+        if key not in self._frames:
+            self._frames[key] = self._name_frames(key)
+        path, build_id = (clean_name(module.path), module.build_id) if module else (None, None)
+        return tuple(
+            frame._replace(module=path, build_id=build_id, address=location.address, found=location.found)
+            for frame in self._frames[key]
+        )
 
     def _name_frames(self, location: Location) -> tuple[NamedFrame, ...]:
-        """Name a location.  After a failure it has no name, and the failure is a problem."""
         try:
             return self._look_up(location)
         except Exception as failure:  # noqa: BLE001 - names of other modules are not lost by it
@@ -93,8 +93,12 @@ class Symbolizer:
         modules = Counter(location.module for location in unnamed if location.module)
         processes = Counter(location.pid for location in unnamed if not location.module and location.pid)
         roots, maps = self._process_roots, self._perf_maps
-        missing = [module_without_name(module, self._why_unnamed(module), roots, count)
-                   for module, count in modules.items()]  # fmt: skip
+        missing = [
+            module_without_name(
+                module, self._given_up or self._symbols_of(module).why_unnamed(), roots, count
+            )
+            for module, count in modules.items()
+        ]
         missing += [
             MissingName(f"process {pid_of(key)}", count, why)
             if (why := self._given_up or maps.problems.get(key, ""))
@@ -102,9 +106,6 @@ class Symbolizer:
             for key, count in processes.items()
         ]
         return sorted(missing, key=lambda entry: (-entry.places, entry.where))
-
-    def _why_unnamed(self, module: Module) -> str:
-        return self._given_up or self._symbols_of(module).why_unnamed()
 
     @property
     def problems(self) -> list[str]:
@@ -124,31 +125,37 @@ class Symbolizer:
             return (self._generated_frame(location),)
         begun = thread_time()
         try:
-            return self._look_up_in(location.module, location)
+            return self._native_frames(location.module, location)
         finally:
             self._cpu_s += thread_time() - begun
             if self._cpu_s > _MAX_CPU_S:
                 self.give_up(f"the look-up of names took {_MAX_CPU_S} s of CPU and was ended")
 
-    def _look_up_in(self, module: Module, location: Location) -> tuple[NamedFrame, ...]:
-        frame = self._native_frame(module, location)
+    def _native_frames(self, module: Module, location: Location) -> tuple[NamedFrame, ...]:
+        frame, symbol = _unnamed(location), self.symbol(module, location.lookup)
+        if symbol is not None:
+            function = clean_name(spell(symbol.name, self._options))
+            offset = location.address - symbol.start
+            frame = NamedFrame(function, function, clean_name(symbol.name), symbol_offset=offset)
         if not (self._options.lines or self._options.inlines):
             return (frame,)
         dwarf = self._symbols_of(module).dwarf_image()
         places = self._dwarf_lines.at(dwarf, location.lookup) if dwarf else []
         return _with_places(frame, places, self._options)
 
-    def _native_frame(self, module: Module, location: Location) -> NamedFrame:
-        symbol = self.symbol(module, location.lookup)
-        if symbol is None:
-            return _unnamed(location)
-        function = clean_name(spell(symbol.name, self._options))
-        return NamedFrame(function, function, symbol.name, location.address - symbol.start)
-
     def _generated_frame(self, location: Location) -> NamedFrame:
-        """Return the frame of code that lies in no file, named by the perf map of its process."""
+        """Return the frame of code that lies in no file.
+
+        A recording has named the place as it saw it.  If it found no name, the perf map may have been behind
+        the code.  Then the map of now counts only where one function alone was at that address.
+        """
+        seen = location.generated
+        if seen is not None and seen.name:
+            return _marked_frame(seen.name, location.address - seen.start, "j")
         function = self._perf_maps.find(location.pid, location.lookup) if location.pid else None
-        if function is None:
+        if function is None or (
+            seen is not None and self._perf_maps.is_reused(location.pid, location.lookup)
+        ):
             return _unnamed(location)
         return _marked_frame(function.name, location.address - function.start, "j")
 
@@ -215,13 +222,13 @@ class OfflineSymbolizer:
 
 def _unnamed(location: Location) -> NamedFrame:
     path = location.module.path if location.module else None
-    return NamedFrame(address_text(path, location.address), None, None, None)
+    return NamedFrame(address_text(path, location.address))
 
 
-def _marked_frame(name: str, offset: int | None, kind: Kind) -> NamedFrame:
+def _marked_frame(name: str, offset: int | None, kind: str) -> NamedFrame:
     """Return the frame of a kernel function, or of generated code.  Its text ends with the kind."""
     function = clean_name(name)
-    return NamedFrame(f"{function}_[{kind}]", function, name, offset, kind=kind)
+    return NamedFrame(f"{function}_[{kind}]", function, function, kind=kind, symbol_offset=offset)
 
 
 def _with_places(
@@ -236,7 +243,7 @@ def _with_places(
     *inlined, outer = places
     if frame.function is None and outer.symbol:
         function = _function_name(outer, options)
-        frame = frame._replace(text=function, function=function, raw=outer.symbol)
+        frame = frame._replace(text=function, function=function, raw=clean_name(outer.symbol))
     frames = [_inlined(place, options) for place in inlined] if options.inlines else []
     return (*frames, _with_line(frame, outer, options))
 
@@ -251,7 +258,8 @@ def _function_name(place: SourcePlace, options: SymbolOptions) -> str:
 
 def _inlined(place: SourcePlace, options: SymbolOptions) -> NamedFrame:
     function = _function_name(place, options)
-    return _with_line(NamedFrame(function, function, place.symbol, None, inlined=True), place, options)
+    frame = NamedFrame(function, function, clean_name(place.symbol), inlined=True)
+    return _with_line(frame, place, options)
 
 
 def _with_line(frame: NamedFrame, place: SourcePlace, options: SymbolOptions) -> NamedFrame:

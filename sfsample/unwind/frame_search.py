@@ -14,7 +14,7 @@ frame, and no other candidate's walk does.
 from collections.abc import Iterator
 
 from sfsample.core.memory import words_at
-from sfsample.core.rule import CFA
+from sfsample.core.rule import CFA, Rule
 from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.step import Walk
@@ -24,46 +24,35 @@ _WORD = 8  # bytes
 
 def candidate_walks(walk: Walk, row: UnwindRow, modules: ModuleMap) -> Iterator[Walk]:
     """Yield copies of `walk`, each with a possible value of the register that `row`, its next row, lacks."""
-    if row.cfa.base in walk.registers:
-        assert row.ra is not None  # noqa: S101 - a row without a caller lacks no register
-        register, values = row.ra.base, _return_addresses(walk, modules)
-    else:
-        register = row.cfa.base
-        values = _cfa_registers(walk, row, modules) if _has_plain_cfa(row) else iter(())
-    return (walk.assuming(register, value) for value in values)
-
-
-def _return_addresses(walk: Walk, modules: ModuleMap) -> Iterator[int]:
     module = modules.find(walk.frame.lookup_pc)
     start = module.function_start(walk.frame.lookup_pc) if module else None
-    return iter(module.calls_of(start)) if module and start is not None else iter(())
+    if module is None or start is None or row.ra is None:
+        return
+    if row.cfa.base in walk.registers:
+        register, values = row.ra.base, iter(module.calls_of(start))
+    else:
+        register, values = row.cfa.base, _cfa_registers(walk, row, row.ra, start, modules)
+    for value in values:
+        yield walk.assuming(register, value)
 
 
-def _cfa_registers(walk: Walk, row: UnwindRow, modules: ModuleMap) -> Iterator[int]:
+def _cfa_registers(walk: Walk, row: UnwindRow, ra: Rule, start: int, modules: ModuleMap) -> Iterator[int]:
     """Yield values of the CFA register, one for each word that may be the return address of the frame."""
-    module, words = modules.find(walk.frame.lookup_pc), words_at(walk.memory, walk.frame.sp)
-    start = module.function_start(walk.frame.lookup_pc) if module else None
-    if start is None or words is None or row.ra is None:
+    cfa, words = row.cfa, words_at(walk.memory, walk.frame.sp)
+    is_plain = ra.base == CFA and ra.deref and not (ra.expression or cfa.deref or cfa.expression)
+    if words is None or not is_plain:
         return
     base, view = words
     mask = walk.arch.ra_mask if row.mangled else -1
     for at in range(max(0, walk.frame.sp - base) // _WORD, len(view)):
         word = view[at] & mask
         if modules.is_code(word) and _calls_function(word, start, modules):
-            yield base + _WORD * at - row.ra.offset - row.cfa.offset
-
-
-def _has_plain_cfa(row: UnwindRow) -> bool:
-    """Return True if the CFA is a register plus an offset, and the return address is on the stack."""
-    cfa, ra = row.cfa, row.ra
-    if ra is None or cfa.deref or cfa.expression or ra.expression:
-        return False
-    return ra.base == CFA and ra.deref
+            yield base + _WORD * at - ra.offset - cfa.offset
 
 
 def _calls_function(return_address: int, start: int, modules: ModuleMap) -> bool:
-    """Return True if the call before a return address leads to the function that begins at `start`."""
-    target = modules.call_target(return_address)
+    caller = modules.find(return_address - 1)
+    target = caller.call_target(return_address) if caller else None
     if target is None or target == start:
         return target == start
     stubs = modules.find(target)

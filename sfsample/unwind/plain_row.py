@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sfsample.core.arch import AMD64, Arch
 from sfsample.core.rule import CFA, Rule
-from sfsample.unwind.row import Guess, UnwindRow
+from sfsample.unwind.row import UnwindRow
 
 _WORD = 8  # bytes
 _ALL_BITS = (1 << 64) - 1
@@ -39,7 +39,7 @@ def plain_row_of(row: UnwindRow, found: str, arch: Arch, pc: int) -> PlainRow | 
     if arch.sp in registers or arch.sp_adjust:
         return None
     signed = row.mangled and arch.ra_mask != _ALL_BITS
-    if signed or row.signal or row.slides or not row.sp_known or row.guess is Guess.CALLS_HERE:
+    if signed or row.signal or row.slides or not row.sp_known:
         return None
     if cfa.deref or cfa.expression or cfa.base not in (arch.sp, arch.fp) or cfa.offset % _WORD:
         return None
@@ -50,8 +50,7 @@ def plain_row_of(row: UnwindRow, found: str, arch: Arch, pc: int) -> PlainRow | 
     by_fp = cfa.base == arch.fp
     if not by_fp and cfa.offset <= 0:
         return None  # no progress up the stack
-    fp_offset = None if fp is None else fp.offset
-    return PlainRow(by_fp, cfa.offset, ra.offset, fp_offset, found, bool(row.guess), row)
+    return PlainRow(by_fp, cfa.offset, ra.offset, fp.offset if fp else None, found, row.guess, row)
 
 
 def _cfa_at(pc: int, row: UnwindRow, arch: Arch) -> Rule:
@@ -63,5 +62,4 @@ def _cfa_at(pc: int, row: UnwindRow, arch: Arch) -> Rule:
 
 
 def _is_slot(rule: Rule) -> bool:
-    """Return True if the value is saved in an aligned word of the frame."""
     return rule.base == CFA and rule.deref and not rule.expression and rule.offset % _WORD == 0

@@ -9,7 +9,6 @@ Invariant: a register that no rule recovers is absent from the caller, never sta
 Source: DWARF 5 section 6.4.1 for the rules; SFrame, frame pointers and signal frames are special cases.
 """
 
-from enum import IntEnum
 from typing import NamedTuple
 
 from sfsample.core.arch import Arch, ByteOrder
@@ -20,14 +19,6 @@ from sfsample.core.stack import StopReason
 from sfsample.formats.dwarf.expression import evaluate
 
 _MASK64 = (1 << 64) - 1
-
-
-class Guess(IntEnum):
-    """The kinds of guesses, by what the return address must prove.  `False` and `True` are the first two."""
-
-    NO = 0  # no guess: a table or known bytes describe the code
-    BEHIND_CALL = 1  # guess: the return address must follow a call
-    CALLS_HERE = 2  # guess: the call before the return address must lead to this function
 
 
 class UnwindRow(NamedTuple):
@@ -41,10 +32,13 @@ class UnwindRow(NamedTuple):
     registers: tuple[tuple[int, Rule], ...] = ()  # (register, rule): caller's register = value
     kept: tuple[int, ...] = ()  # caller's register = this frame's, which the function has not changed
     signal: bool = False  # True: a signal interrupted the caller, so its pc is exact
-    guess: Guess | bool = Guess.NO  # kind of guess, or no guess
+    guess: bool = False  # True: a convention, no table or known bytes; the return address must follow a call
     mangled: bool = False  # True: caller's pc = value & arch.ra_mask (a signed return address: AArch64 PAC)
     sp_known: bool = True  # True: caller's sp = cfa + arch.sp_adjust; False: cfa is only a lower bound of it
     slides: int = 0  # words: cfa + 8 * n is tried for n = 0 to `slides`, until a caller is accepted
+
+
+OUTERMOST = UnwindRow(Rule(CFA, 0, deref=False), None)
 
 
 def entry_row(arch: Arch) -> UnwindRow:
@@ -86,9 +80,9 @@ def apply_row(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) 
 
 def first_missing(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) -> int | None:
     """Return the first address that `apply_row` reads and that `memory` lacks, or None."""
-    recorder = _MissRecorder(memory)
-    apply_row(row, registers, recorder, arch)
-    return recorder.missing
+    misses = _Misses()
+    apply_row(row, registers, PiecewiseMemory(memory, misses), arch)
+    return misses.first
 
 
 def with_popped_words(
@@ -114,28 +108,17 @@ def with_popped_words(
     return PiecewiseMemory(*pieces, *words) if words else memory
 
 
-class _MissRecorder:
-    """Memory that remembers the first address at which a read failed."""
+class _Misses:
+    """An empty last piece of memory.  It notes the first address that all other pieces lack."""
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self.missing: int | None = None
+    byteorder: ByteOrder = "little"
+    first: int | None = None
 
-    @property
-    def byteorder(self) -> ByteOrder:
-        return self._memory.byteorder
+    def word(self, address: int) -> None:
+        self.first = address if self.first is None else self.first
 
-    def word(self, address: int) -> int | None:
-        value = self._memory.word(address)
-        if value is None and self.missing is None:
-            self.missing = address
-        return value
-
-    def read(self, address: int, size: int) -> bytes | None:
-        data = self._memory.read(address, size)
-        if data is None and self.missing is None:
-            self.missing = address
-        return data
+    def read(self, address: int, size: int) -> None:  # noqa: ARG002 - the protocol
+        self.word(address)
 
 
 class _RegistersUsed(Registers):

@@ -16,8 +16,7 @@ word above it may be a return address, which a caller would have left there.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sfsample.core.arch import Arch
@@ -27,7 +26,7 @@ from sfsample.core.snapshot import Registers, ThreadSnapshot
 from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
-from sfsample.unwind.row import Caller, Guess, UnwindRow, apply_row, first_missing, with_popped_words
+from sfsample.unwind.row import Caller, UnwindRow, apply_row, first_missing, with_popped_words
 from sfsample.unwind.rule_cache import RuleCache
 from sfsample.unwind.stepper import PcRange, Stepper, reach_of
 
@@ -69,16 +68,6 @@ class Step(NamedTuple):
     exact: bool
 
 
-class RejectedRow(NamedTuple):
-    """A row that was rejected, although another stepper's row was accepted: the table may be wrong."""
-
-    pc: int
-    exact: bool
-    found: str
-    reason: StopReason
-    accepted: str  # label of the other stepper
-
-
 class CachedStepper:
     """A stepper, and its answers.
 
@@ -106,7 +95,6 @@ class CachedStepper:
         return row
 
     def _answer(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the answer of a cached range, or that of the stepper."""
         pc = frame.pc
         if not frame.exact or module is None:
             return self._stepper.row_at(frame, module, arch)
@@ -135,7 +123,7 @@ class StepperChain:
         self._steppers = steppers
         self._last = last
         self._rule_cache = RuleCache(modules.generation)
-        self.rejected: Counter[RejectedRow] = Counter()
+        self.rejected: Counter[str] = Counter()  # texts about rejected rows: their tables may be wrong
 
     @property
     def rule_cache(self) -> RuleCache:
@@ -152,7 +140,9 @@ class StepperChain:
             row = stepper.row_at(walk.frame, walk.arch)
             if row is None:
                 continue
-            if row.guess and not self._allows_guess(failure):
+            # a guess must not hide that the copy has ended, or that the next chain may have a register
+            next_may_have_it = failure is StopReason.REGISTER_UNKNOWN and not self._last
+            if row.guess and (next_may_have_it or failure is StopReason.STACK_COPY_ENDED):
                 break
             outcome = self._execute(stepper, row, walk)
             if isinstance(outcome, Step) or outcome is StopReason.OUTERMOST:
@@ -174,11 +164,11 @@ class StepperChain:
 
     def row_lacking_register(self, walk: Walk) -> UnwindRow | None:
         """Return the row at the pc if its CFA or return address needs an unknown register; else None."""
-        row = self._certain_row(walk)
+        row, registers = self._certain_row(walk), walk.registers
         if row is None or row.ra is None:
             return None
-        has_ra = row.ra.deref or row.ra.expression or row.ra.base == CFA or row.ra.base in walk.registers
-        return None if has_ra and row.cfa.base in walk.registers else row
+        has_ra = row.ra.deref or row.ra.expression or row.ra.base == CFA or row.ra.base in registers
+        return None if has_ra and row.cfa.base in registers else row
 
     def missing_word(self, walk: Walk) -> int | None:
         """Return the address of a word that the row at the pc needs and the copy lacks, or None."""
@@ -189,11 +179,9 @@ class StepperChain:
         """Return the snapshot with the words that the innermost function has popped (`row.py`)."""
         walk = Walk(snapshot)
         table_row = self._certain_row(walk)
-        if table_row is None:
-            return snapshot
-        code_steppers = (stepper for stepper in self._steppers if stepper.found == Found.CODE)
-        code_row = next((stepper.row_at(walk.frame, walk.arch) for stepper in code_steppers), None)
-        if code_row is None:
+        code = next((stepper for stepper in self._steppers if stepper.found == Found.CODE), None)
+        code_row = code.row_at(walk.frame, walk.arch) if code and table_row else None
+        if table_row is None or code_row is None:
             return snapshot
         memory = with_popped_words(snapshot.memory, table_row, code_row, snapshot.registers, walk.arch)
         return snapshot._replace(memory=memory)
@@ -202,7 +190,7 @@ class StepperChain:
         """Return the first row that is no guess; None if that row says that there is no caller."""
         rows = (stepper.row_at(walk.frame, walk.arch) for stepper in self._steppers)
         row = next((row for row in rows if row is not None and not row.guess), None)
-        return row if row is not None and row.ra is not None else None
+        return row if row and row.ra else None
 
     def _cache(
         self, rules: RuleCache, stepper: CachedStepper, row: UnwindRow, walk: Walk, outcome: Step | StopReason
@@ -220,22 +208,16 @@ class StepperChain:
         """Count a rejected row, unless a register was unknown or assumed: the table may be right then."""
         may_be_wrong = reason is not StopReason.REGISTER_UNKNOWN and not walk.snapshot.assumed
         if may_be_wrong and len(self.rejected) < _MAX_REJECTED_ROWS:
-            self.rejected[RejectedRow(walk.frame.pc, walk.frame.exact, found, reason, accepted.found)] += 1
-
-    def _allows_guess(self, failure: StopReason) -> bool:
-        """Return True if a guess may follow a failure.
-
-        It must not hide that the copy has ended.  If a register is lacking, the next chain may find more.
-        """
-        if failure is StopReason.REGISTER_UNKNOWN:
-            return self._last
-        return failure is not StopReason.STACK_COPY_ENDED
+            where = place(walk.frame, self._modules)
+            self.rejected[f"{found} not believed ({reason}), {accepted.found} instead: {where}"] += 1
 
     def _execute(self, stepper: CachedStepper, row: UnwindRow, walk: Walk) -> Step | StopReason:
         """Execute a row; if it slides, move its CFA up the stack until a caller is accepted."""
         if row.ra is None:
             return StopReason.OUTERMOST
-        if _is_end_of_frame_pointers(stepper, row, walk):
+        fp = walk.arch.fp
+        on_chain = row.guess and row.cfa.base == fp and walk.frame.found is stepper.found
+        if on_chain and walk.registers.get(fp) == 0:  # zero ends a chain of frame pointers (ABIs)
             return self._outermost_if_stack_may_end(walk.frame.sp, walk)
         outcome = self._execute_once(stepper, row, walk)
         for _ in range(row.slides):
@@ -246,7 +228,10 @@ class StepperChain:
         return outcome
 
     def _execute_once(self, stepper: CachedStepper, row: UnwindRow, walk: Walk) -> Step | StopReason:
-        caller = apply_row(row, _registers_usable_by(row, walk), walk.memory, walk.arch)
+        registers, extra = walk.registers, _return_register_of_leaf(row, walk)
+        if extra is not None:
+            registers = {extra: walk.snapshot.registers[extra], **registers}
+        caller = apply_row(row, registers, walk.memory, walk.arch)
         if isinstance(caller, StopReason):
             cut_off = caller is StopReason.BAD_MEMORY and self._is_beyond_copy(row, walk)
             return StopReason.STACK_COPY_ENDED if cut_off else caller
@@ -255,7 +240,10 @@ class StepperChain:
         elif row.guess and self._modules.mapping(caller.registers[walk.arch.pc]) is None:
             rejection = StopReason.BAD_PC
         else:
-            rejection = _why_interrupted_code_rejected(caller, walk)
+            # a signal may interrupt code on any stack, even a jump to an unmapped address
+            interrupted = caller.registers[walk.arch.pc], caller.registers.get(walk.arch.sp)
+            is_repeated = any((f.pc, f.sp) == interrupted for f in (walk.frame, *walk.passed))
+            rejection = StopReason.NO_PROGRESS if is_repeated else None
         return rejection or Step(stepper.found, caller, row.signal)
 
     def _is_beyond_copy(self, row: UnwindRow, walk: Walk) -> bool:
@@ -271,7 +259,11 @@ class StepperChain:
         arch, frame = walk.arch, walk.frame
         pc, sp = caller.registers[arch.pc], caller.registers.get(arch.sp, caller.cfa)
         if pc == 0:
-            return self._outcome_of_zero(row, caller, walk)
+            if row.guess:
+                return StopReason.BAD_PC
+            # an expression that gives zero declares the end of the stack; a zero in memory may be a variable
+            declared = row.ra is not None and bool(row.ra.expression) and not row.ra.deref
+            return StopReason.OUTERMOST if declared else self._outermost_if_stack_may_end(caller.cfa, walk)
         # sp may stay the same while the return address is in a register: in a leaf on AArch64, in vfork on
         # AMD64 (rdi).  On s390x it also stays after the function has saved r14 in its caller's frame.
         in_register = row.ra is not None and not row.ra.deref
@@ -281,38 +273,11 @@ class StepperChain:
             return StopReason.NO_PROGRESS
         if self._modules.mapping(pc - 1) is None:
             return StopReason.BAD_PC
-        if not row.guess:
-            return None
-        may_lead = (
-            self._calls_function_of(pc, frame.pc)
-            if row.guess is Guess.CALLS_HERE
-            else self._guess_may_lead_to(pc, arch)
-        )
-        return None if may_lead else StopReason.BAD_PC
-
-    def _outcome_of_zero(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason:
-        """Judge a return address of zero: an expression that gives it declares the end of the stack.
-
-        A zero in memory may be a local variable.
-        """
-        if row.guess:
-            return StopReason.BAD_PC
-        computed = row.ra is not None and bool(row.ra.expression) and not row.ra.deref
-        return StopReason.OUTERMOST if computed else self._outermost_if_stack_may_end(caller.cfa, walk)
+        return StopReason.BAD_PC if row.guess and not self._guess_may_lead_to(pc, arch) else None
 
     def _outermost_if_stack_may_end(self, above: int, walk: Walk) -> StopReason:
         is_end = is_stack_end(above, walk.memory, self._modules, walk.arch)
         return StopReason.OUTERMOST if is_end else StopReason.BAD_PC
-
-    def _calls_function_of(self, return_address: int, pc: int) -> bool:
-        """Return True if the call before a return address leads to the function of `pc`, or to a stub."""
-        target, called = self._modules.call_target(return_address), self._modules.find(pc)
-        if target is None:
-            return False
-        if called is not None and called.is_entered_at(target, pc):
-            return True
-        stubs = self._modules.find(target)
-        return stubs is not None and stubs.stub_slot(target) is not None
 
     def _guess_may_lead_to(self, pc: int, arch: Arch) -> bool:
         """Return True if a guess may lead to `pc`.
@@ -327,12 +292,6 @@ class StepperChain:
         return any(row is not None and (row.ra is None or row.signal) for row in rows)
 
 
-def _registers_usable_by(row: UnwindRow, walk: Walk) -> Registers:
-    """Return the registers that a row may use."""
-    number = _return_register_of_leaf(row, walk)
-    return walk.registers if number is None else {number: walk.snapshot.registers[number], **walk.registers}
-
-
 def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
     """Return the register in which an innermost leaf's caller has its own return address, or None.
 
@@ -345,36 +304,23 @@ def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
     return ra.base if ra.base in walk.snapshot.registers else None
 
 
-def _is_end_of_frame_pointers(stepper: CachedStepper, row: UnwindRow, walk: Walk) -> bool:
-    """Return True if a chain of frame pointers has reached the zero that ends it, as the ABIs say."""
-    fp = walk.arch.fp
-    on_chain = bool(row.guess) and row.cfa.base == fp and walk.frame.found is stepper.found
-    return on_chain and walk.registers.get(fp) == 0
-
-
-def _why_interrupted_code_rejected(caller: Caller, walk: Walk) -> StopReason | None:
-    """Return the reason to reject interrupted code: the walk has passed the same pc and sp before.
-
-    A signal may interrupt code on any stack, even a jump to an unmapped address.
-    """
-    place = caller.registers[walk.arch.pc], caller.registers.get(walk.arch.sp)
-    is_repeated = any((frame.pc, frame.sp) == place for frame in (walk.frame, *walk.passed))
-    return StopReason.NO_PROGRESS if is_repeated else None
-
-
 def is_stack_end(above: int, memory: Memory, modules: ModuleMap, arch: Arch) -> bool:
     """Return True if a stack may end at the word below address `above`.
 
     Code that cannot be read (generated code) counts as a possible caller.
     """
-    return not any(_may_be_returned_to(word & arch.ra_mask, modules) for word in _words_from(above, memory))
+    for address in range(above, above + _SEARCH_BYTES, _WORD):
+        word = memory.word(address)
+        if word is None:
+            return True
+        pc = word & arch.ra_mask
+        mapping = modules.any_mapping(pc - 1) if pc > _LOWEST_CODE else None
+        if mapping is not None and mapping.executable and modules.may_be_returned_to(pc):
+            return False
+    return True
 
 
-def _words_from(start: int, memory: Memory) -> Iterator[int]:
-    words = (memory.word(address) for address in range(start, start + _SEARCH_BYTES, _WORD))
-    return (word for word in takewhile(lambda word: word is not None, words) if word)
-
-
-def _may_be_returned_to(pc: int, modules: ModuleMap) -> bool:
-    mapping = modules.any_mapping(pc - 1) if pc > _LOWEST_CODE else None
-    return mapping is not None and mapping.executable and modules.may_be_returned_to(pc)
+def place(frame: Frame, modules: ModuleMap) -> str:
+    """Return the module and the vaddr of a frame's pc, for messages."""
+    module = modules.find(frame.lookup_pc)
+    return f"{module.path}+{module.vaddr(frame.pc):#x}" if module else f"{frame.pc:#x}"

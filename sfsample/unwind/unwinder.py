@@ -19,20 +19,13 @@ from sfsample.core.walk_limits import DEFAULT_ORDER, MAX_FRAMES
 from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.frame_search import candidate_walks
 from sfsample.unwind.row import Caller, apply_row
-from sfsample.unwind.step import CachedStepper, Step, StepperChain, Walk
+from sfsample.unwind.step import CachedStepper, Step, StepperChain, Walk, place
 from sfsample.unwind.stepper import Stepper, for_process
-from sfsample.unwind.steppers.cfi import DebugFrameStepper, EhFrameStepper
+from sfsample.unwind.steppers.cfi import CfiStepper
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
-from sfsample.unwind.steppers.conventions import (
-    FramePointerStepper,
-    LeafStepper,
-    NullCallStepper,
-    ScanStepper,
-)
-from sfsample.unwind.steppers.entry_code import StartStepper
-from sfsample.unwind.steppers.plt_stub import PltStepper
+from sfsample.unwind.steppers.conventions import FramePointerStepper, NullCallStepper, ScanStepper
+from sfsample.unwind.steppers.known_code import PltStepper, SignalFrameStepper, StartStepper
 from sfsample.unwind.steppers.sframe import SFrameStepper
-from sfsample.unwind.steppers.signal_frame import SignalFrameStepper
 
 SIGNAL_FRAME: Final = SignalFrameStepper()
 NULL_CALL: Final = NullCallStepper()
@@ -44,8 +37,8 @@ ALWAYS: Final[tuple[Stepper, ...]] = (SIGNAL_FRAME, NULL_CALL, START)
 # Steppers that the user chooses with `--unwind`, in the user's order.
 CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
     "sframe": (SFrameStepper(),),
-    "eh_frame": (EhFrameStepper(), DebugFrameStepper(), PltStepper()),
-    "frame_pointer": (CodeStepper(), LeafStepper(), FramePointerStepper()),
+    "eh_frame": (CfiStepper(), CfiStepper(debug=True), PltStepper()),
+    "frame_pointer": (CodeStepper(), FramePointerStepper()),
     "scan": (ScanStepper(),),  # no default stepper
 }
 
@@ -63,8 +56,8 @@ def choose_steppers(order: Iterable[str | Stepper]) -> tuple[Stepper, ...]:
 
 DEFAULT_STEPPERS: Final = choose_steppers(DEFAULT_ORDER)
 _MAX_ASSUMED_REGISTERS = 2  # registers that one walk of `Unwinder.search` assumes
-# labels of the steppers that a repeated walk asks last
-_ASKED_LAST: Final[tuple[str, ...]] = (Found.SFRAME, Found.FRAME_POINTER, Found.SCAN)
+# ranks of the steppers that a repeated walk asks last
+_RANKS: Final[dict[str, int]] = {Found.SFRAME: 1, Found.FRAME_POINTER: 2, Found.SCAN: 3}
 
 
 class Unwinder:
@@ -82,7 +75,8 @@ class Unwinder:
         self._max_frames = max_frames
         cached = [CachedStepper(for_process(each, modules), modules) for each in choose_steppers(steppers)]
         self._chain = StepperChain(modules, cached, last=False)
-        self._cfi_chain = StepperChain(modules, sorted(cached, key=_rank), last=True)
+        cfi_first = sorted(cached, key=lambda stepper: _RANKS.get(stepper.found, 0))
+        self._cfi_chain = StepperChain(modules, cfi_first, last=True)
 
     def prepare(self, arch: Arch) -> None:
         """Import code that the first walks may need.  It takes 20 ms, too long while a thread is stopped."""
@@ -134,11 +128,7 @@ class Unwinder:
     @property
     def rejected_rows(self) -> Counter[str]:
         """Texts about rows that were rejected although another stepper's was accepted, and their counts."""
-        both = self._chain.rejected + self._cfi_chain.rejected
-        return Counter({
-            f"{r.found} not believed ({r.reason}), {r.accepted} instead: {self._place(r.pc, r.exact)}": count
-            for r, count in both.items()
-        })  # fmt: skip
+        return self._chain.rejected + self._cfi_chain.rejected
 
     def _walk_best(self, snapshot: ThreadSnapshot) -> Stack:
         """Return the stack by `_chain`, or the better one by `_cfi_chain` if that walk lacked a register.
@@ -172,7 +162,6 @@ class Unwinder:
         return new(Stack, ((*passed, last), StopReason.OUTERMOST, None, None))
 
     def _continue(self, walk: Walk, chain: StepperChain) -> Stack:
-        """Walk on to the end of the stack."""
         while not self._pass_cached_frames(walk, chain):
             checkpoint()
             step = chain.step(walk)
@@ -202,11 +191,9 @@ class Unwinder:
         return False
 
     def _ended(self, walk: Walk, chain: StepperChain, reason: StopReason) -> Stack:
-        frames = (*walk.passed, walk.frame)
-        if reason is StopReason.OUTERMOST:
-            return Stack(frames, reason)
         missing = chain.missing_word(walk) if reason is StopReason.BAD_MEMORY else None
-        return Stack(frames, reason, self._place(walk.frame.pc, walk.frame.exact), missing)
+        where = None if reason is StopReason.OUTERMOST else place(walk.frame, self._modules)
+        return Stack((*walk.passed, walk.frame), reason, where, missing)
 
     def _complete_stacks(self, walk: Walk, max_assumed: int) -> Iterator[Stack]:
         """Yield the stacks that reach the outermost frame with an assumed value of the unknown register."""
@@ -226,11 +213,6 @@ class Unwinder:
             elif stack.stop_reason is StopReason.REGISTER_UNKNOWN and max_assumed > 1:
                 yield from self._complete_stacks(candidate, max_assumed - 1)
 
-    def _place(self, pc: int, exact: bool) -> str:
-        """Return the module and vaddr of a pc, for messages."""
-        module = self._modules.find(pc if exact else pc - 1)
-        return f"{module.path}+{module.vaddr(pc):#x}" if module else f"{pc:#x}"
-
 
 def _advance(walk: Walk, step: Step) -> None:
     cfa, registers = step.caller
@@ -240,7 +222,3 @@ def _advance(walk: Walk, step: Step) -> None:
     walk.registers = registers
     sp = registers.get(walk.arch.sp, cfa)  # lower bound if sp is unknown: the callee's CFA
     walk.frame = Frame(registers[walk.arch.pc], sp, None, step.found, step.exact)
-
-
-def _rank(stepper: CachedStepper) -> int:
-    return _ASKED_LAST.index(stepper.found) + 1 if stepper.found in _ASKED_LAST else 0

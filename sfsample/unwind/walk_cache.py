@@ -1,6 +1,6 @@
 """Caches parts of walks, at most 64 frames each, and uses a part again while the stack is the same there.
 
-Key: pc and sp of the part's first frame, after they were seen twice.  It is never the innermost frame.
+Key: pc and sp of the part's first frame, after they were seen twice.  A part never has the innermost frame.
 Valid in the generation of the `RuleCache` that owns it.  A part is valid for a stack copy if the first frame
 has the same fp and label, and all words that the rows read have the same values.  These words are return
 addresses, and saved frame pointers from which a CFA was computed.  A walk depends on nothing else, so neither

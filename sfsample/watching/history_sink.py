@@ -11,13 +11,13 @@ from contextlib import suppress
 from shlex import quote
 
 from sfsample.errors import SfsampleError
+from sfsample.history import Retention
 from sfsample.history.facts import Slice
 from sfsample.history.paths import DAY_S, file_names
 from sfsample.history.retention import size_of
 from sfsample.history.store import History
-from sfsample.watching.own_program import start_child
-from sfsample.watching.program import Say, Trouble
-from sfsample.watching.sinks import Metrics, Sink
+from sfsample.watching.own_program import prune_words, start_child
+from sfsample.watching.program import Metrics, Say, Sink, Trouble
 
 _TIDY_INTERVAL_S = 3600.0
 _NICE = 19
@@ -26,10 +26,10 @@ _MIN_GAP_S = 2.0
 
 
 class HistorySink(Sink):
-    """Adds each slice and each gap to the history in a directory; `tidy` are the words of the child."""
+    """Adds each slice and each gap to the history in a directory."""
 
-    def __init__(self, directory: str, tidy: list[str], say: Say) -> None:
-        self._directory, self._tidy_words, self._say = directory, tidy, say
+    def __init__(self, directory: str, retention: Retention, say: Say) -> None:
+        self._directory, self._retention, self._say = directory, retention, say
         self._services: list[str] = []  # services of the last slice
         self._ends_s: dict[str, float] = {}  # end of the last slice or gap that is kept, by service
         self._lost: set[str] = set()  # services whose last slice could not be written
@@ -119,7 +119,8 @@ class HistorySink(Sink):
         """Start `sfsample history prune`, unless the last one still runs."""
         if time.monotonic() < self._tidy_due_s or (self._tidy is not None and self._tidy.poll() is None):
             return
-        self._tidy = start_child(self._tidy_words, self._unstarted, stderr=subprocess.DEVNULL)
+        words = prune_words(self._directory, self._retention)
+        self._tidy = start_child(words, self._unstarted, stderr=subprocess.DEVNULL)
         if self._tidy is not None:
             self._tidy_due_s = time.monotonic() + _TIDY_INTERVAL_S
             with suppress(OSError):  # the child has ended

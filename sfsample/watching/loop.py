@@ -19,17 +19,15 @@ from sfsample.process.stuck import any_stuck
 from sfsample.recording.options import RecordOptions
 from sfsample.watching.history_sink import HistorySink
 from sfsample.watching.options import WatchOptions
-from sfsample.watching.program import Program, Trouble
-from sfsample.watching.pull.door import Door
-from sfsample.watching.pull.requested import requested_profile
+from sfsample.watching.program import Program, Sink, Trouble
+from sfsample.watching.pull.door import Door, requested_profile
 from sfsample.watching.sd_notify import Watchdog, notify
-from sfsample.watching.sinks import Sink
 from sfsample.watching.slice_files import FileSink, SliceFiles
 from sfsample.watching.slice_recorder import SliceRecorder
 from sfsample.watching.triggered import Response
 from sfsample.watching.triggers import Triggers
 
-_MAX_SLEEP_S = 0.2  # time between two questions whether to stop
+_MAX_SLEEP_S = 0.2  # time between two checks for a request to stop
 _LOOK_S = 2.0  # time between two look-ups of a target that is missing or has ended
 _MIN_SLICE_S = 1.0  # length of the shortest slice, before or after a requested profile
 _MAX_LABEL = 100  # characters
@@ -57,7 +55,7 @@ class Watch:
         meter = LoadMeter([condition.metric for condition in options.triggers])
         self.triggers = Triggers(options.triggers, options.cooldown, meter.read, self._say)
         dumps = SliceFiles(options.files.output_dir or program.history or "", label, ".dump.txt")
-        self._response = Response(options, dumps, sinks, program.dump, self._say)
+        self._response = Response(options, dumps, sinks, self._say)
         self._unwritten = Trouble(self._say, "the file stays as it is")
         target = self._targets.service or label
         self._recorder = SliceRecorder(options, program, self.door, target, sinks)
@@ -131,7 +129,7 @@ class Watch:
         return hz
 
     def _lose_target(self, failure: NoSuchProcess, now_s: float) -> None:
-        """Say that there is no target; raise the failure if there will be none."""
+        """Say that there is no target; raise the failure if no later look can find one."""
         self._is_absent = True
         self._set_pids([])
         self.door.failed(failure)
@@ -184,9 +182,7 @@ def write_metrics(path: str, metrics: str, trouble: Trouble) -> None:
         trouble.met(f"cannot write: {path}: {failure.strerror}")
 
 
-def slots(
-    every_s: float, should_stop: Callable[[], bool], between: Callable[[], bool] = lambda: False
-) -> Iterator[float]:
+def slots(every_s: float, should_stop: Callable[[], bool], between: Callable[[], bool]) -> Iterator[float]:
     """Wait for slot after slot; yield how many seconds are left of each.
 
     `between` is called while it waits, and returns True if it did something.  A slot that is less than half
@@ -203,9 +199,7 @@ def slots(
         slot = max(slot + 1, round((time.monotonic() - start) / every_s))
 
 
-def wait_until(
-    at_s: float, should_stop: Callable[[], bool], between: Callable[[], bool] = lambda: False
-) -> bool:
+def wait_until(at_s: float, should_stop: Callable[[], bool], between: Callable[[], bool]) -> bool:
     """Wait, and call `between` meanwhile; return False if a stop was requested."""
     while not should_stop() and (wait_s := at_s - time.monotonic()) > 0:
         if not between():
@@ -219,11 +213,11 @@ def _choose_sinks(options: WatchOptions, program: Program, label: str) -> list[S
     if (directory := options.files.output_dir) is not None:
         sinks.append(FileSink(directory, options.files, options.keep, label, program.say))
     if program.history is not None:
-        sinks.append(HistorySink(program.history, program.tidy, program.say))
+        sinks.append(HistorySink(program.history, options.keep.of_history(), program.say))
     if program.history is not None and options.push.backends:
         from sfsample.watching.push.sink import PushSink  # http.client takes long to import
 
-        sinks.append(PushSink(options.push, program.history, program.push, program.say))
+        sinks.append(PushSink(options.push, program.history, program.say))
     return sinks
 
 

@@ -1,9 +1,15 @@
-"""Defines the options of a watch: what it records, and where slices are kept, served and sent."""
+"""Defines the options of a watch: what it records, and where slices are kept, served and sent.
 
+Secrets (a token, headers with credentials) are in files, which `read_secret` reads.
+"""
+
+import os
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING
 
-from sfsample.errors import UsageError
+from sfsample.core.filesystem import open_regular
+from sfsample.errors import SfsampleError, UsageError
 from sfsample.history import RETENTION, Retention
 from sfsample.process.target import Target
 from sfsample.recording.options import RecordOptions
@@ -11,6 +17,8 @@ from sfsample.recording.options import RecordOptions
 if TYPE_CHECKING:
     from sfsample.watching.push.backend import Backend
     from sfsample.watching.triggers import Condition
+
+_MAX_SECRET = 1 << 16  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +38,7 @@ class Listen:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach an address.  Raises ValueError if the text is no address."""
+    """Return True if only this machine can reach an address.  Raises ValueError if the text is no address."""
     from ipaddress import ip_address  # most commands listen nowhere
 
     return ip_address(address).is_loopback
@@ -77,7 +85,7 @@ class WatchOptions:
 
     target: Target = Target()
     record: RecordOptions = RecordOptions(rate=19.0, mode="wall", max_overhead=0.03)
-    every: float = 60.0  # seconds from the begin of a slice to that of the next one
+    every: float = 60.0  # seconds from the begin of a slice to the begin of the next slice
     slice: float | None = None  # length in seconds; None: until the next slice begins
     files: Files = Files()
     keep: Keep = Keep()
@@ -100,3 +108,18 @@ class WatchOptions:
     def slice_s(self) -> float:
         """The length of a slice, in seconds."""
         return self.slice or self.every
+
+
+def read_secret(path: str) -> bytes:
+    """Return the bytes of a file that no other user can read or replace.  Raises SfsampleError."""
+    try:
+        fd = open_regular(path)
+    except OSError as failure:
+        raise SfsampleError(f"cannot read: {path}: {failure.strerror}") from None
+    with open(fd, "rb") as file:
+        status = os.fstat(fd)
+        if status.st_mode & 0o037 or status.st_uid not in (0, os.geteuid()):
+            raise SfsampleError(
+                f"other users can read or replace the secret: {path}", f"chmod 600 {quote(path)}"
+            )
+        return file.read(_MAX_SECRET)

@@ -11,7 +11,11 @@ Source: Python's documentation, "Command line and environment", -I; "The initial
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 
+from sfsample.history import Retention
+from sfsample.recording.options import RecordOptions
+from sfsample.watching.options import Push
 from sfsample.watching.program import Trouble
 
 # both paths are made absolute at the start, because a watch may lose its current directory
@@ -22,6 +26,29 @@ _MAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def own_program(*words: str) -> list[str]:
     """Return the command line that runs this sfsample with these words."""
     return [_PYTHON, "-I", _MAIN, *words]
+
+
+# `parse` reads each of these words as the flags that are meant (tests/watching/test_own_program.py)
+
+
+def prune_words(history: str, retention: Retention) -> list[str]:
+    """Return the words of the child that tidies a history."""
+    limits = f"--keep-for={retention.keep_for!r}s", f"--keep-bytes={retention.keep_bytes}"
+    return ["history", "prune", f"--history={history}", *limits]
+
+
+def push_words(history: str, push: Push) -> list[str]:
+    """Return the words of the child that pushes a history."""
+    backends = [f"--push={backend.text}" for backend in push.backends]
+    auth = [] if push.auth_file is None else [f"--push-auth-file={push.auth_file}"]
+    return ["history", "push", f"--history={history}", *backends, *auth, "--follow"]
+
+
+def dump_words(pids: Sequence[int], path: str, options: RecordOptions) -> list[str]:
+    """Return the words of the child that dumps processes to a file, by the same tables as `options`."""
+    chosen = [f"--unwind={','.join(map(str, options.steppers))}", *([] if options.stop else ["--no-stop"])]
+    chosen += [f"--debug-dir={directory}" for directory in options.debug_dirs]
+    return ["dump", *map(str, pids), f"--output={path}", "--format=text", "--quiet", *chosen]
 
 
 def start_child(

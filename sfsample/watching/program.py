@@ -1,25 +1,27 @@
-"""Defines what the program that runs a watch gives to it: printing, the request to stop, names, children."""
+"""Defines what all parts of a watch use: what the program gives to it, failures that last, and sinks.
+
+A sink takes slices and gaps, which are times without a slice.  It keeps them as files (`slice_files`) or in a
+history, or has them sent to another machine.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from sfsample.history.facts import Slice
 from sfsample.symbolize.options import SymbolOptions
 
+Metrics = dict[str, dict[str, float]]  # values by name and label
 Say = Callable[..., None]  # prints what has happened, and lines with details
-DumpWords = Callable[[Sequence[int], str], list[str]]  # from process ids and the path of the dump
 
 
 class Program(NamedTuple):
-    """The functions and words that the program gives to a watch."""
+    """The functions and values that the program gives to a watch."""
 
     say: Say
     tell: Callable[[str], None]  # prints what happens while a slice is recorded
     should_stop: Callable[[], bool]
     symbols: SymbolOptions
     history: str | None  # the directory of the history; None: there are only files
-    tidy: list[str]  # words of the child (`own_program`) that tidies the history
-    push: list[str]  # words of the child that pushes the history
-    dump: DumpWords  # words of the child that dumps processes
 
 
 class Trouble:
@@ -44,3 +46,28 @@ class Trouble:
         """End the failure; return the number of slots that it lasted."""
         slots, self._what, self._slots = self._slots, "", 0
         return slots
+
+
+class Sink:
+    """Takes slices, and does nothing with them.  Each method may raise SfsampleError, or OSError."""
+
+    def prepare(self) -> None:
+        """Find out whether slices can be kept, before the first one is recorded."""
+
+    def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002
+        """Keep a slice, or its part of each service; return the place, for a message."""
+        return ""
+
+    def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
+        """Keep a gap: no slice between two times, and why.  The flags name the `target`."""
+
+    def pin(self, last_s: float) -> int:  # noqa: ARG002
+        """Keep the slices of the last `last_s` seconds longer than others; return their number."""
+        return 0
+
+    def metrics(self) -> Metrics:
+        """Return the metrics of the sink; `pull/door.py` has their names."""
+        return {}
+
+    def close(self) -> None:
+        """Close files and connections, as the watch ends."""

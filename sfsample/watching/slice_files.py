@@ -1,4 +1,4 @@
-"""Writes the files of `watch`, names them, and deletes those that are too many or too old.
+"""Writes the files of `watch`, names them, and deletes files that are too many or too old.
 
 A name has the time of the clock, which may be set later.  So `watch` measures the age of a file that it knows
 by a clock that is never set: setting the time deletes no new file, and keeps no old one.
@@ -21,8 +21,7 @@ from sfsample.errors import NoSpace, SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.report.suffixes import suffix_of
 from sfsample.watching.options import Files, Keep
-from sfsample.watching.program import Say, Trouble
-from sfsample.watching.sinks import Sink
+from sfsample.watching.program import Say, Sink, Trouble
 
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 
@@ -67,11 +66,11 @@ def not_written(directory: str, failure: OSError) -> SfsampleError:
     """Return the error for a file that cannot be written."""
     what = f"cannot write: {directory or repr('')}: {failure.strerror}"
     is_full = failure.errno in (ENOSPC, EDQUOT)
-    return NoSpace(what) if is_full else SfsampleError(what, "choose another --output-dir")
+    return NoSpace(what, "free some space") if is_full else SfsampleError(what, "choose another --output-dir")
 
 
 class SliceFiles:
-    """The files of one label and format in one directory, also those of earlier runs."""
+    """The files of one label and format in one directory, also the files of earlier runs."""
 
     def __init__(self, directory: str, label: str, suffix: str) -> None:
         self.directory = directory

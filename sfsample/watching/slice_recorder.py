@@ -1,14 +1,15 @@
 """Records a slice of `watch`, finds its names, and hands it to the sinks, as it does with gaps.
 
-A sink that fails loses its slice; the others get theirs.  A failure that lasts is said once.
+A sink that fails loses its slice; other sinks get it.  A failure that lasts is said once.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from sfsample import api
+from sfsample.core.quantities import counted
 from sfsample.errors import NoReturn, NoSpace, NoSuchProcess, ReadFailed, SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.process.thread_files import open_many
@@ -20,12 +21,10 @@ from sfsample.recording.stats import Stats
 from sfsample.recording.summary import missing_name_lines, no_sample_lines
 from sfsample.report.formats import FORMATS
 from sfsample.report.services import by_service, with_service
-from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.watching.options import WatchOptions
-from sfsample.watching.program import Program, Trouble
+from sfsample.watching.program import Program, Sink, Trouble
 from sfsample.watching.pull.door import Door
 from sfsample.watching.sd_notify import notify
-from sfsample.watching.sinks import Sink
 
 _MIN_GAP_S = 1.0  # time that the writing of a slice may take; only a longer time is a gap
 _LATE = "sfsample was late, or answered a request or a trigger, or the clock was set"
@@ -66,11 +65,11 @@ class SliceRecorder:
             sink.close()
         for trouble in (self._lost, *(lost for _, lost in self._sinks)):
             if slices := trouble.over():
-                self._say(f"the last {_count(slices, 'slice')} could not be written")
+                self._say(f"the last {counted(slices, 'slice')} could not be written")
 
     def record(self, pids: list[int], slice_s: float, should_stop: Callable[[], bool],
                options: RecordOptions | None) -> Stats:  # fmt: skip
-        """Record a slice; keep it if it has a sample.  `options` replace those of the watch."""
+        """Record a slice; keep it if it has a sample.  `options` replace the options of the watch."""
         share = self._share.left()
         options = options or replace(self._options.record, max_overhead=share)
         self.has_kept = False
@@ -83,7 +82,7 @@ class SliceRecorder:
         )  # fmt: skip
         begin_s = profile.started_ns / 1e9
         self._share.sampled_s = stats.sampler_cpu_s
-        for text in self._unsaid(stats.set_aside):
+        for text in self._unsaid({text: text for text in stats.set_aside}):
             self._say(text)
         if why_empty := _why_empty(stats, pids):
             self.begin_gap(begin_s, f"no sample: {why_empty[0]}")
@@ -108,22 +107,21 @@ class SliceRecorder:
         (lost or self._lost).met(what, *getattr(failure, "help", ()))
 
     def _attempt(self, work: Callable[[], str | None], lost: Trouble) -> str | None:
-        """Return the result of `work`; if it fails, say so and return None."""
         try:
             return work()
         except (SfsampleError, OSError, MemoryError) as failure:
             self.failed(failure, lost)
             return None
 
-    def _unsaid(self, lines: Iterable[str]) -> list[str]:
-        """Return the lines that were not said yet, and note them as said."""
-        new = [line for line in dict.fromkeys(lines) if line not in self._reported]
-        self._reported.update(new)
+    def _unsaid(self, texts: Mapping[str, str]) -> list[str]:
+        """Return the texts whose causes, their keys, were not said yet; note these as said."""
+        new = [text for cause, text in texts.items() if cause not in self._reported]
+        self._reported.update(texts)
         return new
 
     def _say_empty(self, stats: Stats, why: str, *details: str) -> None:
         """Say why there is no slice; say each of the `details`, which help, only once."""
-        new = self._unsaid(details)
+        new = self._unsaid({text: text for text in details})
         if not self._options.quiet:
             self._say(f"no file: no sample in {stats.duration_s:.1f} s: {why}", *stats.failure, *new)
 
@@ -146,12 +144,14 @@ class SliceRecorder:
         notify(f"STATUS={self._target}: {_outcome(stats)}")
         self._say_over(self._lost)
         if not options.quiet and self.has_kept:
-            missing = missing_name_lines(_unreported(symbolizer, self._reported), verbose=options.verbose)
+            causes = {f"{name.where}: {name.why}": str(name) for name in symbolizer.missing_names()}
+            new = self._unsaid(causes | {problem: problem for problem in symbolizer.problems})
+            missing = missing_name_lines(new, verbose=options.verbose)
             self._say(f"{', '.join(filter(None, places))}: {_outcome(stats)}", *stats.failure, *missing)
 
     def _say_over(self, lost: Trouble) -> None:
         if slices := lost.over():
-            self._say(f"slices are written again: {_count(slices, 'slice')} lost")
+            self._say(f"slices are written again: {counted(slices, 'slice')} lost")
 
     def begin_gap(self, now_s: float, why: str) -> None:
         """Note that there is no slice from now on.  The first reason that is not `_LATE` counts."""
@@ -159,7 +159,6 @@ class SliceRecorder:
         self._gap = (began_s, why if first_why == _LATE else first_why)
 
     def _end_gap(self, now_s: float) -> None:
-        """End the gap, and hand it to the sinks."""
         begin_s, why = self._gap or (now_s, "")
         self._gap = None
         for sink, lost in self._sinks if now_s - begin_s > _MIN_GAP_S else ():
@@ -169,7 +168,7 @@ class SliceRecorder:
 class Share:
     """The share of the time that samples may take: the share of the watch, less its other costs.
 
-    The other costs are those of the last slice: to find and open processes, to find names, to write.
+    Other costs, as measured in the last slice, are to find and open processes, to find names, and to write.
     `own_cpu_s` returns the CPU time of sfsample without the answers to HTTP clients.
     """
 
@@ -200,19 +199,6 @@ def _why_empty(stats: Stats, pids: list[int]) -> list[str]:
     return list(no_sample_lines(stats)) if stats.taken_ticks else ["it ended before the first tick"]
 
 
-def _unreported(namer: Symbolizer, reported: set[str]) -> list[str]:
-    """Return missing names and unreadable files that are not in `reported`, and add them to it."""
-    causes = {f"{missing.where}: {missing.why}": str(missing) for missing in namer.missing_names()}
-    causes |= {problem: problem for problem in namer.problems}
-    new = [text for cause, text in causes.items() if cause not in reported]
-    reported.update(causes)
-    return new
-
-
 def _outcome(stats: Stats) -> str:
     losses = [loss.text for loss in stats.losses if loss.number]
-    return ", ".join([_count(stats.samples, "sample"), *losses])
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+    return ", ".join([counted(stats.samples, "sample"), *losses])

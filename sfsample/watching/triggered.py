@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from sfsample.core.quantities import counted
 from sfsample.errors import SfsampleError
 from sfsample.recording.options import RecordOptions
 from sfsample.watching.options import Keep, WatchOptions
-from sfsample.watching.own_program import own_program
-from sfsample.watching.program import DumpWords, Say
-from sfsample.watching.sinks import Sink
+from sfsample.watching.own_program import dump_words, own_program
+from sfsample.watching.program import Say, Sink
 from sfsample.watching.slice_files import SliceFiles
 from sfsample.watching.triggers import Fired
 
@@ -33,10 +33,8 @@ Record = Callable[[float, RecordOptions], float | None]
 class Response:
     """Answers triggers; `files` has the dumps."""
 
-    def __init__(self, options: WatchOptions, files: SliceFiles, sinks: Sequence[Sink],
-                 dump_words: DumpWords, say: Say) -> None:  # fmt: skip
-        self._options, self._files, self._sinks = options, files, sinks
-        self._dump_words, self._say = dump_words, say
+    def __init__(self, options: WatchOptions, files: SliceFiles, sinks: Sequence[Sink], say: Say) -> None:
+        self._options, self._files, self._sinks, self._say = options, files, sinks, say
 
     def answer(self, fired: Fired, find: Callable[[], list[int]], record: Record) -> None:
         """Pin, dump, record; say the outcome.  `find` returns the process ids, or raises SfsampleError."""
@@ -52,18 +50,17 @@ class Response:
         length_s = time.monotonic() - begin_s
         self._pin(fired)
         if not self._options.quiet:
-            slices = f"{pinned} slice{'s' * (pinned != 1)}"
             closer = f"{length_s:.0f} s at {taken or 0:.0f} of {hz:g} Hz"
             closer = "no slice kept since" if taken is None else closer
-            self._say(f"{fired}: {slices} pinned, {closer}, {dump}")
+            self._say(f"{fired}: {counted(pinned, 'slice')} pinned, {closer}, {dump}")
 
     def _dump(self, pids: Sequence[int]) -> str:
-        """Dump processes; return the path.  Raises SfsampleError, OSError."""
         path = self._files.free_path()
+        words = dump_words(pids[:_MAX_PROCESSES], path, self._options.record)
         try:
-            done = subprocess.run(own_program(*self._dump_words(pids[:_MAX_PROCESSES], path)), umask=0o077,
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.PIPE, timeout=_PATIENCE_S, check=False)  # fmt: skip
+            done = subprocess.run(own_program(*words), umask=0o077, stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=_PATIENCE_S,
+                                  check=False)  # fmt: skip
         except subprocess.TimeoutExpired:
             raise SfsampleError(f"it took more than {_PATIENCE_S:.0f} s") from None
         if done.returncode not in _ENDED_WELL:
@@ -74,7 +71,7 @@ class Response:
         return path
 
     def _pin(self, fired: Fired) -> int:
-        """Pin the slices of the two minutes before a trigger, and those since; return their number."""
+        """Pin the slices of the two minutes before a trigger, and later slices; return their number."""
         last_s, counts = _BEFORE_S + max(0.0, time.time() - fired.at_s), [0]
         for sink in self._sinks:
             try:

@@ -67,9 +67,8 @@ def _percent(text: str) -> float:
 
 
 _shown_percent = "{:.0f} %".format
-_METRICS: dict[
-    str, tuple[Callable[[str], float], Callable[[float], str]]
-] = {  # functions: one parses a limit, one shows a value
+_Metric = tuple[Callable[[str], float], Callable[[float], str]]  # one parses a limit, one shows a value
+_METRICS: dict[str, _Metric] = {
     "cpu": (_percent, _shown_percent),
     "rss": (large_size, lambda value: f"{value / (1 << 20):.0f} MiB"),
     "threads": (any_size, "{:.0f}".format),
@@ -114,7 +113,7 @@ class Triggers:
         return self._fired if self.is_due() else None
 
     def answered(self) -> None:
-        """Begin the cool-down; the same answer was for triggers that fired meanwhile."""
+        """Begin the cool-down; triggers that fired meanwhile need no further answer."""
         self._fired = None
         self._above.clear()
         self._rest_until_s = time.monotonic() + self._cooldown_s

@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 
 from sfsample.report.formats import FORMATS
-from sfsample.report.report import ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.report import ReportBuilder, ReportThread
 from sfsample.report.stats import ReportStats
+from sfsample.symbolize.named_frame import NamedFrame
 from tests.browser.page import REPORT, ROW, TABLE_ROWS, Page
 from tests.builders.reports import compare, from_lines, full
 
@@ -198,7 +199,7 @@ HOSTILE = ["<script>alert(1)</script>", "</script><img src=x onerror=window.brok
 def test_names_are_text_and_never_markup(browser, tmp_path):
     builder = ReportBuilder()
     for name in HOSTILE:
-        frame = ReportFrame(name, name, name, name, None, 1, found=name)
+        frame = NamedFrame(name, name, name, name, None, 1, found=name)
         builder.add(ReportThread(name, name, 1, 1), [frame], name, (1,))
     with Page(browser, tmp_path, builder.finish()) as page:
         page.press("t")
@@ -301,7 +302,7 @@ def test_difference_is_shown_in_table_and_status(browser, tmp_path):
 def test_page_opens_with_fifty_thousand_stacks(browser, tmp_path):
     """scripts/bench/page measures how long that takes."""
     builder = ReportBuilder()
-    names = [ReportFrame(f"ns{n % 7}::function_{n}(int)", module=f"/lib/{n % 5}.so") for n in range(37)]
+    names = [NamedFrame(f"ns{n % 7}::function_{n}(int)", module=f"/lib/{n % 5}.so") for n in range(37)]
     for n in range(50_000):
         deep = [names[(n // 37**depth) % 37] for depth in range(3)]
         builder.add(ReportThread("p", "p"), [*deep, *names[: n % 9]], "outermost", (1,))

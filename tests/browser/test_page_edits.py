@@ -10,8 +10,8 @@ import pytest
 
 from sfsample.report.formats import FORMATS, read_report
 from sfsample.report.merge import filter_stacks, focus, rebuild
-from sfsample.report.report import ReportBuilder, ReportFrame, ReportThread
-from sfsample.symbolize.named_frame import clean_name
+from sfsample.report.report import ReportBuilder, ReportThread
+from sfsample.symbolize.named_frame import NamedFrame, clean_name
 from tests.browser.page import Page
 from tests.builders.reports import from_lines, full
 
@@ -41,7 +41,7 @@ def random_report(seed):
     """Return a report with recursion, truncated stacks, two processes, and equal names in two modules."""
     rng = random.Random(seed)  # noqa: S311 - the same every time
     builder = ReportBuilder()
-    frames = [ReportFrame(f"fn_{n % 7}", module=f"/lib/{n // 7}.so") for n in range(9)]
+    frames = [NamedFrame(f"fn_{n % 7}", module=f"/lib/{n // 7}.so") for n in range(9)]
     for _ in range(40):
         thread = ReportThread(rng.choice(["first", "second"]), "x")
         stack = [frames[rng.randrange(9)] for _ in range(rng.randint(1, 6))]
@@ -202,9 +202,7 @@ def test_hostile_names_in_the_url_the_edits_and_the_saved_stacks(browser, tmp_pa
     names = [clean_name(name) for name in HOSTILE]
     builder = ReportBuilder()
     for name in names:
-        builder.add(
-            ReportThread(name, name), [ReportFrame(name, name), ReportFrame("mid")], "outermost", (1,)
-        )
+        builder.add(ReportThread(name, name), [NamedFrame(name, name), NamedFrame("mid")], "outermost", (1,))
     report = builder.finish()
     with Page(browser, tmp_path, report) as page:
         for at in range(len(names)):

@@ -32,7 +32,7 @@ def prpsinfo(name: bytes, arguments: bytes, pid: int = 0) -> bytes:
 
 
 def auxv(order: str = "little", **entries: int) -> bytes:
-    numbers = {"phdr": 3, "phnum": 5, "entry": 9, "vdso": 33}
+    numbers = {"phdr": 3, "entry": 9, "vdso": 33}
     return note(
         6,
         b"".join(pack(f"{ORDER[order]}QQ", numbers[k], v) for k, v in entries.items()) + bytes(16),

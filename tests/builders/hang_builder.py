@@ -43,7 +43,7 @@ def thread(
     frames = tuple(
         Frame(0x1000 + at, 0x7000 + at, 0x7008 + at, Found.CONTEXT, exact=at == 0) for at in range(len(names))
     )
-    named = tuple((NamedFrame(n or "?", n, n, 0 if n else None),) for n in names)
+    named = tuple((NamedFrame(n or "?", n, n, symbol_offset=0 if n else None),) for n in names)
     dump = ThreadDump(
         tid, name, state, Capture.READ, None, None, call.syscall if call else None, None,
         Stack(frames, StopReason.OUTERMOST), tuple(map(_PathModule, paths)), ns_tid=tid, call=call,

@@ -10,9 +10,10 @@ from sfsample.history.facts import Selection, Slice
 from sfsample.history.files import HistoryFile
 from sfsample.history.paths import file_names
 from sfsample.history.store import History
-from sfsample.report.report import OUTERMOST, WEIGHTS, Report, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.report import OUTERMOST, WEIGHTS, Report, ReportBuilder, ReportThread
 from sfsample.report.stats import ReportStats
 from sfsample.report.time_slices import TIME_UNIT_NS
+from sfsample.symbolize.named_frame import NamedFrame
 
 DAY_S = 86400
 MIDNIGHT_S = 20_000 * DAY_S  # some day, 00:00 UTC
@@ -22,7 +23,7 @@ def report(*rows: tuple[str, int, int, int], tid: int = 7, rate_hz: float = 19.0
     """Return a report of rows such as ("main;work", samples, wall time, CPU time)."""
     builder = ReportBuilder(WEIGHTS)
     for text, samples, *times in rows:
-        frames = [ReportFrame(name, function=name, module="/usr/bin/app", build_id="ab12", offset=16)
+        frames = [NamedFrame(name, function=name, module="/usr/bin/app", build_id="ab12", address=16)
                   for name in reversed(text.split(";"))]  # fmt: skip
         builder.add(ReportThread("app", "worker", tid, tid), frames, OUTERMOST,
                     (samples, *(time * TIME_UNIT_NS for time in times)))  # fmt: skip

@@ -2,8 +2,9 @@
 
 from sfsample.report.difference import Difference, compare_sides, count
 from sfsample.report.formats import parse
-from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportFrame, ReportThread, ReportTimeline
+from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportThread, ReportTimeline
 from sfsample.report.stats import ReportStats
+from sfsample.symbolize.named_frame import NamedFrame
 
 LIBC, APP = ("/usr/lib/libc.so.6", "aa" * 20), ("/opt/app", "bb" * 20)
 
@@ -20,7 +21,7 @@ def compare(before: Report, after: Report, *, relative: bool = False) -> Differe
 
 def frame(
     text: str, module: tuple[str, str | None] = APP, offset: int = 0x100, **fields: object
-) -> ReportFrame:
+) -> NamedFrame:
     """Return a frame with the fields that a symbolizer fills."""
     known = {
         "function": text.removesuffix("_[i]").removesuffix("_[k]"),
@@ -28,7 +29,7 @@ def frame(
         "file": "src/a.cc",
         "line": 7,
     }
-    return ReportFrame(text, module=module[0], build_id=module[1], offset=offset, **{**known, **fields})  # type: ignore[arg-type]
+    return NamedFrame(text, module=module[0], build_id=module[1], address=offset, **{**known, **fields})  # type: ignore[arg-type]
 
 
 def full() -> Report:
@@ -36,9 +37,9 @@ def full() -> Report:
     main, worker = ReportThread("app", "app", 10, 10), ReportThread("app", "worker", 10, 11)
     start = frame("start", LIBC, 0x40, file=None, line=None, found="eh_frame")
     inner, outer = frame("inner_[i]", line=3, inlined=True), frame("outer", line=30, found="sframe")
-    unnamed = ReportFrame("[libc.so.6+0x1234]", None, None, *LIBC, 0x1234, found="context")
+    unnamed = NamedFrame("[libc.so.6+0x1234]", None, None, *LIBC, 0x1234, found="context")
     kernel = frame("vfs_read_[k]", ("[kernel]", None), 0xFFFF, raw="vfs_read", file=None, line=None, kind="k")
-    lost = ReportFrame("[0x7f00]", offset=0x7F00)
+    lost = NamedFrame("[0x7f00]", address=0x7F00)
     builder = ReportBuilder(WEIGHTS)
     rows = [
         (main, [inner, outer, start], "outermost", (5, 50, 40)),

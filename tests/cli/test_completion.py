@@ -24,7 +24,7 @@ def bash_completions(*words: str) -> set[str]:
     """Return what bash offers for the last word."""
     typed = " ".join(f"'{word}'" for word in ("sfsample", *words))
     script = "\n".join(
-        [*bash_script(), "compopt() { :; }", f"COMP_WORDS=({typed}); COMP_CWORD={len(words)}", "_sfsample",
+        [*bash_script(), f"COMP_WORDS=({typed}); COMP_CWORD={len(words)}", "_sfsample",
          'printf "%s\\n" "${COMPREPLY[@]}"']
     )  # fmt: skip
     return set(

@@ -14,7 +14,7 @@ from sfsample.history.facts import Slice
 from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.report.formats import parse
-from sfsample.report.report import ReportFrame
+from sfsample.symbolize.named_frame import NamedFrame
 from tests.builders.histories import report, sums
 
 NOW_S = time.time()
@@ -131,7 +131,7 @@ def test_export_writes_any_format(run, directory, tmp_path):
 
 def test_lines_are_those_of_python_that_were_executed(run, directory, tmp_path, capsys):
     kept = History(directory)
-    inner, outer = (ReportFrame(f"{name} (a.py:1)", function=name, file="/srv/a.py", line=line, kind="p")
+    inner, outer = (NamedFrame(f"{name} (a.py:1)", function=name, file="/srv/a.py", line=line, kind="p")
                     for name, line in (("work", 3), ("main", 7)))  # fmt: skip
     closed = report(FAST)
     frames = (inner, outer, *closed.frames)

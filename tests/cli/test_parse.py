@@ -263,12 +263,12 @@ def test_value_of_a_label_is_a_short_line(label: str, rule: str) -> None:
 )  # fmt: skip
 def test_flags_of_history_stand_before_or_after_the_action(words: list[str]) -> None:
     given = parse(["history", *words])
-    assert (name_of(given), given.history, given.choice.service) == ("history list", "d", "s")
+    assert (name_of(given), given.history, given.service) == ("history list", "d", "s")
 
 
 def test_value_of_a_flag_is_no_action() -> None:
     given = parse(["history", "--history", "list", "--service", "diff", "show"])
-    assert (name_of(given), given.history, given.choice.service) == ("history show", "list", "diff")
+    assert (name_of(given), given.history, given.service) == ("history show", "list", "diff")
 
 
 @pytest.mark.parametrize("action", ["list", "show", "export", "diff", "prune", "check", "push"])

@@ -8,8 +8,8 @@ import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sfsample.cli.progress import Progress, progress_text
-from sfsample.cli.terminal import Messages, say
+from sfsample.cli.record import progress_text
+from sfsample.cli.terminal import Progress, emit, say
 from sfsample.core.stack import StopReason
 from sfsample.recording.stats import Stats
 from tests.live.targets import HANG_S
@@ -39,7 +39,7 @@ def shown(controller: int) -> str:
 
 def test_line_is_erased_at_the_end(monkeypatch):
     with terminal(monkeypatch) as controller:
-        monkeypatch.setattr("sfsample.cli.progress._PERIOD_S", float("inf"))  # however slow the test is
+        monkeypatch.setattr("sfsample.cli.terminal._PERIOD_S", float("inf"))  # however slow the test is
         with Progress(quiet=False) as progress:
             assert progress.due()
             progress.show("2 of \x1b[31m10 s")
@@ -56,11 +56,11 @@ def test_message_erases_the_line(monkeypatch):
             say("late: 3 ticks missed")
             assert shown(controller) == "\r\x1b[Ksfsample: late: 3 ticks missed\r\n"
             say("late: again")
-            Messages().write("a line of the log\n")
+            emit("a line of the log\n")
             assert shown(controller) == "sfsample: late: again\r\na line of the log\r\n"
             progress.show("3 of 10 s")
             assert shown(controller) == "\r\x1b[Ksfsample: 3 of 10 s"
-            Messages().write("log\n")
+            emit("log\n")
             assert shown(controller) == "\r\x1b[Klog\r\n"
         assert shown(controller) == ""
 

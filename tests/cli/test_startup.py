@@ -15,8 +15,8 @@ from tests.live.targets import states, wait_until
 HEAVY = {"elftools", "ptrace", "demangle", "subprocess", "json", "tempfile", "ctypes", "socket"}
 _OWN = """errors cli core core.filesystem core.foreign core.python_view core.printable core.quantities
 core.walk_limits cli.output_file
-cli.parse cli.commands cli.flags cli.history_flags cli.mistakes cli.options cli.terminal cli.values cli.when
-cli.words dumping dumping.options process process.target recording recording.options report
+cli.parse cli.commands cli.flags cli.history_flags cli.mistakes cli.options cli.terminal cli.values
+dumping dumping.options process process.target recording recording.options report
 report.suffixes symbolize symbolize.options"""
 OWN = {"sfsample", *(f"sfsample.{name}" for name in _OWN.split())}
 FOR_WATCH = {f"sfsample.{name}" for name in ("cli.watch_options", "history", "watching", "watching.options")}

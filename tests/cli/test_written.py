@@ -2,7 +2,7 @@
 
 import pytest
 
-from sfsample.cli import main, written
+from sfsample.cli import main
 from sfsample.report.formats import FORMATS as WRITERS
 from sfsample.report.suffixes import FORMATS, suffix_of
 from tests.builders.reports import full
@@ -25,8 +25,8 @@ def test_line_names_the_file_and_what_to_do_with_it(recorded, tmp_path, capsys, 
 @pytest.mark.parametrize("found", [True, False])
 def test_open_opens_the_file(recorded, capsys, monkeypatch, found):
     opened: list[str] = []
-    monkeypatch.setattr(written.webbrowser, "open", lambda uri: opened.append(uri) or found)
-    monkeypatch.setattr(written.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr("webbrowser.open", lambda uri: opened.append(uri) or found)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
     path = recorded.with_name("out.html")
     assert main(["convert", str(recorded), "-q", "--open", "-o", str(path)]) == 0
     assert opened == [path.as_uri()]
@@ -39,7 +39,7 @@ def test_root_starts_no_program_that_path_or_browser_names(recorded, tmp_path, c
     browser.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("BROWSER", f"{browser} %s")
-    monkeypatch.setattr(written.os, "geteuid", lambda: 0)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
     path = recorded.with_name("out.html")
     assert main(["convert", str(recorded), "-q", "--open", "-o", str(path)]) == 0
     assert capsys.readouterr().err == f"sfsample: no browser is started as root: open {path} yourself\n"

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.formats.machine_code.decode_x86 import decode_instruction
+from sfsample.formats.machine_code.decode_x86 import decode
 from tests.builders.installed import library
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "compare-code"
 
 
-@pytest.mark.skipif(decode_instruction(b"\xc3", 0) is None, reason="no decoder for x86-64 here")
+@pytest.mark.skipif(decode(b"\xc3", 0) is None, reason="no decoder for x86-64 here")
 @pytest.mark.parametrize("name", ["libc.so.6", "libstdc++.so.6"])
 def test_rows_are_those_of_the_tables(name):
     command = [sys.executable, SCRIPT, "--share", "0.01", library(name)]

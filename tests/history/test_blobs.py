@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from sfsample.errors import BadInput
 from sfsample.history.blobs import (
-    Names,
+    ServiceNames,
     in_units,
     pack_columns,
     pack_json,
     unpack_columns,
 )
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.time_slices import TIME_UNIT_NS, add_columns
 from tests.builders.reports import full
 
@@ -27,7 +27,7 @@ all_rows = st.dictionaries(st.integers(0, 100_000), st.tuples(numbers, numbers, 
 def test_rows_survive(rows):
     expected = sorted((stack, *weights) for stack, weights in rows.items())
     columns = [[row[at] for row in expected] for at in range(4)]
-    unpacked = unpack_columns(pack_columns(columns), 100_001, Budget(0))
+    unpacked = unpack_columns(pack_columns(columns), 100_001, ReadingBudget(0))
     assert list(zip(*unpacked, strict=True)) == expected
 
 
@@ -65,7 +65,7 @@ def test_number_that_no_column_holds_is_refused(number):
 def test_any_bytes_are_columns_or_bad_input(data):
     for blob in (data, zlib.compress(data)):
         try:
-            columns = unpack_columns(blob, 10, Budget(0))
+            columns = unpack_columns(blob, 10, ReadingBudget(0))
         except BadInput:
             continue
         assert len({len(column) for column in columns}) == 1
@@ -74,30 +74,30 @@ def test_any_bytes_are_columns_or_bad_input(data):
 
 def test_stack_that_there_is_not_is_refused():
     with pytest.raises(BadInput, match="a stack that there is not"):
-        unpack_columns(pack_columns([[0, 5], *[[1, 1]] * 3]), 5, Budget(0))
+        unpack_columns(pack_columns([[0, 5], *[[1, 1]] * 3]), 5, ReadingBudget(0))
 
 
 def test_blob_that_unpacks_to_gigabytes_is_refused():
     stream = zlib.compressobj()
     blob = b"".join(stream.compress(bytes(1 << 20)) for _ in range(200)) + stream.flush()
     with pytest.raises(BadInput, match="too large"):
-        unpack_columns(blob, 10, Budget(0))
+        unpack_columns(blob, 10, ReadingBudget(0))
 
 
 def test_names_survive_in_batches():
-    first, report = Names(), full()
+    first, report = ServiceNames(), full()
     numbers = first.number_stacks(report._replace(stacks=report.stacks[:2]))
     batches = [first.pack()]
     assert first.number_stacks(report)[:2] == numbers
     batches.append(first.pack())
     assert first.pack() is None
-    again = Names()
+    again = ServiceNames()
     for batch in batches:
         assert batch is not None
-        again.unpack(batch, Budget(0))
-    assert again.frames.rows == first.frames.rows
-    assert again.stacks.rows == first.stacks.rows
-    assert {stack[:2] for stack in again.stacks.rows} == {("app", "app"), ("app", "worker")}
+        again.unpack(batch, ReadingBudget(0))
+    assert again.frames == first.frames
+    assert again.stacks == first.stacks
+    assert {stack[:2] for stack in again.stacks} == {("app", "app"), ("app", "worker")}
     assert again.pack() is None
 
 
@@ -117,13 +117,12 @@ NAMES = {"modules": [], "frames": [], "stacks": [["p", "t", [], "outermost"]]}
     ],
 )
 def test_damaged_batch_is_bad_input(key, value):
-    Names().unpack(pack_json(NAMES), Budget(0))
+    ServiceNames().unpack(pack_json(NAMES), ReadingBudget(0))
     with pytest.raises(BadInput):
-        Names().unpack(pack_json({**NAMES, key: value}), Budget(0))
+        ServiceNames().unpack(pack_json({**NAMES, key: value}), ReadingBudget(0))
 
 
 def test_value_that_a_batch_states_twice_moves_no_number():
-    names = Names()
     stacks = [["p", thread, [], "outermost"] for thread in ("t", "t", "u")]
-    names.unpack(pack_json({**NAMES, "stacks": stacks}), Budget(0))
-    assert names.stacks.rows[2][1] == "u"
+    with pytest.raises(BadInput, match="twice"):
+        ServiceNames().unpack(pack_json({**NAMES, "stacks": stacks}), ReadingBudget(0))

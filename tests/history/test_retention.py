@@ -2,7 +2,6 @@
 
 import os
 import sqlite3
-import zlib
 from collections import Counter
 from contextlib import closing
 from itertools import count
@@ -16,7 +15,7 @@ from sfsample.history.facts import Selection
 from sfsample.history.files import HistoryFile
 from sfsample.history.paths import file_names, remove
 from sfsample.history.store import History
-from tests.builders.histories import DAY_S, MIDNIGHT_S, by_service, minute, report, sums
+from tests.builders.histories import DAY_S, MIDNIGHT_S, by_service, minute, report
 
 DAY_OVER_S = MIDNIGHT_S + DAY_S + 120
 FIRST_MERGE_S, SECOND_MERGE_S = MIDNIGHT_S + 3 * DAY_S, MIDNIGHT_S + 15 * DAY_S
@@ -131,69 +130,6 @@ def test_identity_stays_until_the_file_is_made_anew(tmp_path):
         with closing(HistoryFile(file_names(str(tmp_path))[0].path)) as file:
             found.append(file.identity)
     assert found[0] == found[1] != found[2]
-
-
-def summed(history: History) -> set[int]:
-    with closing(HistoryFile(file_names(history.directory)[0].path)) as file:
-        return file.summed()
-
-
-def test_sums_of_ten_minutes_answer_for_their_slices(tmp_path):
-    history = History(str(tmp_path))
-    for at in range(30):
-        history.add(minute(at, ("main;a", at, 7 * at, at), (f"main;f{at % 3}", 1, 1, 1)))
-        history.add(minute(at, service="nginx"))
-    history.add(minute(25, labels={"env": "test"}))
-    times = [Selection("redis", MIDNIGHT_S + 60 * first, MIDNIGHT_S + 60 * end)
-             for first, end in ((0, 30), (0, 10), (5, 17), (21, 30), (9, 30))]  # fmt: skip
-    times.append(Selection("redis", labels={"env": "test"}))
-    before = history.reports(times)
-    for minutes, expected in ((11, 0), (15, 2), (21, 2), (28, 4)):  # those that were over a while ago
-        history.tidy(MIDNIGHT_S + minutes * 60)
-        assert len(summed(history)) == expected
-    history.tidy(DAY_OVER_S)
-    history.tidy(DAY_OVER_S)
-    assert len(summed(history)) == 6
-    assert history.reports(times) == before
-    assert list(history.findings()) == []
-    change(history, "UPDATE stacks SET rows = x'00' WHERE id > 0 AND id < 41")  # none of these is read
-    assert sums(history.report(times[0])) == sums(before[0])
-    assert history.problems == {}
-
-
-def test_slice_that_is_added_behind_a_sum_is_counted(tmp_path):
-    history = History(str(tmp_path))
-    for at in range(3):
-        history.add(minute(at))
-    history.tidy(DAY_OVER_S)
-    history.add(minute(4))
-    assert history.report().total() == 20
-    history.tidy(FIRST_MERGE_S)
-    assert history.report().total() == 20
-    assert summed(history) == set()
-
-
-@pytest.mark.parametrize(
-    "stats", ['{"slices": [1]}', '{"slices": [1, 2, 3, 9]}', '{"slices": [[]]}', "{}", "[]", "x"]
-)
-def test_sum_that_is_not_of_its_slices_is_not_used(tmp_path, stats):
-    history = History(str(tmp_path))
-    for at in range(3):
-        history.add(minute(at))
-    history.tidy(DAY_OVER_S)
-    change(history, "UPDATE stacks SET stats = ? WHERE id < 0", zlib.compress(stats.encode()))
-    assert history.report().total() == 15
-    assert history.problems == {}
-
-
-def test_damaged_slice_is_in_no_sum(tmp_path):
-    history = History(str(tmp_path))
-    for at in range(20):
-        history.add(minute(at))
-    change(history, "UPDATE stacks SET rows = x'00' WHERE id = 3")
-    history.tidy(DAY_OVER_S)
-    assert summed(history) == {11}
-    assert history.report().total() == 95
 
 
 def test_late_slice_joins_those_that_were_merged(tmp_path):

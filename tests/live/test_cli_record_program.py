@@ -8,7 +8,7 @@ import pytest
 
 from sfsample import api
 from sfsample.cli.parse import parse
-from sfsample.cli.program import targets
+from sfsample.cli.record import targets
 from sfsample.core.arch import AMD64
 from sfsample.errors import NoSuchProcess
 from tests.live.cli_runner import DURATIONS, parse_folded, sfsample

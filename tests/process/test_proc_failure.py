@@ -8,8 +8,7 @@ import pytest
 from sfsample.errors import NoSuchProcess, ReadFailed, TargetError
 from sfsample.process import descendants, procfs
 from sfsample.process.descendants import Descendants
-from sfsample.process.proc_failure import Cause, cause_of, looked_at
-from sfsample.process.procfs import ProcFs
+from sfsample.process.procfs import Cause, ProcFs, cause_of, looked_at
 from sfsample.watching import loop as watch
 
 

@@ -59,24 +59,23 @@ def test_target_is_that_of_the_innermost_call(way, waits_for_us):
     assert stuck.target_of(thread.ident) is None
 
 
-def test_delay_doubles_and_is_handed_over(monkeypatch):
+def test_process_is_set_aside_for_a_while_and_handed_over(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(stuck, "_aside", {})
     monkeypatch.setattr(stuck, "time", SimpleNamespace(monotonic=lambda: now[0]))
     pid = os.getpid()
-    for delay_s in (8, 16, 32):
-        stuck.set_aside(pid, 0)
-        with pytest.raises(AlreadyTraced, match="set aside for a while"):
-            stuck.check_not_aside(pid)
-        text = stuck.hand_over()
-        monkeypatch.setattr(stuck, "_aside", {})
+    stuck.set_aside(pid, 0)
+    with pytest.raises(AlreadyTraced, match="set aside for a while"):
         stuck.check_not_aside(pid)
-        stuck.take_over(text)
-        now[0] += delay_s - 1
-        with pytest.raises(AlreadyTraced):
-            stuck.check_not_aside(pid)
-        now[0] += 1
+    text = stuck.hand_over()
+    monkeypatch.setattr(stuck, "_aside", {})
+    stuck.check_not_aside(pid)
+    stuck.take_over(text)
+    now[0] += 14
+    with pytest.raises(AlreadyTraced):
         stuck.check_not_aside(pid)
+    now[0] += 1
+    stuck.check_not_aside(pid)
     stuck.take_over("no such text")
 
 

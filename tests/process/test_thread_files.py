@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.process.proc_failure import Cause, cause_of
+from sfsample.process.procfs import Cause, cause_of
 from sfsample.process.thread_files import ThreadFiles
 
 Files = dict[int, ThreadFiles]

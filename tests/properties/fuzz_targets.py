@@ -19,7 +19,7 @@ from sfsample.core.memory import BytesMemory
 from sfsample.errors import BadInput, FormatError, SfsampleError
 from sfsample.formats.dwarf.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.dwarf.expression import evaluate
-from sfsample.formats.elf.image import ElfImage, build_id_of
+from sfsample.formats.elf.image import ElfImage, build_id_of, notes
 from sfsample.formats.elf.object_file import lay_out
 from sfsample.formats.sframe import HEADER_SIZE, SFrameTable, read_tables
 from sfsample.inspect.coverage import measure_coverage
@@ -195,7 +195,7 @@ def dwarf_expr(data: bytes) -> None:
 
 def elf(data: bytes) -> None:
     """Read headers, sections, notes and symbols, then the tables of the module, as sfsample does."""
-    build_id_of(data[:4096], "little")
+    build_id_of(notes(memoryview(data[:4096]), "little"))
     try:
         image = ElfImage(data, "fuzzed")
         if image.relocatable:

@@ -13,7 +13,7 @@ from sfsample.report.difference import (
     compare_sides,
     count,
     ratio_interval,
-    would_see_growth,
+    sees_growth,
 )
 from sfsample.report.formats.difference import difference_html, difference_json, difference_text, warnings
 from sfsample.report.merge import merge
@@ -146,7 +146,7 @@ def test_growth_is_seen_if_it_is_said_to_be(samples, is_seen):
     """The function has a tenth of the samples, and doubles."""
     others = [f"p;f{n} {samples // 10}" for n in range(9)]
     function = samples // 10
-    assert would_see_growth(2.0, function / 1000, 1000, 10) == is_seen
+    assert sees_growth(2.0, function / 1000, 1000, 10) == is_seen
     found = verdicts(timed(10, f"p;g {function}", *others), timed(10, f"p;g {2 * function}", *others))["g"]
     assert found == (GREW if is_seen else NOISE)
 

@@ -5,16 +5,17 @@ from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 i
 )
 
 from sfsample.report.formats.otlp import export_request
-from sfsample.report.report import OUTERMOST, WEIGHTS, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.report import OUTERMOST, WEIGHTS, ReportBuilder, ReportThread
+from sfsample.symbolize.named_frame import NamedFrame
 
 
 def decoded(report=None, rate_hz=19.0):
     builder = ReportBuilder(WEIGHTS)
     rows = [
-        ReportFrame("inner_[i]", "inner", "_Z5inner", "/bin/a", "aa", 16, "a.c", 3, inlined=True),
-        ReportFrame("outer", "outer", None, "/bin/a", "aa", 16, "a.c", 9),
-        ReportFrame("main", "main", None, "/lib/b", None, 1 << 63),
-        ReportFrame("[vdso]"),
+        NamedFrame("inner_[i]", "inner", "_Z5inner", "/bin/a", "aa", 16, "a.c", 3, inlined=True),
+        NamedFrame("outer", "outer", None, "/bin/a", "aa", 16, "a.c", 9),
+        NamedFrame("main", "main", None, "/lib/b", None, 1 << 63),
+        NamedFrame("[vdso]"),
     ]
     builder.add(ReportThread("", ""), rows, OUTERMOST, (7, 70, 0))
     builder.add(ReportThread("", ""), rows[2:], "no_row", (1, (1 << 63) - 1, 5))

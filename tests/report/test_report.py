@@ -9,13 +9,14 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sfsample.errors import BadInput, SfsampleError
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.caption import extent, losses
 from sfsample.report.formats import FORMATS, parse, read_report
 from sfsample.report.merge import filter_stacks, focus, merge, merge_by
 from sfsample.report.naming import with_python_marks
-from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.report import CPU, SAMPLES, WALL, Report, ReportBuilder, ReportThread
 from sfsample.report.stats import ReportStats
+from sfsample.symbolize.named_frame import NamedFrame
 from tests.builders.reports import APP, from_lines, full
 
 
@@ -76,7 +77,7 @@ def test_any_names_survive_folded_json_and_pprof(stacks):
     builder = ReportBuilder()
     assume(not any(process.startswith("{") for process, *_ in stacks))  # such a file is taken for JSON
     for (process, *names), count in stacks.items():
-        frames = [ReportFrame(name.replace(";", ":")) for name in reversed(names)]
+        frames = [NamedFrame(name.replace(";", ":")) for name in reversed(names)]
         builder.add(ReportThread(process.replace(";", ":"), "t"), frames, "outermost", (count,))
     report = builder.finish()
     assert parse(FORMATS["json"].write(report)) == report
@@ -211,7 +212,7 @@ def test_merge_adds_weights_and_durations():
 
 
 def test_merge_is_charged_for_new_rows_only():
-    budget = Budget(0)
+    budget = ReadingBudget(0)
     budget.left = 10_000
     assert merge([full()] * 100, budget).total() == 1100
     new = (from_lines(f"p;f{n} 1") for n in range(100))
@@ -296,7 +297,7 @@ def test_merge_keeps_the_weights_that_all_reports_have():
 def test_merge_by_function_keeps_the_fields_that_frames_share():
     merged = merge_by(full(), "function")
     [outer] = [f for f in merged.frames if f.text == "outer"]
-    assert (outer.module, outer.found, outer.line, outer.offset) == (APP[0], "sframe", None, None)
+    assert (outer.module, outer.found, outer.line, outer.address) == (APP[0], "sframe", None, None)
     assert lines(merged) == lines(full())
     assert merged.timeline is not None
     assert len(merged.timeline.stack) == 11

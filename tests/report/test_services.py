@@ -6,11 +6,12 @@ import pytest
 
 from sfsample.process.labels import Identity
 from sfsample.recording.profile import Profile
-from sfsample.report.report import OUTERMOST, WEIGHTS, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.report import OUTERMOST, WEIGHTS, ReportBuilder, ReportThread
 from sfsample.report.services import by_service
 from sfsample.report.stats import ReportStats
+from sfsample.symbolize.named_frame import NamedFrame
 
-MAIN = ReportFrame("main")
+MAIN = NamedFrame("main")
 
 
 def split(*processes, charged=(), labels=()):

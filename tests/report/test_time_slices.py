@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.report.formats import time_slices
+from sfsample.report.formats import html_time_line
 from sfsample.report.formats.html import page_data
-from sfsample.report.formats.time_slices import slices_data
+from sfsample.report.formats.html_time_line import slices_data
 from sfsample.report.merge import merge
 from sfsample.report.report import CPU, SAMPLES, WALL, WEIGHTS
 from sfsample.report.time_slices import TIME_UNIT_NS, TimeSlice, TimeSlices, renumber
@@ -46,7 +46,7 @@ def read(letters: str, count: int, weights: int) -> list[list[int]]:
 @given(found=lines)
 def test_sums_of_rows_are_those_of_the_slices(most, found):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time_slices, "_MAX_ENTRIES", most)
+        patch.setattr(html_time_line, "_MAX_ENTRIES", most)
         data = slices_data(TimeSlices(slices_of(found)), ROWS, WEIGHTS)
     read_slices = [read(text, count, 3) for text, count in zip(data["letters"], data["counts"], strict=True)]
     assert sum(data["counts"]) <= most or len(read_slices) == 1

@@ -7,9 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from sfsample.cli import dump
+from sfsample.cli.environment import symbol_options
 from sfsample.cli.options import NameFlags
 from sfsample.cli.parse import parse
-from sfsample.cli.symbol_flags import symbol_options
 from sfsample.errors import SfsampleError, UsageError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.debug_files import DebugFiles

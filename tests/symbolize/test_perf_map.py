@@ -12,7 +12,7 @@ from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.modules.location import Location
 from sfsample.symbolize import perf_map
 from sfsample.symbolize.named_frame import NamedFrame
-from sfsample.symbolize.perf_map import PerfMap, PerfMaps
+from sfsample.symbolize.perf_map import PerfMap, PerfMapFile, PerfMaps
 from sfsample.symbolize.symbol_table import Symbol
 from sfsample.symbolize.symbolizer import Symbolizer
 
@@ -46,13 +46,67 @@ def test_the_last_line_wins_where_functions_overlap():
 @pytest.mark.parametrize(
     "line",
     [b"", b"x", b"1000", b"1000 10", b"1000 10 ", b"1000 0 f", b"zz 10 f", b"1000 -5 f", b"-1000 2000 f",
-     b"ffffffffffffffff 10 f", b"1" * 5000 + b" 10 f", b"1000 1_ f", b"\xff\xfe 1 f", b"1000 10 f"],
+     b"ffffffffffffffff 10 f", b"1" * 5000 + b" 10 f", b"1000 1_ f", b"\xff\xfe 1 f",
+     b"1000\n10 f", b"1000 10 \t"],
 )  # fmt: skip
 def test_a_damaged_line_is_skipped(line):
-    """The last example has no newline yet: it is being written."""
     assert PerfMap(b"4000 10 good\n" + line).find(0x1000) is None
     whole = PerfMap(line + b"\n4000 10 good\n")
     assert whole.find(0x4000).name == "good"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"1000\t10\tf", b"1000   10   f", b"  1000 10 f", b"0X1000 0x10 f", b"1000 10 f\r", b"\t1000 \t10\t f"],
+)
+def test_blanks_and_prefixes_are_those_that_perf_reads(line):
+    """Source: tools/perf/util/symbol.c, dso__load_perf_map, reads the numbers with strtoull(3)."""
+    assert PerfMap(b"4000 10 good\n" + line + b"\n").find(0x1008) == Symbol("f", 0x1000, 0x10)
+    assert PerfMap(line).find(0x1008) == Symbol("f", 0x1000, 0x10)
+
+
+@pytest.mark.parametrize(("size", "name"), [(4095, "unfinished"), (4096, None), (4097, "unfinished")])
+def test_last_line_counts_without_a_newline(process_root, tmp_path, size, name):
+    """But a file whose size is that of stdio's buffers may end within a line."""
+    line = b"1000 10 unfinished"
+    data = (b"4000 10 f\n" * 500)[: size - len(line) - 11].rpartition(b"\n")[0]
+    data += b"\n" * (size - len(line) - len(data)) + line
+    path = tmp_path / "tmp" / "perf-7.map"
+    path.write_bytes(data)
+    maps = PerfMaps({1234: process_root}, clock=lambda: 0)
+    function = maps.find(1234, 0x1000)
+    assert (function and function.name) == name
+    with path.open("ab") as file:
+        file.write(b"_until_now\n1010 10 next\n")
+    assert maps.find(1234, 0x1010).name == "next"
+    assert maps.find(1234, 0x1000).name == "unfinished_until_now"
+
+
+@pytest.mark.parametrize("new", [b"1000 10 other\n", b"3000 10 f\n" * 10])
+def test_file_that_is_written_anew_replaces_the_functions(process_root, tmp_path, new):
+    path = tmp_path / "tmp" / "perf-7.map"
+    path.write_bytes(DATA)
+    maps = PerfMaps({1234: process_root}, clock=lambda: 0)
+    assert maps.find(1234, 0x2000).name == "JS:*g x.js:1"
+    path.write_bytes(new)
+    assert maps.find(1234, 0x3000) == PerfMap(new).find(0x3000)
+    assert maps.find(1234, 0x2000) is None
+
+
+def test_parts_agree_with_the_whole_file(process_root, tmp_path):
+    """A file is read in parts; the last function at an address counts, wherever it is."""
+    numbers = random.Random(3)  # noqa: S311 - a test, not cryptography
+    path, file = tmp_path / "tmp" / "perf-7.map", PerfMapFile(process_root, clock=lambda: 0)
+    whole = b""
+    for number in range(300):
+        new = b"".join(b"%x %x f%d\n" % (numbers.randrange(0x1000), numbers.randrange(0x80), number)
+                       for _ in range(numbers.randrange(1, 20)))  # fmt: skip
+        with path.open("ab") as opened:
+            opened.write(new)
+        whole += new
+        assert file.refresh()
+    expected = PerfMap(whole)
+    assert all(file.find(at) == expected.find(at) for at in range(0x1100))
 
 
 def test_a_name_may_have_any_bytes():
@@ -213,7 +267,7 @@ def test_a_frame_of_generated_code_is_marked(process_root, tmp_path):
     (tmp_path / "tmp" / "perf-7.map").write_bytes(b"1000 10 a;b\x1b\n")
     symbolizer = Symbolizer(process_roots={1234: process_root})
     [frame] = symbolizer.frames(Location(None, 0x1004, 0x1003, 1234))
-    assert frame == NamedFrame("a:b?_[j]", "a:b?", "a;b\x1b", 4, kind="j")
+    assert frame == NamedFrame("a:b?_[j]", "a:b?", "a:b?", address=0x1004, kind="j", symbol_offset=4)
     [other] = symbolizer.frames(Location(None, 0x5000, 0x5000, 1234))
     assert other.text == "[0x5000]"
     assert [str(missing) for missing in symbolizer.missing_names()] == [

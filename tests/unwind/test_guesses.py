@@ -11,8 +11,8 @@ from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import UnwindRow, apply_row
-from sfsample.unwind.steppers.conventions import FramePointerStepper, LeafStepper, ScanStepper
-from sfsample.unwind.steppers.entry_code import StartStepper
+from sfsample.unwind.steppers.conventions import FramePointerStepper, ScanStepper
+from sfsample.unwind.steppers.known_code import StartStepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.builders.elf_builder import Load, elf
 from tests.builders.walks import (
@@ -160,53 +160,6 @@ def test_generated_code_is_not_null_call():
     stack = walk(words(CODE + 0x10), *DEFAULT_STEPPERS, pc=JIT, modules=module_map(jit=True))
 
     assert [frame.pc for frame in stack.frames] == [JIT]
-
-
-# -- a leaf, and the call that leads to it
-
-
-def code_with(*pieces: tuple[int, str]) -> bytes:
-    """Return nops with pieces of code at their offsets; the operand of a call is its target."""
-    code = bytearray(b"\x90" * SIZE)
-    for at, text in pieces:
-        name, _, target = text.partition(" ")
-        piece = bytes.fromhex(name)
-        if target:
-            piece += (int(target, 16) - at - len(piece) - 4).to_bytes(4, "little", signed=True)
-        code[at : at + len(piece)] = piece
-    return bytes(code)
-
-
-CALLS_0X100 = (0x1B, "e8 100")  # ends at 0x20
-
-
-@pytest.mark.parametrize(
-    ("pieces", "pc", "found"),
-    [
-        ([CALLS_0X100], 0x100, True),
-        ([CALLS_0X100], 0x140, True),
-        ([CALLS_0X100], 0xFF, False),  # before the function
-        ([CALLS_0X100, (0x120, "c3cccc")], 0x140, False),  # behind its end
-        ([CALLS_0X100, (0x120, "c3")], 0x11F, True),
-        ([(0x1B, "e8 300"), (0x300, "f30f1efaf2ff2500000000")], 0x140, True),  # through a stub
-        ([(0x1B, "e8 300")], 0x140, False),
-        ([(0x1E, "ffd0")], 0x100, False),  # the target is unknown
-    ],
-)
-def test_leaf_is_accepted_if_call_leads_to_it(pieces, pc, found):
-    modules = module_map(code=code_with(*pieces))
-    stack = walk(words(CODE + 0x20), LeafStepper(), modules=modules, pc=CODE + pc)
-
-    assert pcs(stack) == ([pc, 0x20] if found else [pc])
-    assert [frame.found for frame in stack.frames[1:]] == [Found.LEAF] * found
-    assert stack.stop_reason is StopReason.NO_ROW
-
-
-def test_only_innermost_frame_is_leaf():
-    modules = module_map(code=code_with(CALLS_0X100, (0x3B, "e8 10")))
-    stack = walk(words(CODE + 0x20, CODE + 0x40), LeafStepper(), modules=modules, pc=CODE + 0x100)
-
-    assert pcs(stack) == [0x100, 0x20]
 
 
 # -- scanning

@@ -9,7 +9,7 @@ from sfsample.core.memory import BytesMemory, PiecewiseMemory, words_at
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, StopReason
 from sfsample.unwind.plain_row import plain_row_of
-from sfsample.unwind.row import Caller, Guess, UnwindRow, apply_row
+from sfsample.unwind.row import Caller, UnwindRow, apply_row
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.walks import (
     CODE,
@@ -47,7 +47,6 @@ ROWS = [
     BY_FP._replace(guess=True),
     LEAF._replace(guess=True),
     STUB,
-    LEAF._replace(guess=Guess.CALLS_HERE),
     SAVES_FP._replace(guess=True, mangled=True),
     UnwindRow(Rule(SP, 8, deref=True), Rule(SP, 0, deref=True), signal=True),
 ]

@@ -8,16 +8,15 @@ from unittest.mock import Mock
 import pytest
 
 from sfsample.cli import main
-from sfsample.cli.parse import parse
 from sfsample.cli.terminal import say_at
 from sfsample.errors import NoSpace, SfsampleError
-from sfsample.history import Retention
+from sfsample.history import RETENTION, Retention
 from sfsample.history.facts import Slice
 from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.watching import history_sink
 from sfsample.watching.history_sink import HistorySink
-from sfsample.watching.own_program import own_program
+from sfsample.watching.own_program import own_program, prune_words
 from tests.builders.reports import from_lines
 from tests.builders.watches import watch_of
 
@@ -33,7 +32,7 @@ def directory(tmp_path):
 def sink(directory, monkeypatch):
     started = []
     monkeypatch.setattr(history_sink.subprocess, "Popen", lambda words, **_: started.append(words) or Ended())
-    sink = HistorySink(str(directory), ["history", "prune"], say_at)
+    sink = HistorySink(str(directory), RETENTION, say_at)
     sink.started = started
     yield sink
     sink.close()
@@ -131,7 +130,7 @@ def test_service_that_another_watcher_keeps_does_not_cost_the_others(sink, direc
 def test_time_in_which_no_watcher_ran_is_a_gap(sink, directory):
     sink.add(*closed(0, "p;main;a 7"))
     sink.close()  # or killed
-    later = HistorySink(str(directory), ["history", "prune"], say_at)
+    later = HistorySink(str(directory), RETENTION, say_at)
     later.add(*closed(5, "p;main;a 7"))
     later.add(*closed(6, "p;main;a 7"))
     later.close()
@@ -156,14 +155,13 @@ def test_slices_that_could_not_be_written_are_a_gap(sink, directory, monkeypatch
 def test_old_slices_are_merged_by_a_child_once_an_hour(sink, directory):
     sink.add(*closed(0, "p;main;a 7"))
     sink.add(*closed(1, "p;main;a 7"))
-    assert sink.started == [own_program("history", "prune")]
+    assert sink.started == [own_program(*prune_words(str(directory), RETENTION))]
 
 
 def test_child_keeps_what_the_flags_of_the_watch_say(directory):
     watch = watch_of("1", "--history", str(directory), "--keep-for", "7d", "--keep-bytes", "2G")
-    words = watch._program.tidy
-    assert words == ["history", "prune", f"--history={directory}", "--keep-for=7d", "--keep-bytes=2G"]
-    assert parse(words).retention == Retention(keep_for=7 * 86400.0, keep_bytes=2 << 30)
+    [(sink, _)] = watch._recorder._sinks
+    assert sink._retention == Retention(keep_for=7 * 86400.0, keep_bytes=2 << 30)
 
 
 def test_child_that_cannot_be_started_costs_no_slice(sink, directory, monkeypatch, capsys):
@@ -182,7 +180,7 @@ def test_child_that_cannot_be_started_costs_no_slice(sink, directory, monkeypatc
 
 def test_directory_that_cannot_be_used_is_an_error_with_a_remedy(tmp_path):
     (tmp_path / "file").write_text("")
-    sink = HistorySink(str(tmp_path / "file"), ["history", "prune"], say_at)
+    sink = HistorySink(str(tmp_path / "file"), RETENTION, say_at)
     with pytest.raises(SfsampleError) as failure:
         sink.prepare()
     assert failure.value.help

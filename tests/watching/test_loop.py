@@ -20,9 +20,8 @@ from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 from sfsample.watching import loop, slice_recorder
 from sfsample.watching.loop import slots
-from sfsample.watching.program import Trouble
+from sfsample.watching.program import Sink, Trouble
 from sfsample.watching.pull.door import Wanted
-from sfsample.watching.sinks import Sink
 from sfsample.watching.slice_files import not_written
 from sfsample.watching.slice_recorder import Share
 from tests.builders.watches import watch_of
@@ -54,7 +53,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedClock:
 def slice_starts(clock: SimulatedClock, every_s: float, lengths_s: list[float]) -> list[tuple[float, float]]:
     """Run slices of these lengths; return when each began, and how much of its slot was left."""
     starts, to_run = [], list(lengths_s)
-    for left_s in slots(every_s, lambda: not to_run):
+    for left_s in slots(every_s, lambda: not to_run, lambda: False):
         starts.append((round(clock.now - 1000, 6), round(left_s, 6)))
         clock.sleep(to_run.pop(0))
     return starts
@@ -75,7 +74,7 @@ def test_slot_that_has_just_begun_is_used(clock: SimulatedClock) -> None:
 def test_slices_without_gaps_do_not_drift(clock: SimulatedClock) -> None:
     """With --for equal to --every, and 50 ms to write each file, each slot gets one slice."""
     starts: list[float] = []
-    for left_s in slots(1, lambda: len(starts) == 1000):
+    for left_s in slots(1, lambda: len(starts) == 1000, lambda: False):
         starts.append(clock.now - 1000)
         clock.sleep(min(1, left_s) + 0.05)
     assert [round(at - slot, 6) <= 0.06 for slot, at in enumerate(starts)] == [True] * 1000
@@ -100,7 +99,7 @@ def test_slots_that_pass_while_a_profile_is_recorded_are_skipped(clock: Simulate
 
 def test_stop_request_ends_the_wait(clock: SimulatedClock) -> None:
     answers = iter([False, False, False, True])
-    left = slots(3600, lambda: next(answers, True))
+    left = slots(3600, lambda: next(answers, True), lambda: False)
     assert next(left) == 3600
     assert list(left) == []
     assert clock.now < 1010
@@ -166,19 +165,8 @@ def test_misspelt_unit_names_those_that_exist(tmp_path: Path) -> None:
                            files=("run/systemd/system/x",))  # fmt: skip
     assert why_no_unit("ngnix", *where) == [
         "units with processes and such a name: nginx.service",
-        "systemd has no file of a unit ngnix.service: systemctl list-units shows those that are active",
+        "is there such a unit, and is it active?  systemctl status ngnix.service",
     ]
-
-
-@pytest.mark.parametrize(
-    ("unit", "file"),
-    [("nginx", "etc/systemd/system/nginx.service"), ("a.socket", "usr/lib/systemd/user/a.socket"),
-     ("getty@tty1", "lib/systemd/system/getty@.service")],
-)  # fmt: skip
-def test_unit_that_is_not_active_is_known_by_its_file(tmp_path: Path, unit: str, file: str) -> None:
-    where = unit_directory(tmp_path, groups={}, files=("run/systemd/system/x", file))
-    [line] = why_no_unit(unit, *where)
-    assert line.startswith("the unit is there, but not active: systemctl status ")
 
 
 class Messages:

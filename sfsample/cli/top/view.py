@@ -1,7 +1,7 @@
 """Computes the lines that `top` shows, and what each key changes: values in, lines of text out.
 
-Invariant: `screen` returns at most as many lines as the terminal has, none wider than it, and every text
-from the target is made printable (tests/cli/top/test_view.py).
+Invariant: `screen` returns at most as many lines as the terminal has; no line has more letters than the
+terminal has columns; every text from the target is made printable (tests/cli/top/test_view.py).
 """
 
 from collections.abc import Sequence
@@ -34,13 +34,21 @@ _STEPS = {"up": -1, "down": 1, "page up": -10, "page down": 10}  # rows
 _FRAME_LINES = 5  # lines above and below the table
 
 
-class Choices:
-    """The choices of the user: the view, its thread or process, its order, and the selected row.
+class Line(NamedTuple):
+    """One line and how it is drawn."""
 
-    A key changes only choices; the view computes the lines from them.
-    """
+    text: str
+    style: str = PLAIN
 
-    def __init__(self) -> None:
+
+class TopView:
+    """What the user has chosen, which keys change, and the table that was counted last."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.table = Table()
+        self.span_ns = 0  # time that the table covers
+        self.message = ""
         self.view = FUNCTIONS
         self.task: TaskKey | None = None  # show the functions of this thread or process only
         self.callers_of: str | None = None
@@ -51,8 +59,9 @@ class Choices:
         self.help = False
         self.selected = 0
 
-    def key(self, key: str, rows: Sequence[Row]) -> None:
-        """Obey a key: a letter or the name of a key.  The user sees `rows`."""
+    def key(self, key: str) -> None:
+        """Obey a key: a letter or the name of a key."""
+        self.message, rows = "", self.table.rows
         if self.typing:
             self._type(key)
             return
@@ -73,11 +82,10 @@ class Choices:
             case "c" | "enter" if self.selected < len(rows):
                 self._enter(rows[self.selected])
         self.selected += _STEPS.get(key, 0)
-        self.fit(rows)
+        self._select_a_row()
 
-    def fit(self, rows: Sequence[Row]) -> None:
-        """Select a row that exists."""
-        self.selected = max(0, min(self.selected, len(rows) - 1))
+    def _select_a_row(self) -> None:
+        self.selected = max(0, min(self.selected, len(self.table.rows) - 1))
 
     def _type(self, key: str) -> None:
         if key == "enter":
@@ -108,47 +116,22 @@ class Choices:
             self.task, self.view = None, FUNCTIONS
         self.selected = 0
 
-
-class Line(NamedTuple):
-    """One line and how it is drawn."""
-
-    text: str
-    style: str = PLAIN
-
-
-class TopView:
-    """The choices of the user, and the table that was counted last."""
-
-    def __init__(self, title: str) -> None:
-        self.title = title
-        self.choices = Choices()
-        self.table = Table()
-        self.span_ns = 0  # time that the table covers
-        self.message = ""
-
-    def key(self, key: str) -> None:
-        """Obey a key: a letter or the name of a key."""
-        self.message = ""
-        self.choices.key(key, self.table.rows)
-
     def update(
         self, records: Sequence[WindowRecord], find_names: FindNames, profile: Profile, span_ns: int
     ) -> None:
         """Count the records of the last `span_ns`; `profile` has the names of threads and processes."""
-        choices = self.choices
-        if choices.paused:
+        if self.paused:
             return
-        task = choices.task
-        if task is not None:
+        if (task := self.task) is not None:
             records = [record for record in records if task in (record.key.thread, record.key.process_key)]
         rows = (
-            function_rows(records, find_names, choices.callers_of)
-            if choices.view == FUNCTIONS
-            else task_rows(records, profile, threads=choices.view == THREADS)
+            function_rows(records, find_names, self.callers_of)
+            if self.view == FUNCTIONS
+            else task_rows(records, profile, threads=self.view == THREADS)
         )
-        self.table = make_table(records, rows, choices.word, sort_by_second=choices.sort_by_second)
+        self.table = make_table(records, rows, self.word, sort_by_second=self.sort_by_second)
         self.span_ns = span_ns
-        choices.fit(self.table.rows)
+        self._select_a_row()
 
     def screen(self, width: int, height: int, stats: Stats, overhead: float, window_s: float) -> list[Line]:
         """Return the lines for a terminal of that size; `overhead` is sfsample's share of one CPU."""
@@ -169,7 +152,7 @@ class TopView:
         )
         if stats.coverage is not None:
             losses += f"  coverage {_percent(round(1000 * stats.coverage), 1000)}"
-        paused = "  PAUSED" if self.choices.paused else ""
+        paused = "  PAUSED" if self.paused else ""
         return [
             Line(f"sfsample top  {self.title}  {table.total} samples in {window_s:g} s{paused}", TITLE),
             Line(f"{pause}  sampler {100 * overhead:.1f} % of a CPU"),
@@ -178,23 +161,22 @@ class TopView:
         ]
 
     def _column_titles(self) -> str:
-        choices = self.choices
-        marks = (" ", "*") if choices.sort_by_second else ("*", " ")
-        if choices.view != FUNCTIONS:
-            number, name = ("TID", "THREAD") if choices.view == THREADS else ("PID", "PROCESS")
+        marks = (" ", "*") if self.sort_by_second else ("*", " ")
+        if self.view != FUNCTIONS:
+            number, name = ("TID", "THREAD") if self.view == THREADS else ("PID", "PROCESS")
             return f" SHARE{marks[0]}     CPU{marks[1]}         {number}  {name}"
-        what = "FUNCTION" if choices.callers_of is None else f"CALLERS OF {choices.callers_of}"
-        first = "OWN " if choices.callers_of is None else "CALL"
-        task = "" if choices.task is None else f"  ({_task_text(choices.task)})"
+        what = "FUNCTION" if self.callers_of is None else f"CALLERS OF {self.callers_of}"
+        first = "OWN " if self.callers_of is None else "CALL"
+        task = "" if self.task is None else f"  ({_task_text(self.task)})"
         return f"  {first}{marks[0]}   TOTAL{marks[1]}   {what}{task}"
 
     def _body(self, width: int, height: int) -> list[Line]:
         """Return as many lines as `height`."""
-        rows, selected, height = self.table.rows, self.choices.selected, max(0, height)
+        rows, selected, height = self.table.rows, self.selected, max(0, height)
         first = max(0, min(selected - height // 2, len(rows) - height))
         shown = rows[first : first + height]
         lines = [self._row(row, width, at == selected) for at, row in enumerate(shown, first)]
-        if self.choices.help:
+        if self.help:
             lines = [Line(text) for text in HELP[:height]]
         elif not rows:
             lines = [Line("no samples: no thread runs (--mode wall shows sleeping threads)", FAINT)][:height]
@@ -210,8 +192,8 @@ class TopView:
         return Line(f"{text}{row.name}{' ' * room}  {row.where}" if room > 0 else text + row.name, style)
 
     def _foot(self) -> Line:
-        word = self.choices.word
-        if self.choices.typing:
+        word = self.word
+        if self.typing:
             return Line(f"/{word}_", TITLE)
         hint = f"[only names with {word!r}; Escape clears it]  " if word else ""
         return Line(self.message or hint + KEYS, FAINT)
@@ -224,7 +206,7 @@ def _task_text(task: TaskKey) -> str:
 def _fit(text: str, width: int) -> str:
     """Cut to a width in columns; a wide letter takes two columns, a combining letter none."""
     if text.isascii():
-        return text[:width]
+        return text[: max(0, width)]
     used, kept = 0, []
     for letter in text:
         used += 0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1

@@ -8,14 +8,7 @@ conventions"; glibc's tls.h and nptl/descr.h (`struct pthread`).
 
 from errno import ENOSYS
 
-from sfsample.core.arch_types import (
-    NT_PRSTATUS,
-    Arch,
-    CoreWords,
-    RegisterLayout,
-    RegisterSet,
-    SignalFrame,
-)
+from sfsample.core.arch_types import NT_PRSTATUS, Arch, CoreWords, RegisterLayout, RegisterSet, SignalFrame
 
 # At the trampoline, sp points to `struct ucontext`.  Its `uc_mcontext`, at byte 40, begins with
 # r8..r15 di si bp bx dx ax cx sp ip.

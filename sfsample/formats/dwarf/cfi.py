@@ -14,6 +14,8 @@ from sfsample.formats.dwarf.reader import DwarfReader
 _MAX_RULES = 256  # rules of one row; AMD64 has 130 numbered registers, and a signal frame may list all
 _NO_REGISTER = -1  # register number of a CFA that is an expression
 _MAX_STATES = 64  # nested DW_CFA_remember_state; compilers use one
+# DW_CFA_advance_loc1, _loc2, _loc4, DW_CFA_MIPS_advance_loc8: opcode -> bytes of the operand
+_ADVANCES = {0x02: 1, 0x03: 2, 0x04: 4, 0x1D: 8}
 
 # The rule for each register of the caller, by DWARF number (DWARF 5 section 6.4.1, "register rules").  None:
 # it cannot be recovered ("undefined").  A register that no instruction mentions is absent.
@@ -61,8 +63,8 @@ class CfiMachine:
         """Return the current row.  Raises FormatError if it has no CFA, or too many rules."""
         if self.cfa is None:
             raise program.damaged(0, "no instruction defines the CFA")
-        rules = self._copy_rules(program)
-        return CfiRow(self.cfa, rules, self.cie.ra_register, self.cie.signal, self.ra_signed)
+        cie, rules = self.cie, self._copy_rules(program)
+        return CfiRow(self.cfa, rules, cie.ra_register, cie.signal, self.ra_signed)
 
     def run(self, program: DwarfReader, location: int) -> Iterator[int]:
         """Execute the program, and yield each new location, up to which the current row holds.
@@ -83,34 +85,30 @@ class CfiMachine:
                     self.rules[operand] = Rule(CFA, value * cie.data_align, deref=True)
                 case 3:  # DW_CFA_restore
                     self._restore(operand)
-                case _ if opcode <= 0x04 or opcode == 0x1D:
-                    target, pos = self._advance(opcode, program, pos, location)
-                    if target is not None:
-                        location = target
-                        yield location
-                case _:
+                case _ if opcode in _ADVANCES:
+                    location += program.integer(pos, _ADVANCES[opcode]) * cie.code_align
+                    pos += _ADVANCES[opcode]
+                    yield location
+                case _ if opcode == 0x01:  # DW_CFA_set_loc
+                    target, after = program.pointer(pos, cie.encoding)
+                    if target < location:
+                        raise program.damaged(pos, "DW_CFA_set_loc goes back")
+                    location, pos = target, after
+                    yield location
+                case _ if opcode:  # 0: DW_CFA_nop
                     pos = self._execute(opcode, program, pos)
-
-    def _advance(self, opcode: int, program: DwarfReader, pos: int, location: int) -> tuple[int | None, int]:
-        """Return the new location (None for a nop), and the position of the next instruction."""
-        if opcode == 0x00:  # DW_CFA_nop
-            return None, pos
-        if opcode == 0x01:  # DW_CFA_set_loc
-            target, end = program.pointer(pos, self.cie.encoding)
-            if target < location:
-                raise program.damaged(pos, "DW_CFA_set_loc goes back")
-            return target, end
-        # DW_CFA_advance_loc1, _loc2, _loc4, DW_CFA_MIPS_advance_loc8
-        size = 8 if opcode == 0x1D else 1 << (opcode - 2)
-        return location + program.integer(pos, size) * self.cie.code_align, pos + size
 
     def _execute(self, opcode: int, program: DwarfReader, pos: int) -> int:
         """Execute an instruction that does not advance; return the position of the next."""
         match opcode:
             case 0x0A:  # DW_CFA_remember_state
-                self._remember_state(program, pos)
-            case 0x0B:  # DW_CFA_restore_state
-                self._restore_state(program, pos)
+                if len(self._states) >= _MAX_STATES:
+                    raise program.damaged(pos, "too many remembered states")
+                self._states.append((self.cfa, self._copy_rules(program), self.ra_signed))
+            case 0x0B:  # DW_CFA_restore_state; compilers rely on CFA, rules and signing state
+                if not self._states:
+                    raise program.damaged(pos, "DW_CFA_restore_state without a remembered state")
+                self.cfa, self.rules, self.ra_signed = self._states.pop()
             case 0x2C | 0x2D:
                 # DW_CFA_AARCH64_negate_ra_state(_with_pc): signing of the return address begins or ends here.
                 # On SPARC, which sfsample does not unwind, the second is DW_CFA_GNU_window_save.
@@ -129,7 +127,7 @@ class CfiMachine:
 
         As in libgcc and readelf, an expression survives a new offset, but not a new register.
         """
-        register, offset, _, expression = self.cfa or Rule(_NO_REGISTER, 0, deref=False)
+        register, offset, _, expression = self.cfa or (_NO_REGISTER, 0, False, b"")
         if opcode in (0x0C, 0x0D, 0x12):  # DW_CFA_def_cfa, _register, _sf
             register, pos = program.uleb128(pos)
             expression = b""
@@ -191,17 +189,6 @@ class CfiMachine:
             self.rules[register] = self.cie.rules[register]
         else:
             self.rules.pop(register, None)
-
-    def _remember_state(self, program: DwarfReader, pos: int) -> None:
-        if len(self._states) >= _MAX_STATES:
-            raise program.damaged(pos, "too many remembered states")
-        self._states.append((self.cfa, self._copy_rules(program), self.ra_signed))
-
-    def _restore_state(self, program: DwarfReader, pos: int) -> None:
-        """Restore the remembered rules, CFA and signing state; compilers rely on all three."""
-        if not self._states:
-            raise program.damaged(pos, "DW_CFA_restore_state without a remembered state")
-        self.cfa, self.rules, self.ra_signed = self._states.pop()
 
     def _copy_rules(self, program: DwarfReader) -> Rules:
         if len(self.rules) > _MAX_RULES:

@@ -1,8 +1,8 @@
 """Reads `.eh_frame` and `.debug_frame`: finds the FDE and the row for an address.
 
 It parses on demand: a look-up bisects the search table of `.eh_frame_hdr` in place, and reads one FDE and its
-CIE.  All linkers write one encoding of the search table; a table of another encoding is not used.  Entries
-end at the zero terminator, or with the bytes.  `.debug_frame` has other ids for CIEs and FDEs.
+CIE.  All linkers write one encoding of the search table; a table of another encoding is not used.  The zero
+terminator ends the entries, or the section ends.  `.debug_frame` has other ids for CIEs and FDEs.
 
 Invariant: any bytes parse or raise `FormatError` (tests/properties/test_eh_frame_properties.py), and a
 look-up reads a limited number of entries and bytes (tests/formats/dwarf/test_eh_frame.py).
@@ -56,6 +56,7 @@ class RowRange(NamedTuple):
     row: CfiRow
 
 
+Buffer = bytes | memoryview
 Rows = tuple[tuple[int, CfiRow], ...]  # (vaddr of the first byte, row)
 
 
@@ -96,17 +97,10 @@ class EhFrame:
     """
 
     def __init__(
-        self,
-        eh_frame: bytes | memoryview,
-        eh_frame_vaddr: int,
-        byteorder: ByteOrder,
-        hdr: bytes | memoryview | None = None,
-        hdr_vaddr: int = 0,
-        *,
-        debug: bool = False,
-    ) -> None:
-        data = memoryview(eh_frame).cast("B")
-        name = ".debug_frame" if debug else ".eh_frame"
+        self, eh_frame: Buffer, eh_frame_vaddr: int, byteorder: ByteOrder,
+        hdr: Buffer | None = None, hdr_vaddr: int = 0, *, debug: bool = False,
+    ) -> None:  # fmt: skip
+        name, data = ".debug_frame" if debug else ".eh_frame", memoryview(eh_frame).cast("B")
         self._section = DwarfReader(name, data, eh_frame_vaddr, byteorder)
         self._debug = debug
         self._table = None if hdr is None else _search_table(hdr, hdr_vaddr, byteorder)
@@ -121,7 +115,7 @@ class EhFrame:
 
     def find(self, vaddr: int) -> Fde | None:
         """Return the FDE that covers `vaddr`, or None.  Raises FormatError if the FDE is damaged."""
-        fde = self._find_by_walk(vaddr) if self._table is None else self._find_by_table(vaddr)
+        fde = self._find_by_walk(vaddr) if self._table is None else self._find_by_table(vaddr, self._table)
         return fde if fde is not None and 0 <= vaddr - fde.start < fde.size else None
 
     def row_at(self, vaddr: int) -> CfiRow | None:
@@ -138,12 +132,18 @@ class EhFrame:
         if fde is None:
             return None
         rows = self._cached_rows(fde)
-        if not rows:
-            return self._execute_up_to(fde, vaddr)
+        if not rows:  # execute the program only up to `vaddr`: damage behind it does not matter
+            program, machine = self._program(fde), CfiMachine(fde.cie)
+            for location in machine.run(program, fde.start):
+                if location > vaddr:
+                    break
+            return RowRange(vaddr, vaddr + 1, machine.row(program))
         at = bisect_right(rows, vaddr, key=itemgetter(0))
         start, fde_end = rows[at - 1][0], fde.start + fde.size
-        end = min(rows[at][0], fde_end) if at < len(rows) else min(_MAX_ADDRESS, fde_end)
-        if end - start > 1 and not self._has_same_fde(start, end - 1):
+        end = min(rows[at][0] if at < len(rows) else _MAX_ADDRESS, fde_end)
+        # two FDEs may overlap: the row holds between two addresses for which the look-up finds the same FDE
+        locate = self._find_by_walk if self._table is None else self._table.locate
+        if end - start > 1 and locate(start) != locate(end - 1):
             start, end = vaddr, vaddr + 1
         return RowRange(start, end, rows[at - 1][1])
 
@@ -161,28 +161,12 @@ class EhFrame:
             self._rows[fde.offset] = rows
         return rows
 
-    def _execute_up_to(self, fde: Fde, vaddr: int) -> RowRange:
-        """Execute the program only up to `vaddr`: damage behind it does not matter."""
-        program, machine = self._program(fde), CfiMachine(fde.cie)
-        for location in machine.run(program, fde.start):
-            if location > vaddr:
-                break
-        return RowRange(vaddr, vaddr + 1, machine.row(program))
-
-    def _has_same_fde(self, first: int, last: int) -> bool:
-        """Return True if one FDE covers both vaddrs, and no other FDE starts between them."""
-        if self._table is None:
-            return self._find_by_walk(first) == self._find_by_walk(last)
-        return self._table.locate(first) == self._table.locate(last)
-
     def rows(self, fde: Fde) -> Iterator[tuple[int, CfiRow]]:
         """Yield every row of a function with the vaddr of its first byte; an advance by 0 gives an empty row.
 
         Raises FormatError at damage.
         """
-        program = self._program(fde)
-        machine = CfiMachine(fde.cie)
-        location = fde.start
+        program, machine, location = self._program(fde), CfiMachine(fde.cie), fde.start
         for next_location in machine.run(program, fde.start):
             yield location, machine.row(program)
             location = next_location
@@ -210,12 +194,11 @@ class EhFrame:
                     yield self._fde(entry, entry.cie)
         raise self._section.damaged(offset, f"only the first {limit} entries were read")
 
-    def _find_by_table(self, vaddr: int) -> Fde | None:
-        located = self._table.locate(vaddr) if self._table else None
+    def _find_by_table(self, vaddr: int, table: _SearchTable) -> Fde | None:
+        located = table.locate(vaddr)
         if located is None:
             return None
-        offset = located - self._section.vaddr
-        entry = self._entry(offset) if 0 <= offset < len(self._section.data) else None
+        entry = self._entry(located - self._section.vaddr)
         if entry is None or entry.cie is None:
             raise FormatError(_HDR, 0, f"the entry for {vaddr:#x} does not lead to an FDE")
         return self._fde(entry, entry.cie)
@@ -231,32 +214,27 @@ class EhFrame:
         return None if position < 0 else self._index[position]
 
     def _entry(self, offset: int) -> _Entry | None:
-        """Read the length and the id of an entry; None: the zero terminator.
+        """Read the length and the id of an entry; None: the zero terminator, or no offset in the section.
 
         After an extended length the id has 4 bytes in `.eh_frame` (LSB) and 8 bytes in `.debug_frame`.
         """
         section = self._section
-        length, id_at = section.integer(offset, 4), offset + 4
+        length = section.integer(offset, 4) if 0 <= offset < len(section.data) else 0
         if length == 0:
             return None
+        id_at = offset + 4
         extended = length == 0xFFFFFFFF
         if extended:
             length, id_at = section.integer(offset + 4, 8), offset + 12
         id_size = 8 if extended and self._debug else 4
         if not id_size <= length <= len(section.data) - id_at:
             raise section.damaged(offset, f"an entry of {length} bytes does not fit")
-        cie = self._cie_of(id_at, section.integer(id_at, id_size), id_size)
+        entry_id = section.integer(id_at, id_size)
+        if self._debug:  # the id of an FDE is the offset of its CIE
+            cie = None if entry_id == (1 << 8 * id_size) - 1 else entry_id
+        else:  # it is the distance back to its CIE
+            cie = id_at - entry_id if entry_id else None
         return _Entry(offset, cie, id_at + id_size, id_at + length)
-
-    def _cie_of(self, id_at: int, entry_id: int, size: int) -> int | None:
-        """Return the offset of an FDE's CIE; None: the id is that of a CIE.
-
-        In `.eh_frame` the id of an FDE is the distance back to its CIE.  In `.debug_frame` it is the CIE's
-        offset.
-        """
-        if self._debug:
-            return None if entry_id == (1 << 8 * size) - 1 else entry_id
-        return id_at - entry_id if entry_id else None
 
     def _fde(self, entry: _Entry, cie_offset: int) -> Fde:
         cie = self._cie(cie_offset)
@@ -277,7 +255,6 @@ class EhFrame:
         return self._section.span(fde.program_begin, fde.program_end)
 
     def _cie(self, offset: int) -> Cie:
-        """Return the CIE at `offset`.  CIEs are cached, and so are errors."""
         cie = self._cies.get(offset)
         if cie is None:
             try:
@@ -292,7 +269,7 @@ class EhFrame:
         return cie
 
     def _read_cie(self, offset: int) -> Cie:
-        entry = self._entry(offset) if 0 <= offset < len(self._section.data) else None
+        entry = self._entry(offset)
         if entry is None or entry.cie is not None or entry.end - offset > _MAX_CIE_SIZE:
             raise self._section.damaged(max(offset, 0), "not a CIE")
         fields = self._section.span(entry.fields_at, entry.end)
@@ -319,11 +296,7 @@ def _cie_fields(fields: DwarfReader, offset: int) -> tuple[Cie, int]:
     ra_register, pos = (fields.u8(pos), pos + 1) if version == 1 else fields.uleb128(pos)
     encoding, signal, pos = _augmentation(fields, augmentation, pos)
     sized = augmentation.startswith(b"z")
-    cie = Cie(
-        offset=offset, code_align=code_align, data_align=data_align, ra_register=ra_register,
-        encoding=encoding, sized=sized, signal=signal, cfa=None, rules={},
-    )  # fmt: skip
-    return cie, pos
+    return Cie(offset, code_align, data_align, ra_register, encoding, sized, signal, cfa=None, rules={}), pos
 
 
 def _augmentation(fields: DwarfReader, letters: bytes, pos: int) -> tuple[int, bool, int]:
@@ -357,7 +330,7 @@ def _augmentation(fields: DwarfReader, letters: bytes, pos: int) -> tuple[int, b
     return encoding, signal, end
 
 
-def _hdr_fields(data: bytes | memoryview, vaddr: int, byteorder: ByteOrder) -> tuple[DwarfReader, int, int]:
+def _hdr_fields(data: Buffer, vaddr: int, byteorder: ByteOrder) -> tuple[DwarfReader, int, int]:
     """Return a reader of the header, eh_frame_ptr as a vaddr, and the position after it."""
     hdr = DwarfReader(_HDR, memoryview(data).cast("B"), vaddr, byteorder)
     if hdr.u8(0) != 1:
@@ -366,12 +339,12 @@ def _hdr_fields(data: bytes | memoryview, vaddr: int, byteorder: ByteOrder) -> t
     return hdr, eh_frame_vaddr, pos
 
 
-def eh_frame_address(hdr: bytes | memoryview, hdr_vaddr: int, byteorder: ByteOrder) -> int:
+def eh_frame_address(hdr: Buffer, hdr_vaddr: int, byteorder: ByteOrder) -> int:
     """Return the vaddr of `.eh_frame` that the header states.  Raises FormatError if it is damaged."""
     return _hdr_fields(hdr, hdr_vaddr, byteorder)[1]
 
 
-def _search_table(data: bytes | memoryview, vaddr: int, byteorder: ByteOrder) -> _SearchTable | None:
+def _search_table(data: Buffer, vaddr: int, byteorder: ByteOrder) -> _SearchTable | None:
     """Return the search table; None if it is absent, damaged, or in another encoding."""
     try:
         hdr, _, pos = _hdr_fields(data, vaddr, byteorder)

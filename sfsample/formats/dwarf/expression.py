@@ -25,15 +25,9 @@ _SIGN = 1 << 63
 
 _CONSTANTS = {  # opcode -> bytes, signed
     0x03: (8, False),  # DW_OP_addr
-    0x08: (1, False),  # DW_OP_const1u
-    0x09: (1, True),
-    0x0A: (2, False),
-    0x0B: (2, True),
-    0x0C: (4, False),
-    0x0D: (4, True),
-    0x0E: (8, False),
-    0x0F: (8, True),  # DW_OP_const8s
-}
+    0x08: (1, False), 0x09: (1, True), 0x0A: (2, False), 0x0B: (2, True),  # DW_OP_const1u, 1s, 2u, 2s
+    0x0C: (4, False), 0x0D: (4, True), 0x0E: (8, False), 0x0F: (8, True),  # DW_OP_const4u, 4s, 8u, 8s
+}  # fmt: skip
 
 
 def _signed(value: int) -> int:
@@ -98,7 +92,6 @@ class _Evaluation(NamedTuple):
         raise _NoValueError
 
     def _step(self, opcode: int, pos: int) -> int:
-        """Execute one operation; return the position of the next."""
         if 0x30 <= opcode <= 0x4F:  # DW_OP_lit0..31
             self.stack.append(opcode - 0x30)
         elif 0x70 <= opcode <= 0x8F:  # DW_OP_breg0..31

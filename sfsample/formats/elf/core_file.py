@@ -8,7 +8,7 @@ all 64-bit machines) and fs/binfmt_elf.c (NT_FILE); gdb writes the same.
 """
 
 from collections.abc import Iterator
-from struct import Struct
+from struct import iter_unpack, unpack_from
 from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
@@ -17,7 +17,7 @@ from sfsample.formats.elf.image import PT_LOAD, PT_NOTE, ElfImage, Note, Segment
 
 ET_CORE = 4
 NT_PRSTATUS = 1  # note type; others, in `_read_note`: NT_PRPSINFO 3, NT_AUXV 6, NT_FILE 0x46494c45
-AT_PHNUM, AT_ENTRY, AT_SYSINFO_EHDR = 5, 9, 33
+AT_ENTRY, AT_SYSINFO_EHDR = 9, 33
 _SIGNAL, _PID, _REGISTERS = 12, 32, 112  # offsets in elf_prstatus: pr_cursig, pr_pid, pr_reg
 _PSINFO_PID, _FNAME, _PSARGS = 24, (40, 56), (56, 136)  # offsets in elf_prpsinfo: pr_pid, pr_fname, pr_psargs
 LEAST_SIZE = 50_000_000  # bytes; a smaller core file may take as much memory as one of this size
@@ -55,25 +55,21 @@ class CoreFile:
         self.auxv: dict[int, int] = {}
         self.pid = 0  # pid of the process; 0: unknown
         self.name = self.arguments = ""
-        order = "<" if image.byteorder == "little" else ">"
-        self._half, self._word, self._long = Struct(f"{order}H"), Struct(f"{order}I"), Struct(f"{order}Q")
-        if self._half.unpack_from(image.data, 16)[0] != ET_CORE:
+        self._order = "<" if image.byteorder == "little" else ">"
+        if image.type != ET_CORE:
             raise FormatError(image.name, 16, "not a core file")
         self._read_notes()
         if not self.threads:
             raise FormatError(image.name, 0, "no thread is described (no NT_PRSTATUS note)")
-        self._check_size()
+        size = len(image.data)
+        missing = max((s.offset + s.filesz - size for s in self.segments), default=0)
+        if missing > 0:
+            self.problems.append(f"{image.name}: truncated: its last {missing} bytes are missing")
 
     @property
     def segments(self) -> Iterator[Segment]:
         """The mappings of the process; the file has `filesz` bytes of each."""
         return (s for s in self.image.segments if s.type == PT_LOAD and s.memsz)
-
-    def _check_size(self) -> None:
-        size = len(self.image.data)
-        missing = max((s.offset + s.filesz - size for s in self.segments), default=0)
-        if missing > 0:
-            self.problems.append(f"{self.image.name}: truncated: its last {missing} bytes are missing")
 
     # -- notes
 
@@ -110,9 +106,12 @@ class CoreFile:
             case b"CORE", 1:
                 self._read_status(desc)
             case b"CORE", 3:
-                self._read_process(desc)
+                self.name, self.arguments = _text(desc, *_FNAME), _text(desc, *_PSARGS)
+                if len(desc) >= _PSINFO_PID + 4:
+                    (self.pid,) = unpack_from(f"{self._order}I", desc, _PSINFO_PID)
             case b"CORE", 6:
-                self.auxv = self._read_auxv(desc)
+                pairs = desc[: min(len(desc) & -16, _MAX_AUXV_BYTES)]
+                self.auxv = dict(iter_unpack(f"{self._order}QQ", pairs))
             case b"CORE", 0x46494C45:
                 self.files = tuple(self._read_files(desc))
             case b"CORE" | b"LINUX", kind:
@@ -122,28 +121,19 @@ class CoreFile:
     def _read_status(self, desc: memoryview) -> None:
         if len(desc) <= _REGISTERS:
             raise FormatError("NT_PRSTATUS", 0, f"of {len(desc)} bytes")
-        signal, tid = self._half.unpack_from(desc, _SIGNAL)[0], self._word.unpack_from(desc, _PID)[0]
+        signal, tid = unpack_from(f"{self._order}H{_PID - _SIGNAL - 2}xI", desc, _SIGNAL)
         self.threads.append(CoreThread(tid, signal, {NT_PRSTATUS: bytes(desc[_REGISTERS:])}))
-
-    def _read_process(self, desc: memoryview) -> None:
-        self.name, self.arguments = _text(desc, *_FNAME), _text(desc, *_PSARGS)
-        if len(desc) >= _PSINFO_PID + self._word.size:
-            self.pid = self._word.unpack_from(desc, _PSINFO_PID)[0]
-
-    def _read_auxv(self, desc: memoryview) -> dict[int, int]:
-        words = [word for (word,) in self._long.iter_unpack(desc[: min(len(desc) & -16, _MAX_AUXV_BYTES)])]
-        return dict(zip(words[::2], words[1::2], strict=True))
 
     def _read_files(self, desc: memoryview) -> Iterator[MappedFile]:
         """Read NT_FILE: count, page size, count * (start, end, offset in pages), count * path and NUL."""
         if len(desc) < 16:
             raise FormatError("NT_FILE", 0, f"of {len(desc)} bytes")
-        count, page = (self._long.unpack_from(desc, at)[0] for at in (0, 8))
+        count, page = unpack_from(f"{self._order}QQ", desc)
         if count > min((len(desc) - 16) // 24, _MAX_FILES):
             raise FormatError("NT_FILE", 0, f"{count} files in {len(desc)} bytes")
         paths = bytes(desc[16 + 24 * count :]).split(b"\0", count)
-        for path, at in zip(paths, range(16, 16 + 24 * count, 24), strict=False):
-            start, end, offset = (self._long.unpack_from(desc, at + i)[0] for i in (0, 8, 16))
+        places = iter_unpack(f"{self._order}QQQ", desc[16 : 16 + 24 * count])
+        for (start, end, offset), path in zip(places, paths, strict=False):
             yield MappedFile(start, end, offset * page, path.decode("utf-8", "surrogateescape"))
 
 

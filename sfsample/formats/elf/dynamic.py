@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice, takewhile
 from operator import itemgetter
-from struct import Struct
+from struct import Struct, unpack_from
 from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
-from sfsample.core.checkpoint import checkpoint
+from sfsample.core.checkpoint import with_checkpoints
 from sfsample.formats.elf.image import PT_DYNAMIC, SHT_DYNSYM, ElfImage
 
 _DT_PLTRELSZ, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_RELASZ = 2, 4, 5, 6, 7, 8
@@ -41,6 +41,16 @@ def as_linked(section: bytes, bias: int, byteorder: ByteOrder) -> bytes:
     entries = pair.iter_unpack(section[: len(section) & -16])
     return b"".join(pair.pack(tag, value - bias if tag in _POINTERS and value >= bias else value)
                     for tag, value in entries)  # fmt: skip
+
+
+def find_symbol(records: memoryview, strings: memoryview, name: str, byteorder: ByteOrder) -> int | None:
+    """Return the vaddr of the symbol with this name in a symbol table; None if no record defines it."""
+    wanted, text, at, numbers = name.encode() + b"\0", bytes(strings), -1, set()
+    while (at := text.find(wanted, at + 1)) >= 0:  # place of the name, or of the end of a longer name
+        numbers.add(at)
+    whole = records[: len(records) // _SYM_SIZE * _SYM_SIZE]
+    fields = Struct(f"{'<' if byteorder == 'little' else '>'}I2xHQ8x").iter_unpack(whole if numbers else b"")
+    return next((value for number, section, value in fields if section and number in numbers), None)
 
 
 class Relocation(NamedTuple):
@@ -93,11 +103,7 @@ class Dynamic:
     def find(self, name: str) -> int | None:
         """Return the vaddr of a symbol; None if this file does not define it."""
         _, strings = self.symbols or (None, memoryview(b""))
-        wanted, text, at, numbers = name.encode() + b"\0", bytes(strings), -1, set()
-        while (at := text.find(wanted, at + 1)) >= 0:  # place of the name, or of the end of a longer one
-            numbers.add(at)
-        fields = Struct(f"{self._order}I2xHQ8x").iter_unpack(self._records()) if numbers else ()
-        return next((value for number, section, value in fields if section and number in numbers), None)
+        return find_symbol(self._records(), strings, name, self._image.byteorder)
 
     def functions(self) -> Iterator[int]:
         """Yield the vaddrs of functions that have a symbol."""
@@ -106,7 +112,6 @@ class Dynamic:
                 yield value
 
     def _records(self) -> memoryview:
-        """Return the whole symbol records."""
         records, _ = self.symbols or (memoryview(b""), None)
         return records[: len(records) // _SYM_SIZE * _SYM_SIZE]
 
@@ -115,19 +120,17 @@ class Dynamic:
         records, strings = self.symbols or (memoryview(b""), memoryview(b""))
         if _SYM_SIZE * (number + 1) > len(records):
             return ""
-        at = Struct(self._order + "I").unpack_from(records, _SYM_SIZE * number)[0]
+        at = unpack_from(self._order + "I", records, _SYM_SIZE * number)[0]
         name, end, _ = bytes(strings[at : at + _MAX_NAME_SIZE]).partition(b"\0")
         return name.decode("utf-8", "replace") if end else ""
 
     def plt_relocations(self) -> list[Relocation]:
         """Return the relocations of PLT slots in file order: a lazy PLT stub pushes an index into them."""
-        relocations = self._relocations(_DT_JMPREL, self._tags.get(_DT_PLTRELSZ, 0))
-        return list(islice(relocations, _MAX_USED_RELOCATIONS))
+        return list(self._relocations(_DT_JMPREL, _DT_PLTRELSZ))
 
     def relocations(self) -> Iterator[Relocation]:
         """Yield the other relocations that have a symbol, among them those of `.plt.got`."""
-        relocations = self._relocations(_DT_RELA, self._tags.get(_DT_RELASZ, 0), without_symbol=False)
-        return islice(relocations, _MAX_USED_RELOCATIONS)
+        return self._relocations(_DT_RELA, _DT_RELASZ, without_symbol=False)
 
     def imports(self) -> dict[int, str]:
         """Return the names of imported symbols, by the slot that holds the symbol's address."""
@@ -135,16 +138,14 @@ class Dynamic:
         names = {relocation.slot: self.symbol_name(relocation.symbol) for relocation in relocations}
         return {slot: name for slot, name in names.items() if name}
 
-    def _relocations(self, tag: int, size: int, *, without_symbol: bool = True) -> Iterator[Relocation]:
-        table = self._table(tag)
-        if table is None:
-            return
-        stated = table[: min(size, len(table)) // _RELA_SIZE * _RELA_SIZE]
+    def _relocations(self, tag: int, size_tag: int, *, without_symbol: bool = True) -> Iterator[Relocation]:
+        table = self._table(tag) or memoryview(b"")
+        stated = table[: min(self._tags.get(size_tag, 0), len(table)) // _RELA_SIZE * _RELA_SIZE]
         records = self._first(stated, _MAX_RELOCATIONS, _RELA_SIZE)
-        for slot, info, addend in Struct(self._order + "QQq").iter_unpack(records):
-            checkpoint()
-            if without_symbol or info >> 32:
-                yield Relocation(slot, info & 0xFFFFFFFF, info >> 32, addend)
+        fields = with_checkpoints(Struct(self._order + "QQq").iter_unpack(records))
+        used = ((slot, info, addend) for slot, info, addend in fields if without_symbol or info >> 32)
+        for slot, info, addend in islice(used, _MAX_USED_RELOCATIONS):
+            yield Relocation(slot, info & 0xFFFFFFFF, info >> 32, addend)
 
     def _table(self, tag: int, size: int | None = None) -> memoryview | None:
         vaddr = self._tags.get(tag)
@@ -154,8 +155,7 @@ class Dynamic:
         """Return the number of dynamic symbols, by a hash table; 0 if there is none."""
         table = self._table(_DT_HASH)
         if table is not None and len(table) >= 16:
-            nchain = Struct(self._order + _HASH_NCHAIN.get(self._image.machine, "4xI"))
-            return int(nchain.unpack_from(table)[0])
+            return int(unpack_from(self._order + _HASH_NCHAIN.get(self._image.machine, "4xI"), table)[0])
         table = self._table(_DT_GNU_HASH)
         return _gnu_symbol_count(table, self._order) if table is not None else 0
 
@@ -164,10 +164,8 @@ def _gnu_symbol_count(table: memoryview, order: str) -> int:
     """Return the number of symbols of a DT_GNU_HASH table: the index at the end of its last chain, plus 1."""
     if len(table) < 16:
         return 0
-    buckets, first, blooms, _ = Struct(order + "IIII").unpack_from(table)
-    buckets = min(buckets, _MAX_SYMBOLS)
-    word = Struct(order + "I")
-    start = 16 + 8 * blooms
+    buckets, first, blooms, _ = unpack_from(order + "IIII", table)
+    buckets, start, word = min(buckets, _MAX_SYMBOLS), 16 + 8 * blooms, Struct(order + "I")
     area = table[start : start + 4 * buckets]
     last = max((number for (number,) in word.iter_unpack(area[: len(area) & -4])), default=0)
     if last < first:

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from io import BytesIO
 from itertools import chain, islice
 from mmap import MADV_DONTNEED, mmap
+from struct import unpack_from
 from typing import NamedTuple
 
 from elftools.common.utils import struct_parse
@@ -34,7 +35,7 @@ _MAX_SEGMENTS = 1170  # program headers; the kernel executes no file with more, 
 _MAX_NOTES = 10_000  # notes that are searched for the build-id; files have about five
 _MAX_CORE_NOTES = 1 << 20  # notes that are read of one segment; a thread has about six
 _MAX_OWNER_SIZE, _MAX_BUILD_ID_SIZE = 64, 64  # bytes
-ET_REL, ET_EXEC = 1, 2
+ET_REL = 1
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_GNU_EH_FRAME, PT_GNU_SFRAME = 1, 2, 4, 0x6474E550, 0x6474E554
 SHT_NOBITS, SHT_SYMTAB, SHT_DYNSYM, SHT_RELA = 8, 2, 11, 4
 PF_X, PF_W = 1, 2
@@ -89,8 +90,13 @@ class ElfImage:
         self.section_damage: str | None = None
         self.problems: list[str] = []  # texts about parts that could not be read so far
         self._check_ident()
+        self._stream = data if isinstance(data, mmap) else BytesIO(data)
         try:
-            self._open(data)
+            # not ELFFile, which imports the DWARF half of pyelftools and takes a tenth of the time of a dump
+            self._header = header = struct_parse(_structs(self.byteorder).Elf_Ehdr, self._stream, 0)
+            kind = header["e_type"], header["e_machine"], header["e_ident"]["EI_OSABI"]
+            self._structs = _structs(self.byteorder, *kind)
+            self.segments = tuple(self._segments())
         except Exception as damage:  # noqa: BLE001 - pyelftools raises many kinds on damaged input
             raise FormatError(name, 0, f"unreadable ELF headers: {damage!r}") from None
 
@@ -114,23 +120,13 @@ class ElfImage:
         self.type = int.from_bytes(self.data[16:18], self.byteorder)  # e_type
         self.relocatable = self.type == ET_REL
 
-    def _open(self, data: Buffer) -> None:
-        self._stream = data if isinstance(data, mmap) else BytesIO(data)
-        # not ELFFile, which imports the DWARF half of pyelftools and takes a tenth of the time of a dump
-        basic = _structs(self.byteorder)
-        self._header = header = struct_parse(basic.Elf_Ehdr, self._stream, 0)
-        kind = header["e_type"], header["e_machine"], header["e_ident"]["EI_OSABI"]
-        self._structs = _structs(self.byteorder, *kind)
-        self.segments = tuple(self._segments())
-
     def _segments(self) -> Iterator[Segment]:
         header = self._header
-        size = header["e_phentsize"]
-        if header["e_phnum"] > self._max_segments:
-            raise ValueError(f"{header['e_phnum']} program headers, more than {self._max_segments}")
-        for index in range(min(header["e_phnum"], len(self.data) // size) if size else 0):
-            at = header["e_phoff"] + index * size
-            raw = struct_parse(self._structs.Elf_Phdr, self._stream, at)
+        size, count = header["e_phentsize"], header["e_phnum"]
+        if count > self._max_segments:
+            raise ValueError(f"{count} program headers, more than {self._max_segments}")
+        for index in range(min(count, len(self.data) // size) if size else 0):
+            raw = struct_parse(self._structs.Elf_Phdr, self._stream, header["e_phoff"] + index * size)
             kind = ENUM_P_TYPE_BASE.get(raw["p_type"], raw["p_type"])
             yield Segment(kind if isinstance(kind, int) else 0, raw["p_flags"], raw["p_offset"],
                           raw["p_vaddr"], raw["p_filesz"], raw["p_memsz"])  # fmt: skip
@@ -151,32 +147,31 @@ class ElfImage:
         """Vaddr ranges [start, end) of executable segments; in an object file, of code sections."""
         if self.relocatable:
             return self.code_sections
-        return tuple(
-            (s.vaddr, s.vaddr + s.memsz) for s in self.segments if s.type == PT_LOAD and s.flags & PF_X
-        )
+        code = (s for s in self.segments if s.type == PT_LOAD and s.flags & PF_X)
+        return tuple((s.vaddr, s.vaddr + s.memsz) for s in code)
 
     def load_bias(self, start: int, offset: int, *, executable: bool) -> int | None:
         """Return address - vaddr for a mapping of file `offset` at `start`; None: no PT_LOAD has that offset.
 
-        If two segments share a page of the file (end of text, start of data), permissions distinguish them.
+        Two segments may share a page of the file (end of text, start of data or of other text).  Permissions
+        distinguish them; else the mapping is that of the segment that begins in its first page.
         """
-        bias: int | None = None
-        for segment in self.segments:
-            first = segment.offset & -PAGE
-            if segment.type != PT_LOAD or not first <= offset < segment.offset + max(segment.filesz, 1):
-                continue
-            bias = start - offset - (segment.vaddr - segment.offset)
-            if bool(segment.flags & PF_X) == executable:
-                return bias
-        return bias
+        sharing = [
+            segment for segment in self.segments
+            if segment.type == PT_LOAD
+            and segment.offset & -PAGE <= offset < segment.offset + max(segment.filesz, 1)
+        ]  # fmt: skip
+        fitting = [s for s in sharing if bool(s.flags & PF_X) == executable] or sharing[-1:]
+        begun = [s for s in fitting if s.offset & -PAGE == offset] or fitting
+        return start - offset - (begun[0].vaddr - begun[0].offset) if begun else None
 
     @cached_property
     def identity_ranges(self) -> tuple[tuple[int, int], ...]:
         """(vaddr, size) of the loaded bytes that identify the file in memory: headers and notes."""
-        head = next((s for s in self.segments if s.type == PT_LOAD and s.offset == 0), None)
-        notes = (s for s in self.segments if s.type == PT_NOTE and s.filesz < _MAX_IDENTITY_NOTE_SIZE)
-        ranges = [(head.vaddr, min(PAGE, head.filesz))] if head else []
-        return (*ranges, *((s.vaddr, s.filesz) for s in notes))
+        heads = (s for s in self.segments if s.type == PT_LOAD and s.offset == 0)
+        small = (s for s in self.segments if s.type == PT_NOTE and s.filesz < _MAX_IDENTITY_NOTE_SIZE)
+        head = [(s.vaddr, min(PAGE, s.filesz)) for s in islice(heads, 1)]
+        return (*head, *((s.vaddr, s.filesz) for s in small))
 
     @cached_property
     def fingerprint_range(self) -> tuple[int, int]:
@@ -184,7 +179,7 @@ class ElfImage:
         for s in self.segments:
             is_small_note = s.type == PT_NOTE and s.filesz <= _MAX_FINGERPRINT_SIZE
             note = self.loaded(s.vaddr, s.filesz) if is_small_note else None
-            if note is not None and build_id_of(bytes(note), self.byteorder):
+            if note is not None and build_id_of(notes(note, self.byteorder)):
                 return s.vaddr, s.filesz
         head = next((s for s in self.segments if s.type == PT_LOAD), None)
         return (head.vaddr, min(_MAX_FINGERPRINT_SIZE, head.filesz)) if head else (0, 0)
@@ -231,10 +226,8 @@ class ElfImage:
             return
         if base + size > len(self.data):
             raise ValueError(f"at {base:#x}, behind the end of the file")
-        raws = [
-            struct_parse(self._structs.Elf_Shdr, self._stream, base + i * size)
-            for i in range(min(count, (len(self.data) - base) // size))
-        ]
+        offsets = range(base, len(self.data) - size + 1, size)[:count]
+        raws = [struct_parse(self._structs.Elf_Shdr, self._stream, at) for at in offsets]
         names = raws[header["e_shstrndx"]]
         table = self.data[names["sh_offset"] : names["sh_offset"] + names["sh_size"]]
         for raw in raws:
@@ -283,10 +276,11 @@ class ElfImage:
 
         By default `.symtab` comes first, then `.dynsym`.
         """
+        sections = self.sections
         for kind in kinds or (SHT_SYMTAB, SHT_DYNSYM):
-            for section in self.sections:
-                if section.type == kind and section.size and section.link < len(self.sections):
-                    return self.contents(section), self.contents(self.sections[section.link])
+            for section in sections:
+                if section.type == kind and section.size and section.link < len(sections):
+                    return self.contents(section), self.contents(sections[section.link])
         return None
 
     @cached_property
@@ -294,7 +288,7 @@ class ElfImage:
         """The GNU build-id in hexadecimal, from PT_NOTE, or None."""
         parts = (self.data[s.offset : s.offset + s.filesz] for s in self.segments if s.type == PT_NOTE)
         all_notes = chain.from_iterable(notes(part, self.byteorder) for part in parts)
-        build_id = _first_build_id(islice(all_notes, _MAX_NOTES))
+        build_id = build_id_of(islice(all_notes, _MAX_NOTES))
         if build_id is None and next(all_notes, None):
             self.note_problem(f"no build-id: it is not among the first {_MAX_NOTES} notes")
         return build_id
@@ -332,9 +326,7 @@ def notes(data: memoryview, byteorder: ByteOrder) -> Iterator[Note]:
     for _ in range(_MAX_CORE_NOTES):
         if offset + 12 > len(data):
             return
-        namesz, descsz, kind = (
-            int.from_bytes(data[offset + i : offset + i + 4], byteorder) for i in (0, 4, 8)
-        )
+        namesz, descsz, kind = unpack_from("<III" if byteorder == "little" else ">III", data, offset)
         name, desc = offset + 12, offset + 12 + (namesz + 3 & -4)
         if desc + descsz > len(data):
             return
@@ -344,12 +336,8 @@ def notes(data: memoryview, byteorder: ByteOrder) -> Iterator[Note]:
     raise FormatError("PT_NOTE", offset, f"only the first {_MAX_CORE_NOTES} notes were read")
 
 
-def build_id_of(data: bytes, byteorder: ByteOrder) -> str | None:
-    """Return the GNU build-id among the notes of one PT_NOTE segment, or None."""
-    return _first_build_id(notes(memoryview(data), byteorder))
-
-
-def _first_build_id(candidates: Iterable[Note]) -> str | None:
+def build_id_of(candidates: Iterable[Note]) -> str | None:
+    """Return the GNU build-id among notes, or None."""
     for note in candidates:
         if (note.owner, note.type) == (b"GNU", _NT_GNU_BUILD_ID):
             return note.desc[:_MAX_BUILD_ID_SIZE].hex() or None

@@ -49,8 +49,6 @@ def lay_out(image: ElfImage) -> LinkedObject:
 
 
 class _Linker:
-    """Changes a copy of the file's bytes in place."""
-
     def __init__(self, image: ElfImage) -> None:
         self.data = bytearray(image.data)
         self.left_out = 0
@@ -61,8 +59,7 @@ class _Linker:
 
     def place_sections(self) -> None:
         """Give every allocated section an address of its own."""
-        (headers,) = self._read("Q", 0x28)  # e_shoff
-        end = 0
+        (headers,), end = self._read("Q", 0x28), 0  # e_shoff
         for execinstr in (SHF_EXECINSTR, 0):
             for index, section in enumerate(self._sections):
                 if section.flags & (_SHF_ALLOC | SHF_EXECINSTR) == _SHF_ALLOC | execinstr and section.size:
@@ -98,13 +95,11 @@ class _Linker:
         (value,) = self._read("Q", self._sections[symbols].offset + symbol * _SYMBOL + 8)
         value += addend
         if pc_relative:
-            value -= address if self._counts_from_section(table) else address + place
+            # values of SFrame V1 and V2 count from the start of the table, unless a flag says otherwise
+            version, flags = self._read("BB", table.offset + 2) if table.name == SECTION else (0, 0)
+            from_table = 0 < version < 3 and not flags & Flag.FDE_FUNC_START_PCREL
+            value -= address if from_table else address + place
         self._write("I" if size == 4 else "Q", table.offset + place, value % (1 << 8 * size))
-
-    def _counts_from_section(self, table: Section) -> bool:
-        """Return True if values count from the table's start, as in SFrame V1 and V2 without the flag."""
-        version, flags = self._read("BB", table.offset + 2) if table.name == SECTION else (0, 0)
-        return 0 < version < 3 and not flags & Flag.FDE_FUNC_START_PCREL
 
     def _read(self, fields: str, at: int) -> tuple[int, ...]:
         return unpack_from(self._order + fields, self.data, at)

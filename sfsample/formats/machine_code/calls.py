@@ -13,16 +13,12 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-_AMD64 = 62
-_FUNCTION_END = re.compile(rb"\xc3(?:[\xcc\x90\x66]|\x0f\x1f)|\xcc\xcc")  # ret, then assemblers' padding
 # endbr64; mov $number,%r11d (mold); bnd jmp *x(%rip)
 _STUB = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?(?:\x41\xbb.{4})?\xf2?\xff\x25(....)", re.DOTALL)
 _INDIRECT_CALL_SIZES = range(7, 1, -1)  # bytes of ff /2, ModRM, SIB and displacement
 
 
 class _CallCode(NamedTuple):
-    """The encoding of calls on one machine."""
-
     longest: int  # bytes of the longest call
     ends_in_call: Callable[[bytes], bool]
     target: Callable[[bytes, int], int | None]
@@ -59,11 +55,6 @@ def calls_of(machine: int, code: bytes, address: int, target: int) -> Iterator[i
             yield return_address
 
 
-def may_share_function(machine: int, code: bytes) -> bool:
-    """Return True if `code` may be in one function, as it has no return before padding.  Only for x86-64."""
-    return machine == _AMD64 and _FUNCTION_END.search(code) is None
-
-
 def stub_slot(machine: int, code: bytes, address: int) -> int | None:
     """Return the slot through which the PLT stub `code` at `address` jumps; None: no known stub."""
     return _TABLE[machine].slot(code, address) if machine in _TABLE else None
@@ -77,10 +68,8 @@ def _amd64_ends_in_call(code: bytes) -> bool:
     if code[-5] == 0xE8:  # call rel32
         return True
     # call r/m64 is ff /2; prefixes (REX, notrack, bnd) come before and do not matter
-    return any(
-        code[-size] == 0xFF and _is_indirect_call(size, code[-size + 1], code[-size + 2])
-        for size in _INDIRECT_CALL_SIZES
-    )
+    sizes = (size for size in _INDIRECT_CALL_SIZES if code[-size] == 0xFF)
+    return any(_is_indirect_call(size, code[-size + 1], code[-size + 2]) for size in sizes)
 
 
 def _amd64_target(code: bytes, address: int) -> int | None:
@@ -132,21 +121,14 @@ def _aarch64_slot(code: bytes, address: int) -> int | None:
 
 def _s390x_ends_in_call(code: bytes) -> bool:
     basr = code[-2] == 0x0D and code[-1] >> 4 == 14 and code[-1] & 0x0F != 0  # register 0: no branch
-    return _is_brasl(code) or _is_bras(code) or basr
-
-
-def _is_brasl(code: bytes) -> bool:
-    return code[-6] == 0xC0 and code[-5] & 0x0F == 5
-
-
-def _is_bras(code: bytes) -> bool:
-    return code[-4] == 0xA7 and code[-3] & 0x0F == 5
+    return basr or _s390x_target(code, 0) is not None
 
 
 def _s390x_target(code: bytes, address: int) -> int | None:
-    if _is_brasl(code):
+    if code[-6] == 0xC0 and code[-5] & 0x0F == 5:  # brasl
         return address - 6 + 2 * int.from_bytes(code[-4:], "big", signed=True)
-    return address - 4 + 2 * int.from_bytes(code[-2:], "big", signed=True) if _is_bras(code) else None
+    is_bras = code[-4] == 0xA7 and code[-3] & 0x0F == 5
+    return address - 4 + 2 * int.from_bytes(code[-2:], "big", signed=True) if is_bras else None
 
 
 def _s390x_slot(code: bytes, address: int) -> int | None:
@@ -158,7 +140,7 @@ def _s390x_slot(code: bytes, address: int) -> int | None:
 _TABLE = {
     62: _CallCode(7, _amd64_ends_in_call, _amd64_target, _amd64_slot, re.compile(b"\xe8"), 5, 1),
     183: _CallCode(
-        4, _aarch64_ends_in_call, _aarch64_target, _aarch64_slot, re.compile(b"[\x94-\x97]"), 1, 4
+        4, _aarch64_ends_in_call, _aarch64_target, _aarch64_slot, re.compile(rb"[\x94-\x97]"), 1, 4
     ),
     22: _CallCode(6, _s390x_ends_in_call, _s390x_target, _s390x_slot, re.compile(b"\xc0\xe5"), 6, 2),
 }

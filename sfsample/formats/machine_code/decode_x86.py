@@ -60,7 +60,7 @@ class Instruction(NamedTuple):
     target: int | None = None  # target of a call; None: the code does not state it
 
 
-def decode_instruction(code: bytes, address: int) -> Instruction | None:
+def decode(code: bytes, address: int) -> Instruction | None:
     """Return the first instruction of `code`, which is at `address`; None: invalid, or no iced-x86."""
     decoder = _decoder()
     return decoder.decode(code[:LONGEST], address) if decoder and code else None
@@ -93,7 +93,7 @@ class _Decoder:
             return None
         flow, end = self._iced.FlowControl, i.next_ip
         if i.flow_control == self._next and i.mnemonic != self._halt:  # nearly all instructions
-            return Instruction(end, tuple(self._steps(i)))
+            return Instruction(end, self._steps(i))
         match i.flow_control:
             case flow.RETURN:
                 return Instruction(end, falls_through=False, returns=i.op_count == 0)
@@ -103,28 +103,26 @@ class _Decoder:
                 return Instruction(end, jump=i.near_branch_target)
             case flow.INDIRECT_BRANCH:
                 # a jump through a slot at a fixed address is a tail call of a function that returns
-                return Instruction(
-                    end, falls_through=False, jumps_away=True, returns=i.is_ip_rel_memory_operand
-                )
+                returns = i.is_ip_rel_memory_operand
+                return Instruction(end, falls_through=False, jumps_away=True, returns=returns)
             case flow.CALL if i.mnemonic == self._iced.Mnemonic.SYSCALL:
                 return Instruction(end, _UNKNOWN_AFTER_SYSCALL)
             case flow.CALL | flow.INDIRECT_CALL:
                 return Instruction(end, _UNKNOWN_AFTER_CALL, calls=True, target=i.near_branch_target or None)
         return Instruction(end, falls_through=False)
 
-    def _steps(self, i: Any) -> Iterator[Step]:  # noqa: ANN401 - iced-x86 is untyped, here and below
+    def _steps(self, i: Any) -> tuple[Step, ...]:  # noqa: ANN401 - iced-x86 is untyped, here and below
         exact = self._exact_steps.get(i.code)
         steps = tuple(exact(i)) if exact and not i.has_segment_prefix else ()
-        yield from steps or self._unknown_after(i)
+        return steps or tuple(self._unknown_after(i))
 
     def _exact_by_name(self) -> dict[str, Callable[[Any], Iterator[Step]]]:
         """Return the functions that yield exact steps, by the names of iced-x86's instruction codes."""
-        add, subtract = self._add_immediate(1), self._add_immediate(-1)
         return {
             **dict.fromkeys(("PUSH_R64", "PUSH_RM64", "PUSHQ_IMM8", "PUSHQ_IMM32", "PUSHFQ"), self._push),
             **dict.fromkeys(("POP_R64", "POP_RM64", "POPFQ"), self._pop),
-            **dict.fromkeys(("ADD_RM64_IMM8", "ADD_RM64_IMM32", "ADD_RAX_IMM32"), add),
-            **dict.fromkeys(("SUB_RM64_IMM8", "SUB_RM64_IMM32", "SUB_RAX_IMM32"), subtract),
+            **dict.fromkeys(("ADD_RM64_IMM8", "ADD_RM64_IMM32", "ADD_RAX_IMM32"), self._add),
+            **dict.fromkeys(("SUB_RM64_IMM8", "SUB_RM64_IMM32", "SUB_RAX_IMM32"), self._add),
             **dict.fromkeys(("MOV_RM64_R64", "MOV_R64_RM64"), self._move),
             "LEA_R64_M": self._load_address,
             "LEAVEQ": self._leave,
@@ -144,13 +142,10 @@ class _Decoder:
     def _leave(self, _: Any) -> Iterator[Step]:  # noqa: ANN401
         yield from (Set(SP, FP), Load(FP, SP, 0), Set(SP, SP, _WORD))
 
-    def _add_immediate(self, sign: int) -> Callable[[Any], Iterator[Step]]:
-        def steps(i: Any) -> Iterator[Step]:  # noqa: ANN401
-            register = self._register(i, 0)
-            if register is not None:
-                yield Set(register, register, sign * _signed(i.immediate(1)))
-
-        return steps
+    def _add(self, i: Any) -> Iterator[Step]:  # noqa: ANN401
+        register, number = self._register(i, 0), _signed(i.immediate(1))
+        if register is not None:
+            yield Set(register, register, -number if i.mnemonic == self._iced.Mnemonic.SUB else number)
 
     def _move(self, i: Any) -> Iterator[Step]:  # noqa: ANN401
         target, source, word = self._register(i, 0), self._register(i, 1), self._memory_operand(i)

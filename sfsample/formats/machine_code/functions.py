@@ -1,8 +1,8 @@
 """Finds where x86-64 functions begin that no table describes, and which functions never return.
 
 Function starts are hints: the targets of calls, the addresses that code takes, and the dynamic symbols.  A
-call is recognized by its bytes alone, and a label inside a function may look like a start.  So the caller
-follows the code from there.
+call is recognized by its bytes alone, and a label inside a function may look like a start.  So the caller of
+this module follows the code from a start, and uses the start only if the code leads to the pc.
 
 Functions that never return are known by name, and other modules call them through PLT stubs.  If a name is
 missing from the list, code analysis goes on behind a call that does not return.
@@ -49,9 +49,8 @@ _STUB_SIZE = 16  # bytes
 def find_function_starts(image: ElfImage) -> list[int]:
     """Return vaddrs in ascending order; none if the code is not x86-64, or too large to search."""
     ranges = image.executable
-    if image.machine != AMD64.machine or sum(end - start for start, end in ranges) > _MAX_CODE_SIZE:
-        return []
-    if len(ranges) > _MAX_RANGES:
+    is_too_large = sum(end - start for start, end in ranges) > _MAX_CODE_SIZE or len(ranges) > _MAX_RANGES
+    if image.machine != AMD64.machine or is_too_large:
         return []
     targets = (target for start, end in ranges for target in _targets(image, start, end))
     candidates = {*Dynamic(image).functions(), *islice(targets, _MAX_TARGETS)}
@@ -84,14 +83,11 @@ def _targets(image: ElfImage, start: int, end: int) -> Iterator[int]:
 
 def stubs_without_return(image: ElfImage) -> Callable[[int], bool]:
     """Return a test for vaddrs: true for a PLT stub that leads to a function that never returns."""
-    slots = {slot for slot, name in Dynamic(image).imports().items() if _never_returns(name)}
+    imports = Dynamic(image).imports().items()
+    slots = {slot for slot, name in imports if name in _NEVER_RETURN or _LIBSTDCXX_THROW.match(name)}
 
     def is_such_stub(vaddr: int) -> bool:
         code = bytes(image.loaded(vaddr, _STUB_SIZE) or b"") if slots else b""
         return stub_slot(image.machine, code, vaddr) in slots
 
     return is_such_stub
-
-
-def _never_returns(name: str) -> bool:
-    return name in _NEVER_RETURN or _LIBSTDCXX_THROW.match(name) is not None

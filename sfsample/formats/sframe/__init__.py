@@ -57,21 +57,14 @@ class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slo
         """Ascending starts of functions, the number of each, and running totals of functions by table."""
         unsorted = array("Q", (start for table in self for start, _ in table.extents()))
         order = sorted(range(len(unsorted)), key=unsorted.__getitem__)
-        return (
-            array("Q", map(unsorted.__getitem__, order)),
-            order,
-            list(accumulate(table.num_fdes for table in self)),
-        )
+        totals = list(accumulate(table.num_fdes for table in self))
+        return array("Q", map(unsorted.__getitem__, order)), order, totals
 
 
 def read_tables(
-    data: Buffer,
-    address: int,
-    *,
-    machine: tuple[int, str] | None = None,
-    executable: Sequence[tuple[int, int]] = (),
-    sections: Mapping[str, tuple[int, int]] | None = None,
-) -> SFrameTables:
+    data: Buffer, address: int, *, machine: tuple[int, str] | None = None,
+    executable: Sequence[tuple[int, int]] = (), sections: Mapping[str, tuple[int, int]] | None = None,
+) -> SFrameTables:  # fmt: skip
     """Return the tables of a section, at least one.  `address` is the vaddr of the section.
 
     `SFrameTable` documents the other arguments.  Raises FormatError if the first table is unusable.  If a

@@ -85,11 +85,8 @@ class RowDecoder:
     Many functions have equal rows, so a cache maps the bytes of a row to the decoded row.
     """
 
-    __slots__ = ("_area", "_cache", "_table")
-
     def __init__(self, area: Buffer, table: "SFrameTable") -> None:
-        self._area = area
-        self._table = table
+        self._area, self._table = area, table
         self._cache: dict[tuple[int, int, bool], dict[bytes, SFrameFre]] = {}
 
     def rows(self, function: "SFrameFde") -> tuple[SFrameFre, ...]:
@@ -117,7 +114,11 @@ class RowDecoder:
                 begin = end
         except IndexError:
             raise FormatError("FRE area", offset + begin, "row outside the FRE area") from None
-        self._check_order(rows, function)
+        starts = [row[0] for row in rows]
+        if starts != sorted(starts):
+            at = next(i for i, (start, following) in enumerate(pairwise(starts), 1) if following < start)
+            before = sum(width + _TAIL_SIZES[row.info] for row in rows[:at])
+            raise FormatError("FRE area", offset + before, f"row start {starts[at]} after {starts[at - 1]}")
         return tuple(rows)
 
     def _check_extent(self, function: "SFrameFde") -> None:
@@ -153,16 +154,6 @@ class RowDecoder:
             return None, None, None
         raise ValueError("a row without words, in a version that has none")
 
-    def _check_order(self, rows: list[SFrameFre], function: "SFrameFde") -> None:
-        starts = [row[0] for row in rows]
-        if starts == sorted(starts):
-            return
-        at = next(i for i, (start, following) in enumerate(pairwise(starts), 1) if following < start)
-        width = 1 << function.fre_type
-        before = sum(width + _TAIL_SIZES[row.info] for row in rows[:at])
-        what = f"row start {starts[at]} after {starts[at - 1]}"
-        raise FormatError("FRE area", function.fre_off + before, what)
-
 
 def _default_rules(table: "SFrameTable", info: int, words: tuple[int, ...]) -> _Rules:
     """Decode offsets: of the CFA from SP or FP, of RA (if the ABI tracks it) and FP from the CFA."""
@@ -180,14 +171,13 @@ def _default_rules(table: "SFrameTable", info: int, words: tuple[int, ...]) -> _
 
 def _saved_rule(table: "SFrameTable", word: int) -> Rule | None:
     """Return the rule of an RA or FP word: a stack slot at CFA + word or, on s390x, a register."""
-    if table.abi.registers_in_words:
-        if word == 0:
-            return None  # register that is not saved; an RA word is 0 if only the FP is saved
-        if word & 1:
-            if table.version > 2 or not 0 <= word >> 1 <= 31:
-                raise ValueError(f"register-encoded word {word:#x}")
-            return Rule(word >> 1, 0, deref=False)
-    return Rule(CFA, word, deref=True)
+    if not table.abi.registers_in_words or (word and not word & 1):
+        return Rule(CFA, word, deref=True)
+    if word == 0:
+        return None  # register that is not saved; an RA word is 0 if only the FP is saved
+    if table.version > 2 or not 0 <= word >> 1 <= 31:
+        raise ValueError(f"register-encoded word {word:#x}")
+    return Rule(word >> 1, 0, deref=False)
 
 
 def _flexible_rules(table: "SFrameTable", info: int, words: tuple[int, ...]) -> _Rules:

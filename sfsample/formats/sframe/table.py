@@ -86,15 +86,10 @@ class SFrameTable:
     """One SFrame header and its functions.  `address` is the vaddr of the header's first byte."""
 
     def __init__(
-        self,
-        data: Buffer,
-        address: int,
-        *,
-        machine: tuple[int, str] | None = None,
-        executable: Sequence[tuple[int, int]] = (),
-        sections: Mapping[str, tuple[int, int]] | None = None,
+        self, data: Buffer, address: int, *, machine: tuple[int, str] | None = None,
+        executable: Sequence[tuple[int, int]] = (), sections: Mapping[str, tuple[int, int]] | None = None,
         origin: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Check the header.  Raises FormatError if the table cannot be used at all.
 
         `machine`: e_machine and byte order of the ELF file. `executable`: vaddr ranges of code.  They show
@@ -103,16 +98,15 @@ class SFrameTable:
         Offsets in errors count from the section.
         """
         self.data = memoryview(data).cast("B")
-        self.address = address
-        self.executable = tuple(executable)
-        self.sections = sections or {}
+        self.address, self.executable, self.sections = address, tuple(executable), sections or {}
         self.origin = origin
         self.problems: list[str] = []  # texts about damage and guesses
-        self.byteorder = self._byteorder()
         self._read_header()
         self._check_abi(machine)
         self._check_bounds()
-        self._prepare()
+        self.pcrel = bool(self.flags & Flag.FDE_FUNC_START_PCREL)
+        if not self.pcrel and self.version < 3:
+            self.pcrel = self._is_field_relative_without_flag()
         self._decoder = RowDecoder(self.data[self.fre_base : self.used], self)
         self._rows: dict[SFrameFde, tuple[SFrameFre, ...]] = {}
         self._cached_rows = 0
@@ -122,16 +116,13 @@ class SFrameTable:
 
     # -- header
 
-    def _byteorder(self) -> ByteOrder:
+    def _read_header(self) -> None:
         if len(self.data) < HEADER_SIZE:
             raise self._damaged(0, f"{len(self.data)} bytes cannot hold the {HEADER_SIZE}-byte header")
-        order = MAGICS.get(bytes(self.data[:2]))
-        if order is None:
+        byteorder = MAGICS.get(bytes(self.data[:2]))
+        if byteorder is None:
             raise self._damaged(0, f"magic is {self.data[:2].hex()}, not e2de or dee2")
-        return order
-
-    def _read_header(self) -> None:
-        self.order = "<" if self.byteorder == "little" else ">"
+        self.byteorder, self.order = byteorder, "<" if byteorder == "little" else ">"
         header = Struct(self.order + "HBBBbbBIIIII").unpack_from(self.data)
         _, self.version, flags, abi, self.fixed_fp, self.fixed_ra, aux_len, *counts = header
         self.num_fdes, self.num_fres, self.fre_len, fdeoff, freoff = counts
@@ -147,6 +138,7 @@ class SFrameTable:
         self.fre_base = HEADER_SIZE + aux_len + freoff
         self.used = self.fre_base + self.fre_len  # bytes of this table, header included
         self._fde = Struct(self.order + _FDE_FIELDS[self.version])
+        self._attribute = Struct(self.order + "HBBB").unpack_from  # V3 sfda_*
         self.fde_size = self._fde.size
 
     def _check_abi(self, machine: tuple[int, str] | None) -> None:
@@ -162,32 +154,20 @@ class SFrameTable:
             raise self._damaged(6, f"fixed RA offset {self.fixed_ra} for {abi.name}")
 
     def _check_bounds(self) -> None:
-        table = self.num_fdes * self.fde_size
-        if self.fre_base - self.fde_base != table:
-            raise self._damaged(
-                8, f"{self.num_fdes} FDEs need {table} bytes, have {self.fre_base - self.fde_base}"
-            )
+        needed, size = self.num_fdes * self.fde_size, self.fre_base - self.fde_base
+        if size != needed:
+            raise self._damaged(8, f"{self.num_fdes} FDEs need {needed} bytes, have {size}")
         if self.used > len(self.data):
             raise self._damaged(16, f"claims {self.used} bytes of the {len(self.data)} that are there")
         self.data = self.data[: self.used]  # bytes of this table only
 
-    def _prepare(self) -> None:
-        self._attribute = Struct(self.order + "HBBB").unpack_from  # V3 sfda_*
-        self.pcrel = bool(self.flags & Flag.FDE_FUNC_START_PCREL)
-        if not self.pcrel and self.version < 3:
-            self.pcrel = self._is_field_relative_without_flag()
-
     def _is_field_relative_without_flag(self) -> bool:
         """Guess the base of start fields from the code ranges: mold, lld and gold leave out the flag."""
-        executable = self.executable
-        if not executable or not self.num_fdes:
-            return False
-        probes = range(0, self.num_fdes, max(1, self.num_fdes // 16))
 
         def starts_in_code(pcrel: bool) -> int:
             self.pcrel = pcrel
-            starts = [self._start(i) for i in probes]
-            return sum(any(low <= s < high for low, high in executable) for s in starts)
+            starts = [self._start(i) for i in range(0, self.num_fdes, max(1, self.num_fdes // 16))]
+            return sum(any(low <= s < high for low, high in self.executable) for s in starts)
 
         if starts_in_code(False) < starts_in_code(True):
             self.problems.append("start addresses are relative to their fields although the flag is clear")
@@ -213,16 +193,11 @@ class SFrameTable:
 
         Raises FormatError if its V3 attribute lies outside the section.
         """
-        record = self._record(index)
-        start = self._start(index)
-        if self.version == 1:
-            _, size, fre_off, num_fres, info = record
+        start, (_, size, fre_off, *attribute) = self._start(index), self._record(index)
+        if self.version < 3:
             # V1 has no repetition size; all x86-64 PLT slots of ld 2.40 have 16 bytes
-            return SFrameFde(start, size, fre_off, num_fres, info & 0x7F, 0, 16 if info & 0x10 else 0)
-        if self.version == 2:
-            _, size, fre_off, num_fres, info, rep_size = record
+            num_fres, info, rep_size = attribute if self.version == 2 else (*attribute, 16)
             return SFrameFde(start, size, fre_off, num_fres, info & 0x7F, 0, rep_size)
-        _, size, fre_off = record
         if fre_off + 5 > self.fre_len:
             raise self._damaged(self.fre_base + fre_off, "function attribute outside the FRE area")
         num_fres, info, info2, rep_size = self._attribute(self.data, self.fre_base + fre_off)
@@ -260,7 +235,6 @@ class SFrameTable:
 
     @cached_property
     def _order(self) -> Sequence[int]:
-        """The functions' numbers in the order of their addresses."""
         numbers = range(self.num_fdes)
         return numbers if self.flags & Flag.FDE_SORTED else sorted(numbers, key=self._start)
 

@@ -1,8 +1,8 @@
 """Finds the system call that a thread was in when its core file was written, and its tid as glibc knows it.
 
-A system call is believed only if the kernel had interrupted it (the result register says so) and a system
-call instruction lies before the pc.  Works on the machine that the core file comes from, because the names of
-system calls are those of the machine that runs sfsample, and only where `RegisterLayout.core_words` is known.
+sfsample believes in a system call only if the kernel had interrupted it (the result register says so) and a
+system call instruction lies before the pc.  The core file must come from a machine like this one, whose
+`RegisterLayout.core_words` are known: the table of system calls is that of this machine.
 
 Source: include/linux/errno.h (ERESTARTSYS).
 """
@@ -23,7 +23,7 @@ _SIGN_BIT = 1 << 63
 
 
 def core_call(core: CoreProcess, thread: CoreThread) -> DecodedSyscall | None:
-    """Return the system call that a thread slept in, with what it refers to, as far as that was dumped."""
+    """Return the system call that a thread slept in; what was not dumped is missing from it."""
     known, words = _words(core, thread)
     arch, layout = core.arch, layout_of(core.arch)
     if known is None or _signed(words[layout.word(layout.result)]) not in _INTERRUPTED:
@@ -32,7 +32,7 @@ def core_call(core: CoreProcess, thread: CoreThread) -> DecodedSyscall | None:
     code = core.memory.read(pc - size, size)
     if code is None or not code.startswith(begins):
         return None
-    # s390x: the number is in the instruction, or, where that has 0, in a register
+    # s390x: the number is in the instruction; if the instruction has 0, the number is in a register
     number = int.from_bytes(code[len(begins) :], arch.byteorder) or _signed(words[known.number])
     if number < 0:
         return None
@@ -42,7 +42,7 @@ def core_call(core: CoreProcess, thread: CoreThread) -> DecodedSyscall | None:
 
 
 def own_tid(core: CoreProcess, thread: CoreThread) -> int:
-    """Return the tid that glibc knows the thread by; gcore writes the tid in the pid namespace of gcore."""
+    """Return the tid that glibc has for a thread; gcore writes the tid in the pid namespace of gcore."""
     known, words = _words(core, thread)
     start = words[known.thread] if known else 0
     if known is None or not start or {core.memory.word(start), core.memory.word(start + 16)} != {start}:

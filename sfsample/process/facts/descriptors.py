@@ -1,15 +1,13 @@
 """Reads what a file descriptor of the target refers to, and finds the other end of a socket.
 
-Reads /proc/PID/fd, fdinfo and net, and never opens the file that a descriptor refers to.  Addresses are those
-of the target's network namespace.  A table of /proc/PID/net is read when the first socket is looked up, and
-searched as bytes: a server's table has hundreds of thousands of lines, and a dump needs a few.
+sfsample reads /proc/PID/fd, fdinfo and net, and never opens the file that a descriptor refers to.  Addresses
+belong to the target's network namespace.  sfsample reads a table of /proc/PID/net when it looks up the first
+socket, and searches the table as bytes: the table of a server may have 100,000 lines, and a dump needs a few.
 
 The other end of a TCP connection is the socket with the same two addresses in reverse, in the same network
-namespace.  Until a process has accepted the connection, it is the listening socket.  sfsample believes that
-only where the remote address is certainly this machine's: a server on the same port may run elsewhere.
-
-The other end of a unix socket is not in /proc.  The kernel is asked for it, as ss(8) does, in the network
-namespace of the process.
+namespace.  Until a process has accepted the connection, the other end is the listening socket.  sfsample
+believes this only if the remote address certainly is this machine's: a server on the same port may run
+elsewhere.  The other end of a unix socket is not in /proc, so sfsample asks the kernel, as ss(8) does.
 
 Source: proc(5), "/proc/net/tcp" (a connection that is not accepted has inode 0), "/proc/net/unix"; the
 kernel's Documentation/filesystems/proc.rst (fdinfo); sock_diag(7), <linux/unix_diag.h>, setns(2).
@@ -58,27 +56,24 @@ SearchTable = Callable[[str, bytes], Sequence[str]]
 
 
 def access_mode(fdinfo: str) -> str:
-    """Return "r", "w" or "rw", by the flags in a file of fdinfo; "" when they are not known."""
+    """Return "r", "w" or "rw", by the flags in a file of fdinfo; "": they are not known."""
     return _ACCESS_MODES.get(parse_status(fdinfo).get("flags", "")[-1:], "")
 
 
 class Descriptor(NamedTuple):
-    """One descriptor: `kind` is "pipe", "socket", "epoll", "file", "eventfd", ...; `mode`: see `access_mode`.
-
-    `text` describes it for the user: "tcp 10.0.0.1:5 -> 10.0.0.2:80 established".  It may contain control
-    characters, as a file name of the target may.
-    """
+    """What one descriptor refers to."""
 
     fd: int
-    kind: str
+    kind: str  # "pipe", "socket", "epoll", "file", "eventfd", ...
     inode: int
-    mode: str
+    mode: str  # see `access_mode`
+    # "tcp 10.0.0.1:5 -> 10.0.0.2:80 established"; control characters in a file name are still there
     text: str
     watches: tuple[int, ...] = ()  # descriptors that an epoll waits for
 
 
 class DescriptorReader:
-    """Reads descriptors of one process, each once: a number may mean another file a moment later."""
+    """Reads each descriptor of one process once: a moment later, its number may mean another file."""
 
     def __init__(self, proc: ProcFs) -> None:
         self._proc = proc
@@ -86,7 +81,7 @@ class DescriptorReader:
         self.read = cache(self._read)
 
     def _read(self, fd: int) -> Descriptor | None:
-        """Return the file, pipe or socket of a descriptor; None: closed, or not readable."""
+        """Return what a descriptor refers to; None: it is closed, or sfsample may not read it."""
         link = self._proc.link(f"fd/{fd}")
         if link is None:
             return None
@@ -98,26 +93,25 @@ class DescriptorReader:
             return Descriptor(fd, "pipe", int(found[2]), mode, f"pipe {found[2]}{end}")
         if found:
             return Descriptor(fd, "socket", int(found[2]), mode, self.sockets.text(int(found[2])))
-        if link.startswith("anon_inode:"):
-            return _anonymous(fd, link.partition(":")[2].strip("[]"), info)
-        return Descriptor(fd, "file", int(parse_status(info).get("ino", "0")), mode, link)
-
-
-def _anonymous(fd: int, name: str, info: str) -> Descriptor:
-    if name != "eventpoll":
-        return Descriptor(fd, name, 0, "rw", name)
-    watched = sorted(int(line.split()[1]) for line in info.splitlines() if line.startswith("tfd:"))
-    return Descriptor(fd, "epoll", 0, "rw", f"{len(watched)} fd{'s' * (len(watched) != 1)}", tuple(watched))
+        if not link.startswith("anon_inode:"):
+            return Descriptor(fd, "file", int(parse_status(info).get("ino", "0")), mode, link)
+        name = link.partition(":")[2].strip("[]")
+        if name != "eventpoll":
+            return Descriptor(fd, name, 0, "rw", name)
+        watched = sorted(int(line.split()[1]) for line in info.splitlines() if line.startswith("tfd:"))
+        return Descriptor(
+            fd, "epoll", 0, "rw", f"{len(watched)} fd{'s' * (len(watched) != 1)}", tuple(watched)
+        )
 
 
 # -- sockets
 
 
 class PeerSocket(NamedTuple):
-    """The socket at the other end; `listens`: it is the listening socket, the connection is not accepted."""
+    """The socket at the other end of a connection."""
 
     inode: int
-    listens: bool = False
+    listens: bool = False  # it is the listening socket: the connection is not accepted yet
 
 
 class SocketTable:
@@ -130,16 +124,14 @@ class SocketTable:
     def text(self, inode: int) -> str:
         """Return protocol, addresses and state; "socket INODE" for a socket that is in no table."""
         for protocol in ("tcp", "tcp6", "udp", "udp6"):
-            fields = self._line_of(inode, protocol)
-            if fields:
+            if fields := self._line_of(inode, protocol):
                 return _internet_text(protocol, fields)
         fields = self._line_of(inode, "unix", _UNIX_INODE)
         return total(_unix_text)(fields) or f"socket {inode}"  # a path may have lines of its own
 
     def peer(self, inode: int) -> PeerSocket | None:
         """Return the socket at the other end; None: it is on another machine, or sfsample cannot see it."""
-        fields = self._line_of(inode, "tcp") or self._line_of(inode, "tcp6")
-        if fields:
+        if fields := self._line_of(inode, "tcp") or self._line_of(inode, "tcp6"):
             return tcp_peer(fields, self._line)
         peer = _unix_peer_inode(self._proc, inode)
         return None if peer is None else PeerSocket(peer)
@@ -148,7 +140,7 @@ class SocketTable:
         return self._line(table, rb"\n[^\n]* %d(?: [^\n]*)?(?=\n|$)" % inode, column, str(inode))
 
     def _line(self, table: str, pattern: bytes, column: int = _INODE, inode: str = "") -> list[str]:
-        """Return the fields of the first line that matches, with `inode` (if given) in `column`; or none."""
+        """Return the fields of the first line that matches and has `inode` in `column`; []: there is none."""
         if table not in self._tables:
             self._tables[table] = self._proc.read(f"net/{table}") or b""
         for found in re.finditer(pattern, self._tables[table]):
@@ -159,13 +151,10 @@ class SocketTable:
 
 
 def _internet_text(protocol: str, fields: list[str]) -> str:
-    local, remote, state = _address(fields[1]), _address(fields[2]), fields[3]
-    words = [protocol, local]
-    if not remote.endswith(":*"):
-        words += ["->", remote]
-    if protocol.startswith("tcp"):
-        words.append(_TCP_STATES.get(state, state))
-    return " ".join(words)
+    local, remote = _address(fields[1]), _address(fields[2])
+    there = "" if remote.endswith(":*") else f" -> {remote}"
+    state = f" {_TCP_STATES.get(fields[3], fields[3])}" if protocol.startswith("tcp") else ""
+    return f"{protocol} {local}{there}{state}"
 
 
 def _address(text: str) -> str:
@@ -189,20 +178,12 @@ def _unix_text(fields: list[str]) -> str:
 def tcp_peer(fields: Sequence[str], search: SearchTable) -> PeerSocket | None:
     """Return the other end of a connection; `fields` are those of its line in the table."""
     local, remote, state = fields[1:4]
-    reverse = _reverse_line(local, remote, search)
-    if reverse and reverse[_INODE] != "0":
-        return PeerSocket(int(reverse[_INODE]))
-    if reverse or (state == _CONNECTING and _is_on_this_machine(remote, local)):
-        return _listener(remote, search)
-    return None
-
-
-def _reverse_line(local: str, remote: str, search: SearchTable) -> Sequence[str]:
     for (table, there), (_, here) in zip(_spellings(remote), _spellings(local), strict=False):
-        fields = search(table, rb"\n[^\n]*: %s %s [^\n]*" % (there.encode(), here.encode()))
-        if fields:
-            return fields
-    return ()
+        if reverse := search(table, rb"\n[^\n]*: %s %s [^\n]*" % (there.encode(), here.encode())):
+            is_accepted = reverse[_INODE] != "0"
+            return PeerSocket(int(reverse[_INODE])) if is_accepted else _listener(remote, search)
+    is_begun = state == _CONNECTING and _is_on_this_machine(remote, local)
+    return _listener(remote, search) if is_begun else None
 
 
 def _listener(address: str, search: SearchTable) -> PeerSocket | None:
@@ -210,14 +191,13 @@ def _listener(address: str, search: SearchTable) -> PeerSocket | None:
     port = address.rpartition(":")[2]
     every_address = ("tcp", f"{'0' * 8}:{port}"), ("tcp6", f"{'0' * 32}:{port}")
     for table, text in (*_spellings(address), *every_address):
-        fields = search(table, rb"\n[^\n]*: %s [0-9A-F]+:0000 0A [^\n]*" % text.encode())
-        if fields:
+        if fields := search(table, rb"\n[^\n]*: %s [0-9A-F]+:0000 0A [^\n]*" % text.encode()):
             return PeerSocket(int(fields[_INODE]), listens=True)
     return None
 
 
 def _spellings(address: str) -> list[tuple[str, str]]:
-    """Return (table, address as written there): an IPv4 address is in tcp6 too, mapped into IPv6."""
+    """Return pairs of a table and the address as the table writes it: tcp6 has IPv4 addresses, too."""
     short = address.removeprefix(_MAPPED)
     if len(short) == len("00000000:0000"):
         return [("tcp", short), ("tcp6", _MAPPED + short)]
@@ -225,7 +205,7 @@ def _spellings(address: str) -> list[tuple[str, str]]:
 
 
 def _is_on_this_machine(remote: str, local: str) -> bool:
-    """Whether a remote address is this machine's: a loopback address, or the local address itself."""
+    """Return True if a remote address is a loopback address, or the local address itself."""
     there, here = (address.removeprefix(_MAPPED).partition(":")[0] for address in (remote, local))
     network = there[6:] if sys.byteorder == "little" else there[:2]
     return there in (here, _LOOPBACK_6) or (len(there) == 8 and network == _LOOPBACK_4)
@@ -237,44 +217,31 @@ def _is_on_this_machine(remote: str, local: str) -> bool:
 def _unix_peer_inode(proc: ProcFs, inode: int) -> int | None:
     """Return the inode of the other end of a socket; None: it has none, or sfsample may not ask."""
     try:
-        netlink = _open_netlink(proc)
-        if netlink is None:
-            return None
+        is_in_own_namespace = proc.link("ns/net") in (None, os.readlink("/proc/self/ns/net"))
+        # a socket belongs to the network namespace of the thread that creates it
+        netlink = _netlink_socket() if is_in_own_namespace else TracerThread(
+            lambda _: _netlink_socket_in(proc.pid), lambda: False).run()  # fmt: skip
+        body = _REQUEST.pack(socket.AF_UNIX, 0, 0, _ANY, inode, _UDIAG_SHOW_PEER, _ANY, _ANY)
+        size = _HEADER.size + len(body)
         with netlink:
-            netlink.send(_request(inode))
+            netlink.send(_HEADER.pack(size, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0) + body)
             return _peer_in_answer(netlink.recv(_MAX_ANSWER_BYTES))
     except (OSError, NoThread):
         return None
 
 
-def _open_netlink(proc: ProcFs) -> socket.socket | None:
-    """Open a netlink socket in the target's network namespace.
-
-    A socket belongs to the namespace of the thread that creates it, so a short-lived thread enters it.
-    """
-    if proc.link("ns/net") in (None, os.readlink("/proc/self/ns/net")):
-        return _netlink_socket()
-    return TracerThread(lambda _: _netlink_socket() if _enter(proc) else None, lambda: False).run()
-
-
-def _enter(proc: ProcFs) -> bool:
-    """Move the calling OS thread into the target's network namespace; needs CAP_SYS_ADMIN."""
-    fd = os.open(f"/proc/{proc.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return bool(ctypes.CDLL(None).setns(fd, _CLONE_NEWNET) == 0)
-    finally:
-        os.close(fd)
+def _netlink_socket_in(pid: int) -> socket.socket:
+    """Move the calling OS thread into the network namespace of a process, and open a socket there."""
+    with open(f"/proc/{pid}/ns/net", "rb") as namespace:
+        if ctypes.CDLL(None).setns(namespace.fileno(), _CLONE_NEWNET):
+            raise PermissionError  # it takes CAP_SYS_ADMIN
+    return _netlink_socket()
 
 
 def _netlink_socket() -> socket.socket:
     netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
     netlink.setblocking(False)  # the kernel has answered when `send` returns
     return netlink
-
-
-def _request(inode: int) -> bytes:
-    body = _REQUEST.pack(socket.AF_UNIX, 0, 0, _ANY, inode, _UDIAG_SHOW_PEER, _ANY, _ANY)
-    return _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0) + body
 
 
 def _peer_in_answer(answer: bytes) -> int | None:

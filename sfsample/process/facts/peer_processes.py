@@ -1,8 +1,9 @@
 """Finds the processes that have the other end of a pipe or a socket open, or that hold a file lock.
 
-For pipes and sockets it searches /proc/PID/fd of every process that sfsample may read.  That takes long on a
-large machine, so a dump does it only when a thread sleeps in one.  Source: proc(5), "/proc/PID/fd",
-"/proc/locks".
+For pipes and sockets, sfsample searches /proc/PID/fd of every process that it may read.  This takes long on a
+large machine, so a dump does it only if a thread sleeps in a pipe or a socket.
+
+Source: proc(5), "/proc/PID/fd", "/proc/locks".
 """
 
 import os
@@ -17,13 +18,10 @@ _LOCK_PID, _LOCK_INODE = 3, 4  # fields of a line of /proc/locks behind its numb
 
 
 class NearEnd(NamedTuple):
-    """The pipe or socket that a thread sleeps in, by inode.
-
-    `listens`: its peer is a listening socket, whose process has not accepted the connection.
-    """
+    """The pipe or socket that a thread sleeps in, by inode."""
 
     inode: int
-    listens: bool = False
+    listens: bool = False  # the other end is a listening socket: its process has not accepted the connection
 
 
 class PeerProcess(NamedTuple):
@@ -55,13 +53,10 @@ def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]
 
 
 class FileLock(NamedTuple):
-    """A lock on a file that some process waits for.
-
-    `holder` is a pid; -1: a lock of an open file description, which several processes may share.
-    """
+    """A lock on a file that some process waits for."""
 
     inode: int
-    holder: int
+    holder: int  # process id; -1: the lock belongs to an open file description, which processes may share
 
 
 @total

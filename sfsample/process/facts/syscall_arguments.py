@@ -1,10 +1,10 @@
 """Decodes the arguments of a system call: descriptors, paths, time-outs, children.
 
-A table says which argument means what.  What an argument refers to is looked up while the process is there,
-and kept as text.  Arguments that mean nothing to a user (buffers, sizes) are left out; the JSON has all
-numbers.  Structures in memory are read as this machine lays them out, so calls of another machine are not
-decoded.  libc on s390x makes socket calls through socketcall(2); they are decoded as the calls that they
-stand for.
+Tables say which argument means what.  sfsample looks up what an argument refers to while the process is
+there, and keeps it as text.  Arguments that mean nothing to a user (buffers, sizes) are left out; the JSON
+has all numbers.  sfsample reads structures in memory as this machine lays them out, so it does not decode
+calls of another machine.  libc on s390x makes socket calls through socketcall(2); sfsample decodes the call
+inside.
 
 Source: syscall(2) and the man page of each call; <linux/futex.h>; <linux/net.h>.
 """
@@ -38,30 +38,22 @@ _SOCKET_CALLS = {
 
 
 class DecodedSyscall(NamedTuple):
-    """A system call with what it refers to.
-
-    `refers_to` describes its arguments for the user; it may contain control characters of the target.
-    `timeout_s` is the duration that was asked for.  `left_s` is the time from now to the instant at which the
-    call ends at the latest.  Each is None when the call has no such limit, or it is unknown.
-    """
+    """A system call with what it refers to."""
 
     syscall: SyscallInfo
     name: str | None
-    refers_to: tuple[str, ...] = ()
+    refers_to: tuple[str, ...] = ()  # the arguments, for the user; control characters are still there
     descriptors: tuple[Descriptor, ...] = ()
-    timeout_s: float | None = None
-    left_s: float | None = None
+    timeout_s: float | None = None  # duration that the thread asked for; None: no limit, or unknown
+    left_s: float | None = None  # time until the instant at which the call ends; None: no limit, or unknown
 
 
 class TargetLookup(NamedTuple):
-    """Functions that look up what a target has; None: not available.
+    """Functions that look up what a target has; their result is None if that is unknown."""
 
-    `read`: memory, by address and size; `descriptor`: a file descriptor; `now`: a POSIX clock, in seconds.
-    """
-
-    read: Callable[[int, int], bytes | None]
+    read: Callable[[int, int], bytes | None]  # memory, by address and size
     descriptor: Callable[[int], Descriptor | None] = lambda _fd: None
-    now: Callable[[int], float | None] = lambda _clock: None
+    now: Callable[[int], float | None] = lambda _clock: None  # time of a POSIX clock in seconds
 
 
 CHILD_CALLS = ("wait4", "waitid")
@@ -93,7 +85,7 @@ def decode_syscall(info: SyscallInfo, name: str | None, lookup: TargetLookup) ->
 
 
 def _socket_call(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
-    """Return a socketcall(2) with the name and arguments of the socket call inside it."""
+    """Return the socket call inside a socketcall(2)."""
     name, count = _SOCKET_CALLS.get(call.syscall.args[0], (None, 0))
     data = lookup.read(call.syscall.args[1], 8 * count) if name else None
     if data is None:

@@ -1,16 +1,16 @@
 """Reads what a dump shows of a live process's threads besides their stacks.
 
-That is CPU time, when a thread last ran, its wait channel, its system call with what that refers to, and the
-memory around a futex that it waits for.  A dump keeps these values, so everything later works without the
-process.  No thread is stopped; memory is read only where a system call points.  What cannot be known is None.
-Source: proc(5).
+A dump keeps these values, so everything later works without the process.  No thread is stopped.  sfsample
+reads memory only at addresses that a system call has.  An unknown value is None.
 
-/proc does not say since when a thread waits.  It says when the thread last ran: `se.exec_start` in its
-`sched` file, on the clock of the CPU that it ran on.  Each CPU's clock leaves out the time that this CPU
-spent on interrupts (hours in a month), so the clocks differ.  Therefore sfsample reads the same clock: from
-the `sched` file of its own thread, on that CPU.  `se.exec_start` is 0 where the kernel has lost it: a thread
-that has just gone to sleep can still be moved to another CPU's queue.  Source: Linux kernel/sched/fair.c,
-enqueue_entity (ENQUEUE_MIGRATED), for sleeping threads since 6.12 (delayed dequeue).
+/proc does not say since when a thread waits.  But `se.exec_start` in the `sched` file of a thread says when
+the thread last ran, on the clock of its CPU.  The clock of each CPU leaves out the time that this CPU spent
+on interrupts (hours in a month), so the clocks differ.  Therefore sfsample reads the same clock, from the
+`sched` file of its own thread on that CPU.  If the kernel has lost the time, `se.exec_start` is 0: the kernel
+can move a thread that has just gone to sleep to the queue of another CPU.
+
+Source: proc(5); Linux kernel/sched/fair.c, enqueue_entity (ENQUEUE_MIGRATED), for sleeping threads since 6.12
+(delayed dequeue).
 """
 
 import os
@@ -38,11 +38,11 @@ _STAT_CPU = 36  # index, after the name, of field 39 of /proc/PID/stat: the CPU 
 
 
 class LastRunTime(NamedTuple):
-    """When a thread last ran: `at_s` on the clock of `cpu`; `read_at_s` is when this was read (monotonic)."""
+    """The time when a thread last ran."""
 
     cpu: int
-    at_s: float
-    read_at_s: float
+    at_s: float  # time on the clock of the CPU
+    read_at_s: float  # time.monotonic when sfsample read `at_s`
 
 
 class FactReader:
@@ -58,8 +58,6 @@ class FactReader:
         """Begin another look at the process: a descriptor may refer to another file by now."""
         self._descriptors = DescriptorReader(self._proc)
         self._target = TargetLookup(partial(read_memory, self._proc.anchor()), self._descriptors.read, _now)
-
-    # -- one thread
 
     def ns_tid(self, tid: int) -> int:
         """Return a thread's id in its own pid namespace."""
@@ -84,10 +82,10 @@ class FactReader:
         return info._replace(number=number, restarted=number != info.number)
 
     def idle(self, last: LastRunTime) -> float | None:
-        """Return for how many seconds a thread had not run when `last` was read; None: unknown.
+        """Return the seconds for which a thread had not run when `last` was read; None: unknown.
 
-        This moves the calling OS thread to that CPU for a moment.  It takes as long as that CPU is busy, so
-        call it when no stopped thread waits for sfsample.
+        The calling OS thread moves to that CPU for a moment, and waits while the CPU is busy.  So call this
+        only when no stopped thread waits for sfsample.
         """
         if last.cpu not in self._clocks:
             self._clocks[last.cpu] = _read_clock(last.cpu)
@@ -101,8 +99,6 @@ class FactReader:
         fields = (files.read("stat") or b"").rpartition(b") ")[2].split()
         cpu = int(fields[_STAT_CPU]) if len(fields) > _STAT_CPU else -1
         return None if at_s is None else LastRunTime(cpu, at_s, read_at_s)
-
-    # -- system calls
 
     def decode(self, info: SyscallInfo | None) -> DecodedSyscall | None:
         """Return a system call with what it refers to."""
@@ -137,13 +133,13 @@ class FactReader:
 
 
 def exec_start_s(sched: bytes | None) -> float | None:
-    """Return when a thread last ran, in seconds, from its `sched` file; None when the kernel has lost it."""
+    """Return the time in seconds when a thread last ran, from its `sched` file; None: it is unknown."""
     last = parse_last_run(sched)
     return float(last.at) / 1000 or None if last else None
 
 
 def _read_clock(cpu: int) -> tuple[float, float] | None:
-    """Read a CPU's clock, in seconds, and the monotonic clock at the same time."""
+    """Return the time in seconds on a CPU's clock, and on the monotonic clock."""
     allowed = os.sched_getaffinity(0)
     if cpu not in allowed:
         return None

@@ -1,7 +1,7 @@
 """Finds out whether sfsample may attach to a process: judges every gate, then tries.
 
-The kernel has the last word, so everything that can be tried without harm is tried.  No thread is stopped.  A
-gate that could not be tried is "unknown".
+The kernel has the last word, so sfsample tries all that does no harm.  It stops no thread.  A gate that it
+could not try is "unknown".
 """
 
 import os
@@ -29,26 +29,23 @@ _MOUNTS = Remedy(
 
 
 class Diagnosis(NamedTuple):
-    """The gates to a process; `may_attach` is None when the attach could not be tried.
+    """The gates to a process."""
 
-    `pid` and `name` are None for the gates that depend on sfsample alone.
-    """
-
-    pid: int | None
+    pid: int | None  # None: the gates depend on sfsample alone
     name: str | None
     gates: tuple[Gate, ...]
-    may_attach: bool | None
+    may_attach: bool | None  # None: sfsample could not try to attach
 
     @property
     def is_closed(self) -> bool:
-        """Whether the attach fails, or would fail if it was not tried."""
+        """True if an attach fails; if sfsample did not try: if a gate is closed."""
         if self.may_attach is None:
             return any(gate.status == "fail" for gate in self.gates if gate.name not in NOT_NEEDED)
         return not self.may_attach
 
 
 def diagnose(pid: int | None) -> Diagnosis:
-    """Judge and try every gate to `pid`; None: the gates that depend on sfsample alone.
+    """Judge and try every gate to a process; `pid` None: those that depend on sfsample alone.
 
     Raises NoSuchProcess and UnsupportedTarget.
     """
@@ -67,13 +64,12 @@ def diagnose(pid: int | None) -> Diagnosis:
 
 
 def _attach(proc: ProcFs) -> Gate:
-    """Attach to one thread and detach at once, without stopping it; of a young process, ask for access."""
+    """Attach to a thread, and detach at once without a stop; of a young process, only ask for access."""
     tid = proc.anchor()
     stat = proc.thread(tid).stat()
     if stat is not None and stat.state in "Tt":
-        return Gate(
-            "attach", "unknown", "not tried: it is stopped, and the attempt would wake it for a moment"
-        )
+        why = "not tried: it is stopped, and the attempt would wake it for a moment"
+        return Gate("attach", "unknown", why)
     is_young = ExecGuard(proc.pid).forbids()
     if may_access(tid) if is_young else TracerThread(lambda _: may_attach(tid), lambda: False).run():
         return Gate("attach", "pass", "tried: the kernel allows it")

@@ -1,14 +1,13 @@
 """Reads what the kernel checks when sfsample wants to trace a process: its own credentials and the target's.
 
-Reads /proc, and finds the system calls that are refused for any target by trying them on a process that
-cannot exist: ESRCH means that the kernel accepted the call, another error that something refuses it.  A
-seccomp filter may kill the caller; so where sfsample runs under a filter, a child process tries.
-
-`gates` judges the values; it is apart so that tests can judge every gate without closing it.
+Most of it is in /proc.  A seccomp filter may refuse system calls for any target, so sfsample tries them on a
+process that cannot exist: after ESRCH the kernel has accepted the call, after another error something refuses
+it.  A filter may also kill the caller, so a child process tries if sfsample runs under a filter.
 """
 
 import ctypes
 import os
+from contextlib import suppress
 from errno import ESRCH
 
 from sfsample.process.permission.gates import SelfCredentials, TargetCredentials, closed_gates_help
@@ -47,26 +46,28 @@ def own_credentials() -> SelfCredentials:
 
 def target_credentials(proc: ProcFs) -> TargetCredentials:
     """Read the target's credentials."""
-    status = proc.status()
+    status, owner = proc.status(), None
+    with suppress(OSError):
+        owner = os.stat(f"/proc/{proc.pid}/maps").st_uid
     return TargetCredentials(
         _numbers(status, "Uid"),
         _numbers(status, "Gid"),
         _bits(status, "CapPrm"),
         tracer_of_process(proc),
-        _files_owner(proc.pid),
+        owner,
         proc.link("ns/user"),
         _label(f"/proc/{proc.pid}"),
     )
 
 
 def tracer_of(proc: ProcFs, tid: int) -> int:
-    """Return the pid of the process that traces a thread; 0 when none does, or sfsample itself."""
+    """Return the pid of the process, other than sfsample, that traces a thread; 0: there is none."""
     pid = _tracing_process(proc, tid)
     return 0 if pid == os.getpid() else pid
 
 
 def traced_by_sfsample(proc: ProcFs, tid: int) -> bool:
-    """Whether an OS thread of sfsample traces it: the caller, or one that is about to end."""
+    """Return True if an OS thread of sfsample, perhaps one that is about to end, traces a thread."""
     return _tracing_process(proc, tid) == os.getpid()
 
 
@@ -82,15 +83,8 @@ def tracer_of_process(proc: ProcFs) -> tuple[int, str] | None:
     return None if pid is None else (pid, process_name(pid))
 
 
-def _files_owner(pid: int) -> int | None:
-    try:
-        return os.stat(f"/proc/{pid}/maps").st_uid
-    except OSError:
-        return None
-
-
 def _label(directory: str) -> str:
-    """Return the security module's label of a process, "docker-default (enforce)"; empty when it has none."""
+    """Return the label that a security module gave a process, "docker-default (enforce)"; "": none."""
     return read_text(f"{directory}/attr/current").rstrip("\0\n ")
 
 
@@ -121,7 +115,7 @@ def _try(name: str) -> int:
 
 
 def _try_in_child(name: str) -> int:
-    """Make a call in a child, whose exit code is the errno; _KILLED when the call was fatal."""
+    """Make a call in a child, whose exit code is the errno; return _KILLED if the call was fatal."""
     child = os.fork()
     if child == 0:
         os._exit(_try(name))

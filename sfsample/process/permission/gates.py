@@ -1,8 +1,10 @@
 """Judges every gate that can refuse an attach: is it open, and if not, what opens it.
 
-Works on values only: from the credentials of sfsample and of the target it derives what the kernel would
-answer (ptrace(2), "Ptrace access mode checking"), gate by gate, with a remedy for each place that sfsample
-may run in.  A gate that cannot be judged is "unknown", never guessed.
+This module works on values alone.  From the credentials of sfsample and of the target it derives the answer
+of the kernel, gate by gate, with a remedy for each place in which sfsample may run.  If it cannot judge a
+gate, the gate is "unknown".
+
+Source: ptrace(2), "Ptrace access mode checking".
 """
 
 from errno import ENOSYS
@@ -28,7 +30,7 @@ class SelfCredentials(NamedTuple):
 
     @property
     def may_trace(self) -> bool:
-        """Whether sfsample holds CAP_SYS_PTRACE in its own user namespace."""
+        """True if sfsample holds CAP_SYS_PTRACE in its own user namespace."""
         return bool(self.effective >> CAP_SYS_PTRACE & 1)
 
 
@@ -39,13 +41,13 @@ class TargetCredentials(NamedTuple):
     gids: tuple[int, ...]
     permitted: int  # capabilities, as bits
     tracer: tuple[int, str] | None  # pid and name of a process that already traces one of its threads
-    files_owner: int | None  # uid of its files in /proc: root's when the process is not dumpable
+    files_owner: int | None  # uid of its files in /proc: root's uid if the process is not dumpable
     user_namespace: str | None  # None: sfsample may not read it
     label: str = ""
 
 
 class Remedy(NamedTuple):
-    """What to do, by the place that sfsample runs in; empty: as on the host."""
+    """What to do, by the place in which sfsample runs; "": the same as on the host."""
 
     host: str
     systemd: str = ""
@@ -54,11 +56,11 @@ class Remedy(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """One reason for which an attach may be refused; `found` says what was seen."""
+    """One reason for which an attach may be refused."""
 
     name: str
     status: Status
-    found: str
+    found: str  # what sfsample has seen, as a sentence
     remedy: Remedy | None = None
 
 
@@ -95,20 +97,16 @@ def closed_gates_help(own: SelfCredentials, target: TargetCredentials) -> tuple[
     closed = [gate for gate in judge_gates(own, target) if gate.status == "fail"]
     if closed and closed[0].name == "tracer":
         closed = closed[:1]  # until that tracer is gone the other gates do not matter
-    found: dict[Remedy | None, list[str]] = {}  # gates that one remedy opens
-    for gate in closed:
-        found.setdefault(gate.remedy, []).append(gate.found)
-    return tuple(line for remedy, causes in found.items() for line in _help(causes, remedy)) or (
+    lines = []
+    for remedy in dict.fromkeys(gate.remedy for gate in closed):  # one remedy may open several gates
+        causes = [gate.found for gate in closed if gate.remedy == remedy]
+        lines += [f"{cause};" for cause in causes] + [remedy.host] if remedy else causes
+        if remedy and remedy.docker:
+            lines.append(f"in a container: {remedy.docker}")
+    return tuple(lines) or (
         "a security module (AppArmor, SELinux) or a seccomp filter may forbid ptrace;",
         "in a container, start it with --cap-add=SYS_PTRACE",
     )
-
-
-def _help(causes: list[str], remedy: Remedy | None) -> list[str]:
-    if remedy is None:
-        return causes
-    container = [f"in a container: {remedy.docker}"] if remedy.docker else []
-    return [*(f"{cause};" for cause in causes), remedy.host, *container]
 
 
 def _privilege(own: SelfCredentials) -> Gate:
@@ -173,7 +171,7 @@ def _yama(own: SelfCredentials) -> Gate:
 
 
 def _namespace(own: SelfCredentials, target: TargetCredentials) -> Gate:
-    """Judge by user namespaces: capabilities count in sfsample's own namespace and in those below it only."""
+    """Judge by user namespaces: a capability counts only in sfsample's own namespace and in those below."""
     name = "user namespace"
     hidden = target.user_namespace is None and own.may_trace and not own.outermost
     if target.user_namespace == own.user_namespace and not hidden:
@@ -204,7 +202,7 @@ def _calls(own: SelfCredentials) -> tuple[Gate, ...]:
 
 
 def _call(call: str, errno: int | None) -> Gate:
-    """Judge a system call by the errno of a trial call; None: it was accepted, negative: it was fatal."""
+    """Judge a system call by the errno of a trial; None: the kernel accepted the call; -1: it was fatal."""
     name = f"{call}(2)"
     if errno is None:
         return Gate(name, "pass", "the kernel accepts the call")
@@ -220,9 +218,8 @@ def _security_module(own: SelfCredentials, target: TargetCredentials) -> Gate:
     name = "security module"
     if own.label == target.label:
         return Gate(name, "pass", f"both run as {own.label}" if own.label else "none restricts the processes")
-    found = (
-        f"it runs as {target.label or 'unconfined'}, you as {own.label or 'unconfined'}: that may forbid it"
-    )
+    theirs, ours = target.label or "unconfined", own.label or "unconfined"
+    found = f"it runs as {theirs}, you as {ours}: that may forbid it"
     return Gate(name, "unknown", found, Remedy(
         'dmesg or the audit log shows a refusal (apparmor="DENIED", avc: denied)',
         docker="--security-opt apparmor=unconfined",

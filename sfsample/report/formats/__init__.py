@@ -1,8 +1,8 @@
 """The formats of profiles: each is a module with `write`, and with `read` if it can be read back.
 
-A module is imported when it is used.  A recording is written in one of `FORMATS`.  The contents of a file,
-never its name, decide which module reads it.  Every failure names the file, the place in it and a next step.
-A hostile file costs memory in proportion to its size.
+A module is imported when it is used.  The contents of a file, never its name, decide which module reads the
+file.  Every failure names the file, the place in the file and a next step.  A hostile file costs memory in
+proportion to its size.
 
 Invariant: any bytes give a report or raise BadInput (tests/report/test_report.py).
 """
@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 from sfsample.core.filesystem import open_regular
 from sfsample.errors import BadInput, SfsampleError
-from sfsample.report.budget import LEAST_SIZE, Budget
+from sfsample.report.budget import LEAST_SIZE, ReadingBudget
 from sfsample.report.report import Report
 
 _JSON = re.compile(rb"\s*\{\s*[\"}]")
@@ -28,16 +28,12 @@ _MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 1e9  # periods between 1 ns and 2**63 ns
 
 
 class Format(NamedTuple):
-    """The module of the writer, and whether the format can show when each sample was taken.
+    """A format, and what its writer needs."""
 
-    `frame_bytes` is the memory that the writer takes for each frame of each stack, where that is much, and
-    `spells_names` says that it writes the name of each.
-    """
-
-    module: str
-    timeline: bool = False
-    frame_bytes: int = 0
-    spells_names: bool = False
+    module: str  # name of the module in this package
+    timeline: bool = False  # True: the format can show when each sample was taken
+    frame_bytes: int = 0  # memory for each frame of each stack, if the writer needs much
+    spells_names: bool = False  # True: the writer writes a name for each frame of each stack
 
     def cost(self, report: Report) -> int:
         """Return about how many bytes of memory the frames of the stacks take while they are written."""
@@ -74,7 +70,7 @@ def read_report(path: str) -> Report:
 
 def parse(data: bytes) -> Report:
     """Return the report in the bytes of a file.  Raises BadInput."""
-    budget = Budget(len(data))
+    budget = ReadingBudget(len(data))
     if data[:2] == b"\x1f\x8b":
         data = _decompress(data)
     if _PICTURE.match(data):
@@ -116,7 +112,7 @@ def _load(path: str) -> bytes:
 
 
 def _read_all(file: BinaryIO) -> bytes:
-    """Return the rest of a file up to the limit; a pipe may have no end."""
+    """Return the contents of a file.  Raises BadInput at the limit, because a pipe may have no end."""
     data = bytearray()
     while piece := file.read(_PIECE_BYTES):
         data += piece

@@ -1,7 +1,7 @@
 """Writes a difference as text, as JSON and as an html page.
 
-The text first states what was compared and in which numbers, then lists the real changes and counts the
-noise.  The page is the one of the flame graph, with two weights, and with colours for the change.
+The text first says what was compared, then lists the real changes and counts the noise.  The page is that of
+the flame graph, with two weights and with colours for the change.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,20 +9,14 @@ from math import isfinite
 from typing import Any
 
 from sfsample.core.foreign import utc
-from sfsample.report.caption import losses, sample_count
-from sfsample.report.difference import (
-    NOISE,
-    UNKNOWN,
-    Change,
-    Difference,
-    Side,
-    comparison_name,
-    would_see_growth,
-)
+from sfsample.core.quantities import counted
+from sfsample.report.caption import listed, losses
+from sfsample.report.difference import NOISE, UNKNOWN, Change, Difference, Side, comparison_name, sees_growth
 from sfsample.report.formats.html import page, page_data
 from sfsample.report.json_text import json_text
 from sfsample.report.noise import LEAST_PAIRS
-from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.report import Report, ReportBuilder, ReportThread
+from sfsample.symbolize.named_frame import NamedFrame
 
 _SIDES = ("before", "after")
 _MAX_ROWS = 20  # functions in a table, unless verbose
@@ -34,19 +28,16 @@ _FUNCTION_SHARE = 0.1  # share of a function; if its doubling would not be seen,
 # -- what was compared, in words
 
 
-def _input_lines(difference: Difference) -> Iterator[str]:
-    """Yield a line for each input."""
-    for text, side in zip(_SIDES, difference.sides, strict=True):
-        yield f"{text}: {_input_text(side)}"
+def _input_lines(difference: Difference) -> list[str]:
+    return [f"{text}: {_input_text(side)}" for text, side in zip(_SIDES, difference.sides, strict=True)]
 
 
 def _input_text(side: Side) -> str:
-    """Return the facts of an input as a text, also which of them are unknown."""
     seconds = "" if side.duration_ns is None else f"{side.duration_ns / 1e9:.1f} s"
     rate = "" if side.rate_hz is None else f"{side.rate_hz:g} Hz"
     started = utc(side.started_ns // 10**9, "%Y-%m-%d %H:%M UTC") if side.started_ns else ""
     name = side.name if side.files == 1 else f"{side.name} ({side.files} files)"
-    parts = [name, " at ".join(filter(None, (seconds, rate))), sample_count(side.samples),
+    parts = [name, " at ".join(filter(None, (seconds, rate))), counted(side.samples),
              side.host and f"host {side.host}", started]  # fmt: skip
     facts = {"duration": seconds, "rate": rate, "host": side.host, "time": started}
     unknown = ", ".join(what for what, value in facts.items() if not value)
@@ -74,8 +65,8 @@ def warnings(difference: Difference) -> list[str]:
         found.append(f"before has --mode {before.mode} and after --mode {after.mode}: "
                      "only wall has the threads that sleep")  # fmt: skip
     if before.processes and after.processes and not {*before.processes} & {*after.processes}:
-        found.append(f"before is of {_names(before.processes)} and after of {_names(after.processes)}: "
-                     "no process has the same name")  # fmt: skip
+        old, new = listed(before.processes, _MAX_NAMES), listed(after.processes, _MAX_NAMES)
+        found.append(f"before is of {old} and after of {new}: no process has the same name")
     return found
 
 
@@ -85,22 +76,19 @@ def _too_few_pairs(difference: Difference) -> Iterator[str]:
     if ordinary is None:
         return
     if not ordinary.enough:
-        found = f"{_pairs(len(ordinary.pairs))} of {ordinary.what or 'ordinary times'}"
+        number = counted(len(ordinary.pairs), "pair") if ordinary.pairs else "no pairs"
+        found = f"{number} of {ordinary.what or 'ordinary times'}"
         yield (f"no verdict: the history has {found}, and {LEAST_PAIRS} are needed to know "
                "how ordinary times differ; shorter times (--for) have more")  # fmt: skip
     yield from ordinary.warnings
-
-
-def _pairs(number: int) -> str:
-    return f"{number or 'no'} pair{'' if number == 1 else 's'}"
 
 
 def _noise_lines(difference: Difference) -> Iterator[str]:
     """Yield the sentences about ordinary differences, which a history knows."""
     ordinary, load = difference.ordinary, difference.overall.ordinary or 1.0
     if ordinary is not None and ordinary.enough:
-        number = _pairs(len(ordinary.pairs))
-        yield f"ordinary: {number} of {ordinary.what}; what has changed differs by more than those"
+        yield (f"ordinary: {len(ordinary.pairs)} pairs of {ordinary.what}; what has changed "
+               "differs by more than those")  # fmt: skip
         if load > _CHANGING_LOAD and not difference.relative:
             yield f"ordinary: all of it together differs by x{load:.2f}; --relative leaves the load out"
     elif ordinary is not None:
@@ -111,15 +99,10 @@ def _too_few(difference: Difference) -> str:
     """Return a sentence if the counts are too small to see the growth of a large function, else ''."""
     share = _FUNCTION_SHARE * max(difference.overall.share_before, difference.overall.share_after)
     sides = zip(_SIDES, difference.sides, difference.exposures, strict=True)
-    few = [f"{text} has {sample_count(side.samples)}" for text, side, exposure in sides
-           if not would_see_growth(2.0, share, exposure, len(difference.by_self))]  # fmt: skip
+    few = [f"{text} has {counted(side.samples)}" for text, side, exposure in sides
+           if not sees_growth(2.0, share, exposure, len(difference.by_self))]  # fmt: skip
     lost = "too few to see a function of 10 % double; record longer"
     return f"{' and '.join(few)}: {lost}" if few else ""
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 # -- JSON
@@ -176,7 +159,7 @@ def _table(changes: Sequence[Change], *, verbose: bool) -> Iterator[str]:
             rows.setdefault(change._replace(name=""), []).append(change.name)
     shown = list(rows.items())[: None if verbose else _MAX_ROWS]
     for change, names in shown:
-        yield _row(change, _names(names))
+        yield _row(change, listed(names, _MAX_NAMES))
     if len(rows) > len(shown):
         yield f"  and {len(rows) - len(shown)} more (-v shows all)"
     noise = len(changes) - sum(map(len, rows.values()))
@@ -211,9 +194,11 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
     by_name = {change.name: change for change in difference.by_total}
     changes = [by_name.get(text) for text in data["frames"]["text"]]
     data["frames"]["noise"] = [change is None or change.verdict == NOISE for change in changes]
-    data["frames"]["change"] = [_verdict_text(change) if change else "" for change in changes]
-    extent = [*_input_lines(difference), f"compared: {compared(difference)}",
-              *_noise_lines(difference), *_vanished(difference)]  # fmt: skip
+    data["frames"]["change"] = [*map(_verdict_text, changes)]
+    extent = [*_input_lines(difference), f"compared: {compared(difference)}", *_noise_lines(difference)]
+    gone = [each.name for each in difference.by_total if each.verdict != NOISE and not each.after]
+    if gone:
+        extent.append(f'vanished, and shown with Width "before": {listed(gone, _MAX_NAMES)}')
     data |= {
         "diff": True,
         "extent": "; ".join(extent),
@@ -224,30 +209,24 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
     return page(data)
 
 
-def _vanished(difference: Difference) -> Iterator[str]:
-    """Yield a sentence about functions that only `before` has, if there are any."""
-    real = (change for change in difference.by_total if change.verdict != NOISE)
-    gone = [change.name for change in real if not change.after]
-    if gone:
-        yield f'vanished, and shown with Width "before": {_names(gone)}'
-
-
-def _verdict_text(change: Change) -> str:
+def _verdict_text(change: Change | None) -> str:
+    if change is None:
+        return ""
     verdict = "no more than noise" if change.verdict == NOISE else change.verdict
     return f"{verdict}: x{_ratio(change.low)} to x{_ratio(change.high)} (95 %)"
 
 
 def _side_by_side(before: Report, after: Report) -> Report:
-    """Return one report with the weights "after" and "before", whose frames are names only.
+    """Return one report with the weights "after" and "before".  Its frames are names only.
 
-    So a function has one box in the graph even if its address has changed; its module is that of `after`.
+    So a function has one box in the graph even if its address has changed.  Its module is that of `after`.
     """
     builder = ReportBuilder(("after", "before"))
-    rows: dict[str, ReportFrame] = {}
+    rows: dict[str, NamedFrame] = {}
     for report, weights in ((after, lambda n: (n, 0)), (before, lambda n: (0, n))):
         names = map(comparison_name, report.frames)
         number = [
-            builder.number(rows.setdefault(name, ReportFrame(name, frame.function, module=frame.module)))
+            builder.number(rows.setdefault(name, NamedFrame(name, frame.function, module=frame.module)))
             for name, frame in zip(names, report.frames, strict=True)
         ]
         for stack in report.stacks:

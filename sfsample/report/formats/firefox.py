@@ -2,7 +2,7 @@
 
 The format is version 49 (docs-developer/CHANGELOG-formats.md in firefox-devtools/profiler; the profiler
 upgrades older versions when it loads them).  Each thread has its tables, a table is a set of columns, and a
-stack is a chain of prefixes.  With a timeline, samples are at their times; without, one follows the other.
+stack is a chain of prefixes.  If there is no timeline, samples follow each other without gaps.
 """
 
 from collections.abc import Iterator
@@ -11,17 +11,9 @@ from typing import Any
 
 from sfsample.report.caption import extent, losses
 from sfsample.report.json_text import json_text
-from sfsample.report.report import (
-    CPU,
-    SAMPLES,
-    Numbers,
-    Report,
-    ReportFrame,
-    ReportStack,
-    ReportThread,
-    truncation_mark,
-)
+from sfsample.report.report import CPU, SAMPLES, Numbers, Report, ReportStack, ReportThread, truncation_mark
 from sfsample.report.stack_paths import common_prefix_length
+from sfsample.symbolize.named_frame import NamedFrame
 
 _VERSION = 49
 _USER, _KERNEL, _JIT, _TRUNCATED, _PYTHON = range(5)  # indexes into _CATEGORIES
@@ -38,12 +30,14 @@ def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file
     tables = [_ThreadTables(report, libs, *rows).as_json() for rows in _rows_by_thread(report)]
     document = {
         "meta": _meta(report),
-        "libs": [_lib(path, build_id) for path, build_id in libs],
+        "libs": [{"name": (name := path.rpartition("/")[2]), "path": path, "debugName": name,
+                  "debugPath": path, "arch": None, "breakpadId": "", "codeId": build_id}
+                 for path, build_id in libs],
         "threads": tables,
         "pages": [],
         "counters": [],
         "profilerOverhead": [],
-    }
+    }  # fmt: skip
     return json_text(document).encode()
 
 
@@ -73,12 +67,6 @@ def _meta(report: Report) -> dict[str, Any]:
 
 def _interval_ms(report: Report) -> float:
     return 1000 / report.rate_hz if report.rate_hz else 1.0
-
-
-def _lib(path: str, build_id: str | None) -> dict[str, Any]:
-    name = path.rpartition("/")[2]
-    return {"name": name, "path": path, "debugName": name, "debugPath": path, "arch": None,
-            "breakpadId": "", "codeId": build_id}  # fmt: skip
 
 
 def _rows_by_thread(report: Report) -> Iterator[tuple[ReportThread, list[int], list[_Row]]]:
@@ -115,22 +103,20 @@ class _ThreadTables:
         self._prefixes: list[int | None] = []  # row of the caller's stack, for each stack
         self._innermost: list[int] = []  # row of the innermost frame, for each stack
         self._thread = thread
-        self._samples = self._sample_table(self._stack_rows(stacks), rows)
-
-    def _sample_table(self, stack_rows: dict[int, int | None], rows: list[_Row]) -> dict[str, Any]:
-        return {
+        stack_rows = self._stack_rows(stacks)
+        self._samples = {
             "length": len(rows),
             "stack": [stack_rows[at] for at, *_ in rows],
             "time": [time_ms for _, time_ms, *_ in rows],
             "weight": [weight for *_, weight, _ in rows],
             "weightType": "samples",
-            **({"threadCPUDelta": [cpu for *_, cpu in rows]} if CPU in self._report.weights else {}),
+            **({"threadCPUDelta": [cpu for *_, cpu in rows]} if CPU in report.weights else {}),
         }
 
     def _stack_rows(self, stacks: list[int]) -> dict[int, int | None]:
-        """Fill the stack table; return the row of each stack, None for one without frames.
+        """Fill the stack table; return the row of each stack.  A stack without frames has the row None.
 
-        The paths are sorted, so each shares its prefix with the path before, and no look-up is needed.
+        The paths are sorted, so a path shares its prefix with the path before, and no look-up is needed.
         """
         rows: dict[int, int | None] = {}
         before: tuple[int, ...] = ()
@@ -147,7 +133,7 @@ class _ThreadTables:
         return rows
 
     def _path(self, stack: ReportStack) -> tuple[int, ...]:
-        """Return the rows of a stack's frames in the frame table, root first."""
+        """Return the path of a stack, root first: rows of the frame table."""
         mark = truncation_mark(stack)
         path, depth, frames = [self._frames[mark, 0]] if mark else [], 0, self._report.frames
         for at in reversed(stack.frames):
@@ -155,7 +141,7 @@ class _ThreadTables:
             path.append(self._frames[at, depth])
         return tuple(path)
 
-    def _func(self, frame: ReportFrame) -> int:
+    def _func(self, frame: NamedFrame) -> int:
         resource = -1
         if frame.module is not None:
             resource = self._resources[self._libs[frame.module, frame.build_id], frame.module]
@@ -163,9 +149,14 @@ class _ThreadTables:
 
     def as_json(self) -> dict[str, Any]:
         """Return the thread object."""
-        thread = self._thread
-        frames = self._frame_table()
-        funcs, resources = self._func_table(), self._resource_table()
+        thread, frames = self._thread, self._frame_table()  # frames first: they fill functions and resources
+        funcs = self._func_table()
+        resources = _table(
+            lib=[lib for lib, _ in self._resources],
+            name=[self._strings[path.rpartition("/")[2]] for _, path in self._resources],
+            host=[None] * len(self._resources),
+            type=[1] * len(self._resources),  # 1: a library
+        )
         return {
             "name": thread.name,
             "processName": thread.process,
@@ -196,11 +187,11 @@ class _ThreadTables:
     def _frame_table(self) -> dict[str, Any]:
         all_frames = self._report.frames
         rows = [
-            (ReportFrame(at) if isinstance(at, str) else all_frames[at], depth) for at, depth in self._frames
+            (NamedFrame(at) if isinstance(at, str) else all_frames[at], depth) for at, depth in self._frames
         ]
         nulls = [None] * len(rows)
         return _table(
-            address=[-1 if frame.offset is None else frame.offset for frame, _ in rows],
+            address=[-1 if frame.address is None else frame.address for frame, _ in rows],
             inlineDepth=[depth for _, depth in rows],
             category=[_category(frame) for frame, _ in rows],
             subcategory=[0] * len(rows),
@@ -224,16 +215,8 @@ class _ThreadTables:
             columnNumber=nulls,
         )
 
-    def _resource_table(self) -> dict[str, Any]:
-        return _table(
-            lib=[lib for lib, _ in self._resources],
-            name=[self._strings[path.rpartition("/")[2]] for _, path in self._resources],
-            host=[None] * len(self._resources),
-            type=[1] * len(self._resources),  # 1: a library
-        )
 
-
-def _category(frame: ReportFrame) -> int:
+def _category(frame: NamedFrame) -> int:
     return _TRUNCATED if frame.text.startswith("[truncated: ") else _BY_KIND.get(frame.kind, _USER)
 
 

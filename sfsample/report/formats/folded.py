@@ -13,10 +13,10 @@ from functools import cache
 from io import BytesIO
 
 from sfsample.errors import BadInput
-from sfsample.report.budget import Budget
-from sfsample.report.report import OUTERMOST, Report, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.budget import ReadingBudget
+from sfsample.report.report import OUTERMOST, Report, ReportBuilder, ReportThread
 from sfsample.report.stack_paths import stack_paths
-from sfsample.symbolize.named_frame import clean_name
+from sfsample.symbolize.named_frame import NamedFrame, clean_name
 
 _LINE = re.compile(r"(.*\S)\s+(\d{1,19})(?:\.\d+)?\s*", re.ASCII)
 _THREAD = re.compile(r"(.+)/(\d{1,10})", re.ASCII)
@@ -43,7 +43,7 @@ def write(report: Report, *, threads: bool) -> bytes:
     return out.getvalue()
 
 
-def read(data: bytes, budget: Budget) -> Report:
+def read(data: bytes, budget: ReadingBudget) -> Report:
     """Return the report.  Raises BadInput."""
     builder = ReportBuilder()
 
@@ -77,13 +77,13 @@ def _thread(root: str) -> ReportThread:
     return ReportThread(root, parts[1], None, int(parts[2])) if parts else ReportThread(root, root)
 
 
-def frame_of(text: str) -> ReportFrame:
+def frame_of(text: str) -> NamedFrame:
     """Return the frame of a text: an address in a module, or a function with its kind."""
     unnamed = _UNNAMED.fullmatch(text)
     if unnamed:
-        return ReportFrame(text, module=unnamed[1], offset=int(unnamed[2], 16))
+        return NamedFrame(text, module=unnamed[1], address=int(unnamed[2], 16))
     suffix = _SUFFIX.fullmatch(text)
     if suffix is None:
-        return ReportFrame(text, text)
+        return NamedFrame(text, text)
     letter = suffix[2]
-    return ReportFrame(text, suffix[1], inlined=letter == "i", kind="" if letter == "i" else letter)
+    return NamedFrame(text, suffix[1], inlined=letter == "i", kind="" if letter == "i" else letter)

@@ -4,8 +4,8 @@ The sources are in report/formats/page/, and only this module puts them together
 script element with every `<` escaped, so that no name can end the element.  page/profile.js reads it.
 
 Paths are sorted, and each states only its difference from the path before.  So the page builds its tree in
-one pass, in the order in which it draws.  The number of a label is written as `width` letters, '?' being 0:
-50,000 stacks have millions of such numbers, and a browser reads letters faster than digits.
+one pass, in the order in which it draws.  The number of a label is written as `width` letters, '?' being 0,
+because a browser reads letters faster than digits.
 
 Invariant: no name becomes markup, and the page makes no request (tests/browser/test_page.py).
 """
@@ -17,7 +17,7 @@ from operator import add
 from typing import Any
 
 from sfsample.report.caption import amounts, label_texts, losses, process_ids
-from sfsample.report.formats.time_slices import slices_data
+from sfsample.report.formats.html_time_line import slices_data
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Report
 from sfsample.report.stack_paths import StackPaths, common_prefix_length, stack_paths
@@ -101,14 +101,9 @@ def _pack(paths: list[tuple[int, ...]], label_count: int) -> dict[str, Any]:
     width = 1
     while _BASE**width < label_count:
         width += 1
-    words = [_word(number, width) for number in range(label_count)]
+    places = [_BASE**place for place in reversed(range(width))]
+    words = ["".join(chr(_ZERO + number // each % _BASE) for each in places) for number in range(label_count)]
     shared = list(starmap(common_prefix_length, zip([(), *paths], paths, strict=False)))
-    letters = "".join(
-        [words[number] for path, length in zip(paths, shared, strict=True) for number in path[length:]]
-    )
-    more = [len(path) - length for path, length in zip(paths, shared, strict=True)]
-    return {"shared": shared, "more": more, "width": width, "letters": letters}
-
-
-def _word(number: int, width: int) -> str:
-    return "".join(chr(_ZERO + number // _BASE**place % _BASE) for place in reversed(range(width)))
+    ends = [path[length:] for path, length in zip(paths, shared, strict=True)]
+    letters = "".join([words[number] for end in ends for number in end])
+    return {"shared": shared, "more": [*map(len, ends)], "width": width, "letters": letters}

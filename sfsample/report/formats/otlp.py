@@ -1,8 +1,9 @@
 """Encodes a report as a request of OTLP profiles: for `--push otlp=URL` only, as the format may still change.
 
-Its tables have the fields of pprof in the same order.  They refer to each other by index instead of id, so
-numbers are less by one, and element 0 of each table is empty.  Stacks are a table too.  A profile has a
-single weight, so each weight is a profile.  The numbers are those of opentelemetry-proto 1.10, "Development":
+The tables of OTLP have the fields of pprof in the same order.  Rows have no id: they are found by index.  So
+the number of a field is less by one, and element 0 of each table is empty.  Stacks are a table too.  A
+profile has one weight, so each weight is a profile.  The numbers are those of opentelemetry-proto 1.10,
+"Development":
 
     ExportProfilesServiceRequest  resource_profiles 1, dictionary 2
     ProfilesDictionary   mapping_table 1, location_table 2, function_table 3, link_table 4, string_table 5,

@@ -5,7 +5,6 @@ each.  A frame and the functions inlined into it are one Location with one Line 
 Threads are labels.  The mangled name goes to `system_name`, so that pprof does not shorten the demangled one.
 
 Files of other programs are read too: the first sample type counted in "count" gives the weight "samples".
-Every index is checked.
 """
 
 import gzip
@@ -17,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from sfsample.errors import BadInput, FormatError
 from sfsample.formats.protobuf import fields, integer, integers, message, packed, signed, varint
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.caption import label_texts, losses
 from sfsample.report.formats.folded import frame_of
 from sfsample.report.report import (
@@ -28,12 +27,11 @@ from sfsample.report.report import (
     Numbers,
     Report,
     ReportBuilder,
-    ReportFrame,
     ReportStack,
     ReportThread,
     truncation_mark,
 )
-from sfsample.symbolize.named_frame import address_text, clean_name
+from sfsample.symbolize.named_frame import NamedFrame, address_text, clean_name
 
 # weight -> type and unit
 VALUE_TYPES = {SAMPLES: ("samples", "count"), WALL: ("wall", "nanoseconds"), CPU: ("cpu", "nanoseconds")}
@@ -65,7 +63,7 @@ class Encoder:
         self._mappings = Numbers[tuple[str, str | None]]()
         self._functions = Numbers[tuple[str, str, str]]()
         self._locations: dict[_LocationKey, bytes] = {}  # -> encoded id
-        self._frames_by_module = defaultdict[tuple[str | None, str | None], list[ReportFrame]](list)
+        self._frames_by_module = defaultdict[tuple[str | None, str | None], list[NamedFrame]](list)
         for frame in report.frames:
             self._frames_by_module[frame.module, frame.build_id].append(frame)
 
@@ -122,10 +120,9 @@ class Encoder:
                 start = end
 
     def _location_id(self, key: _LocationKey) -> bytes:
-        found = self._locations.get(key)
-        if found is None:
-            found = self._locations[key] = varint(len(self._locations) + 1)
-        return found
+        if key not in self._locations:
+            self._locations[key] = varint(len(self._locations) + 1)
+        return self._locations[key]
 
     def _labels(self, thread: ReportThread) -> Iterator[bytes]:
         for key, text in (("process", thread.process), ("thread", thread.name)):
@@ -137,17 +134,18 @@ class Encoder:
 
     def _location(self, key: _LocationKey, first: int) -> Iterator[bytes]:
         """Yield the fields of a location behind its id, numbered from `first` on."""
-        frames = [ReportFrame(at) if isinstance(at, str) else self._report.frames[at] for at in key]
+        frames = [NamedFrame(at) if isinstance(at, str) else self._report.frames[at] for at in key]
         outer = frames[-1]
         if outer.module is not None:
             yield integer(first, self._mappings[outer.module, outer.build_id] + 1)  # mapping_id
-        yield integer(first + 1, outer.offset or 0)  # address
+        yield integer(first + 1, outer.address or 0)  # address
         for frame in frames:
             name = frame.text.removesuffix("_[i]") if frame.inlined else frame.text
             names = (name, frame.raw or name, frame.file or "")
             function = self._functions[names] + 1
-            # line: function_id, line
-            yield message(first + 2, integer(1, function), integer(2, frame.line or 0))
+            yield message(
+                first + 2, integer(1, function), integer(2, frame.line or 0)
+            )  # line: function_id, line
 
     def _function(self, names: tuple[str, str, str], first: int) -> Iterator[bytes]:
         """Yield name, system_name and filename, numbered from `first` on."""
@@ -156,13 +154,12 @@ class Encoder:
 
     def _limit(self, path: str, build_id: str | None) -> int:
         frames = self._frames_by_module[path, build_id]
-        return min(max(frame.offset or 0 for frame in frames) + 1, _MAX_ADDRESS)
+        return min(max(frame.address or 0 for frame in frames) + 1, _MAX_ADDRESS)
 
     def _mapping(self, path: str, build_id: str | None, number: int) -> Iterator[bytes]:
         frames = self._frames_by_module[path, build_id]
         yield integer(1, number)  # id
-        # memory_limit; memory_start is 0: addresses are vaddrs
-        yield integer(3, self._limit(path, build_id))
+        yield integer(3, self._limit(path, build_id))  # memory_limit; memory_start 0: addresses are vaddrs
         yield integer(5, self._strings[path])  # filename
         yield integer(6, self._strings[build_id or ""])  # build_id
         yield integer(7, 1)  # has_functions: pprof need not symbolize
@@ -174,7 +171,7 @@ class Encoder:
 # -- reading
 
 
-def read(data: bytes, budget: Budget) -> Report:
+def read(data: bytes, budget: ReadingBudget) -> Report:
     """Return the report.  Raises BadInput."""
     budget.place = "pprof field"
     try:
@@ -191,9 +188,7 @@ class _Location(NamedTuple):
 
 
 class _ProfileReader:
-    """Reads one Profile message."""
-
-    def __init__(self, data: memoryview, budget: Budget) -> None:
+    def __init__(self, data: memoryview, budget: ReadingBudget) -> None:
         self._budget = budget
         self._profile = self._parse(data)
         self._strings = list(map(self._string, self._profile.get(6, ())))  # string_table
@@ -223,7 +218,6 @@ class _ProfileReader:
         )
 
     def _comments(self, prefix: str) -> Iterator[str]:
-        """Yield what follows the prefix in each comment that has it."""
         comments = map(self._string_at, self._numbers(self._profile.get(13, ())))  # comment
         return (text.removeprefix(prefix) for text in comments if text.startswith(prefix))
 
@@ -264,33 +258,27 @@ class _ProfileReader:
         mapping = self._mappings.get(_integer(location, 2), {})  # mapping_id
         path, build_id = self._text(mapping, 5) or None, self._text(mapping, 6) or None  # filename, build_id
         address = _integer(location, 3)  # address
+        place = NamedFrame(address_text(path, address), module=path, build_id=build_id, address=address)
         lines = [self._parse(_bytes(line)) for line in location.get(4, ())]  # line
-        if not lines:
-            text = address_text(path, address)
-            frame = ReportFrame(text, module=path, build_id=build_id, offset=address)
-            return _Location((self._builder.number(frame),), "")
-        frames = tuple(
-            self._frame(line, path, build_id, address, inlined=at < len(lines))
-            for at, line in enumerate(lines, 1)
-        )
-        only = frames[0].text if len(frames) == 1 else ""
+        inner = [self._frame(line, place, inlined=True) for line in lines[:-1]]
+        frames = [*inner, self._frame(lines[-1], place, inlined=False) if lines else place]
+        only = frames[0].text if len(lines) == 1 else ""
         if only.startswith("[truncated: ") and only.endswith("]"):
             return _Location((), only[12:-1])
         return _Location(tuple(map(self._builder.number, frames)), "")
 
-    def _frame(self, line: _Message, path: str | None, build_id: str | None, address: int,
-               *, inlined: bool) -> ReportFrame:  # fmt: skip
+    def _frame(self, line: _Message, place: NamedFrame, *, inlined: bool) -> NamedFrame:
         function = _required(self._functions.get(_integer(line, 1)), "a function")  # function_id
         name, raw = self._text(function, 2) or "?", self._text(function, 3) or None  # name, system_name
         file = self._text(function, 4) or None  # filename
-        texts = (name, raw, path, build_id, file)
+        texts = (name, raw, place.module, place.build_id, file)
         self._budget.charge(_FRAME_COST + sum(len(text) for text in texts if text))
         frame = frame_of(f"{name}_[i]" if inlined else name)
         return frame._replace(
             raw=raw if frame.function else None,
-            module=path or frame.module,
-            build_id=build_id,
-            offset=address,
+            module=place.module or frame.module,
+            build_id=place.build_id,
+            address=place.address,
             file=file,
             line=max(0, signed(_integer(line, 2))) or None,  # line
         )

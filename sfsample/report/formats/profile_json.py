@@ -1,8 +1,8 @@
 """`-f json`: the whole report as `sfsample.profile/1` (docs/profile-json.md).
 
-The document has the whole report; only `coverage` is derived, from `stats`.  Addresses are hexadecimal
-strings, `_ns` numbers are integers and unknown values are null, as in every JSON of sfsample.  `read` checks
-types, indexes and the lengths of columns.  It cleans texts again, because a file can hold anything.
+Only `coverage` is derived, from `stats`.  Addresses are hexadecimal strings, `_ns` numbers are integers and
+unknown values are null, as in every JSON of sfsample.  `read` checks types, indexes and the lengths of
+columns.  It cleans texts again, because a file can hold anything.
 
 Invariant: `read` returns the report that was written, and raises only BadInput, whatever the document holds
 (tests/report/test_report.py).
@@ -10,12 +10,12 @@ Invariant: `read` returns the report that was written, and raises only BadInput,
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, TypeVar
 
 from sfsample.errors import BadInput
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.json_text import json_text
 from sfsample.report.report import (
     SAMPLES,
@@ -24,13 +24,13 @@ from sfsample.report.report import (
     Numbers,
     Report,
     ReportBuilder,
-    ReportFrame,
     ReportThread,
     ReportTimeline,
 )
 from sfsample.report.stats import ReportStats
-from sfsample.symbolize.named_frame import clean_name
+from sfsample.symbolize.named_frame import NamedFrame, clean_name
 
+_Module = tuple[str, str | None]  # path and build-id
 _SCHEMA = "sfsample.profile/1"
 _T = TypeVar("_T")
 _MAX_DEPTH = 50  # levels of `stats`; those of --stats are 4
@@ -47,8 +47,7 @@ def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file
 
 def document(report: Report) -> dict[str, Any]:
     """Return the report as plain values."""
-    modules = Numbers[tuple[str, str | None]]()
-    frames = [frame_json(frame, modules) for frame in report.frames]
+    timeline = report.timeline
     return {
         "schema": _SCHEMA,
         "started_ns": report.started_ns,
@@ -57,12 +56,13 @@ def document(report: Report) -> dict[str, Any]:
         "host": report.host,
         "weights": list(report.weights),
         "threads": [thread._asdict() for thread in report.threads],
-        "modules": [{"path": path, "build_id": build_id} for path, build_id in modules],
-        "frames": frames,
+        **frames_json(report.frames),
         "stacks": [{"thread": thread, "frames": list(row), "stop_reason": reason,
                     **dict(zip(report.weights, numbers, strict=True))}
                    for thread, row, reason, numbers in report.stacks],
-        "timeline": None if report.timeline is None else _timeline_json(report.timeline),
+        "timeline": timeline and {
+            name: list(getattr(timeline, name)) for name in timeline._fields[:-1]
+        } | {"dropped": timeline.dropped},
         "labels": report.labels or {},
         "target": None if report.target is None else dict.fromkeys(TARGET_FIELDS) | report.target,
         "coverage": None if (share := report.stats.coverage) is None else round(share, 4),
@@ -70,18 +70,26 @@ def document(report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def frame_json(frame: ReportFrame, modules: Numbers[tuple[str, str | None]]) -> dict[str, Any]:
-    """Return a frame; `modules` numbers the modules of all frames."""
-    fields: dict[str, Any] = frame._asdict()
-    path, build_id = fields.pop("module"), fields.pop("build_id")
-    fields["module"] = None if path is None else modules[path, build_id]
-    fields["offset"] = None if frame.offset is None else hex(frame.offset)
-    return fields
+def frames_json(frames: Iterable[NamedFrame]) -> dict[str, Any]:
+    """Return the tables "modules" and "frames"; a frame has the index of its module."""
+    numbers = Numbers[_Module]()
+    rows = [_frame_json(frame, numbers) for frame in frames]
+    return {"modules": [{"path": path, "build_id": build_id} for path, build_id in numbers], "frames": rows}
 
 
-def _timeline_json(timeline: ReportTimeline) -> dict[str, Any]:
-    *columns, dropped = timeline
-    return dict(zip(timeline._fields, [*map(list, columns), dropped], strict=True))
+def _frame_json(frame: NamedFrame, modules: Numbers[_Module]) -> dict[str, Any]:
+    return {
+        "text": frame.text,
+        "function": frame.function,
+        "raw": frame.raw,
+        "offset": None if frame.address is None else hex(frame.address),
+        "file": frame.file,
+        "line": frame.line,
+        "inlined": frame.inlined,
+        "kind": frame.kind,
+        "found": frame.found,
+        "module": None if frame.module is None else modules[frame.module, frame.build_id],
+    }
 
 
 # -- reading
@@ -183,7 +191,7 @@ def _is_plain(value: object, depth: int = 0) -> bool:
     return not isinstance(value, int | float) or abs(value) <= _MAX_COUNT  # not NaN either
 
 
-def read(data: bytes, budget: Budget) -> Report:
+def read(data: bytes, budget: ReadingBudget) -> Report:
     """Return the report.  Raises BadInput."""
     budget.number = len(data)
     budget.charge(sum(data.count(mark) * cost for mark, cost in _COSTS.items()))
@@ -194,8 +202,7 @@ def read(data: bytes, budget: Budget) -> Report:
     weights = _weights(root.field("weights"))
     builder = ReportBuilder(weights)
     threads = [_thread(thread) for thread in root.field("threads").items()]
-    modules = [read_module(module) for module in root.field("modules").items()]
-    frames = [read_frame(frame, modules, budget) for frame in root.field("frames").items()]
+    frames = read_frames(root, budget)
     number = cache(lambda at: builder.number(frames[at]))
     indexes = []
     for stack in root.field("stacks").items():
@@ -235,20 +242,21 @@ def _target(value: JsonValue) -> dict[str, Any] | None:
     return {name: known[name] for name in TARGET_FIELDS if known[name] is not None} or None
 
 
-def read_module(value: JsonValue) -> tuple[str, str | None]:
-    """Return the path and the build-id of a module."""
-    return value.field("path").text(), value.field("build_id").optional(JsonValue.text)
+def read_frames(root: JsonValue, budget: ReadingBudget) -> list[NamedFrame]:
+    """Return the frames of an object that has the tables of `frames_json`."""
+    modules = [(module.field("path").text(), module.field("build_id").optional(JsonValue.text))
+               for module in root.field("modules").items()]  # fmt: skip
+    return [_read_frame(frame, modules, budget) for frame in root.field("frames").items()]
 
 
-def read_frame(value: JsonValue, modules: list[tuple[str, str | None]], budget: Budget) -> ReportFrame:
-    """Return a frame that `frame_json` has written."""
+def _read_frame(value: JsonValue, modules: list[_Module], budget: ReadingBudget) -> NamedFrame:
     module = value.field("module").optional(lambda index: modules[index.count(len(modules))])
     path, build_id = module or (None, None)
     budget.charge(len(path or ""))
-    return ReportFrame(
+    return NamedFrame(
         text=value.field("text").text(), function=value.field("function").optional(JsonValue.text),
         raw=value.field("raw").optional(JsonValue.text), module=path, build_id=build_id,
-        offset=value.field("offset").optional(JsonValue.address),
+        address=value.field("offset").optional(JsonValue.address),
         file=value.field("file").optional(JsonValue.text),
         line=value.field("line").optional(JsonValue.count), inlined=value.field("inlined").flag(),
         kind=value.field("kind").text() if value.field("kind").value else "",

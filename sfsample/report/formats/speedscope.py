@@ -1,7 +1,7 @@
 """`-f speedscope`: for https://www.speedscope.app and its offline copy.
 
-The file follows speedscope's file-format-schema.json.  It has one profile for each thread and weight; the
-samples are in order of time where the report has a timeline, otherwise in order of weight.  Stacks are root
+The file follows speedscope's file-format-schema.json.  It has one profile for each thread and weight.
+Samples are in order of time if the report has a timeline, otherwise in order of weight.  Stacks are root
 first.
 """
 
@@ -11,7 +11,8 @@ from typing import Any
 from sfsample.report.caption import extent, losses
 from sfsample.report.json_text import json_text
 from sfsample.report.merge import merge_by
-from sfsample.report.report import CPU, SAMPLES, WALL, Numbers, Report, ReportFrame, truncation_mark
+from sfsample.report.report import CPU, SAMPLES, WALL, Numbers, Report, truncation_mark
+from sfsample.symbolize.named_frame import NamedFrame
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _UNITS = {  # weight -> its name, and speedscope's unit
@@ -38,7 +39,7 @@ def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - each thr
     return json_text(document).encode()
 
 
-def _frame(frame: ReportFrame) -> dict[str, Any]:
+def _frame(frame: NamedFrame) -> dict[str, Any]:
     fields = {"name": frame.text, "file": frame.file or frame.module, "line": frame.line}
     return {key: value for key, value in fields.items() if value is not None}
 
@@ -75,7 +76,7 @@ def _profiles(report: Report, stacks: list[list[int]]) -> Iterator[dict[str, Any
 def _samples(report: Report) -> tuple[Sequence[int], dict[str, Sequence[int]]]:
     """Return a list of stacks, and a column for each weight.
 
-    With a timeline the list has the stack of each sample, else it has each stack once.
+    If there is a timeline, the list has the stack of each sample.  Otherwise it has each stack once.
     """
     timeline = report.timeline
     if timeline is not None and not timeline.dropped:

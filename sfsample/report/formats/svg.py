@@ -1,8 +1,8 @@
 """`-f svg`: a static flame graph, for a ticket or a README.
 
 The file has no script, no links and nothing from outside.  The outermost function is at the bottom.  Boxes
-narrower than a third of a pixel are left out.  If there still are too many, the narrowest are left out
-too.  A note counts them.
+narrower than a third of a pixel are left out.  If there still are too many, the narrowest are left out.  A
+note counts the boxes that were left out.
 
 Invariant: every name is escaped, in a text or a title (tests/report/formats/test_svg.py).
 """
@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from sfsample.report.caption import duration, extent, losses, sample_count
+from sfsample.core.quantities import counted
+from sfsample.report.caption import duration, extent, losses
 from sfsample.report.report import CPU, SAMPLES, Report
 from sfsample.report.stack_paths import StackPaths, common_prefix_length, stack_paths
 
@@ -104,7 +105,7 @@ def _box_xml(box: _Box, top: int, total: int) -> str:
     module = f" ({box.module[:_MAX_NAME]})" if box.module else ""
     cpu = f", {duration(box.cpu_ns)} of CPU time" if box.cpu_ns else ""
     share = f"{100 * box.samples / total:.2f} %"
-    tooltip = f"{box.text[:_MAX_NAME]}{module}: {sample_count(box.samples)}, {share}{cpu}"
+    tooltip = f"{box.text[:_MAX_NAME]}{module}: {counted(box.samples)}, {share}{cpu}"
     room = int((box.width - 4) / _LETTER_WIDTH)  # letters
     shown = box.text if len(box.text) <= room else box.text[: room - 1] + "…"
     text = f'<text x="{box.left + 3:.1f}" y="{top + 12}">{_xml(shown)}</text>' if room >= 3 else ""

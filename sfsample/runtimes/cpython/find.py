@@ -2,7 +2,8 @@
 
 CPython is in the program, or in a library with "python" in its path (libpython3.13.so, python3_plugin.so).
 sfsample finds `_PyRuntime` by its dynamic symbol, by its section, or, from 3.13 on, by its first bytes.  A
-stripped program has at least one of these.
+stripped program has at least one of these.  Version 3.11 or 3.12 is stated by a symbol.  A program that has
+CPython linked statically may have lost that symbol: then the structures in memory decide.
 
 Source: `GENERATE_DEBUG_SECTION(PyRuntime, ...)` in Python/pylifecycle.c, `Py_Version` in Python/getversion.c.
 """
@@ -11,18 +12,23 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sfsample.errors import BadInput
-from sfsample.formats.elf.dynamic import Dynamic
-from sfsample.formats.elf.image import PT_LOAD, ElfImage
+from sfsample.formats.elf.dynamic import Dynamic, find_symbol
+from sfsample.formats.elf.image import PT_LOAD, SHT_SYMTAB, ElfImage
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
-from sfsample.runtimes.cpython.layout import COOKIE, MAX_TABLE_BYTES, Layout, layout_of
+from sfsample.runtimes.cpython.layout import COOKIE, FIXED, MAX_TABLE_BYTES, Layout, layout_of, word_in
 
 ReadMemory = Callable[[int, int], bytes | None]  # function of (address, size): exactly `size` bytes, or None
 
 _PF_W = 2
+_MAX_TID = 1 << 22  # greatest thread id: PID_MAX_LIMIT, include/linux/threads.h
 _NAME, _SECTION = "python", ".PyRuntime"
 _MAX_DATA_BYTES = 64 << 20  # bytes of a data segment that are searched
+
+
+class NotStarted(BadInput):
+    """The interpreter's structures are not in memory yet: the program has not called Py_Initialize."""
 
 
 class Interpreter(NamedTuple):
@@ -40,7 +46,7 @@ def find_interpreter(
 
     `read` reads the memory of the process.  `without` has modules that are known to have no interpreter; this
     function adds others, because a search of the symbols of a large program takes long.  Raises BadInput if
-    the version of the interpreter is unknown, or if its memory cannot be read yet.
+    the version of the interpreter is unknown, and NotStarted if a later call may find the version.
     """
     skipped = set[Module]() if without is None else without
     seen: set[str] = set()
@@ -57,24 +63,50 @@ def find_interpreter(
 
 
 def _find_in(module: Module, mapping: Mapping, read: ReadMemory) -> Interpreter | None:
-    dynamic = Dynamic(module.image)
+    dynamic, image = Dynamic(module.image), module.image
     at = dynamic.find("_PyRuntime")
     if at is None:
-        at = _by_section(module.image)
+        at = _by_section(image)
     if at is None:
         return None
     runtime = module.address(at)
     table = read(runtime, MAX_TABLE_BYTES) or b""
-    version = dynamic.find("Py_Version")
     if table[: len(COOKIE)] == COOKIE:
         number = int.from_bytes(table[8:16], "little")
-    elif version is not None:
-        number = int.from_bytes(read(module.address(version), 4) or b"", "little")
     else:
-        raise BadInput("the version of Python is not stated: it is older than 3.11, or has no symbols")
+        records, strings = image.symbols(SHT_SYMTAB) or (memoryview(b""), memoryview(b""))
+        version = dynamic.find("Py_Version") or find_symbol(records, strings, "Py_Version", image.byteorder)
+        if version is None:
+            return Interpreter(mapping, runtime, _by_shape(runtime, read))
+        number = int.from_bytes(read(module.address(version), 4) or b"", "little")
     if not number:
-        raise BadInput("the memory of the interpreter cannot be read")
+        raise NotStarted("the memory of the interpreter cannot be read")
     return Interpreter(mapping, runtime, layout_of(number, table))
+
+
+def _by_shape(runtime: int, read: ReadMemory) -> Layout:
+    """Return the layout of 3.11 or 3.12 that the structures in memory fit.  Raises BadInput.
+
+    A thread state leads back to its interpreter.  The layouts differ in the place of the thread states.
+    """
+
+    def fits(layout: Layout) -> bool:
+        interpreter = word_in(read(runtime + layout.interpreters, 8))
+        thread = word_in(read(interpreter + layout.threads, 8))
+        tid = word_in(read(thread + layout.native_thread_id, 8))
+        return (
+            interpreter != 0
+            and word_in(read(thread + layout.thread_interpreter, 8)) == interpreter
+            and 0 < tid <= _MAX_TID
+        )
+
+    fitting = [layout for layout in FIXED.values() if fits(layout)]
+    if not word_in(read(runtime + FIXED[12].interpreters, 8)):
+        raise NotStarted("the interpreter has not started, and its version is not stated")
+    if len(fitting) != 1:
+        raise BadInput("the version of Python is not stated, and its memory is not that of 3.11 or 3.12: "
+                       "it is older")  # fmt: skip
+    return fitting[0]
 
 
 def _by_section(image: ElfImage) -> int | None:

@@ -135,7 +135,7 @@ _OLD: dict[str, Any] = {
     "qualname": 128, "linetable": 136, "type": 8, "type_name": 24, "bytes_size": 16, "bytes_data": 32,
     "string_length": 16, "string_state": 32, "kind_bit": 2,
 }  # fmt: skip
-_FIXED = {
+FIXED = {  # layouts of the versions that state no offsets, by minor version
     11: Layout(minor=11, gil=360, gil_pointer=None, threads=16, native_thread_id=160, chunk=296,
                chunk_top=304, chunk_limit=312, cframe_frame=8, cframe_previous=16, executable=32,
                previous=48, owner=69, is_entry=68, first_line=72, code_version=None, code_bytes=184,
@@ -163,7 +163,7 @@ def layout_of(version: int, table: bytes = b"") -> Layout:
         raise BadInput(f"{name} is not known; 3.11 to {NEWEST[0]}.{NEWEST[1]} are")
     if stage != _RELEASE:
         raise BadInput(f"{name} is a pre-release, whose structures are not known")
-    return _FIXED[minor] if minor in _FIXED else _stated(minor, name, table)
+    return FIXED[minor] if minor in FIXED else _stated(minor, name, table)
 
 
 def _stated(minor: int, name: str, table: bytes) -> Layout:

@@ -15,19 +15,33 @@ from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.stepper import PcRange, only_this_pc
 
 
-class EhFrameStepper:
-    """Steps from code that the module's `.eh_frame` covers."""
+class CfiStepper:
+    """Steps from code that the module's `.eh_frame`, or with `debug` its `.debug_frame`, covers."""
 
-    found = Found.EH_FRAME
+    def __init__(self, *, debug: bool = False) -> None:
+        self.found = Found.DEBUG_FRAME if debug else Found.EH_FRAME
+        self._debug = debug
+
+    def _table(self, module: Module) -> EhFrame | None:
+        return module.debug_frame if self._debug else module.eh_frame
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the CFI row at the frame's pc."""
-        return None if module is None else _row_at(module.eh_frame, frame, module, arch)
+        table = self._table(module) if module else None
+        if module is None or table is None or module.image.machine != arch.machine:
+            return None
+        try:
+            current = table.row_range_at(module.vaddr(frame.lookup_pc))
+        except FormatError as damage:
+            module.note_damage(damage)
+            return None
+        return None if current is None else to_row(_next_if_late(table, current) or current.row, arch)
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
         """Return the addresses of the row."""
+        table = self._table(module)
         try:
-            current = module.eh_frame.row_range_at(module.vaddr(frame.pc)) if module.eh_frame else None
+            current = table.row_range_at(module.vaddr(frame.pc)) if table else None
         except FormatError:  # damage that `row_at` has noted
             current = None
         if current is None:
@@ -35,29 +49,8 @@ class EhFrameStepper:
         return module.address(current.start), module.address(current.end)
 
 
-class DebugFrameStepper:
-    """Steps from code that the module's `.debug_frame` covers."""
-
-    found = Found.DEBUG_FRAME
-
-    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the CFI row at the frame's pc."""
-        return None if module is None else _row_at(module.debug_frame, frame, module, arch)
-
-
-def _row_at(table: EhFrame | None, frame: Frame, module: Module, arch: Arch) -> UnwindRow | None:
-    if table is None or module.image.machine != arch.machine:
-        return None
-    try:
-        current = table.row_range_at(module.vaddr(frame.lookup_pc))
-    except FormatError as damage:
-        module.note_damage(damage)
-        return None
-    return None if current is None else to_row(_next_if_late(table, current) or current.row, arch)
-
-
 def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:
-    """Return the next row if it describes words that the caller has pushed: it is true here already.
+    """Return the next row if that row describes words that the caller has pushed: it holds here already.
 
     An example is glibc's _dl_runtime_resolve on AArch64.  Its table describes the words that the stub has
     pushed, but one instruction late.
@@ -74,10 +67,7 @@ def _next_if_late(table: EhFrame, current: RowRange) -> CfiRow | None:
 
 
 def _pushed_at(row: CfiRow) -> int | None:
-    """Return the offset of the return address from the CFA if it is not negative; else None.
-
-    Then the caller has pushed the return address.
-    """
+    """Return the offset of the return address from the CFA if the caller has pushed that address, or None."""
     ra = row.rules.get(row.ra_register)
     if ra is None or ra.base != CFA or not ra.deref or ra.expression or row.signal:
         return None

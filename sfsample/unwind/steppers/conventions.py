@@ -10,17 +10,16 @@ area of 160 bytes).
 
 from functools import cache
 
-from sfsample.core.arch import AMD64, Arch
+from sfsample.core.arch import Arch
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import IsCode
-from sfsample.unwind.row import Guess, UnwindRow, entry_row
+from sfsample.unwind.row import UnwindRow, entry_row
 from sfsample.unwind.stepper import ALL_PCS, PcRange
 
 _PAGE = 4096  # bytes
 _MAX_FRAME_WORDS = 160  # words of the largest frame that a scan finds; most frames are smaller
-_LEAF_ROW = entry_row(AMD64)._replace(guess=Guess.CALLS_HERE)
 
 
 class NullCallStepper:
@@ -48,22 +47,6 @@ class NullCallStepper:
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
         """Return all addresses: the answer is None everywhere in a module."""
         return ALL_PCS
-
-
-class LeafStepper:
-    """Steps from an innermost function on x86-64 that has not touched its stack (musl, stripped Go).
-
-    It guesses that the word at sp is the return address.  The unwinder accepts that (`Guess.CALLS_HERE`) if
-    the call before that address leads to the function of the pc, or to a linkage stub.  This stepper is asked
-    before the frame pointer, which would skip the caller.
-    """
-
-    found = Found.LEAF
-
-    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the row of a function's first instruction."""
-        may_be_leaf = module is not None and frame.exact and arch.machine == AMD64.machine
-        return _LEAF_ROW if may_be_leaf else None
 
 
 class FramePointerStepper:

@@ -13,10 +13,8 @@ from sfsample.core.stack import Found, Frame
 from sfsample.errors import FormatError
 from sfsample.formats.sframe import SFrameFre, SFrameTable
 from sfsample.modules.module import Module
-from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.row import OUTERMOST, UnwindRow
 from sfsample.unwind.stepper import ALL_PCS, PcRange, only_this_pc
-
-_OUTERMOST = UnwindRow(Rule(CFA, 0, deref=False), None)
 
 
 class SFrameStepper:
@@ -47,7 +45,7 @@ class SFrameStepper:
 def to_row(fre: SFrameFre, table: SFrameTable) -> UnwindRow:
     """Return the unwind row for a row of `table`."""
     if fre.cfa is None:
-        return _OUTERMOST
+        return OUTERMOST
     arch = table.abi.arch
     if fre.ra is not None:
         ra = fre.ra

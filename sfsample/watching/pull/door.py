@@ -8,11 +8,18 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from sfsample import api
 from sfsample.errors import SfsampleError
-from sfsample.recording.options import Mode
+from sfsample.process.thread_files import open_many
+from sfsample.process.with_names import with_names
+from sfsample.recording.options import Mode, RecordOptions
+from sfsample.recording.profile import Profile
+from sfsample.recording.result import check_result
 from sfsample.recording.stats import Pauses, Stats
-from sfsample.watching.sinks import Metrics
+from sfsample.symbolize.options import SymbolOptions
+from sfsample.watching.program import Metrics
 
 _GRACE_S = 10.0  # time for names, encoding and writing
 _PAUSES_S = (0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
@@ -42,13 +49,36 @@ _HELP = {  # metrics in the order of the output; a counter without labels is in 
 
 
 class Wanted:
-    """A requested profile: its options (None: those of the watch), and its result."""
+    """A requested profile: its options (None: the option of the watch counts), and its result."""
 
     def __init__(self, seconds: int, mode: Mode | None = None, rate: float | None = None) -> None:
         self.seconds, self.mode, self.rate = seconds, mode, rate
         self.gone = False  # the client has gone
         self.ended = threading.Event()
         self.data, self.failure = b"", ""
+
+
+def requested_profile(
+    base: RecordOptions, symbols: SymbolOptions, pids: list[int], wanted: Wanted,
+    should_stop: Callable[[], bool], *, all_of: bool,
+) -> bytes:  # fmt: skip
+    """Record a profile; return it as pprof, empty if no thread ran.  It ends when the client has gone."""
+    if should_stop() or not pids:
+        raise SfsampleError("sfsample ends" if should_stop() else "the process has ended")
+    mode, rate = wanted.mode or base.mode, wanted.rate or base.rate
+    options = replace(base, mode=mode, rate=rate, perf_events=base.perf_events if mode == "cpu" else None)
+    profile = Profile(rate)
+    open_many()
+    api.record(
+        pids, wanted.seconds, options, profile=profile, all_of=all_of,
+        should_stop=lambda: should_stop() or wanted.gone,
+    )  # fmt: skip
+    check_result(profile.stats, pids)
+    if wanted.gone:
+        return b""
+    symbolizer = api.symbolizer(profile, replace(symbols, progress=lambda _text: None))
+    report = with_names(lambda: api.named(profile, symbolizer), symbolizer, should_stop)
+    return api.render(report, "pprof")
 
 
 class Door:
@@ -71,7 +101,7 @@ class Door:
         self._last_slice: dict[str, float] = {}
 
     def is_due(self) -> bool:
-        """Whether a client waits for a profile."""
+        """Return True if a client waits for a profile."""
         return self._wanted is not None
 
     def serve(self, record: Callable[[Wanted], bytes]) -> bool:
@@ -114,7 +144,7 @@ class Door:
         self._last_failure = str(what) or "out of memory"
 
     def ask(self, wanted: Wanted) -> int:
-        """Ask for a profile; if another one is being recorded, return the length of that one in seconds."""
+        """Ask for a profile; return 0, or the seconds of another profile that is being recorded."""
         with self._lock:
             if self._wanted is not None:
                 return self._wanted.seconds

@@ -1,4 +1,4 @@
-"""Answers HTTP requests for `watch --listen`, and refuses requests that no client of a profiler sends.
+"""Opens the pull door, answers HTTP requests, and refuses requests that no client of a profiler sends.
 
 http.server parses only a head of bounded size that came in bounded time.  A web page must not reach this port
 through the user's browser.  So a name in `Host` must be an allowed one, because DNS can give any name this
@@ -13,26 +13,34 @@ have taken a tenth of a CPU, the server accepts no connection.  So a flood leave
 
 import hmac
 import logging
+import os
 import re
 import select
+import signal
 import socket
+import stat
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
+from shlex import quote
 from socketserver import TCPServer, ThreadingMixIn
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.core.printable import printable
+from sfsample.errors import NoThread, SfsampleError
 from sfsample.recording.options import Mode
 from sfsample.recording.overhead import OverheadLimit
+from sfsample.watching.options import Listen, read_secret
 from sfsample.watching.pull.door import Door, Wanted
 
+_TOKEN = re.compile(rb"[!-~]{16,}")
+_ACCEPT_POLL_S = 0.1
 _MAX_HEAD = 8192  # bytes of the request line and all headers
 _HEAD_S = 5.0  # time for the head to arrive
 _SEND_S = 10.0  # time for a client to take an answer
@@ -99,8 +107,6 @@ class Server(ThreadingMixIn, TCPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Serves one connection: reads a head, answers."""
-
     server: Server
     command = ""  # empty for a request that was not parsed
 
@@ -159,7 +165,12 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         match path:
             case "/debug/pprof/profile":
-                return self._ask(_wanted(query))
+                wanted = _wanted(query)
+                if self.command == "HEAD":
+                    return _profile_answer(b"")
+                if busy_s := self.server.door.ask(wanted):
+                    raise Refusal(503, "another profile is being recorded", ("Retry-After", str(busy_s)))
+                return wanted
             case "/metrics":
                 kind = ("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
                 return Answer(200, self.server.door.metrics().encode(), (kind,))
@@ -167,13 +178,6 @@ class _Handler(BaseHTTPRequestHandler):
                 why = self.server.door.why_unhealthy()
                 return _line(503 if why else 200, why or "ok")
         raise Refusal(404, "there are /debug/pprof/profile?seconds=N, /metrics and /healthz")
-
-    def _ask(self, wanted: Wanted) -> Answer | Wanted:
-        if self.command == "HEAD":
-            return _profile_answer(b"")
-        if busy_s := self.server.door.ask(wanted):
-            raise Refusal(503, "another profile is being recorded", ("Retry-After", str(busy_s)))
-        return wanted
 
     def _check(self) -> None:
         """Refuse other methods, browsers that act for another site, and clients without the token."""
@@ -241,7 +245,6 @@ def _profile_answer(data: bytes) -> Answer:
 
 
 def _wanted(query: str) -> Wanted:
-    """Return the profile that the parameters ask for."""
     parameters = dict(parse_qsl(query, keep_blank_values=True))
     if not parameters.keys() <= {"seconds", "mode", "rate"}:
         raise Refusal(400, "parameters are seconds, mode and rate; targets are those of the watch")
@@ -254,3 +257,67 @@ def _wanted(query: str) -> Wanted:
     if rate is not None and not (_NUMBER.fullmatch(rate) and 0.1 <= float(rate) <= _MAX_RATE_HZ):
         raise Refusal(400, f"rate is a number from 0.1 to {_MAX_RATE_HZ}, samples per second")
     return Wanted(int(seconds), _MODES.get(mode or ""), None if rate is None else float(rate))
+
+
+@contextmanager
+def listening(where: str | tuple[str, int], how: Listen, door: Door) -> Iterator[str]:
+    """Answer requests while the context is entered; yield the address."""
+    token = None if how.token_file is None else _token(how.token_file)
+    try:
+        with _free(where) if isinstance(where, str) else nullcontext():
+            server = Server(where, door, token, how.hosts)
+    except OSError as failure:
+        name = f"unix:{where}" if isinstance(where, str) else ":".join(map(str, where))
+        raise SfsampleError(f"cannot listen: {name}: {failure.strerror or failure}",
+                            "choose another address or path after --listen") from None  # fmt: skip
+    # block signals: in a thread of the server, a signal would not wake the main thread or the tracing thread
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        threading.Thread(target=server.serve_forever, args=(_ACCEPT_POLL_S,), daemon=True).start()
+    except RuntimeError:
+        server.socket.close()
+        raise NoThread from None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        yield _shown(server)
+    finally:
+        door.has_ended = True
+        server.shutdown()
+        with suppress(RuntimeError):  # a thread could not be started
+            server.server_close()
+        if isinstance(where, str):
+            with suppress(OSError):
+                os.unlink(where)
+
+
+@contextmanager
+def _free(path: str) -> Iterator[None]:
+    """Make new sockets private to this user; first remove an old one that no program listens on."""
+    with suppress(FileNotFoundError):
+        old = os.lstat(path)
+        with socket.socket(socket.AF_UNIX) as probe:
+            is_mine = stat.S_ISSOCK(old.st_mode) and old.st_uid == os.geteuid()
+            if is_mine and probe.connect_ex(path):
+                os.unlink(path)
+    umask = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(umask)
+
+
+def _shown(server: Server) -> str:
+    address = server.socket.getsockname()
+    if isinstance(address, str):
+        return f"unix:{address}"
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    return f"http://{host}:{address[1]}"
+
+
+def _token(path: str) -> bytes:
+    token = read_secret(path).strip()
+    if not _TOKEN.fullmatch(token):
+        raise SfsampleError(f"no token of at least 16 letters, digits or signs: {path}",
+                            f"make one: (umask 077; openssl rand -hex 32 > {quote(path)})")  # fmt: skip
+    return token

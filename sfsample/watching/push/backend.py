@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 from sfsample.core.foreign import total
 from sfsample.core.quantities import BadValue
 from sfsample.errors import SfsampleError
-from sfsample.watching.options import Push, is_loopback
-from sfsample.watching.secret_file import read_secret
+from sfsample.watching.options import Push, is_loopback, read_secret
 
 PATHS = {"pyroscope": "/push.v1.PusherService/Push", "parca": "/api/profiles/writeraw",
          "otlp": "/v1development/profiles"}  # fmt: skip
@@ -33,7 +32,7 @@ class Backend(NamedTuple):
 
     @property
     def is_private(self) -> bool:
-        """Whether no other machine can read the requests on their way."""
+        """Return True if no other machine can read the requests on their way."""
         return self.is_tls or self.host == "localhost" or bool(total(is_loopback)(self.host))
 
 
@@ -71,7 +70,7 @@ def headers_for(backend: Backend, path: str | None) -> dict[str, str]:
 
 
 def _read(path: str, kind: str) -> dict[str, str]:
-    """Return the headers before the first section, and those of the section [KIND]."""
+    """Return the headers before the first section, and the headers of the section [KIND]."""
     headers, is_for_it = dict[str, str](), True
     for number, line in enumerate(read_secret(path).decode("utf-8", "replace").splitlines(), 1):
         if (text := line.strip()) and not text.startswith("#"):

@@ -27,7 +27,10 @@ _NAME = "process_cpu"  # profile type that Pyroscope and Grafana show by default
 
 def encode(kind: str, facts: SliceFacts, report: Report, identity: str) -> tuple[bytes, dict[str, str]]:
     """Return the body and the headers; no other slice has the same `identity`."""
-    report, labels = _without_threads(report), _labels(facts)
+    nameless = report._replace(threads=(ReportThread("", ""),) * len(report.threads))
+    report = rebuild(nameless, lambda frames: frames)  # a stack is the same in all threads
+    known = {"service.name": facts.service, "host.name": facts.host or "", **facts.labels}
+    labels = {key: text for key, text in sorted(known.items()) if text}
     if kind == "otlp":
         body = gzip.compress(export_request(report, labels, identity), 6, mtime=0)
         return body, {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
@@ -45,19 +48,7 @@ def encode(kind: str, facts: SliceFacts, report: Report, identity: str) -> tuple
     return message(1, *pairs, sample), {"Content-Type": "application/proto"}
 
 
-def _labels(facts: SliceFacts) -> dict[str, str]:
-    """Return the labels of a slice, with its service and its host, without empty labels."""
-    known = {"service.name": facts.service, "host.name": facts.host or "", **facts.labels}
-    return {key: text for key, text in sorted(known.items()) if text}
-
-
 def series_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return labels as Pyroscope and Parca take them; if two get the same name, the later one counts."""
     named = {re.sub(r"[^a-zA-Z0-9_]|^(?=[0-9])", "_", key): text for key, text in labels.items()}
     return {**named, "__name__": _NAME, "service_name": labels.get("service.name", "")}
-
-
-def _without_threads(report: Report) -> Report:
-    """Return a report in which a stack is the same in all threads."""
-    nameless = report._replace(threads=(ReportThread("", ""),) * len(report.threads))
-    return rebuild(nameless, lambda frames: frames)

@@ -14,7 +14,7 @@ from hashlib import sha256
 
 from sfsample.core.filesystem import read_regular, whole_file
 from sfsample.errors import BadInput, SfsampleError
-from sfsample.history.lock import lock
+from sfsample.history.paths import lock
 from sfsample.report.formats.profile_json import read_json
 
 _MAX_BYTES = 16 << 20

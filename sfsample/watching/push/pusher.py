@@ -14,8 +14,11 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from select import select
 
+from sfsample import __version__
+from sfsample.core.foreign import http_date, natural
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.history.facts import SliceFacts
 from sfsample.history.files import HistoryFile
@@ -26,21 +29,16 @@ from sfsample.watching.program import Say, Trouble
 from sfsample.watching.push.backend import Backend, headers_for
 from sfsample.watching.push.encode import encode
 from sfsample.watching.push.mark import Mark
-from sfsample.watching.push.post import post, without_secrets
 
 _LOOK_S = 60.0  # time between two looks for new slices, if no byte says that there is one
 _NICE = 19
 _LATER = (429, 502, 503, 504)
 _MAX_PAUSE_S = 300.0
 _MAX_RETRIES = 9  # retries of a slice at which the backend fails (500): the slice may be the reason
-
-
-class NotNow(SfsampleError):  # noqa: N818 - reads as what happened
-    """The backend takes no slices now; the next attempt is later."""
-
-    def __init__(self, what: str, *help_lines: str, wait_s: float) -> None:
-        super().__init__(what, *help_lines)
-        self.wait_s = wait_s
+_MAX_ANSWER = 64 << 10  # bytes
+_TOTAL_S = 30.0  # time to connect, send, and read the answer
+_MAX_WAIT_S = 3600.0
+_MAX_SHOWN = 200  # characters of a refusal
 
 
 class Pusher:
@@ -54,12 +52,14 @@ class Pusher:
         self.mark = Mark(history.directory, backend.text)
         self.due_s = 0.0
         self._tries = 0  # attempts in a row that failed
+        self._wait_s = 0.0  # time for which the backend takes no slice, as its last answer says
         self._faulty, self._faults = (0, 0), 0  # slice at which the backend fails, and the number of failures
         self._late = Trouble(say, "slices wait in the history, for two days", once=True)
         self._refused = Trouble(say, "it is counted", once=True)
 
     def push(self) -> bool:
         """Send the slices; return False if some are left.  Say what fails."""
+        self._wait_s = 0.0
         try:
             headers = headers_for(self.backend, self._auth_file)
             with self.mark.locked():
@@ -83,7 +83,7 @@ class Pusher:
         """Say the failure; make each pause longer, and random, so that not all senders come back at once."""
         self._tries += 1
         pause_s = min(_MAX_PAUSE_S, 2.0**self._tries) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-        self.due_s = time.monotonic() + max(pause_s, getattr(failure, "wait_s", 0.0))
+        self.due_s = time.monotonic() + max(pause_s, self._wait_s)
         why = getattr(failure, "strerror", None) or str(failure) or repr(failure)
         self._late.met(f"cannot push to {self.backend.text}: {why}", *getattr(failure, "help", ()))
 
@@ -106,10 +106,10 @@ class Pusher:
         except BadInput as failure:
             self._drop("damaged", str(failure))
             return
-        status, refusal, wait_s = post(self.backend, body, headers | own)
+        status, refusal, self._wait_s = post(self.backend, body, headers | own)
         why = [*filter(None, [without_secrets(refusal, headers)])]
         if self._is_to_wait(status, (file.identity, facts.number)):
-            raise NotNow(f"status {status}", *why, wait_s=wait_s)
+            raise SfsampleError(f"status {status}", *why)
         if status >= 300:
             self._drop(f"status {status}", *why)
             return
@@ -117,7 +117,7 @@ class Pusher:
         self.mark.until_s = max(self.mark.until_s, facts.end_s)
 
     def _is_to_wait(self, status: int, which: tuple[int, int]) -> bool:
-        """Whether the backend may take the slice later; a redirect is a mistake that the user can correct."""
+        """Return True if the slice waits; a redirect is a mistake in the URL, which the user can correct."""
         if status < 200 or 300 <= status < 400 or status in _LATER:
             return True
         if status < 500:
@@ -156,3 +156,43 @@ def follow(pushers: list[Pusher]) -> None:
 def _wait(pipe: list[int], seconds: float) -> bool:
     """Wait for a byte, which says that there is a slice; return True if the pipe has ended."""
     return bool(select(pipe, [], [], max(0.0, seconds))[0]) and not os.read(0, 1 << 16)
+
+
+def post(backend: Backend, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, float]:
+    """Send a request in bounded time, and follow no redirect; only on the main thread.  Raises OSError.
+
+    Return the status, the begin of a refusal, and the seconds for which the backend takes no request.
+    """
+    connection = (HTTPSConnection if backend.is_tls else HTTPConnection)(backend.host, backend.port)
+    signal.signal(signal.SIGALRM, _expire)
+    signal.setitimer(signal.ITIMER_REAL, _TOTAL_S)
+    try:
+        connection.request("POST", backend.path, body, {"User-Agent": f"sfsample/{__version__}", **headers})
+        answer = connection.getresponse()
+        refusal = answer.read(_MAX_ANSWER) if answer.status >= 300 else b""
+    except (HTTPException, ValueError) as failure:  # some garbage makes http.client raise it
+        raise OSError(str(failure) or type(failure).__name__) from None
+    else:
+        return answer.status, refusal, _wait_s(answer.headers.get("Retry-After", ""))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        connection.close()
+
+
+def _wait_s(text: str) -> float:
+    """Return the seconds of Retry-After, which is a number or a date (RFC 9110, 10.2.3)."""
+    asked_s = natural(text)
+    wait_s = (http_date(text) or 0.0) - time.time() if asked_s is None else asked_s
+    return min(max(0.0, wait_s), _MAX_WAIT_S)
+
+
+def without_secrets(refusal: bytes, headers: dict[str, str]) -> str:
+    """Return the begin of a refusal, without the credentials that it may quote."""
+    text = refusal.decode("utf-8", "replace")
+    for secret in sorted(" ".join(headers.values()).split(), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return " ".join(text.split())[:_MAX_SHOWN]
+
+
+def _expire(*_: object) -> None:
+    raise TimeoutError(f"it took longer than {_TOTAL_S:.0f} s")

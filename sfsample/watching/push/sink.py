@@ -10,21 +10,20 @@ from contextlib import suppress
 
 from sfsample.history.facts import Slice
 from sfsample.watching.options import Push
-from sfsample.watching.own_program import start_child
-from sfsample.watching.program import Say, Trouble
+from sfsample.watching.own_program import push_words, start_child
+from sfsample.watching.program import Metrics, Say, Sink, Trouble
 from sfsample.watching.push.backend import check_credentials
 from sfsample.watching.push.mark import Mark
-from sfsample.watching.sinks import Metrics, Sink
 
 _END_S = 10.0  # time for the slices that are left when `watch` ends
 
 
 class PushSink(Sink):
-    """Keeps nothing itself: the sink of the history does.  `words` are the words of the child."""
+    """Keeps nothing itself: the sink of the history does."""
 
-    def __init__(self, push: Push, directory: str, words: list[str], say: Say) -> None:
+    def __init__(self, push: Push, directory: str, say: Say) -> None:
         check_credentials(push)
-        self._words = words
+        self._words = push_words(directory, push)
         self._marks = [(backend.kind, Mark(directory, backend.text)) for backend in push.backends]
         self._pipe = os.pipe()  # stdin of each child: it ends when this process does
         os.set_blocking(self._pipe[1], False)

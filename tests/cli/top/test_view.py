@@ -73,7 +73,7 @@ def test_c_shows_callers_of_the_selected_function():
     view = top(BUSY, "down", "c")
     assert [(row.name, row.first) for row in view.table.rows] == [("main", 3)]
     assert "CALLERS OF put" in screen(view)[3]
-    assert top(BUSY, "down", "c", "escape").choices.callers_of is None
+    assert top(BUSY, "down", "c", "escape").callers_of is None
 
 
 def test_enter_shows_functions_of_the_selected_thread():
@@ -100,14 +100,14 @@ def test_c_shows_functions_of_the_selected_process():
     assert [(row.name, row.where, row.first) for row in view.table.rows] == [("p", "1", 10)]
     assert " PID  PROCESS" in screen(view)[3]
     assert "(process 1)" in screen(top(BUSY, "t", "t", "c"))[3]
-    assert top(BUSY, "t", "t", "t").choices.view == "functions"
+    assert top(BUSY, "t", "t", "t").view == "functions"
 
 
 def test_search_filters_names_and_escape_ends_it():
     assert [row.name for row in top(BUSY, "/", "h", "a").table.rows] == ["hash"]
     assert [row.name for row in top(BUSY, "/", "h", "x", "backspace", "enter").table.rows] == ["hash"]
     assert len(top(BUSY, "/", "h", "escape").table.rows) == 4
-    assert top(BUSY, "/", "t").choices.view == "functions"  # a letter of the word, not a key
+    assert top(BUSY, "/", "t").view == "functions"  # a letter of the word, not a key
 
 
 def test_p_freezes_the_table():

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage, build_id_of
+from sfsample.formats.elf.image import notes as read_notes
 from tests.builders.elf_builder import (
     EHDR,
     PHDR,
@@ -80,5 +81,5 @@ def test_mutated_headers_parse_or_raise_format_error(mutations, cut):
 @given(st.binary(max_size=80))
 def test_any_notes_have_a_hexadecimal_build_id_or_none(notes):
     for byteorder in ("little", "big"):
-        found = build_id_of(notes, byteorder)
+        found = build_id_of(read_notes(memoryview(notes), byteorder))
         assert found is None or bytes.fromhex(found)

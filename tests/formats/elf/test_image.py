@@ -8,6 +8,7 @@ import pytest
 
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage, Section, Segment, build_id_of
+from sfsample.formats.elf.image import notes as read_notes
 from tests.builders.elf_builder import (
     EHDR,
     PHDR,
@@ -231,7 +232,7 @@ def test_build_id_comes_from_notes():
     ],
 )
 def test_other_notes_have_no_build_id(notes):
-    assert build_id_of(notes, "little") is None
+    assert build_id_of(read_notes(memoryview(notes), "little")) is None
 
 
 def test_fixtures_have_tables_symbols_and_build_id():

@@ -88,3 +88,13 @@ def test_loaded_of_a_truncated_file_returns_whole_reads_only():
     assert made.loaded(0x1000, 10) == b"codecodeco"
     assert made.loaded(0x1000, 11) is None
     assert made.loaded(0x1000) is None
+
+
+def test_load_bias_of_a_page_that_two_texts_share():
+    """A linker script puts a second text at another address, in a page of the first (mold issue 1047)."""
+    first = Load(0x40_0000, bytes(0x2124), offset=0)
+    second = Load(0x60_2124, bytes(0x1000), offset=0x2124)
+    for made in (image(first, second), image(second, first)):
+        assert bias(made, 0x40_0000, 0) == 0
+        assert bias(made, 0x60_2000, 0x2000) == 0
+        assert bias(made, 0x60_3000, 0x3000) == 0  # rest of a mapping that mprotect(2) has split

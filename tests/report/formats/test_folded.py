@@ -34,7 +34,7 @@ class Namer:
         self._name = name
 
     def frames(self, location: Location) -> tuple[NamedFrame, ...]:
-        return (NamedFrame(self._name(location), None, None, None),)
+        return (NamedFrame(self._name(location)),)
 
     def missing_names(self) -> list[MissingName]:
         return [MissingName("/bin/x", 3, "stripped")]
@@ -111,8 +111,8 @@ def test_process_and_thread_names_are_cleaned():
 def test_inlined_functions_are_frames():
     class Inlines(Namer):
         def frames(self, _location: Location) -> tuple[NamedFrame, ...]:
-            inner = NamedFrame("inner_[i]", "inner", None, None, "a.c", 3, inlined=True)
-            return inner, NamedFrame("outer", "outer", None, None, "a.c", 9)
+            inner = NamedFrame("inner_[i]", "inner", file="a.c", line=3, inlined=True)
+            return inner, NamedFrame("outer", "outer", file="a.c", line=9)
 
     assert folded(profile_of((1, 1, [A], COMPLETE)), Inlines()) == ["redis-server;outer;inner_[i] 1"]
 

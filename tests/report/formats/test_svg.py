@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfsample.report.formats import FORMATS
-from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThread
+from sfsample.report.report import Report, ReportBuilder, ReportThread
+from sfsample.symbolize.named_frame import NamedFrame
 from tests.builders.reports import from_lines, full
 
 NS = "{http://www.w3.org/2000/svg}"
@@ -71,7 +72,7 @@ def test_empty_report_is_a_valid_svg():
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_name_is_written_as_text(name, module):
     builder = ReportBuilder()
-    builder.add(ReportThread(name, name, 1, 1), [ReportFrame(name, name, name, module)], "no_row", (3,))
+    builder.add(ReportThread(name, name, 1, 1), [NamedFrame(name, name, name, module)], "no_row", (3,))
     root = svg(builder.finish())
     tags = ("svg", "title", "style", "rect", "text", "g")
     assert {element.tag for element in root.iter()} <= {f"{NS}{tag}" for tag in tags}

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from sfsample.report.formats import FORMATS, parse
-from sfsample.report.report import Report, ReportBuilder, ReportFrame, ReportThread, ReportTimeline
+from sfsample.report.report import Report, ReportBuilder, ReportThread, ReportTimeline
+from sfsample.symbolize.named_frame import NamedFrame
 from tests.builders.reports import full
 
 
@@ -35,7 +36,7 @@ def opcodes(report: Report, format_name: str) -> int:
 def threads(count: int) -> Report:
     builder = ReportBuilder()
     for number in range(count):
-        builder.add(ReportThread("p", f"t{number}", 1, number), [ReportFrame("f", "f")], "outermost", (1,))
+        builder.add(ReportThread("p", f"t{number}", 1, number), [NamedFrame("f", "f")], "outermost", (1,))
     return builder.finish()
 
 
@@ -47,7 +48,7 @@ def timed_threads(count: int) -> Report:
 
 def modules(count: int) -> Report:
     builder = ReportBuilder()
-    frames = [ReportFrame(f"f{number}", module=f"/m{number}", offset=1) for number in range(count)]
+    frames = [NamedFrame(f"f{number}", module=f"/m{number}", address=1) for number in range(count)]
     for frame in frames:
         builder.add(ReportThread("p", "t"), [frame], "outermost", (1,))
     return builder.finish()
@@ -56,16 +57,16 @@ def modules(count: int) -> Report:
 def modules_in_threads(count: int) -> Report:
     builder = ReportBuilder()
     for number in range(count):
-        frame = ReportFrame(f"f{number}", module=f"/m{number}", offset=1)
+        frame = NamedFrame(f"f{number}", module=f"/m{number}", address=1)
         builder.add(ReportThread("p", f"t{number}", 1, number), [frame], "outermost", (1,))
     return builder.finish()
 
 
 def deep(count: int) -> Report:
     builder = ReportBuilder()
-    frames = [ReportFrame(f"f{number % 7}") for number in range(count)]
+    frames = [NamedFrame(f"f{number % 7}") for number in range(count)]
     for number in range(5):
-        builder.add(ReportThread("p", "t"), [ReportFrame(f"g{number}"), *frames], "no_row", (1,))
+        builder.add(ReportThread("p", "t"), [NamedFrame(f"g{number}"), *frames], "no_row", (1,))
     return builder.finish()
 
 
@@ -81,8 +82,8 @@ def test_folded_lines_are_sorted() -> None:
     names = ["a", "a b", "a:", "a:b", "a!", "ab", "a.b", "a<b", "é", "\N{GRINNING FACE}", "~"]
     for first in names:
         for second in names:
-            builder.add(ReportThread(first, "t"), [ReportFrame(second)], "outermost", (1,))
-            builder.add(ReportThread(first, "t"), [ReportFrame("c"), ReportFrame(second)], "no_row", (2,))
+            builder.add(ReportThread(first, "t"), [NamedFrame(second)], "outermost", (1,))
+            builder.add(ReportThread(first, "t"), [NamedFrame("c"), NamedFrame(second)], "no_row", (2,))
     lines = FORMATS["folded"].write(builder.finish()).decode().splitlines()
     texts = [line.rpartition(" ")[0] for line in lines]
     assert texts == sorted(texts)

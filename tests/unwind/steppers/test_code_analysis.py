@@ -16,22 +16,20 @@ from sfsample.core.arch import AARCH64, AMD64
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.machine_code.decode_x86 import Instruction, decode_instruction
+from sfsample.formats.machine_code.decode_x86 import Instruction, decode
 from sfsample.formats.machine_code.functions import find_function_starts
 from sfsample.modules.module import Module
 from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.unwind.row import UnwindRow, apply_row
-from sfsample.unwind.steppers.cfi import EhFrameStepper
+from sfsample.unwind.steppers.cfi import CfiStepper
 from sfsample.unwind.steppers.code_analysis.flow import Flow, State, Visit
-from sfsample.unwind.steppers.code_analysis.passed_rows import PassedRows
+from sfsample.unwind.steppers.code_analysis.rows import PassedRows
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
 from sfsample.unwind.steppers.conventions import FramePointerStepper
 from tests.builders.elf_builder import Load, elf
 from tests.builders.walks import CODE, FP, JIT, OUTERMOST, RBX, SP, STACK, RowsByPc, module_map, walk, words
 
-pytestmark = pytest.mark.skipif(
-    decode_instruction(b"\xc3", 0) is None, reason="no decoder for x86-64 on this machine"
-)
+pytestmark = pytest.mark.skipif(decode(b"\xc3", 0) is None, reason="no decoder for x86-64 on this machine")
 
 OLD = bytes.fromhex("4883ec08 ffd1 4883c408 c3")  # CPython 3.12: sub $8,%rsp; call *%rcx; add $8,%rsp; ret
 NEW = bytes.fromhex("55 4889e5 ffd1 5d c3")  # later: push %rbp; mov %rsp,%rbp; call *%rcx; pop %rbp; ret
@@ -124,7 +122,7 @@ def agrees_with_table(module: Module, pc: int, *, exact: bool) -> bool:
     """Check that the row is that of the table; return whether it has a rule for each register."""
     module.tables.code_analysis = None  # search from here, whatever was found before
     row, table_row = (
-        stepper.row_at(at(pc, exact=exact), module, AMD64) for stepper in (CodeStepper(), EhFrameStepper())
+        stepper.row_at(at(pc, exact=exact), module, AMD64) for stepper in (CodeStepper(), CfiStepper())
     )
     assert row is not None, hex(pc)
     assert table_row is not None, hex(pc)
@@ -328,8 +326,8 @@ def test_loop_without_return_is_searched_once(monkeypatch):
 
 
 def test_passed_rows_are_bounded(monkeypatch):
-    monkeypatch.setattr("sfsample.unwind.steppers.code_analysis.passed_rows._MAX_KEPT", 100)
+    monkeypatch.setattr("sfsample.unwind.steppers.code_analysis.rows._MAX_KEPT", 100)
     known = PassedRows()
     for start in range(0, 10_000, 50):
-        known.keep_failure([(Visit(start + n, NOP, State()), b"") for n in range(150)])
+        known.keep_failure([(Visit(start + n, NOP, State({}, {})), b"") for n in range(150)])
     assert sum(known.row_at(at) is not None for at in range(10_000)) <= 100

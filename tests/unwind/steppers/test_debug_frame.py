@@ -12,7 +12,7 @@ from sfsample.errors import FormatError
 from sfsample.formats.dwarf.eh_frame import EhFrame
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.module import Module
-from sfsample.unwind.steppers.cfi import DebugFrameStepper
+from sfsample.unwind.steppers.cfi import CfiStepper
 from tests.builders.debug_frame_builder import SIZE, START, section
 from tests.builders.eh_frame_builder import advance_loc, def_cfa_offset
 from tests.builders.elf_builder import Bytes, Load, elf
@@ -61,10 +61,10 @@ STORED = [
 def test_stepper_reads_each_storage_form(name, data, flags):
     module = make_module(name, data, flags)
     frame = Frame(START + 8, 0, None, Found.CONTEXT, exact=True)
-    row = DebugFrameStepper().row_at(frame, module, AMD64)
+    row = CfiStepper(debug=True).row_at(frame, module, AMD64)
 
     assert (row.cfa, module.problems) == (Rule(SP, 32, deref=False), [])
-    assert DebugFrameStepper().row_at(frame._replace(pc=START + 3 * SIZE), module, AMD64) is None
+    assert CfiStepper(debug=True).row_at(frame._replace(pc=START + 3 * SIZE), module, AMD64) is None
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,13 @@ def test_section_that_cannot_be_unpacked_is_noted_once(name, data, flags, what):
     module = make_module(name, data, flags)
     for at in (0, 8):
         frame = Frame(START + at, 0, None, Found.CONTEXT, exact=True)
-        assert DebugFrameStepper().row_at(frame, module, AMD64) is None
+        assert CfiStepper(debug=True).row_at(frame, module, AMD64) is None
     assert [what in problem for problem in module.problems] == ([True] if what else [])
 
 
 def test_module_without_debug_frame():
     bare = Module(ElfImage(elf([Load(START, bytes(64))]), "bare"), 0, "/bare")
 
-    assert DebugFrameStepper().row_at(Frame(START, 0, None, Found.CONTEXT, exact=True), bare, AMD64) is None
-    assert DebugFrameStepper().row_at(Frame(START, 0, None, Found.CONTEXT, exact=True), None, AMD64) is None
+    stepper, frame = CfiStepper(debug=True), Frame(START, 0, None, Found.CONTEXT, exact=True)
+    assert stepper.row_at(frame, bare, AMD64) is None
+    assert stepper.row_at(frame, None, AMD64) is None

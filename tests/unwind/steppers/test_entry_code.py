@@ -9,8 +9,7 @@ from sfsample.core.stack import Found, Frame
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.module import Module
 from sfsample.unwind.row import apply_row
-from sfsample.unwind.steppers.entry_code import StartStepper
-from sfsample.unwind.steppers.plt_stub import PltStepper
+from sfsample.unwind.steppers.known_code import PltStepper, StartStepper
 from tests.builders.elf_builder import Load, elf
 
 TEXT, AT = 0x1000, 0x1040

@@ -14,11 +14,11 @@ from sfsample.modules.module import Module
 from sfsample.unwind.row import Caller, UnwindRow, apply_row
 from sfsample.unwind.rule_cache import RuleCache
 from sfsample.unwind.steppers import cfi as eh_frame
-from sfsample.unwind.steppers import conventions, sframe, signal_frame
-from sfsample.unwind.steppers.cfi import EhFrameStepper
+from sfsample.unwind.steppers import conventions, known_code, sframe
+from sfsample.unwind.steppers.cfi import CfiStepper
 from sfsample.unwind.steppers.conventions import FramePointerStepper, NullCallStepper
+from sfsample.unwind.steppers.known_code import SignalFrameStepper
 from sfsample.unwind.steppers.sframe import SFrameStepper
-from sfsample.unwind.steppers.signal_frame import SignalFrameStepper
 from tests.builders.eh_frame_builder import (
     AMD64_START,
     EhFrameBuilder,
@@ -134,30 +134,30 @@ def cfi(program: bytes = b"", size: int = 16, **cie) -> EhFrameBuilder:
 
 def test_eh_frame_row():
     module = make_module(cfi=cfi(advance_loc(1) + def_cfa_offset(16) + offset(FP, 2)))
-    [first, second] = [EhFrameStepper().row_at(frame(TEXT + i), module, AMD64) for i in (0, 1)]
+    [first, second] = [CfiStepper().row_at(frame(TEXT + i), module, AMD64) for i in (0, 1)]
 
     assert (first.cfa, first.ra, first.registers) == (Rule(SP, 8, deref=False), RA_SLOT, ())
     assert set(first.kept) == AMD64.callee_saved
     assert second.registers == ((FP, Rule(CFA, -16, deref=True)),)
     assert set(second.kept) == AMD64.callee_saved - {FP}
-    assert EhFrameStepper().row_at(frame(TEXT + 16), module, AMD64) is None
-    assert EhFrameStepper().row_at(frame(TEXT + 16, exact=False), module, AMD64) is not None
+    assert CfiStepper().row_at(frame(TEXT + 16), module, AMD64) is None
+    assert CfiStepper().row_at(frame(TEXT + 16, exact=False), module, AMD64) is not None
 
 
 def test_eh_frame_signal():
     module = make_module(cfi=cfi(augmentation=b"zRS"))
 
-    assert EhFrameStepper().row_at(frame(TEXT), module, AMD64).signal
+    assert CfiStepper().row_at(frame(TEXT), module, AMD64).signal
 
 
 def test_eh_frame_gives_no_row():
     damaged = make_module(cfi=cfi(b"\x3f"))  # no such instruction
     other_machine = make_module(cfi=cfi(), machine=243)
 
-    assert EhFrameStepper().row_at(frame(TEXT), None, AMD64) is None
-    assert EhFrameStepper().row_at(frame(TEXT), make_module(), AMD64) is None
-    assert EhFrameStepper().row_at(frame(TEXT), other_machine, AMD64) is None
-    assert EhFrameStepper().row_at(frame(TEXT), damaged, AMD64) is None
+    assert CfiStepper().row_at(frame(TEXT), None, AMD64) is None
+    assert CfiStepper().row_at(frame(TEXT), make_module(), AMD64) is None
+    assert CfiStepper().row_at(frame(TEXT), other_machine, AMD64) is None
+    assert CfiStepper().row_at(frame(TEXT), damaged, AMD64) is None
     assert len(damaged.problems) == 1
 
 
@@ -209,7 +209,7 @@ def test_cfi_that_is_one_instruction_late_is_corrected():
     module = make_module(cfi=cfi, machine=AARCH64.machine)
 
     def at(vaddr):
-        return EhFrameStepper().row_at(frame(vaddr), module, AARCH64)
+        return CfiStepper().row_at(frame(vaddr), module, AARCH64)
 
     assert at(TEXT) == at(TEXT + 4)
     assert at(TEXT).registers == ((sp, Rule(CFA, 16, deref=False)),)
@@ -225,7 +225,7 @@ def test_cfa_expression_starts_with_empty_stack(expression):
     only_expression.fde(only_expression.cie(b"\x0f" + block(expression)), TEXT, 16)
 
     for each in (module, make_module(cfi=only_expression)):
-        found = EhFrameStepper().row_at(frame(TEXT), each, AMD64)
+        found = CfiStepper().row_at(frame(TEXT), each, AMD64)
         assert found.cfa.base != CFA
         assert not isinstance(apply_row(found, {SP: 0x7000, RA: 0}, BytesMemory(0, b""), AMD64), Caller)
 
@@ -298,16 +298,17 @@ def test_null_call_row():
 
 def test_stepper_labels():
     labels = {
-        SFrameStepper: Found.SFRAME,
-        EhFrameStepper: Found.EH_FRAME,
-        SignalFrameStepper: Found.SIGNAL_FRAME,
-        FramePointerStepper: Found.FRAME_POINTER,
-        NullCallStepper: Found.NULL_CALL,
+        SFrameStepper(): Found.SFRAME,
+        CfiStepper(): Found.EH_FRAME,
+        CfiStepper(debug=True): Found.DEBUG_FRAME,
+        SignalFrameStepper(): Found.SIGNAL_FRAME,
+        FramePointerStepper(): Found.FRAME_POINTER,
+        NullCallStepper(): Found.NULL_CALL,
     }
 
     assert {stepper: stepper.found for stepper in labels} == labels
     assert {s.__module__ for s in labels} == {
-        m.__name__ for m in (sframe, eh_frame, signal_frame, conventions)}  # fmt: skip
+        m.__name__ for m in (sframe, eh_frame, known_code, conventions)}  # fmt: skip
 
 
 # -- other architectures

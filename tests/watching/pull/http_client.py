@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from sfsample.cli import values
 from sfsample.watching.options import Listen
 from sfsample.watching.pull.door import Door, Wanted
-from sfsample.watching.pull.listen import listening
+from sfsample.watching.pull.server import listening
 
 HANG_S = 60  # after which a test fails
 

@@ -14,8 +14,7 @@ from sfsample.symbolize.options import SymbolOptions
 from sfsample.watching.loop import write_metrics
 from sfsample.watching.program import Trouble
 from sfsample.watching.pull import door as module
-from sfsample.watching.pull.door import Door, Wanted
-from sfsample.watching.pull.requested import requested_profile
+from sfsample.watching.pull.door import Door, Wanted, requested_profile
 
 
 @pytest.fixture

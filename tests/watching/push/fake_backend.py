@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 i
 )
 
 from sfsample.formats.protobuf import fields
-from sfsample.report.budget import Budget
+from sfsample.report.budget import ReadingBudget
 from sfsample.report.formats.pprof import read
 
 HANG_S = 60  # after which a test fails
@@ -170,7 +170,7 @@ def _text(data: bytes, field: int) -> str:
 def _pprof(data: bytes) -> Sums:
     raw = gzip.decompress(data)
     assert not [label for sample in _values(raw, 2) for label in _values(sample, 3)]  # a series of its own
-    report, sums = read(raw, Budget(len(data))), Counter()
+    report, sums = read(raw, ReadingBudget(len(data))), Counter()
     for stack in report.stacks:
         names = tuple(report.frames[at].text for at in stack.frames)
         for kind, weight in zip(report.weights, stack.weights, strict=True):

@@ -17,7 +17,6 @@ from sfsample.cli.terminal import say_at
 from sfsample.history.facts import Selection
 from sfsample.history.store import History
 from sfsample.report.time_slices import TIME_UNIT_NS
-from sfsample.watching.push import post as posting
 from sfsample.watching.push.backend import parse_backend
 from sfsample.watching.push.pusher import Pusher
 from tests.builders.histories import DAY_S, MIDNIGHT_S, delete, minute
@@ -174,7 +173,7 @@ def test_slice_at_which_a_backend_always_fails_is_given_up(fake, history):
 
 @pytest.mark.parametrize("behaviour", [hang, drip])
 def test_backend_that_hangs_is_left(fake, history, behaviour, monkeypatch):
-    monkeypatch.setattr(posting, "_TOTAL_S", 0.05)
+    monkeypatch.setattr("sfsample.watching.push.pusher._TOTAL_S", 0.05)
     fake.behaviours = [behaviour]
     pusher = pusher_to(fake, history)
     assert not pusher.push()

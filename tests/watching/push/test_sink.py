@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from sfsample.cli.terminal import say_at
+from sfsample.history import RETENTION
 from sfsample.watching.history_sink import HistorySink
 from sfsample.watching.pull.door import Door
 from sfsample.watching.push import sink as sinks
@@ -23,7 +24,7 @@ def directory(tmp_path):
 
 @pytest.fixture
 def history(directory):
-    it = HistorySink(directory, [], say_at)
+    it = HistorySink(directory, RETENTION, say_at)
     it._tidy_due_s = float("inf")
     yield it
     it.close()

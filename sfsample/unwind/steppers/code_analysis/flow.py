@@ -10,15 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from sfsample.core.checkpoint import checkpoint
-from sfsample.formats.machine_code.decode_x86 import (
-    SP,
-    Instruction,
-    Load,
-    Set,
-    Step,
-    Store,
-    decode_instruction,
-)
+from sfsample.formats.machine_code.decode_x86 import SP, Instruction, Load, Set, Step, Store, decode
 
 ReadBytes = Callable[[int], bytes]  # function: address -> bytes from there on, enough for an instruction
 TestAddress = Callable[[int], bool]
@@ -55,11 +47,8 @@ class State:
 
     __slots__ = ("_registers", "_words")
 
-    def __init__(
-        self, registers: dict[int, Value | None] | None = None, words: dict[Value, Value | None] | None = None
-    ) -> None:
-        self._registers = registers or {}
-        self._words = words or {}
+    def __init__(self, registers: dict[int, Value | None], words: dict[Value, Value | None]) -> None:
+        self._registers, self._words = registers, words
 
     def after(self, steps: tuple[Step, ...]) -> "State":
         """Return the state after an instruction."""
@@ -75,7 +64,7 @@ class State:
         return self._registers.get(register, _AT_START[register])
 
     def saved(self, register: int, lowest: int | None = None) -> Value | None:
-        """Return the place of a word that has the register's initial value; None: none from `lowest` on."""
+        """Return the place from `lowest` on of a word with the register's initial value, or None."""
         initial = _AT_START[register]
         for place, value in self._words.items():
             if value == initial and (lowest is None or place.offset >= lowest):
@@ -95,7 +84,7 @@ class State:
 
     def _place(self, base: int, offset: int) -> Value | None:
         value = self.value(base)
-        return None if value is None else value.moved(offset)
+        return value and value.moved(offset)
 
     def _word(self, register: int, place: Value | None) -> Value | None:
         if place is None or (place.place is not None and place.place.place is not None):
@@ -122,26 +111,20 @@ class Flow:
     """
 
     def __init__(
-        self,
-        read: ReadBytes,
-        never_returns: TestAddress = lambda _: False,
-        is_start: TestAddress = lambda _: False,
-        max_instructions: int = _MAX_INSTRUCTIONS,
-    ) -> None:
-        self._max_instructions = max_instructions
-        self._read = read
-        self._is_start = is_start
+        self, read: ReadBytes, never_returns: TestAddress = lambda _: False,
+        is_start: TestAddress = lambda _: False, max_instructions: int = _MAX_INSTRUCTIONS,
+    ) -> None:  # fmt: skip
+        self._read, self._never_returns, self._is_start = read, never_returns, is_start
+        self._max_instructions = self._left = max_instructions
         self._instructions: dict[int, Instruction | None] = {}
-        self._never_returns = never_returns
         self._known_returns: dict[int, bool] = {}
-        self._left = 0
 
     def instruction(self, address: int) -> Instruction | None:
         """Return the instruction at an address."""
         if address not in self._instructions:
             if len(self._instructions) >= _MAX_CACHED_INSTRUCTIONS:
                 self._instructions.clear()
-            self._instructions[address] = decode_instruction(self._read(address), address)
+            self._instructions[address] = decode(self._read(address), address)
         return self._instructions[address]
 
     def visits(self, start: int) -> Iterator[Visit]:
@@ -154,7 +137,7 @@ class Flow:
 
     def _visits(self, start: int, depth: int) -> Iterator[Visit]:
         seen: set[tuple[int, Value | None]] = set()
-        near, behind_calls = deque([(start, State())]), deque[tuple[int | None, int, State]]()
+        near, behind_calls = deque([(start, State({}, {}))]), deque[tuple[int | None, int, State]]()
         called = False
         while near or behind_calls:
             checkpoint()
@@ -201,17 +184,13 @@ class Flow:
             count = 0
             for visit in self._visits(function, depth):
                 count += 1
-                if _may_return(visit):
+                # `longjmp` jumps with a loaded sp
+                instruction, sp = visit.instruction, visit.state.value(SP)
+                jumps_in_place = instruction.jumps_away and not (sp is not None and sp.place is not None)
+                if instruction.returns or jumps_in_place:
                     return True
             if not self._left:  # unknown, so the code behind the call is not followed
                 self._known_returns.pop(function, None)
                 return False
             self._known_returns[function] = count >= _MAX_CALLEE_INSTRUCTIONS
         return self._known_returns[function]
-
-
-def _may_return(visit: Visit) -> bool:
-    """Return True if a function may return by this instruction.  `longjmp` jumps with a loaded sp."""
-    sp = visit.state.value(SP)
-    sp_was_loaded = sp is not None and sp.place is not None
-    return visit.instruction.returns or (visit.instruction.jumps_away and not sp_was_loaded)

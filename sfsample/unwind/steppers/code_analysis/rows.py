@@ -6,6 +6,7 @@ returns (the outermost functions of musl) is followed from the start of the func
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import cached_property
 
 from sfsample.core.arch import AMD64
@@ -15,24 +16,70 @@ from sfsample.formats.machine_code.calls import call_target
 from sfsample.formats.machine_code.decode_x86 import LONGEST
 from sfsample.formats.machine_code.functions import find_function_starts, stubs_without_return
 from sfsample.modules.module_map import ReadCode
-from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.row import UnwindRow, entry_row
 from sfsample.unwind.steppers.code_analysis.flow import Flow, ReadBytes, State, Value, Visit
-from sfsample.unwind.steppers.code_analysis.passed_rows import PassedRows
 
 _WORD = 8  # bytes
 _DIRECT_CALL = 5  # bytes of the longest call with its target in its bytes
 _ENOUGH_INSTRUCTIONS = 300  # instructions that are followed if one return has been found
 _MAX_SEARCHED = 1500  # instructions without a return; no function of libc or libstdc++ has more
 _MAX_GENERATED = 500  # instructions; more would take 20 ms for each new pc, and hardly ever find a return
+_MAX_KEPT = 5000  # instructions, of about 1 KiB each
+_MAX_KEPT_OF_SEARCH = 300  # instructions that a search has passed first
+_UNSURE = 100  # instructions at the end of a failed search; a search from there might find a return
+_Result = tuple[UnwindRow, State] | None  # row of the search, state at the instruction; None: no return
 _SP = AMD64.sp
+_AT_START = entry_row(AMD64)._replace(guess=True)  # row at the start of any function
 _BREG0, _DEREF, _CONST8S, _PLUS = 0x70, b"\x06", b"\x0f", b"\x22"  # DWARF 5, table 7.9
+
+
+class PassedRows:
+    """Caches the row of a search for all the instructions that the search has passed.
+
+    Key: the address and the bytes of an instruction (b"" if code does not change).  A search passes hundreds
+    of instructions, and threads stop at many instructions of few functions (compiled loops).  From a passed
+    instruction the same returns are reached, so its row follows from the row of the search.  A failed search
+    of generated code is cached too: from the next instruction it would fail as well.
+    """
+
+    def __init__(self) -> None:
+        self._results: dict[tuple[int, bytes], _Result] = {}
+
+    def row_at(self, address: int, code: bytes = b"") -> tuple[UnwindRow | None] | None:
+        """Return (row,); (None,) if a search has found no return; None if nothing is cached."""
+        result = self._results.get((address, code), ())
+        if not result:
+            return (None,) if result is None else None
+        row = seen_from(*result)
+        return (row,) if row is not None and _is_whole(row) else None
+
+    def keep(self, row: UnwindRow, passed: Sequence[tuple[Visit, bytes]]) -> None:
+        """Add the row of a search for the instructions that it has passed.
+
+        A row that lacks a callee-saved register is not added, because a later search may find that register.
+        """
+        if _is_whole(row):
+            first = passed[:_MAX_KEPT_OF_SEARCH]
+            self._add({(visit.address, code): (row, visit.state) for visit, code in first})
+
+    def keep_failure(self, passed: Sequence[tuple[Visit, bytes]]) -> None:
+        """Add a search that was given up before it came to a return."""
+        self._add({(visit.address, code): None for visit, code in passed[:-_UNSURE]})
+
+    def _add(self, results: dict[tuple[int, bytes], _Result]) -> None:
+        if len(self._results) + len(results) > _MAX_KEPT:
+            self._results.clear()
+        self._results.update(results)
 
 
 class CodeOfFile:
     """The code of one file, wherever it is mapped."""
 
     def __init__(self, image: ElfImage) -> None:
-        self._flow = Flow(lambda vaddr: _read(image, vaddr), stubs_without_return(image), self._is_start)
+        self._flow = Flow(
+            lambda vaddr: _read(image, vaddr), stubs_without_return(image),
+            is_start=lambda vaddr: self._start_before(vaddr) == vaddr,
+        )  # fmt: skip
         self._image = image
         self._cache = PassedRows()
 
@@ -41,18 +88,18 @@ class CodeOfFile:
         return find_function_starts(self._image)
 
     def _start_before(self, vaddr: int) -> int | None:
-        """Return the last start of a function that is not above `vaddr`."""
         position = bisect_right(self._starts, vaddr) - 1
         return None if position < 0 else self._starts[position]
-
-    def _is_start(self, vaddr: int) -> bool:
-        return self._start_before(vaddr) == vaddr
 
     def row_at(self, pc: int, *, exact: bool) -> UnwindRow | None:
         """Return the row at an instruction, or behind a call."""
         row = row_to_return(self._flow, pc, self._cache) if exact or self._may_be_returned_to(pc) else None
         start = self._start_before(pc if exact else pc - 1) if row is None else None
-        return row if start is None else row_from_start(self._flow, start, pc, exact=exact)
+        for visit in () if start is None else self._flow.visits(start):
+            instruction = visit.instruction
+            if visit.address == pc if exact else instruction.calls and instruction.end == pc:
+                return seen_from(_AT_START, visit.state)
+        return row
 
     def _may_be_returned_to(self, pc: int) -> bool:
         before = _read(self._image, pc - _DIRECT_CALL)[:_DIRECT_CALL]
@@ -98,19 +145,11 @@ def row_to_return(flow: Flow, pc: int, cache: PassedRows, code: ReadBytes | None
     return rows[0]
 
 
-def row_from_start(flow: Flow, start: int, pc: int, *, exact: bool) -> UnwindRow | None:
-    """Return the row at an instruction, or behind a call, of the function that begins at `start`."""
-    for visit in flow.visits(start):
-        if visit.address == pc if exact else visit.instruction.calls and visit.instruction.end == pc:
-            return _inside(visit.state)
-    return None
-
-
 def _at_return(state: State) -> UnwindRow | None:
     """Return the row at the start of a search, given the state at a return."""
     top = state.value(_SP)
-    cfa = None if top is None else top.moved(_WORD)
-    rule = None if cfa is None else _cfa_rule(cfa)
+    cfa = top and top.moved(_WORD)
+    rule = cfa and _cfa_rule(cfa)
     if cfa is None or rule is None:
         return None
     values = {number: state.value(number) for number in sorted(AMD64.callee_saved)}
@@ -160,23 +199,58 @@ def _plain(value: Value) -> Rule | None:
     return None
 
 
-def _inside(state: State) -> UnwindRow | None:
-    """Return the row at an instruction, given the state of a search that began at the function's start."""
-    bases = ((n, state.value(n)) for n in (_SP, *sorted(AMD64.callee_saved)))
-    on_stack = ((n, at.offset) for n, at in bases if at is not None and at.base == _SP)
-    base, offset = next(on_stack, (None, 0))
-    if base is None:
+def _is_whole(row: UnwindRow) -> bool:
+    return len(row.kept) + len(row.registers) == len(AMD64.callee_saved)
+
+
+def seen_from(row: UnwindRow, state: State) -> UnwindRow | None:
+    """Return a row as it is at a later instruction, at which the state is `state`; None: its CFA is unknown.
+
+    The CFA is known if a register differs by a known distance from the one from which `row` counts it.  A
+    callee-saved register with an unknown value is left out.
+    """
+    cfa, top = row.cfa, state.value(AMD64.sp)
+    values = ((n, state.value(n)) for n in (cfa.base, AMD64.sp, *sorted(AMD64.callee_saved)))
+    base = next(((n, value) for n, value in values if value is not None and value.base == cfa.base), None)
+    if cfa.deref or cfa.expression or base is None:
         return None
-    top = state.value(_SP)
-    lowest = top.offset if top else None
-    saved = {n: at for n in sorted(AMD64.callee_saved) if (at := state.saved(n, lowest)) is not None}
-    return UnwindRow(
-        Rule(base, _WORD - offset, deref=False),
-        Rule(CFA, -_WORD, deref=True),
-        tuple((n, Rule(CFA, at.offset - _WORD, deref=True)) for n, at in saved.items() if at.base == _SP),
-        kept=tuple(n for n in sorted(AMD64.callee_saved - saved.keys()) if state.value(n) == Value(n)),
-        guess=True,
-    )
+    frame = Value(cfa.base, cfa.offset)
+    lowest = top.offset if top is not None and top.base == cfa.base else None  # offset of sp, if known
+    unchanged, rules = [], []
+    for number in sorted(AMD64.callee_saved):
+        place = _place_in_frame(row, number, frame, state, lowest)
+        value = _value_at_return(row, number, frame)
+        if place is not None:
+            rules.append((number, Rule(CFA, place.offset - frame.offset, deref=True)))
+        elif value is not None and state.value(number) == value:
+            unchanged.append(number)
+    register, moved = base
+    cfa = Rule(register, cfa.offset - moved.offset, deref=False)
+    return row._replace(cfa=cfa, registers=tuple(rules), kept=tuple(unchanged))
+
+
+def _place_in_frame(
+    row: UnwindRow, number: int, frame: Value, state: State, lowest: int | None
+) -> Value | None:
+    """Return the address in the frame of the caller's value of a register, or None.
+
+    The code may have saved the register since the search began.
+    """
+    value = _value_at_return(row, number, frame)
+    place = state.saved(number, lowest) if value == Value(number) else value.place if value else None
+    in_frame = place is not None and place.base == frame.base and (lowest is None or place.offset >= lowest)
+    return place if in_frame else None
+
+
+def _value_at_return(row: UnwindRow, number: int, frame: Value) -> Value | None:
+    """Return the caller's value of a register, in terms of the registers at the start of the search."""
+    if number in row.kept:
+        return Value(number)
+    rule = dict(row.registers).get(number)
+    if rule is None or rule.base != CFA or rule.expression:
+        return None
+    place = frame.moved(rule.offset)
+    return Value(place) if rule.deref else place
 
 
 def _read(image: ElfImage, vaddr: int) -> bytes:

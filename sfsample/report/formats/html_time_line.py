@@ -42,7 +42,11 @@ def slices_data(line: TimeSlices, rows: Sequence[int], weights: Sequence[str]) -
     `rows` has the row of each stack; `weights` are the names of the weights on the page.
     """
     count = max(rows, default=-1) + 1
-    slices, together = [_on_rows(each, rows, count) for each in line.slices], 1
+    slices, together = [], 1
+    for each in line.slices:  # several stacks may have the same row
+        stacks, *columns = each.columns
+        by_row = each._replace(columns=[[rows[stack] for stack in stacks], *columns])
+        slices.append(join_slices([by_row], count))
     while len(slices) > 1 and sum(len(each.columns[0]) for each in slices) > _MAX_ENTRIES:
         slices = [join_slices(slices[at : at + 2], count) for at in range(0, len(slices), 2)]
         together *= 2
@@ -60,12 +64,6 @@ def slices_data(line: TimeSlices, rows: Sequence[int], weights: Sequence[str]) -
         "together": together,
         "gaps": [[begin_s, end_s, clean_name(why)] for begin_s, end_s, why in line.gaps],
     }  # fmt: skip
-
-
-def _on_rows(each: TimeSlice, rows: Sequence[int], count: int) -> TimeSlice:
-    """Return a slice by rows instead of stacks; several stacks may have the same row."""
-    stacks, *weights = each.columns
-    return join_slices([each._replace(columns=[[rows[stack] for stack in stacks], *weights])], count)
 
 
 def _letters(slices: Sequence[TimeSlice], kept: Sequence[int], count: int) -> list[str]:

@@ -1,12 +1,11 @@
-"""Turns the flags of function names, and the environment, into `SymbolOptions`.
+"""Reads the environment: the directories of the user, and, with the flags, how to find names of functions.
 
-It reads XDG_CACHE_HOME, HOME and the variables of debuginfod(1).
+Source: XDG Base Directory Specification; debuginfod(1).
 """
 
 import os
 from collections.abc import Sequence
 
-from sfsample.cli.directories import cache_home
 from sfsample.cli.options import NameFlags
 from sfsample.cli.terminal import progress_printer
 from sfsample.core.foreign import natural
@@ -17,6 +16,11 @@ from sfsample.symbolize.dwarf_lines import available
 from sfsample.symbolize.options import SymbolOptions
 
 _DEFAULT_TIMEOUT_S = 90.0  # default of the standard client, debuginfod(1) DEBUGINFOD_TIMEOUT
+
+
+def history_directory(chosen: str | None) -> str:
+    """Return the directory of the history: `chosen`, or the usual directory of the user."""
+    return chosen or _below("XDG_STATE_HOME", "~/.local/state", "sfsample", "history")
 
 
 def symbol_options(
@@ -32,16 +36,12 @@ def symbol_options(
         raise UsageError("--lines and --inlines need an extra that is not installed",
                          "install it: pip install 'sfsample[lines]'")  # fmt: skip
     return SymbolOptions(
-        raw=names.raw,
-        simplify=names.simplify,
-        merge_clones=names.merge_clones,
-        lines=names.lines,
-        inlines=names.inlines,
+        raw=names.raw, simplify=names.simplify, merge_clones=names.merge_clones,
+        lines=names.lines, inlines=names.inlines, debug_dirs=tuple(debug_dirs),
         fetch=_debuginfod(quiet=quiet, online=online) if names.debuginfod else None,
         progress=progress_printer(quiet=quiet),
-        debug_dirs=tuple(debug_dirs),
-        cache_dir=os.path.join(cache_home(), "sfsample"),
-    )
+        cache_dir=_below("XDG_CACHE_HOME", "~/.cache", "sfsample"),
+    )  # fmt: skip
 
 
 def _debuginfod(*, quiet: bool, online: bool) -> Debuginfod:
@@ -50,7 +50,13 @@ def _debuginfod(*, quiet: bool, online: bool) -> Debuginfod:
         raise UsageError("--debuginfod: no server is configured",
                          "set DEBUGINFOD_URLS to those of your distribution")  # fmt: skip
     old = os.path.expanduser("~/.debuginfod_client_cache")  # if it exists, the client still uses it
-    default = old if os.path.isdir(old) else os.path.join(cache_home(), "debuginfod_client")
+    default = old if os.path.isdir(old) else _below("XDG_CACHE_HOME", "~/.cache", "debuginfod_client")
     cache = os.environ.get("DEBUGINFOD_CACHE_PATH") or default
     timeout_s = float(natural(os.environ.get("DEBUGINFOD_TIMEOUT", ""), 1 << 16) or _DEFAULT_TIMEOUT_S)
     return Debuginfod(urls, cache, timeout_s, progress_printer(quiet=quiet), online=online)
+
+
+def _below(variable: str, usual: str, *names: str) -> str:
+    """Return a path below the directory that a variable names; a relative directory does not count."""
+    directory = os.environ.get(variable, "")
+    return os.path.join(directory if os.path.isabs(directory) else os.path.expanduser(usual), *names)
