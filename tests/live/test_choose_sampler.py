@@ -180,7 +180,12 @@ def test_busy_cpus_are_a_reason_for_timers(monkeypatch):
 def test_limit_of_overhead_is_no_reason_against_timers(monkeypatch):
     monkeypatch.setattr(FreeCpus, "all_busy", lambda _: 1.0)
     with running(fixture("v3"), "leaf") as target:
-        stats = api.record(target.pid, 4, api.RecordOptions(rate=1000, max_overhead=0.005)).stats
+        profile = Profile(1000)
+        stats = profile.stats
+        api.record(
+            target.pid, HANG_S, api.RecordOptions(rate=1000, max_overhead=0.005), profile=profile,
+            should_stop=lambda: stats.spared_ticks > 1000 and stats.timers_since_s is not None,
+        )  # fmt: skip
     assert stats.spared_ticks > 1000
     assert stats.timers_since_s is not None
 

@@ -258,12 +258,6 @@ def test_end_of_one_process_of_two_is_no_error(leaf: Target, tmp_path: Path) -> 
     assert roots_since(first) == {f"target/{leaf.pid}"}
 
 
-def test_missing_process_is_an_error(tmp_path: Path) -> None:
-    text = sfsample("watch", "-p", unused_pid(), "--output-dir", tmp_path / "new").refused(3)
-    assert text.startswith("sfsample: no such process: ")
-    assert os.listdir(tmp_path) == [], "no directory is made"
-
-
 def test_recycled_pid_is_another_process(leaf: Target, tmp_path: Path) -> None:
     assert loop._alive({leaf.pid: start_time(leaf.pid), unused_pid(): 0}) == [leaf.pid]
     assert loop._alive({leaf.pid: start_time(leaf.pid) - 1}) == []
