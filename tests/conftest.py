@@ -1,12 +1,14 @@
 """Settings of every test: signal handlers, Hypothesis without time limits, and the option `--all`.
 
-Without `--all` the run needs no network and takes about 15 minutes on two CPUs.  It leaves out tests that
+Without `--all` the run needs no network and takes about ten minutes on two CPUs.  It leaves out tests that
 are marked `extended`: long ones, older versions of SFrame where all run the same code, other architectures
 under qemu, and programs that read sfsample's formats.  Its last lines say so.
 """
 
+import compileall
 import signal
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +31,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add this project's options."""
     parser.addoption("--all", action="store_true", help="run the tests that are marked `extended` too")
     parser.addoption("--update-golden", action="store_true", help="write tests/golden instead of comparing")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile the package: tests start it hundreds of times.
+
+    With PYTHONDONTWRITEBYTECODE, which images of containers set, each start would compile 200 modules, for a
+    second.
+    """
+    if not hasattr(session.config, "workerinput"):  # once, not in each worker of pytest-xdist
+        compileall.compile_dir(Path(__file__).parents[1] / "sfsample", quiet=2)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from tests.live.targets import HANG_S, status, wait_until
 
-DURATIONS = (1, 2, 4, 8, 16, 32)  # seconds
+DURATIONS = (0.25, 1, 2, 4, 8, 16, 32)  # seconds
 COMMAND = [sys.executable, "-m", "sfsample"]
 # Sample by stops, also where no CPU is free: the test checks stops, or waits for them.
 STOPPING = ["--no-perf-events"]
@@ -62,7 +62,7 @@ def sfsample(*words: object, wrapper: tuple[str, ...] | list[str] = (), **option
 
 
 def sampled(*words: object, enough: Callable[[Done], object] = Done.stacks, **options: object) -> Done:
-    """Record for a second, and again for longer until `enough`: on a busy machine there may be no sample."""
+    """Record briefly, and again for longer until `enough`: on a busy machine there may be no sample."""
     for seconds in DURATIONS:
         done = sfsample(*words, "-d", seconds, **options)
         if enough(done):

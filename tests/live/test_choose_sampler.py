@@ -26,6 +26,7 @@ from sfsample.recording.perf_sampler import PerfSampler
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from tests.live.chains import Checker
+from tests.live.cli_runner import is_root
 from tests.live.cli_runner import sfsample as sfsample_command
 from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.cpu_time import cpu_ns
@@ -36,6 +37,7 @@ from tests.live.test_chains import chains_of
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.alone,
     pytest.mark.skipif(not can_set_timers([os.getpid()], ARCH), reason="the kernel permits no timers"),
 ]
 
@@ -45,13 +47,19 @@ MAX_RECORDING_S = 4 * HANG_S
 
 
 def recorded(
-    pid, until, *, all_busy=lambda: 1.0, duration=MAX_RECORDING_S, timeline=False, descendants=False
-):
-    """Record with a trial by ptrace; no CPU is free, unless `all_busy` says otherwise."""
+    pid, until, *, all_busy=lambda: 1.0, duration=MAX_RECORDING_S, timeline=False, descendants=False,
+    real_time=False,
+):  # fmt: skip
+    """Record with a trial by ptrace; no CPU is free, unless `all_busy` says otherwise.
+
+    `real_time`: before all ordinary threads of the machine.
+    """
     profile = Profile(500, timeline=timeline)
     options = RecordOptions(rate=500, timeline=timeline, max_pause=1.0, python=PythonView.OFF)
 
     def work(stop):
+        if real_time:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))  # only of this thread, which ends
         finder = Descendants([pid], partial(LiveProcess, attach=False)) if descendants else None
         processes = Processes([LiveProcess(pid)], finder)
         try:
@@ -132,9 +140,11 @@ int main(void) {
 
 @needs_gcc
 def test_threads_that_run_too_briefly_for_a_stop_are_sampled_by_timers(tmp_path):
-    with started(compile_c(tmp_path, "brief", BRIEF, "-lpthread")) as process:
+    # neither sfsample nor the threads wait for a CPU, however busy the machine is
+    wrapper = ("chrt", "--fifo", "1") if is_root() else ()
+    with started(compile_c(tmp_path, "brief", BRIEF, "-lpthread"), wrapper=wrapper) as process:
         profile = recorded(process.pid, lambda profile: profile.stats.captures[Capture.EVENT] >= SAMPLES,
-                           all_busy=lambda: 0.0)  # fmt: skip
+                           all_busy=lambda: 0.0, real_time=is_root())  # fmt: skip
         assert_untraced(process.pid)
     stats = profile.stats
     assert stats.ended_by == "signal"
@@ -170,7 +180,12 @@ def test_busy_cpus_are_a_reason_for_timers(monkeypatch):
 def test_limit_of_overhead_is_no_reason_against_timers(monkeypatch):
     monkeypatch.setattr(FreeCpus, "all_busy", lambda _: 1.0)
     with running(fixture("v3"), "leaf") as target:
-        stats = api.record(target.pid, 4, api.RecordOptions(rate=1000, max_overhead=0.005)).stats
+        profile = Profile(1000)
+        stats = profile.stats
+        api.record(
+            target.pid, HANG_S, api.RecordOptions(rate=1000, max_overhead=0.005), profile=profile,
+            should_stop=lambda: stats.spared_ticks > 1000 and stats.timers_since_s is not None,
+        )  # fmt: skip
     assert stats.spared_ticks > 1000
     assert stats.timers_since_s is not None
 

@@ -8,7 +8,6 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from tests.live.test_cli_errors import (
     beside,
     make_public,
     may_unshare,
-    unused_pid,
 )
 
 pytestmark = pytest.mark.live
@@ -53,12 +51,6 @@ REFUSE, ABSENT, KILL = (
     0x80000000,
 )  # SECCOMP_RET_ERRNO with EPERM, ENOSYS; KILL_PROCESS
 PTRACE, PROCESS_VM_READV = 101, 310  # their numbers on x86-64
-
-
-@pytest.fixture(scope="module")
-def leaf() -> Iterator[Target]:
-    with running(fixture("v3"), "leaf") as target:
-        yield target
 
 
 def doctor(*words: object, code: int, wrapper: list[str] | tuple[str, ...] = ()) -> dict[str, Any]:
@@ -216,8 +208,6 @@ def test_files_that_cannot_be_opened_do_not_prevent_the_attach(tmp_path: Path) -
         assert f"{tmp_path}/libcallee.so" in process["gates"]["files"]["found"]
 
 
-def test_doctor_reports_missing_processes_and_writes_files(leaf: Target, tmp_path: Path) -> None:
-    sfsample("doctor", "-p", unused_pid()).refused(3)
-    sfsample("doctor", "-p", 1, "-n", "x").refused(2)
+def test_doctor_writes_files(leaf: Target, tmp_path: Path) -> None:
     assert sfsample("doctor", "-p", leaf.pid, "-o", tmp_path / "out").out == b""
     assert (tmp_path / "out").read_text().startswith(f"process {leaf.pid} target: ")

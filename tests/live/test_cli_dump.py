@@ -123,12 +123,6 @@ def functions(thread: dict[str, Any]) -> list[str | None]:
     return [frame["function"] for frame in thread["frames"]]
 
 
-@pytest.fixture(scope="module")
-def leaf() -> Iterator[Target]:
-    with running(fixture("v3"), "leaf") as target:
-        yield target
-
-
 def test_running_thread_is_stopped_and_has_its_stack(leaf: Target) -> None:
     (process,) = dump("-p", leaf.pid)["processes"]
     assert (process["pid"], process["name"], process["exe"]) == (leaf.pid, "target", str(fixture("v3")))

@@ -25,12 +25,6 @@ PROFILE = "/debug/pprof/profile"
 WALL = "&mode=wall"  # where each tick that is taken is a sample, on a busy machine too
 
 
-@pytest.fixture(scope="module")
-def leaf() -> Iterator[Target]:
-    with running(fixture("v3"), "leaf") as target:
-        yield target
-
-
 @contextmanager
 def watching(*words: object) -> Iterator[tuple["subprocess.Popen[bytes]", str]]:
     """Run a watch with a pull door; yield it and where it listens."""

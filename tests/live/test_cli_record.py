@@ -19,12 +19,6 @@ LEAF = "main;outer;middle;leaf_spin"
 
 
 @pytest.fixture(scope="module")
-def leaf() -> Iterator[Target]:
-    with running(fixture("v3"), "leaf") as target:
-        yield target
-
-
-@pytest.fixture(scope="module")
 def sleeper() -> Iterator[Target]:
     with running(fixture("v3"), "sleep") as target:
         yield target

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from tests.live.cli_runner import (
     sfsample,
     wait_until_sampled,
 )
-from tests.live.targets import HANG_S, Target, fixture, running
+from tests.live.targets import HANG_S, Target
 
 pytestmark = pytest.mark.live
 KEYS = {
@@ -28,12 +27,6 @@ KEYS = {
     "threads": int, "modules": int, "modules_with_sframe": int, "sampler_cpu_s": float,
     "sampler_max_rss_bytes": int, "problems": list,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def leaf() -> Iterator[Target]:
-    with running(fixture("v3"), "leaf") as target:
-        yield target
 
 
 def test_profile_and_statistics_are_written_to_files(leaf: Target, tmp_path: Path) -> None:

@@ -171,10 +171,3 @@ def test_error_is_printed_on_a_restored_terminal(terminal, tmp_path):
     with running(FIXTURES / "v3/target", "leaf") as target:
         terminal.run("clear; TERM=unknown-thing " + top(target.pid))
         assert "set TERM" in terminal.wait_for("left=1")
-
-
-def test_top_without_a_terminal_is_a_usage_error():
-    command = [sys.executable, "-m", "sfsample", "top", "-p", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("sfsample: top needs a terminal\n  for a file: sfsample PID")

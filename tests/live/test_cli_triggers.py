@@ -5,23 +5,16 @@ import os
 import re
 import signal
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sfsample.report.formats import read_report
 from tests.live.cli_runner import begun, ended, sfsample, wait_until_sampled
-from tests.live.targets import Target, fixture, running, wait_until
+from tests.live.targets import Target, wait_until
 
 pytestmark = pytest.mark.live
 STAMP = r"sfsample: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
-
-
-@pytest.fixture(scope="module")
-def leaf() -> Iterator[Target]:
-    with running(fixture("v3"), "leaf") as target:
-        yield target
 
 
 def files(directory: Path, suffix: str) -> list[Path]:

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,12 +32,6 @@ pytestmark = pytest.mark.live
 SAMPLED = ("--every", "1s", "--for", "900ms") if ARCH is AMD64 else ("--every", "6s", "--for", "5s")
 FILE = re.compile(r"(.+)-\d{8}T\d{6}Z\.json")
 LINE = r"sfsample: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
-
-
-@pytest.fixture(scope="module")
-def leaf() -> Iterator[Target]:
-    with running(fixture("v3"), "leaf") as target:
-        yield target
 
 
 def stacks_of(path: Path, *, threads: bool = False) -> dict[str, int]:
@@ -262,12 +256,6 @@ def test_end_of_one_process_of_two_is_no_error(leaf: Target, tmp_path: Path) -> 
             child.send_signal(signal.SIGTERM)
             assert ended(child).code == 0
     assert roots_since(first) == {f"target/{leaf.pid}"}
-
-
-def test_missing_process_is_an_error(tmp_path: Path) -> None:
-    text = sfsample("watch", "-p", unused_pid(), "--output-dir", tmp_path / "new").refused(3)
-    assert text.startswith("sfsample: no such process: ")
-    assert os.listdir(tmp_path) == [], "no directory is made"
 
 
 def test_recycled_pid_is_another_process(leaf: Target, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 
 import pytest
 
@@ -117,4 +116,3 @@ def test_consistent_dump_by_the_command_line() -> None:
         assert (
             json.loads(command("dump", "-p", target.pid, "--json").out)["processes"][0]["consistent"] is None
         )
-        command("dump", "-p", os.getpid(), "--consistent", "--no-stop").refused(2)

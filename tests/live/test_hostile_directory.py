@@ -20,7 +20,7 @@ from sfsample.watching import own_program as programs
 from sfsample.watching.own_program import own_program
 from tests.builders.histories import minute
 from tests.live.cli_runner import catches_sigterm, ended
-from tests.live.targets import HANG_S, Target, fixture, running, wait_until
+from tests.live.targets import HANG_S, Target, wait_until
 from tests.watching.push.fake_backend import backend
 
 pytestmark = pytest.mark.live
@@ -35,12 +35,6 @@ MODULES = [
     "sitecustomize",
     "usercustomize",
 ]
-
-
-@pytest.fixture(scope="module")
-def leaf() -> Iterator[Target]:
-    with running(fixture("v3"), "leaf") as target:
-        yield target
 
 
 class Trap:

@@ -128,12 +128,3 @@ def test_watch_takes_the_same_flags(tmp_path):
             child.terminate()
     written = sorted((tmp_path / "w").iterdir())
     assert {"a": "b", "service.name": "shop"}.items() <= json.loads(written[0].read_text())["labels"].items()
-
-
-@pytest.mark.parametrize(("label", "rule"), [
-    ("a", "not KEY=VALUE"), ("1a=b", "no digit or . first"), ("a-b=c", "letters, digits, _ and ."),
-    ("a=", "has a value"), ("a=b;c", "no semicolon"), ("a=b\nc", "no control characters"),
-    (f"a={'b' * 257}", "at most 256 characters"),
-])  # fmt: skip
-def test_label_that_breaks_a_rule_is_refused(label, rule):
-    assert rule in sfsample("record", "-p", os.getpid(), "--label", label).refused(2)

@@ -7,7 +7,7 @@ import _thread
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -16,15 +16,9 @@ import sfsample as library
 from sfsample.process.facts import descriptors
 from sfsample.process.procfs import ProcFs
 from tests.live.cli_runner import NOBODY, Done, is_root, sampled, sfsample
-from tests.live.targets import HANG_S, Target, fixture, running, tids
+from tests.live.targets import HANG_S, Target, tids
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture(scope="module")
-def leaf() -> Iterator[Target]:
-    with running(fixture("v3"), "leaf") as target:
-        yield target
 
 
 def refuse(*_: object) -> int:

@@ -8,9 +8,8 @@ from unittest.mock import Mock
 import pytest
 
 from sfsample.cli import main
-from sfsample.cli.parse import parse
 from sfsample.cli.terminal import say_at
-from sfsample.errors import NoSpace, SfsampleError, UsageError
+from sfsample.errors import NoSpace, SfsampleError
 from sfsample.history import RETENTION, Retention
 from sfsample.history.facts import Slice
 from sfsample.history.paths import file_names
@@ -201,12 +200,6 @@ def test_slices_go_to_the_history_unless_files_are_asked_for(tmp_path, flags, ki
     words = [word.format(tmp_path) for word in flags]
     watch = watch_of("-n", "bank", *words)
     assert [type(sink).__name__ for sink, _ in watch._recorder._sinks] == kinds
-
-
-@pytest.mark.parametrize("flags", [["--no-history"], ["--no-history", "--history", "h", "--output-dir", "d"]])
-def test_slices_must_be_kept_somewhere(flags):
-    with pytest.raises(UsageError, match="--no-history needs --output-dir"):
-        parse(["watch", "1", *flags])
 
 
 def test_damaged_file_is_said_once_and_a_new_one_goes_on(sink, directory, capsys):

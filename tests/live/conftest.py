@@ -1,0 +1,14 @@
+"""Targets that the tests of a module share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.live.targets import Target, fixture, running
+
+
+@pytest.fixture(scope="module")
+def leaf() -> Iterator[Target]:
+    """Start a program whose only thread spins in main;outer;middle;leaf_spin."""
+    with running(fixture("v3"), "leaf") as target:
+        yield target
