@@ -33,7 +33,7 @@ from tests.live.compiled import compile_c, needs_gcc
 from tests.live.recording import fewer
 from tests.live.targets import HANG_S, fixture, running, states, status, wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.alone]
+pytestmark = pytest.mark.live
 
 TWO_THREADS = """
 #define _GNU_SOURCE
