@@ -203,6 +203,14 @@ class ModuleMap:
         module = self.find(address - 1)
         return module is None or module.follows_call(address)
 
+    def call_target(self, return_address: int) -> int | None:
+        """Return the target of the call before an address, or of its PLT stub; None: the code states none."""
+        caller = self.find(return_address - 1)
+        target = caller.call_target(return_address) if caller else None
+        stubs = self.find(target) if target is not None else None
+        slot = stubs.stub_slot(target) if stubs and target is not None else None
+        return target if stubs is None or slot is None else self.word(slot, stubs.image.byteorder)
+
     def code(self, address: int, size: int) -> bytes:
         """Return up to `size` bytes (at most a page) of code that lies in no file; fewer if memory ends.
 

@@ -46,15 +46,5 @@ def _cfa_registers(walk: Walk, row: UnwindRow, ra: Rule, start: int, modules: Mo
     mask = walk.arch.ra_mask if row.mangled else -1
     for at in range(max(0, walk.frame.sp - base) // _WORD, len(view)):
         word = view[at] & mask
-        if modules.is_code(word) and _calls_function(word, start, modules):
+        if modules.is_code(word) and modules.call_target(word) == start:
             yield base + _WORD * at - ra.offset - cfa.offset
-
-
-def _calls_function(return_address: int, start: int, modules: ModuleMap) -> bool:
-    caller = modules.find(return_address - 1)
-    target = caller.call_target(return_address) if caller else None
-    if target is None or target == start:
-        return target == start
-    stubs = modules.find(target)
-    slot = stubs.stub_slot(target) if stubs else None
-    return stubs is not None and slot is not None and modules.word(slot, stubs.image.byteorder) == start

@@ -11,7 +11,7 @@ Invariant: a walk by this cache gives what `StepperChain.step` would give, or st
 
 * A row is added only after `StepperChain` has accepted the answer of the first stepper that knew the pc.
 * A return address is followed only if the cache has it, as an address with a row or as the end of a stack.
-* A guess is followed only to a return address to which an accepted guess has led before.
+* A guess is followed only to a return address to which an accepted guess has led from the same pc.
 
 Only pc, sp and fp are computed.  A caller of `walk` that needs other registers executes the rows of the
 frames (`row_of`).
@@ -51,7 +51,7 @@ class RuleCache:
         self._range_starts: list[int] = []  # starts of ranges of exact pcs, ascending
         self._ranges: list[tuple[int, PlainRow]] = []  # (end, row) of each range
         self._outermost: set[int] = set()  # return addresses of frames without a caller
-        self._reached_by_guess: set[int] = set()  # return addresses to which accepted guesses have led
+        self._reached_by_guess: set[tuple[int, int]] = set()  # (pc, return address) of accepted guesses
         self._walks = WalkCache(self._by_return_address)
 
     def add(self, frame: Frame, row: UnwindRow, found: str, arch: Arch, caller_pc: int | None) -> None:
@@ -65,7 +65,7 @@ class RuleCache:
         if plain is not None:
             (self._by_exact_pc if frame.exact else self._by_return_address)[frame.pc] = plain
             if row.guess and caller_pc is not None:
-                self._reached_by_guess.add(caller_pc)
+                self._reached_by_guess.add((frame.pc, caller_pc))
 
     def __contains__(self, frame: Frame) -> bool:
         return frame.pc in (self._by_exact_pc if frame.exact else self._by_return_address)
@@ -136,7 +136,7 @@ class RuleCache:
             try:
                 ra = view[at + ra_at >> 3]
                 row = rows.get(ra)
-                if (row is None and ra not in outermost) or (guess and ra not in reached_by_guess):
+                if (row is None and ra not in outermost) or (guess and (pc, ra) not in reached_by_guess):
                     break
                 if fp_at is not None:
                     if at + fp_at < 0:

@@ -4,7 +4,7 @@ From an SFrame row to a caller, step 2 of 4: `StepperChain.step` gets the row at
 (`steppers/sframe.py`), executes it (`row.py`), and accepts the caller or asks the next stepper.
 
 A caller is accepted if its frame lies above and its pc is executable.  If the row is a guess, the return
-address must also follow a call.
+address must also follow a call, and a direct call must lead to the function of the frame.
 
 If no caller is accepted, the first stepper that knew the pc gives the reason, with two exceptions.  A guess
 gives a reason only if it lacks a register.  If the first row was wrong and the next stepper lacks a register,
@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sfsample.core.arch import Arch
+from sfsample.core.arch import AMD64, Arch
 from sfsample.core.memory import Memory
 from sfsample.core.rule import CFA
 from sfsample.core.snapshot import Registers, ThreadSnapshot
@@ -29,6 +29,7 @@ from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import Caller, UnwindRow, apply_row, first_missing, with_popped_words
 from sfsample.unwind.rule_cache import RuleCache
 from sfsample.unwind.stepper import PcRange, Stepper, reach_of
+from sfsample.unwind.steppers.code_analysis.stepper import code_of
 
 _WORD = 8  # bytes
 _MAX_REJECTED_ROWS = 1000  # different rejected rows that are counted
@@ -273,19 +274,50 @@ class StepperChain:
             return StopReason.NO_PROGRESS
         if self._modules.mapping(pc - 1) is None:
             return StopReason.BAD_PC
-        return StopReason.BAD_PC if row.guess and not self._guess_may_lead_to(pc, arch) else None
+        if not row.guess:
+            return None
+        # the convention keeps no register; code that was analysed may switch stacks by its frame pointer
+        if row.cfa.base == arch.fp and not row.kept and self._is_other_stack(frame.sp, sp):
+            return StopReason.BAD_PC
+        return None if self._guess_may_lead_to(pc, frame, arch) else StopReason.BAD_PC
 
     def _outermost_if_stack_may_end(self, above: int, walk: Walk) -> StopReason:
         is_end = is_stack_end(above, walk.memory, self._modules, walk.arch)
         return StopReason.OUTERMOST if is_end else StopReason.BAD_PC
 
-    def _guess_may_lead_to(self, pc: int, arch: Arch) -> bool:
-        """Return True if a guess may lead to `pc`.
+    def _is_other_stack(self, below: int, above: int) -> bool:
+        """Return True if the mappings of two addresses are known, and memory between them is not readable."""
+        first, last = self._modules.any_mapping(below), self._modules.any_mapping(above)
+        if first is None or last is None:  # stack that has grown since the last refresh
+            return False
+        between = [m for m in self._modules.mappings if first.start <= m.start <= last.start and m.readable]
+        return sum(m.end - m.start for m in between) < last.end - first.start
 
-        It may lead behind a call, to code that cannot be read, to code in which stacks begin, and to a signal
-        trampoline, to which a handler returns although it has called nothing.
+    def _call_may_lead_to(self, frame: Frame, return_address: int) -> bool:
+        """Return False if the call before an address leads to another function than that of `frame`.
+
+        That function is the target of the call, or one to which the target jumps (a tail call).  Calls
+        through pointers may lead anywhere, as may code that lies in no file.  If jumps through pointers hide
+        where the target leads, the answer is True only if no table describes the target.
         """
-        if self._modules.may_be_returned_to(pc):
+        target, callee = self._modules.call_target(return_address), self._modules.find(frame.lookup_pc)
+        module = self._modules.find(target) if target is not None else None
+        if target is None or module is None or callee is None or target == frame.pc:
+            return True
+        start, runs = module.function_start(target), None
+        if start is not None and start == callee.function_start(frame.lookup_pc):
+            return True
+        if module is callee and module.image.machine == AMD64.machine:
+            runs = code_of(module).runs_from(module.vaddr(target), module.vaddr(frame.pc))
+        return start is None if runs is None else runs
+
+    def _guess_may_lead_to(self, pc: int, frame: Frame, arch: Arch) -> bool:
+        """Return True if a guess may lead from `frame` to `pc`.
+
+        It may lead behind a call of the frame's function, to code that cannot be read, to code in which
+        stacks begin, and to a signal trampoline, to which a handler returns although it has called nothing.
+        """
+        if self._modules.may_be_returned_to(pc) and self._call_may_lead_to(frame, pc):
             return True
         frame = Frame(pc, 0, None, Found.CONTEXT, exact=False)  # a row depends on the pc alone
         rows = (stepper.row_at(frame, arch) for stepper in self._steppers)

@@ -28,7 +28,7 @@ OUTERMOST = UnwindRow(Rule(SP, 8, deref=False), None)
 def text() -> bytes:
     code = bytearray(b"\x90" * SIZE)
     for at in range(0x10, 0x800, 0x10):
-        code[at - 5] = 0xE8  # call rel32
+        code[at - 2 : at] = b"\xff\xd0"  # call *%rax
     code[0x800 : 0x800 + len(SIGRETURN)] = SIGRETURN
     return bytes(code)
 

@@ -3,17 +3,18 @@
 import pytest
 
 from sfsample.core.arch import AARCH64, S390X
-from sfsample.core.memory import BytesMemory
+from sfsample.core.memory import BytesMemory, PiecewiseMemory
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.mapping import Mapping
+from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import UnwindRow, apply_row
 from sfsample.unwind.steppers.conventions import FramePointerStepper, ScanStepper
 from sfsample.unwind.steppers.known_code import StartStepper
-from sfsample.unwind.unwinder import DEFAULT_STEPPERS
+from sfsample.unwind.unwinder import DEFAULT_STEPPERS, Unwinder
 from tests.builders.elf_builder import Load, elf
 from tests.builders.walks import (
     CODE,
@@ -28,6 +29,7 @@ from tests.builders.walks import (
     RowsByPc,
     module_map,
     pcs,
+    snapshot,
     walk,
     words,
 )
@@ -71,6 +73,66 @@ def test_guessed_return_address_follows_call():
             frame_pointer_chain(CODE + 7), *DEFAULT_STEPPERS, modules=modules, pc=CODE + 0x40, rbp=STACK
         )
         assert pcs(stack)[1:2] == ([7] if number < len(calls) else [])
+
+
+def code_of_calls(calls: dict[int, int], **bytes_at: str) -> bytes:
+    """Return code with direct calls {return address: target}, and other bytes at hexadecimal offsets."""
+    code = bytearray(b"\xcc" * SIZE)
+    for end, target in calls.items():
+        code[end - 5 : end] = b"\xe8" + (target - end).to_bytes(4, "little", signed=True)
+    for at, content in bytes_at.items():
+        data = bytes.fromhex(content)
+        code[int(at[1:], 16) : int(at[1:], 16) + len(data)] = data
+    return bytes(code)
+
+
+@pytest.mark.parametrize(
+    ("content", "is_accepted"),
+    [
+        ({"x200": "90 c3"}, False),  # the target returns, and another function follows it
+        ({"x200": "90 eb 3d"}, True),  # it jumps to the function of the frame (a tail call)
+        ({"x200": "90 ff e0"}, True),  # it jumps to anywhere
+        ({"x200": "e8 fb 00 00 00 c3", "x300": "e9 3b ff ff ff"}, False),  # its callee jumps there
+    ],
+    ids=["other", "tail call", "indirect tail call", "callee of callee"],
+)
+def test_direct_call_before_guessed_return_address_leads_to_the_frame(content, is_accepted):
+    code = code_of_calls({0x100: 0x200}, x240="90 90 c3", **content)
+    stack = walk(
+        words(0, CODE + 0x100),
+        FramePointerStepper(),
+        pc=CODE + 0x241,
+        modules=module_map(code=code),
+        rbp=STACK,
+    )
+    assert pcs(stack) == ([0x241, 0x100] if is_accepted else [0x241])
+
+
+@pytest.mark.parametrize("target", [0x200, 0x300])
+def test_table_says_where_direct_call_leads_on_aarch64(target, monkeypatch):
+    """No code is analysed there: the two addresses lie in one function, or the guess is rejected."""
+    monkeypatch.setattr(Module, "function_start", lambda _, pc: pc & ~0xFF)
+    code = bytearray(SIZE)
+    code[0xFC:0x100] = (0x9400_0000 | (target - 0xFC) // 4).to_bytes(4, "little")
+    image = ElfImage(elf([Load(TEXT, bytes(code), offset=0x1000)], machine=AARCH64.machine), "invented")
+    mapping = Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", False)
+    unwinder = Unwinder(ModuleMap(lambda: (mapping,), lambda _: image), steppers=(FramePointerStepper(),))
+    registers = {AARCH64.pc: CODE + 0x240, AARCH64.sp: STACK, AARCH64.fp: STACK}
+    taken = snapshot(words(0, CODE + 0x100))._replace(registers=registers, arch=AARCH64)
+
+    assert pcs(unwinder.walk(taken)) == ([0x240, 0x100] if target == 0x200 else [0x240])
+
+
+def test_frame_pointer_leads_to_no_other_stack():
+    """Go's systemstack has changed to another stack, and its frame pointer is the old one."""
+    other = STACK + 0x20000
+    stacks = [Mapping(at, at + 0x10000, True, False, 0, "00:00", 0, "", False) for at in (STACK, other)]
+    code = Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", False)
+    modules = ModuleMap(lambda: (code, *stacks), module_map()._open_image)
+    memory = PiecewiseMemory(words(0), words(0, CODE + 0x10, base=other))
+    stack = walk(memory, FramePointerStepper(), modules=modules, rbp=other)
+
+    assert (pcs(stack), stack.stop_reason) == ([0], StopReason.NO_ROW)
 
 
 def test_rejected_guess_gives_no_stop_reason():

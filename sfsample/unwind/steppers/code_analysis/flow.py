@@ -17,6 +17,7 @@ TestAddress = Callable[[int], bool]
 _MAX_CALLEE_INSTRUCTIONS = 300  # instructions followed in a called function
 _MAX_CALL_DEPTH = 8  # nested calls
 _MAX_INSTRUCTIONS = 5000  # instructions followed for one answer, with those of called functions
+_MAX_REACHED = 2000  # instructions of one function, and of those to which it jumps
 _MAX_CACHED_INSTRUCTIONS, _MAX_CACHED_FUNCTIONS = 20_000, 20_000
 
 
@@ -134,6 +135,29 @@ class Flow:
         """
         self._left = self._max_instructions
         return self._visits(start, 0)
+
+    def reached_from(self, start: int) -> tuple[frozenset[int], bool]:
+        """Return the instructions that may run after `start`, and the ends of its calls; True if that is all.
+
+        Called functions do not count, those to which the code jumps do (tail calls).
+        """
+        seen, ends, todo, is_all = set[int](), set[int](), [start], True
+        while todo and len(seen) < _MAX_REACHED:
+            checkpoint()
+            address = todo.pop()
+            instruction = None if address in seen else self.instruction(address)
+            if instruction is None:
+                is_all = is_all and address in seen
+                continue
+            seen.add(address)
+            is_all = is_all and not instruction.jumps_away
+            if instruction.jump is not None:
+                todo.append(instruction.jump)
+            if instruction.calls:
+                ends.add(instruction.end)
+            if instruction.falls_through and not (instruction.calls and self._is_start(instruction.end)):
+                todo.append(instruction.end)
+        return frozenset(seen | ends), is_all and not todo
 
     def _visits(self, start: int, depth: int) -> Iterator[Visit]:
         seen: set[tuple[int, Value | None]] = set()

@@ -26,6 +26,7 @@ _MAX_SEARCHED = 1500  # instructions without a return; no function of libc or li
 _MAX_GENERATED = 500  # instructions; more would take 20 ms for each new pc, and hardly ever find a return
 _MAX_KEPT = 5000  # instructions, of about 1 KiB each
 _MAX_KEPT_OF_SEARCH = 300  # instructions that a search has passed first
+_MAX_REACHED_FUNCTIONS = 200  # functions whose reached instructions are cached
 _UNSURE = 100  # instructions at the end of a failed search; a search from there might find a return
 _Result = tuple[UnwindRow, State] | None  # row of the search, state at the instruction; None: no return
 _SP = AMD64.sp
@@ -82,6 +83,7 @@ class CodeOfFile:
         )  # fmt: skip
         self._image = image
         self._cache = PassedRows()
+        self._reached: dict[int, tuple[frozenset[int], bool]] = {}  # key: start of a function
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -100,6 +102,15 @@ class CodeOfFile:
             if visit.address == pc if exact else instruction.calls and instruction.end == pc:
                 return seen_from(_AT_START, visit.state)
         return row
+
+    def runs_from(self, start: int, pc: int) -> bool | None:
+        """Return True if the function at `start` leads to `pc` without a call; None: not known."""
+        if start not in self._reached:
+            if len(self._reached) >= _MAX_REACHED_FUNCTIONS:
+                self._reached.clear()
+            self._reached[start] = self._flow.reached_from(start)
+        reached, is_all = self._reached[start]
+        return pc in reached or (False if is_all else None)
 
     def _may_be_returned_to(self, pc: int) -> bool:
         before = _read(self._image, pc - _DIRECT_CALL)[:_DIRECT_CALL]

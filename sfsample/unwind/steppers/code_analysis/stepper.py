@@ -14,7 +14,7 @@ from sfsample.modules.module_map import ReadCode
 from sfsample.unwind.row import UnwindRow
 
 if TYPE_CHECKING:
-    from sfsample.unwind.steppers.code_analysis.rows import GeneratedCode
+    from sfsample.unwind.steppers.code_analysis.rows import CodeOfFile, GeneratedCode
 
 
 class CodeStepper:
@@ -34,13 +34,20 @@ class CodeStepper:
         """Return the row that the instructions give, or None."""
         if arch.machine != AMD64.machine:
             return None
-        from sfsample.unwind.steppers.code_analysis.rows import CodeOfFile, GeneratedCode
-
         if module is None:
+            from sfsample.unwind.steppers.code_analysis.rows import GeneratedCode
+
             if self._generated is None and self._code is not None:
                 self._generated = GeneratedCode(self._code)
             return self._generated.row_at(frame.pc) if self._generated else None
-        code_of_file = module.tables.code_analysis  # shared by all processes that map the file
-        if not isinstance(code_of_file, CodeOfFile):
-            code_of_file = module.tables.code_analysis = CodeOfFile(module.image)
-        return code_of_file.row_at(module.vaddr(frame.pc), exact=frame.exact)
+        return code_of(module).row_at(module.vaddr(frame.pc), exact=frame.exact)
+
+
+def code_of(module: Module) -> "CodeOfFile":
+    """Return the code of a module's file, shared by all processes that map the file."""
+    from sfsample.unwind.steppers.code_analysis.rows import CodeOfFile
+
+    code_of_file = module.tables.code_analysis
+    if not isinstance(code_of_file, CodeOfFile):
+        code_of_file = module.tables.code_analysis = CodeOfFile(module.image)
+    return code_of_file

@@ -1,0 +1,66 @@
+"""Return addresses that earlier calls have left are no callers of a coroutine whose code has no table."""
+
+import os
+import subprocess
+
+import pytest
+
+import sfsample
+from sfsample.core.stack import StopReason
+from tests.live.compiled import compile_c, needs_gcc, started
+from tests.live.recording import record_samples
+from tests.live.targets import wait_until_busy
+
+pytestmark = [
+    pytest.mark.live,
+    needs_gcc,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="the program is x86-64's"),
+]
+
+ENTRY = 'void verdict(void); void entry(void) { verdict(); __asm__ volatile(""); }'
+PROGRAM = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#define KEEP __attribute__((noinline, noclone))
+static volatile long turns;
+KEEP void verdict(void) { for (;;) turns++; }
+KEEP long deep(int n)
+{
+    char pad[64];
+    memset(pad, n, 64);
+    __asm__ volatile("" :: "r"(pad) : "memory");
+    if (!n) return turns;
+    long result = deep(n - 1) + pad[3];
+    __asm__ volatile("" : "+r"(result));
+    return result;
+}
+KEEP void fills(void) { deep(60); }
+void entry(void);
+void runs_on(char *top, void (*function)(void));
+_Noreturn void ends_on(char *top, void (*function)(void));
+__asm__(".text\nruns_on: push %rbp\n mov %rsp,%rbp\n mov %rdi,%rsp\n call *%rsi\n leave\n ret\n"
+        "ends_on: mov %rdi,%rsp\n jmp *%rsi\n");
+int main(void)
+{
+    char *top = (char *)aligned_alloc(4096, 1 << 20) + (1 << 20) - 64;
+    runs_on(top, fills);
+    puts("ready"); fflush(stdout);
+    ends_on(top - OFFSET, entry);
+}
+"""
+
+
+def test_leftover_return_addresses_are_no_callers(tmp_path):
+    """Frames of `deep` are 80 to 112 bytes long: one of these coroutines begins at one's return address."""
+    flags = ["gcc", "-O1", "-c", "-fno-asynchronous-unwind-tables", "-fno-exceptions", "-x", "c", "-"]
+    subprocess.run([*flags, "-o", tmp_path / "entry.o"], input=ENTRY, text=True, check=True)
+    for offset in range(4096, 4208, 8):
+        source = PROGRAM.replace("OFFSET", str(offset))
+        program = compile_c(tmp_path, f"leftover{offset}", source, "-x", "none", str(tmp_path / "entry.o"))
+        with started(program) as process:
+            wait_until_busy(process.pid)
+            profile = record_samples(process.pid, 5, mode="cpu")
+        assert StopReason.OUTERMOST not in profile.stats.stacks
+        lines = [line.rpartition(" ")[0].split(";") for line in sfsample.folded(profile).splitlines()]
+        assert all(line[-2:] == ["entry", "verdict"] and "deep" not in line for line in lines)
