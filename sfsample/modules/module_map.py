@@ -10,6 +10,7 @@ it is retried a few times.  Unmapped modules are kept for their names, but only 
 because a process may load ever new ones.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection
 
@@ -25,6 +26,8 @@ _MAX_UNMAPPED_MODULES = 256  # unmapped modules that are kept; each has a file o
 _MAX_PROBLEMS = 10_000
 _MAX_UNSTABLE_PATHS = 10_000
 _MAX_SEGMENT_GAP = 0x20000  # bytes; a gap between segments is less than two pages, of at most 64 KiB
+# A JIT maps a page of its jitdump as code, so that perf notices the file (Linux jitdump-specification.txt).
+_JIT_DUMP = re.compile(r"/jit-\d+\.dump$")
 _MAX_CODE_PAGES = 256  # pages of generated code that are kept
 ReadMemory = Callable[[int, int], bytes | None]  # arguments: address, size; all bytes, or None
 ReadCode = Callable[[int, int], bytes]  # arguments: address, size; up to `size` bytes
@@ -256,7 +259,7 @@ class ModuleMap:
     def _open(self, mapping: Mapping) -> Module | None:
         if not mapping.path:
             return self._open_copied_code(mapping)
-        if not (mapping.is_file or mapping.path == "[vdso]"):
+        if not (mapping.is_file or mapping.path == "[vdso]") or _JIT_DUMP.search(mapping.path):
             return None
         try:
             image = self._open_image(mapping)

@@ -55,7 +55,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _time_of = attrgetter("at_ns")
 _MAX_QUICK_EVENTS = 4096  # timers that take 0.1 s to set
 _ALL_RINGS_BYTES = 32 << 20
-_MAX_RING_BYTES, _MIN_RING_BYTES = 8 << 20, 128 << 10  # size of the ring of one CPU
+_MAX_RING_BYTES, _MIN_RING_BYTES = 8 << 20, 16 << 10  # size of the ring of one CPU
+_FULL_RING_BYTES = 128 << 10  # the smallest ring that has space for two of the largest copies
 _OTHER_FILES = 100  # open files that sfsample may need beside the timers
 _NO_EVENTS = "not there: this kernel has no perf events"
 _TRIAL_PERIOD_NS = 10**9  # period of a trial timer, which is never started
@@ -72,6 +73,10 @@ class _Attributes(ctypes.Structure):
         ("sample_stack_user", _U32), ("clockid", ctypes.c_int32), ("sample_regs_intr", _U64),
         ("aux_watermark", _U32), ("sample_max_stack", ctypes.c_uint16), ("reserved", ctypes.c_uint16),
     )  # fmt: skip
+
+
+class _LockedMemoryError(OSError):
+    """The user may not lock as much memory as a ring takes (EPERM of mmap(2))."""
 
 
 class PerfEvents:
@@ -103,7 +108,7 @@ class PerfEvents:
         self._ahead_ns = parse_monotonic_offset_ns(offsets) or 0
         cpus = _online_cpus()
         share = min(_ALL_RINGS_BYTES // len(cpus), _MAX_RING_BYTES)
-        self._ring_bytes = max(_MIN_RING_BYTES, 1 << (share.bit_length() - 1))
+        self._ring_bytes = max(_FULL_RING_BYTES, 1 << (share.bit_length() - 1))
         self._attributes = _timer(
             self._parser, period_ns, stack_bytes, subprocesses=subprocesses, per_cpu=per_cpu
         )
@@ -127,13 +132,18 @@ class PerfEvents:
             raise
 
     def _add_rings(self, cpus: Iterable[int]) -> None:
-        """Make a ring for each CPU; make smaller ones if the user may not lock so much memory."""
+        """Make a ring for each CPU; make smaller ones if the user may not lock so much memory.
+
+        A ring has space for two samples, so the copies in a small ring are smaller, too.
+        """
+        copied = self._attributes.sample_stack_user
         while True:
             self._attributes.wakeup_watermark = self._ring_bytes // 2
+            self._attributes.sample_stack_user = min(copied, self._ring_bytes // 2 - PAGESIZE)
             try:
                 for cpu in cpus:
                     self._add_ring(cpu)
-            except PermissionError:
+            except _LockedMemoryError:
                 if self._ring_bytes <= _MIN_RING_BYTES:
                     raise
                 self._ring_bytes //= 2
@@ -153,6 +163,9 @@ class PerfEvents:
             raise
         try:
             self._rings[cpu] = _Ring(event, self._ring_bytes)
+        except PermissionError as failure:
+            os.close(event)
+            raise _LockedMemoryError(failure.errno, failure.strerror) from None
         except BaseException:
             os.close(event)
             raise
@@ -302,14 +315,19 @@ def _can_open(arch: Arch, tid: int, cpu: int, *, per_cpu: bool = False) -> bool:
 
 
 def _refusal(failure: OSError, pid: int, threads: int, *, per_cpu: bool) -> TargetError:
+    if isinstance(failure, _LockedMemoryError):
+        return NotPermitted(
+            pid, "no memory left to lock: for the rings of the timers",
+            "end other recordings of this user, or allow more: ulimit -l, LimitMEMLOCK= in a systemd unit,",
+            "kernel.perf_event_mlock_kb, or CAP_IPC_LOCK; or record without --perf-events",
+        )  # fmt: skip
     if failure.errno in (EACCES, EPERM):
         paranoid = read_text("/proc/sys/kernel/perf_event_paranoid").strip() or _NO_EVENTS
         most = 0 if per_cpu else 1
         return NotPermitted(
             pid, f"not permitted to set timers (perf_event_open(2)): {pid}",
             f"kernel.perf_event_paranoid is {paranoid}; it takes {most} or less, CAP_PERFMON, or root",
-            "a container's seccomp filter may refuse it, too, or no more memory may be locked (ulimit -l);",
-            "without --perf-events it is not needed",
+            "a container's seccomp filter may refuse it, too; without --perf-events it is not needed",
         )  # fmt: skip
     if failure.errno in NO_FILE_ERRNOS:
         files = (threads + 1) * (len(_online_cpus()) + 1) + _OTHER_FILES

@@ -4,10 +4,15 @@ The user of a Python program thinks in Python functions.  So native frames of th
 frames are left out.  The native frames inside the innermost Python frame stay: Python code has called them.
 """
 
+from collections.abc import Collection, Mapping, Sequence
+
 from sfsample.core.python_view import PythonView
 from sfsample.core.stack import Stack, StopReason
-from sfsample.modules.location import Location, python_location
+from sfsample.modules.location import Location, PythonPlace, python_location
+from sfsample.modules.module import Module
 from sfsample.runtimes.cpython.python_stack import PythonStack
+
+_TRAMPOLINE = "py::"
 
 
 def with_python(
@@ -17,17 +22,38 @@ def with_python(
     if not stack.activations or view is PythonView.OFF:
         return locations
     runs = dict(stack.activations)
-    interpreter = {locations[index].module for index in runs}
+    modules = {locations[index].module for index in runs}
     innermost = min(runs)
     merged: list[Location] = []
     for index, location in enumerate(locations):
         run = runs.get(index)
-        is_hidden = index > innermost and location.module in interpreter
+        is_interpreter = location.module in modules or _is_trampoline(index, locations, runs, modules)
+        is_hidden = index > innermost and is_interpreter
         if run is not None:
             merged += map(python_location, run)
         if view is PythonView.ALL or (view is PythonView.AUTO and not is_hidden and not run):
             merged.append(location)
     return tuple(merged)
+
+
+def _is_trampoline(
+    index: int,
+    locations: Sequence[Location],
+    runs: Mapping[int, tuple[PythonPlace, ...]],
+    interpreter: Collection[Module | None],
+) -> bool:
+    """Return True if a frame is code that the interpreter generates to call a Python function (`-X perf`).
+
+    The perf map names the trampoline `py::FUNCTION:FILE`.  With `-X perf_jit` there is no map.  Then the
+    trampoline is known by its place: the interpreter calls it, and it calls the evaluation loop.
+
+    Source: CPython 3.12 Python/perf_trampoline.c, 3.13 Python/perf_jit_trampoline.c.
+    """
+    generated = locations[index].generated
+    if generated is None or generated.name:
+        return generated is not None and generated.name.startswith(_TRAMPOLINE)
+    outer = locations[index + 1 : index + 2]
+    return bool(runs.get(index - 1)) and bool(outer) and outer[0].module in interpreter
 
 
 def as_shown(stack: Stack, python: PythonStack, view: PythonView) -> Stack:

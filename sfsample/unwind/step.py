@@ -136,6 +136,7 @@ class StepperChain:
     def step(self, walk: Walk) -> Step | StopReason:
         """Return the step to the caller, or the reason why there is none."""
         failure, rejected, is_first = StopReason.NO_ROW, "", True
+        guess_left_copy = False
         rules = self.rule_cache  # cache that is dropped, with this step's row, if the mappings change
         for stepper in self._steppers:
             row = stepper.row_at(walk.frame, walk.arch)
@@ -153,11 +154,14 @@ class StepperChain:
                     self._cache(rules, stepper, row, walk, outcome)
                 return outcome
             is_first = False
+            guess_left_copy |= row.guess and outcome is StopReason.STACK_COPY_ENDED
             if failure in _REJECTED and outcome is StopReason.REGISTER_UNKNOWN and not row.guess:
                 self._count_rejected(walk, rejected, failure, stepper)
                 failure = outcome
             if not rejected and (not row.guess or outcome is StopReason.REGISTER_UNKNOWN):
                 failure, rejected = outcome, stepper.found
+        if failure is StopReason.NO_ROW and guess_left_copy:
+            return StopReason.STACK_COPY_ENDED
         unexplained = failure in (StopReason.NO_ROW, StopReason.REGISTER_UNKNOWN)
         if unexplained and self._modules.mapping(walk.frame.lookup_pc) is None:
             return StopReason.NO_MODULE

@@ -276,6 +276,26 @@ def test_error_states_how_many_descriptors_are_needed():
     assert re.search(r"allow \d+: ulimit -n", more[0])
 
 
+def test_memory_that_may_not_be_locked_is_named(monkeypatch):
+    """Rings become smaller down to 16 KiB, and the copies with them; then the error says what was short."""
+    most, sizes, ring_type = [20 << 10], [], perf_events._Ring
+
+    def limited(event, size):
+        sizes.append(size)
+        if size > most[0]:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        return ring_type(event, size)
+
+    monkeypatch.setattr(perf_events, "_Ring", limited)
+    with running(fixture("v3"), "leaf") as target:
+        assert record_by_perf(target.pid).stats.samples
+        assert min(sizes) == 16 << 10
+        most[0] = 0
+        with pytest.raises(sfsample.NotPermitted, match="no memory left to lock") as refused:
+            record_by_perf(target.pid)
+        assert "ulimit -l" in refused.value.help[0]
+
+
 def test_rings_share_the_memory_that_may_be_locked(monkeypatch):
     """Other users than root may lock less; the first ring buffer must leave some for the others."""
     left, ring_type = [600 << 10], perf_events._Ring

@@ -222,6 +222,37 @@ def test_views_show_the_interpreter_or_not():
         assert "python_busy.py" not in texts[PythonView.OFF]
 
 
+PERF_SUPPORT = [
+    (python, option)
+    for python in PYTHONS
+    for option, since in (("perf", 12), ("perf_jit", 13))
+    if int(python.name.removeprefix("python3.").rstrip("t")) >= since
+]
+
+
+@pytest.mark.parametrize(("python", "option"), PERF_SUPPORT, ids=str)
+def test_trampolines_for_perf_are_frames_of_the_interpreter(python, option):
+    command = [python, "-X", option, DATA / "python_busy.py"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as target:
+        try:
+            assert target.stdout is not None
+            assert target.stdout.readline()
+            profile = recorded(target.pid, 100, rate=300)
+            shown = sfsample.folded(profile)
+            native = sfsample.folded(recorded(target.pid, 20, rate=300, python=PythonView.OFF))
+        finally:
+            target.kill()
+            for left in (f"perf-{target.pid}.map", f"jit-{target.pid}.dump"):
+                Path("/tmp", left).unlink(missing_ok=True)  # noqa: S108 - the documented place
+    between = [line.partition(" (python_busy.py:")[2].rpartition(" (python_busy.py:")[0]
+               for line in shown.splitlines()]  # fmt: skip
+    assert any(between)
+    assert not [line for line in between if "py::" in line or ";[0x" in line]
+    if option == "perf":
+        assert "py::leaf:" in native
+    assert not [problem for problem in profile.stats.problems if "jit-" in problem]
+
+
 def test_timers_are_not_chosen_where_they_would_show_no_python():
     with started(PYTHONS[0], "python_busy.py") as (target, _):
         stats = sfsample.record(target.pid, 1.0).stats

@@ -130,6 +130,16 @@ def test_anonymous_and_special_memory_has_no_module():
     assert [m.path for m in process.opened] == []
 
 
+def test_page_of_a_jitdump_has_no_module():
+    """A JIT maps it as code, so that perf notices the file; the file is no ELF file."""
+    process = FakeProcess(mapping(A, "/root/.debug/jit-17.dump"), mapping(B, "/lib/jit.dump"))
+
+    assert process.modules.find(A) is None
+    assert process.modules.find(B) is not None
+    assert [m.path for m in process.opened] == ["/lib/jit.dump"]
+    assert process.modules.problems == []
+
+
 def test_the_vdso_is_a_module_at_file_offset_0():
     image = ElfImage(elf([Load(0, bytes(0x1000), offset=0)]), "[vdso]")
     vdso = mapping(A, "[vdso]", offset=0x7000, inode=0)  # old kernels write an offset

@@ -4,7 +4,7 @@ import pytest
 
 from sfsample.core.python_view import PythonView
 from sfsample.core.stack import Stack, StopReason
-from sfsample.modules.location import Location, PythonPlace
+from sfsample.modules.location import GeneratedFunction, Location, PythonPlace
 from sfsample.recording.merge_python import as_shown, with_python
 from sfsample.runtimes.cpython.python_stack import PythonStack
 
@@ -60,3 +60,34 @@ def test_without_activations_the_native_frames_stay(view):
 def test_stack_is_whole_where_what_is_shown_is(reason, is_whole, view, shown):
     stack = Stack((), StopReason(reason), "libgreenlet.so+0x1")
     assert as_shown(stack, STACK._replace(is_whole=is_whole), view).stop_reason == shown
+
+
+# -- trampolines of the interpreter (-X perf, -X perf_jit)
+
+
+def between_loops(*generated):
+    """Return what is shown of generated code between two evaluation loops; each is inside the next one."""
+    code = [Location(None, 7, 7, generated=GeneratedFunction(name, 0)) for name in generated]
+    native = (*NATIVE[:2], *code, *NATIVE[2:])
+    stack = PythonStack(((1, INNER), (3 + len(code), OUTER)), is_whole=True)
+    return [
+        place.python.function if place.python else place.generated.name if place.generated else place.address
+        for place in with_python(native, stack, PythonView.AUTO)
+    ]
+
+
+@pytest.mark.parametrize("name", ["py::caller:a.py", ""])
+def test_trampoline_is_the_interpreters(name):
+    assert between_loops(name) == between_loops()
+
+
+@pytest.mark.parametrize("names", [("numba_add",), ("", ""), ("", "numba_add")])
+def test_other_generated_code_stays(names):
+    assert between_loops(*names) == [1, "leaf", "caller", *names, "<module>", 6]
+
+
+def test_nameless_code_called_by_other_code_stays():
+    code = Location(None, 7, 7, generated=GeneratedFunction("", 0))
+    assert code in with_python(
+        (*NATIVE[:2], code, NATIVE[0]), PythonStack(((1, INNER),), True), PythonView.AUTO
+    )

@@ -150,3 +150,12 @@ def test_no_guess_is_made_where_copy_ends():
     stack = walk(memory, RowsByPc({CODE: deep}), FramePointerStepper(), bounded=True, rbp=STACK)
 
     assert (pcs(stack), stack.stop_reason) == ([0], StopReason.STACK_COPY_ENDED)
+
+
+def test_guess_that_ends_where_the_copy_ends_says_so():
+    memory = words(STACK + 0x40, CODE + 0x10)
+    stack = walk(memory, FramePointerStepper(), bounded=True, rbp=STACK + 0x40)
+
+    assert (pcs(stack), stack.stop_reason) == ([0], StopReason.STACK_COPY_ENDED)
+    whole = walk(memory, FramePointerStepper(), rbp=STACK + 0x40)
+    assert whole.stop_reason is StopReason.NO_ROW
