@@ -22,7 +22,9 @@ def thread_to_act(
     """
     if wait.kind is WaitKind.LOCK:
         holders = [other for other in threads if wait.address in other.facts.entered]
-        return _one_of(thread, holders, "in a with statement", "a Lock notes no owner")
+        last = tids.get(wait.owner)
+        note = f"last taken by {'itself' if last == thread.tid else f'thread {last}'}" if last else ""
+        return _one_of(thread, holders, "in a with statement", note or "a Lock notes no owner")
     if wait.kind is WaitKind.FUTURE:
         runners = [other for other in threads if wait.address in other.facts.runs]
         return _one_of(thread, runners, "", "") if runners else _next_worker(thread, wait, threads)
