@@ -61,6 +61,12 @@ class Task(NamedTuple):
         """Return the innermost functions of the task: "f <- main"."""
         return " <- ".join(place.function for place in self.stack[:_MAX_PATH])
 
+    @property
+    def own_function(self) -> str:
+        """Return the innermost function outside asyncio."""
+        own = (place.function for place in self.stack if "/asyncio/" not in place.file)
+        return next(own, self.path)
+
 
 def find_table(modules: ModuleMap) -> int:
     """Return the address of asyncio's table of offsets; 0: there is none (always before 3.14)."""
