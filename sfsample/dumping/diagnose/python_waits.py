@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.model import ThreadDump, slept_together
-from sfsample.runtimes.cpython.waits import PythonWait
+from sfsample.runtimes.cpython.waits import NO_THREAD, PythonWait
 
 
 def thread_to_act(
@@ -24,11 +24,14 @@ def thread_to_act(
         holders = [other for other in threads if wait.address in other.facts.entered]
         last = tids.get(wait.owner)
         note = f"last taken by {'itself' if last == thread.tid else f'thread {last}'}" if last else ""
-        return _one_of(thread, holders, "in a with statement", note or "a Lock notes no owner")
+        alone = ", and the process has no other thread" * (len(threads) == 1)
+        return _one_of(thread, holders, "in a with statement", note or f"a Lock notes no owner{alone}")
     if wait.kind is WaitKind.FUTURE:
         runners = [other for other in threads if wait.address in other.facts.runs]
         return _one_of(thread, runners, "", "") if runners else _next_worker(thread, wait, threads)
-    return tids.get(wait.owner), ""
+    # the list of Python's threads was certainly read whole if no thread ran
+    is_certain = wait.owner == NO_THREAD and slept_together(threads)
+    return tids.get(wait.owner), "held by no thread of this process, so none can release it" * is_certain
 
 
 def _one_of(

@@ -17,7 +17,7 @@ from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, stuck, 
 from sfsample.dumping.diagnose.waits import Wait, WaitContext, wait_of
 from sfsample.dumping.diagnose.wording import Wording, common_name
 from sfsample.dumping.model import ProcessDump, slept_together
-from sfsample.runtimes.cpython.waits import Pool
+from sfsample.runtimes.cpython.waits import MAX_QUEUED, Pool
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
@@ -206,18 +206,15 @@ class _VerdictBuilder:
             facts = thread.dump.facts
             if facts.pool and facts.pool.pending and facts.runs:
                 pools.setdefault((node.pid, facts.pool), []).append(node)
+        known = {node for cycle in self._cycles for node in cycle}
         for (_, pool), nodes in pools.items():
-            threads = [self._threads[node] for node in nodes]
-            is_known = any(node in cycle for cycle in self._cycles for node in nodes)  # as a deadlock
-            if (
-                len(nodes) == pool.workers
-                and not is_known
-                and slept_together(thread.dump for thread in threads)
-            ):
-                calls = f"{len(pool.pending)} call{'s wait' if len(pool.pending) > 1 else ' waits'}"
+            threads, count = [self._threads[node] for node in nodes], len(pool.pending)
+            is_full = len(nodes) == pool.workers and slept_together(thread.dump for thread in threads)
+            if is_full and known.isdisjoint(nodes):
+                calls = f"{count} calls wait" if count > 1 else "1 call waits"
+                calls = f"at least {calls}" if count >= MAX_QUEUED else calls
                 workers = f"{pool.workers} threads, all" if pool.workers > 1 else "1 thread,"
-                functions = common_name([thread.own_function for thread in threads])
-                text = f"{calls} for a pool of {workers} in {functions}"
+                text = f"{calls} for a pool of {workers} in {common_name([t.own_function for t in threads])}"
                 yield Finding("blocked", text, tuple(nodes), tuple(map(self._wording.sentence, nodes[:2])))
 
     def _spinning(self) -> Iterator[Finding]:

@@ -29,7 +29,10 @@ _REFERRED = 16  # offset of the object in a weak reference
 _LIST = 32  # offset in a SimpleQueue until 3.12: its items; behind it: the number of items already taken
 _RING = 24  # offset in a SimpleQueue since 3.13: put position, get position, items, room, count
 _HANDLE_BYTES = 128  # bytes of the largest ThreadHandle
-_MAX_QUEUED = 1000  # items of a queue that are read
+MAX_QUEUED = 1000  # items of a queue that are read
+NO_THREAD = (
+    -1
+)  # owner that is no thread of the process: it held the lock in the parent, at the fork, or ended
 _MAX_FRAMES = 1000  # frames of a stack whose objects are read
 
 _JOIN_BEFORE_3_13 = "Thread._wait_for_tstate_lock"
@@ -93,7 +96,7 @@ class ThreadReader:
         self._shown = Objects(interpreter.layout, read, self._budget_of_locals)
         self._interpreter = interpreter
         self._tasks = TaskReader(self._objects, asyncio)
-        self._pending = lru_cache(_MAX_QUEUED)(self._read_pending)
+        self._pending = lru_cache(MAX_QUEUED)(self._read_pending)
 
     @property
     def problems(self) -> Iterator[str]:
@@ -137,7 +140,8 @@ class ThreadReader:
         lock = next((slot for slot in self._candidates(frame) if self._is_slept_on(slot, futex)), 0)
         kind = objects.type_name(lock)
         if kind == "_thread.RLock":
-            owner = self._native_ids.get(objects.word(lock + _OWNER), 0)
+            ident = objects.word(lock + _OWNER)
+            owner = self._native_ids.get(ident, NO_THREAD if ident and self._native_ids else 0)
             return PythonWait(WaitKind.RLOCK, f"threading.RLock {lock:#x}", lock, owner)
         if kind == "_multiprocessing.SemLock":
             return self._semlock(lock)
@@ -222,7 +226,7 @@ class ThreadReader:
             items = objects.items(objects.word(queue + _LIST))[objects.word(queue + _LIST + 8) :]
         elif ring := objects.words(queue + _RING, 5):
             _, first, start, room, count = ring
-            places = range(first, first + min(count, _MAX_QUEUED)) if 0 < room < 1 << 32 else ()
+            places = range(first, first + min(count, MAX_QUEUED)) if 0 < room < 1 << 32 else ()
             items = tuple(objects.word(start + place % room * 8) for place in places)
         return frozenset(objects.attribute(item, "future") for item in items if item)
 

@@ -68,10 +68,8 @@ def test_a_chain_of_tasks_goes_to_its_end() -> None:
 
 
 def predicate(one: NamedThread) -> str:
-    [(node, wait)] = judge([process(one)]).waits.items()
-    return Wording({node: one}, {node: wait or Wait(WaitKind.EVENTS, "events")}, {1: "app"}, {}).sentence(
-        node
-    )
+    [node] = judge([process(one)]).waits
+    return Wording({node: one}, {node: Wait(WaitKind.EVENTS, "events")}, {1: "app"}, {}).sentence(node)
 
 
 def test_an_idle_loop_names_its_tasks_and_one_in_a_callback_stands_still() -> None:
