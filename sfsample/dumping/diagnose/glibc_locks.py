@@ -25,9 +25,8 @@ _OWNER_MASK, _WAITERS = 0x3FFFFFFF, 0x80000000  # FUTEX_TID_MASK, FUTEX_WAITERS
 _CONTENDED = 2  # value of a mutex word for which a thread waits
 _ROBUST = 16  # PTHREAD_MUTEX_ROBUST_NORMAL_NP
 _KIND_END = 0x200  # first value above a mutex's type and its bits for robust, inheriting, shared and elided
-_FUTEX_OFFSET = (
-    1 << 64
-) - 32  # -32, the distance from a mutex's list entry to its futex word: set_robust_list(2)
+# -32: the distance from a mutex's list entry to its futex word, see set_robust_list(2)
+_FUTEX_OFFSET = (1 << 64) - 32
 _MAX_WAITERS = 1 << 20  # waiters; a larger count is not believed
 _WRITE_PHASE, _READERS_SHIFT = 1, 3  # PTHREAD_RWLOCK_WRPHASE and _READER_SHIFT of a rwlock's __readers
 _WRITER_WAITS = 6  # PTHREAD_RWLOCK_WRLOCKED and RWAITING, in a readers' phase
@@ -94,7 +93,6 @@ def lock_of(thread: NamedThread, others: OtherThreads) -> Lock | None:
 def _since_2_25(
     functions: set[str], word: int, value: int, memory: Memory, alive: Container[int]
 ) -> Lock | None:
-    """Check the structures that came with glibc 2.25."""
     if functions & set(_CONDITION):
         return _condition(word, memory)
     if functions & set(_READ_LOCK):

@@ -28,10 +28,8 @@ _PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that ma
     WaitKind.CONNECT: "to be accepted by",
 }
 
-_LINKS = {
-    WaitKind.THREAD: " ",
-    WaitKind.FUTURE: ", to be computed by ",
-}  # text before the thread that has to act
+# kind of a wait -> text before the thread that has to act
+_LINKS = {WaitKind.THREAD: " ", WaitKind.FUTURE: ", to be computed by "}
 
 
 class Wording(NamedTuple):
