@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from sfsample.core.snapshot import Capture
+from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same_place
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import ThreadCapturer, is_seldom
@@ -75,8 +76,18 @@ class Dumper:
         try:
             while self._to_collect and not should_stop():
                 self._collect_next()
+            self._find_users()
         finally:
             self.process.release()
+
+    def _find_users(self) -> None:
+        """Find the threads that use Locks, if a thread waits for a Lock: a Lock notes no owner."""
+        waits = (thread.facts.wait for thread in self._threads.values())
+        if self._python and any(wait and wait.kind is WaitKind.LOCK for wait in waits):
+            for tid, thread in self._threads.items():
+                if thread.python and thread.state != "R":
+                    facts = thread.facts._replace(uses=self._python.uses(thread.python))
+                    self._threads[tid] = thread._replace(facts=facts)
 
     def _known(self, tid: int, stat: Stat) -> ThreadDump | None:
         """Return the thread dump of the look before; None: there is none, or the id was reused."""

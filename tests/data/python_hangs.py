@@ -36,6 +36,33 @@ def crossed(make):
     threading.Thread(target=work, args=(second, first)).start()
 
 
+class Account:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+
+def by_hand():
+    """Two threads call `acquire` of Locks, which are attributes and globals."""
+    global LEFT, RIGHT
+    account, both = Account(), threading.Barrier(2, tell)
+    LEFT, RIGHT = account.lock, threading.Lock()
+
+    def debit():
+        here()
+        account.lock.acquire()
+        both.wait()
+        RIGHT.acquire()
+
+    def credit():
+        here()
+        RIGHT.acquire()
+        both.wait()
+        LEFT.acquire()
+
+    for function in (debit, credit):
+        threading.Thread(target=function).start()
+
+
 def joined():
     here()
     main = threading.main_thread()
@@ -321,6 +348,7 @@ def locals_():
 ways = {
     "rlocks": lambda: crossed(threading.RLock),
     "locks": lambda: crossed(threading.Lock),
+    "by_hand": by_hand,
     "join": joined,
     "pool1": lambda: pool(1),
     "pool2": lambda: pool(2),

@@ -121,7 +121,18 @@ def test_lock_that_was_released_inside_its_with_is_not_held(python):
         found = waits(dump_when(pid, lambda dump: "Lock" in str(waits(dump).get(wants))))
         assert found[waits_inside]["kind"] == "condition"
         assert (found[wants]["kind"], found[wants]["tid"]) == ("lock", None)
-        assert found[wants]["note"] == "a Lock notes no owner"
+        assert found[wants]["note"].startswith("a Lock notes no owner; used by threads ")
+        assert str(pid) in found[wants]["note"]  # the main thread, which holds it
+
+
+def test_threads_that_use_a_lock_by_acquire_are_users_not_holders(python):
+    with hung(python, "by_hand") as (pid, [first, second]):
+        dump = dump_when(pid, lambda dump: str(waits(dump)).count("used by thread ") == 2)
+        found = waits(dump)
+        for one, other in ((first, second), (second, first)):
+            assert (found[one]["kind"], found[one]["tid"]) == ("lock", None)
+            assert found[one]["note"].startswith(f"a Lock notes no owner; used by thread {other} (")
+        assert deadlocks(dump) == []
 
 
 def test_tasks_that_wait_for_each_other_are_a_deadlock(python):

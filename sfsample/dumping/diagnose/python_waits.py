@@ -12,6 +12,8 @@ from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.model import ThreadDump, slept_together
 from sfsample.runtimes.cpython.waits import NO_THREAD, PythonWait
 
+_MAX_USERS_NAMED = 3  # users of a Lock
+
 
 def thread_to_act(
     thread: ThreadDump, wait: PythonWait, threads: Sequence[ThreadDump], tids: Mapping[int, int]
@@ -25,6 +27,12 @@ def thread_to_act(
         last = tids.get(wait.owner)
         note = f"last taken by {'itself' if last == thread.tid else f'thread {last}'}" if last else ""
         alone = ", and the process has no other thread" * (len(threads) == 1)
+        users = [other for other in threads if other != thread and wait.address in other.facts.uses]
+        if users and slept_together([thread, *users]):
+            users.sort(key=lambda user: user.facts.wait is None)  # those that wait too come first
+            names = ", ".join(f"{user.tid} ({user.name})" for user in users[:_MAX_USERS_NAMED])
+            more = ", ..." * (len(users) > _MAX_USERS_NAMED)
+            alone = f"; used by thread{'s' * (len(users) > 1)} {names}{more}"
         return _one_of(thread, holders, "in a with statement", note or f"a Lock notes no owner{alone}")
     if wait.kind is WaitKind.FUTURE:
         runners = [other for other in threads if wait.address in other.facts.runs]

@@ -137,12 +137,11 @@ class TaskReader:
 
         The modules of `_run_once` and of `Runner.run` have this module as their global `tasks`.
         """
-        objects, minor = self._objects, self._objects.layout.minor
+        objects = self._objects
         me = objects.local(loop_frame, "self")
         loop = objects.attribute(me, "_loop") or me  # of a Runner; of the loop itself
-        frame_globals = objects.word(loop_frame.address + (8 if minor == 11 else 24))
-        module = objects.item(frame_globals, "tasks")
-        name = "_all_tasks" if minor == 11 else "_scheduled_tasks"
+        module = objects.item(objects.globals(loop_frame), "tasks")
+        name = "_all_tasks" if objects.layout.minor == 11 else "_scheduled_tasks"
         for reference in objects.members(objects.attribute(objects.attribute(module, name), "data")):
             task = objects.word(reference + _AWAITABLE)
             if task and objects.word(task + _LOOP) == loop and self._is_task(task):

@@ -33,6 +33,7 @@ MAX_QUEUED = 1000  # items of a queue that are read
 NO_THREAD = (
     -1
 )  # owner that is no thread of the process: it held the lock in the parent, at the fork, or ended
+_MAX_USERS = 20  # innermost frames in which a Lock is searched
 _MAX_FRAMES = 1000  # frames of a stack whose objects are read
 
 _JOIN_BEFORE_3_13 = "Thread._wait_for_tstate_lock"
@@ -79,6 +80,7 @@ class PythonFacts(NamedTuple):
     entered: frozenset[int] = frozenset()  # addresses of the objects whose `with` statement it is inside
     locals: tuple[tuple[tuple[str, str], ...], ...] = ()  # names and short texts of the locals of each frame
     tasks: tuple[Task, ...] = ()  # tasks of its event loop
+    uses: frozenset[int] = frozenset()  # addresses of the Locks in its frames, if a thread waits for a Lock
 
 
 class ThreadReader:
@@ -121,6 +123,19 @@ class ThreadReader:
             entered(objects, rows[:_MAX_FRAMES], int(by_hand), wait.address if wait else 0),
             tasks=self._tasks.tasks(self._states.get(native_id, ()), loop),
         )  # fmt: skip
+
+    def uses(self, stack: PythonStack) -> frozenset[int]:
+        """Return the Locks that a thread's frames reach: variables, their attributes, and globals.
+
+        A frame reaches those attributes and globals whose names its code has.
+        """
+        objects, found = self._objects, set[int]()
+        for frame in stack.frames[:_MAX_USERS]:
+            variables, names = [*objects.locals(frame).values()], objects.names(frame)
+            found.update(map(objects.value, variables))
+            found.update(objects.item(objects.globals(frame), name) for name in names)
+            found.update(objects.attribute(objects.value(slot), name) for slot in variables for name in names)
+        return frozenset(address for address in found if objects.type_name(address) == "_thread.lock")
 
     def locals(self, stack: PythonStack) -> tuple[tuple[tuple[str, str], ...], ...]:
         """Return the locals of each frame; (): the frame went on while sfsample read them."""
