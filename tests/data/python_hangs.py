@@ -63,6 +63,22 @@ def by_hand():
         threading.Thread(target=function).start()
 
 
+def gil():
+    """Four threads want the GIL all the time."""
+
+    def burn():
+        here()
+        while True:
+            pass
+
+    for _ in range(4):
+        threading.Thread(target=burn, daemon=True).start()
+    while len(ids) < 4:
+        pass
+    tell()
+    burn()
+
+
 def joined():
     here()
     main = threading.main_thread()
@@ -349,6 +365,7 @@ ways = {
     "rlocks": lambda: crossed(threading.RLock),
     "locks": lambda: crossed(threading.Lock),
     "by_hand": by_hand,
+    "gil": gil,
     "join": joined,
     "pool1": lambda: pool(1),
     "pool2": lambda: pool(2),

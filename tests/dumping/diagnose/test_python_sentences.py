@@ -9,10 +9,11 @@ from sfsample.dumping.diagnose.wording import Wording
 from sfsample.modules.location import PythonPlace
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.proc_text import SyscallInfo
+from sfsample.runtimes.cpython.gil import Gil
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.tasks import Task
 from sfsample.runtimes.cpython.waits import Pool, PythonFacts
-from tests.builders.hang_builder import process, seen, thread
+from tests.builders.hang_builder import WAIT, futex, process, seen, thread
 
 LIB = "/usr/lib/python3.12"
 EPOLL = DecodedSyscall(SyscallInfo(232, (3, 0, 0, 0, 0, 0)), "epoll_wait", ("3",))
@@ -114,3 +115,16 @@ def test_a_wait_for_the_gil_has_no_time() -> None:
         {node: one._replace(dump=dump)}, {node: Wait(WaitKind.GIL, "the GIL", 7)}, {1: "app"}, {}
     )
     assert wording.predicate(node).startswith("waits for the GIL, held by ")
+
+
+def test_a_thread_that_has_just_got_the_gil_does_not_wait_for_it() -> None:
+    def wait(holder: int) -> Wait | None:
+        one = thread("f", call=futex(0x1010, WAIT, 0))
+        one = one._replace(dump=one.dump._replace(gil=Gil(0x1000, 0x1100, holder)))
+        [found] = judge([process(one)]).waits.values()
+        return found
+
+    assert wait(1) is None
+    waits = wait(2)
+    assert waits
+    assert waits.kind is WaitKind.GIL
