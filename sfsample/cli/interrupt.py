@@ -27,7 +27,7 @@ class Interrupt:
     def __init__(self) -> None:
         self.requested = False
         self._terminated_s = float("-inf")  # time of the last SIGTERM
-        self._suspending = False
+        self._suspending = self._suspend_requested = False
         self._previous: dict[signal.Signals, object] = {}
 
     def __call__(self) -> bool:
@@ -54,17 +54,24 @@ class Interrupt:
             raise KeyboardInterrupt
         self.requested = True
 
-    def _suspend(self, _number: int, _frame: FrameType | None) -> None:
+    def _suspend(self, number: int, _frame: FrameType | None) -> None:
         """Wait until no thread is held, then suspend sfsample.
 
-        If the signal arrives again meanwhile, it is dropped: a second SIGSTOP here could come after the
-        release of the lock, while a thread is held.
+        The signal may arrive again between any two of these lines.  The second call leaves the work to the
+        first, because the lock may be free again and a thread be held.
         """
-        if not self._suspending:
-            self._suspending = True
-            with SUSPEND_LOCK:
-                os.kill(os.getpid(), signal.SIGSTOP)
-            self._suspending = False
+        self._suspend_requested = True
+        if self._suspending:
+            return
+        self._suspending = True
+        while self._suspend_requested:
+            SUSPEND_LOCK.acquire()
+            self._suspend_requested = False
+            os.kill(os.getpid(), signal.SIGSTOP)
+            SUSPEND_LOCK.release()
+        self._suspending = False
+        if self._suspend_requested:  # a signal came after the loop
+            os.kill(os.getpid(), number)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():

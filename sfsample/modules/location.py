@@ -18,7 +18,7 @@ class PythonPlace(NamedTuple):
     first_line: int | None  # line of the function's definition; None: unknown
 
 
-class GeneratedCode(NamedTuple):
+class GeneratedFunction(NamedTuple):
     """The function of a JIT compiler that was at a place when the place was seen."""
 
     name: str  # "": the perf map had none
@@ -35,7 +35,7 @@ class Location(NamedTuple):
     found: str = ""  # label of the frame
     kernel: str = ""  # name of a kernel function
     python: PythonPlace | None = None
-    generated: GeneratedCode | None = None  # function of generated code; None: not looked for
+    generated: GeneratedFunction | None = None  # function of generated code; None: not looked for
 
 
 class Located(NamedTuple):

@@ -18,7 +18,7 @@ from itertools import islice
 from time import clock_gettime_ns
 from typing import TypeVar
 
-from sfsample.core.checkpoint import checkpoint, with_checkpoints
+from sfsample.core.checkpoint import with_checkpoints
 from sfsample.errors import (
     FILES_HELP,
     FIND_HELP,
@@ -177,15 +177,15 @@ class ProcFs:
         `chunks`: the most MiB to read of a file whose size the target chooses.
         """
         try:
-            return self._contents(name, chunks)
+            return self._contents(name, lambda pieces: islice(pieces, chunks))
         except OSError as failure:
             self._raise_if_in_trouble(failure)
             return None
 
-    def _contents(self, name: str, chunks: int | None = None) -> bytes:
+    def _contents(self, name: str, pieces: Callable[[Iterator[bytes]], Iterable[bytes]]) -> bytes:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
         try:
-            return b"".join(islice(_chunks(fd), chunks))
+            return b"".join(pieces(_chunks(fd)))
         finally:
             os.close(fd)
 
@@ -233,7 +233,7 @@ class ProcFs:
     def maps(self) -> tuple[Mapping, ...]:
         """Return the memory map; empty if the process has ended.  Raises NotPermitted."""
         try:
-            return self._maps.parse(self._contents(f"task/{self.anchor()}/maps"))
+            return self._maps.parse(self._contents(f"task/{self.anchor()}/maps", with_checkpoints))
         except OSError as failure:
             if cause_of(failure) is Cause.REFUSED:
                 raise NotPermitted(self.pid, f"not permitted to read the memory map of {self.pid}") from None
@@ -315,4 +315,3 @@ def _exists(pid: int) -> bool:
 def _chunks(fd: int) -> Iterator[bytes]:
     while chunk := os.read(fd, _CHUNK_BYTES):
         yield chunk
-        checkpoint()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Frame
-from sfsample.modules.location import GeneratedCode, Located, Location, kernel_locations, locate
+from sfsample.modules.location import GeneratedFunction, Located, Location, kernel_locations, locate
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
@@ -137,7 +137,7 @@ class Recorder:
         replaced = self._late and perf_map.has_just_changed(at)
         self.lost_name |= replaced
         function = None if replaced else perf_map.find(at)
-        generated = GeneratedCode(function.name, function.start) if function else GeneratedCode("", 0)
+        generated = GeneratedFunction(function.name, function.start) if function else GeneratedFunction("", 0)
         return location._replace(generated=generated)
 
     def follow_perf_map(self) -> None:

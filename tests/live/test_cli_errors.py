@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -34,8 +33,9 @@ def make_public(directory: Path) -> None:
     """Let another user reach and write a directory of the test."""
     if is_root():
         directory.chmod(0o777)
-        for above in takewhile(lambda above: not above.stat().st_mode & 0o077, directory.parents):
-            above.chmod(0o755)  # pytest has made it, and private
+        for above in directory.parents:
+            if not above.stat().st_mode & 0o077:  # pytest has made it, and private
+                above.chmod(0o755)
 
 
 def unused_pid() -> int:

@@ -36,7 +36,7 @@ CHOSEN = {
     "changing_modules": ["code_that_was_copied_to_anonymous_memory[flags0]"],
     "cli_doctor": ["doctor_without_a_target_judges_five_gates"],
     "cli_dump": ["sleeping_thread_has_its_system_call"],
-    "cli_errors": ["missing_process_is_an_error[dump]"],
+    "cli_errors": ["name_without_match_is_an_error"],
     "cli_record": ["quiet_prints_no_summary"],
     "endings": ["recording_ends_when_the_target_is_killed", "first_thread_ends_and_others_are_sampled"],
     "hangs": ["mutex_locked_twice_is_a_deadlock"],
