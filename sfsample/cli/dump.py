@@ -6,6 +6,7 @@ A thread that could not be captured is shown with the reason, and the exit code 
 import os
 import sys
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from sfsample.cli.environment import symbol_options
@@ -18,7 +19,9 @@ from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump
 from sfsample.dumping.run import Dumps, Examiner, Meanwhile, dump_all
 from sfsample.errors import SfsampleError
+from sfsample.process.descendants import Descendants
 from sfsample.process.find_target import target_pids
+from sfsample.process.process import LiveProcess
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
 from sfsample.process.with_names import with_names
 from sfsample.symbolize.options import SymbolOptions
@@ -81,6 +84,9 @@ def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
 def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) -> Dumps:
     """Dump every process; print the failures, unless all processes fail."""
     pids = target_pids(command.target)
+    if command.subprocesses:
+        with closing(Descendants(pids, LiveProcess)) as descendants:
+            pids += [pid for pid, stat in descendants.list_new() if not stat.is_over]
     dumps, failures = dump_all(pids, command.options, meanwhile, should_stop)
     if failures and not dumps:
         raise failures[0]

@@ -50,6 +50,7 @@ def dump_flags(parser: ArgumentParser) -> None:
     when.add_argument("--consistent", action="store_true",
                       help="capture all threads at one instant; running threads stay stopped until the last "
                       "one is captured")  # fmt: skip
+    add("-s", "--subprocesses", action="store_true", help="dump descendants too")
     add("--core", metavar="CORE", help="read a core file instead of a process")
     add("--exe", metavar="FILE", help="with --core: the program, if its path has changed")
     add("--sysroot", metavar="DIR", help="with --core: search programs and libraries under DIR")

@@ -87,6 +87,7 @@ class DumpCommand(Command):
     options: DumpOptions = DumpOptions()
     depth: int | None = None  # frames of each stack that are shown
     kernel: bool = False
+    subprocesses: bool = False
     core: str | None = None
     exe: str | None = None
     sysroot: str | None = None

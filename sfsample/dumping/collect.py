@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from sfsample.core.snapshot import Capture
+from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same_place
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import ThreadCapturer, is_seldom
@@ -24,6 +25,7 @@ from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import process_name, read_text
 from sfsample.process.vm import read_memory
+from sfsample.runtimes.cpython.gil import Gil
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.tasks import find_table
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
@@ -75,8 +77,28 @@ class Dumper:
         try:
             while self._to_collect and not should_stop():
                 self._collect_next()
+            self._read_gil_again()
+            self._find_users()
         finally:
             self.process.release()
+
+    def _read_gil_again(self) -> None:
+        """Give all threads of one GIL one reading of its holder; each was captured at another time."""
+        again: dict[int, Gil | None] = {}  # by address
+        for tid, thread in self._threads.items():
+            if thread.gil is not None:
+                if thread.gil.begin not in again:
+                    again[thread.gil.begin] = self._capturer.gil(self.process.thread(tid))
+                self._threads[tid] = thread._replace(gil=again[thread.gil.begin])
+
+    def _find_users(self) -> None:
+        """Find the threads that use Locks, if a thread waits for a Lock: a Lock notes no owner."""
+        waits = (thread.facts.wait for thread in self._threads.values())
+        if self._python and any(wait and wait.kind is WaitKind.LOCK for wait in waits):
+            for tid, thread in self._threads.items():
+                if thread.python and thread.state != "R":
+                    facts = thread.facts._replace(uses=self._python.uses(thread.python))
+                    self._threads[tid] = thread._replace(facts=facts)
 
     def _known(self, tid: int, stat: Stat) -> ThreadDump | None:
         """Return the thread dump of the look before; None: there is none, or the id was reused."""

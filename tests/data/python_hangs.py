@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import multiprocessing
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from importlib.machinery import ModuleSpec
 from queue import Queue
 
 ids = []
@@ -31,6 +34,49 @@ def crossed(make):
 
     threading.Thread(target=work, args=(first, second)).start()
     threading.Thread(target=work, args=(second, first)).start()
+
+
+class Account:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+
+def by_hand():
+    """Two threads call `acquire` of Locks, which are attributes and globals."""
+    global LEFT, RIGHT
+    account, both = Account(), threading.Barrier(2, tell)
+    LEFT, RIGHT = account.lock, threading.Lock()
+
+    def debit():
+        here()
+        account.lock.acquire()
+        both.wait()
+        RIGHT.acquire()
+
+    def credit():
+        here()
+        RIGHT.acquire()
+        both.wait()
+        LEFT.acquire()
+
+    for function in (debit, credit):
+        threading.Thread(target=function).start()
+
+
+def gil():
+    """Four threads want the GIL all the time."""
+
+    def burn():
+        here()
+        while True:
+            pass
+
+    for _ in range(4):
+        threading.Thread(target=burn, daemon=True).start()
+    while len(ids) < 4:
+        pass
+    tell()
+    burn()
 
 
 def joined():
@@ -135,6 +181,107 @@ def again():
         other.acquire()
 
 
+def imports():
+    """A module waits for a thread that imports this module."""
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, *_):
+            return ModuleSpec(name, Finder()) if name == "half_imported" else None
+
+        def create_module(self, _spec):
+            return None
+
+        def exec_module(self, _module):
+            here()
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+
+    def other():
+        here()
+        tell()
+        import_module("half_imported")
+
+    sys.meta_path.insert(0, Finder)
+    import_module("half_imported")
+
+
+def barrier():
+    """Two of three threads arrive at a Barrier; a function in its method shares `self` (until 3.15)."""
+    three = threading.Barrier(3)
+
+    def wait():
+        here()
+        if len(ids) == 2:
+            tell()
+        three.wait()
+
+    for _ in range(2):
+        threading.Thread(target=wait).start()
+
+
+def semlocks():
+    """Threads wait for an RLock of multiprocessing, for a Lock in a `with`, and for a semaphore."""
+    recursive, plain, none = multiprocessing.RLock(), multiprocessing.Lock(), multiprocessing.Semaphore(0)
+
+    def hold():
+        here()
+        recursive.acquire()
+        with plain:
+            held.set()
+            threading.Event().wait()
+
+    def twice():
+        here()
+        once.acquire()
+        once.acquire()
+
+    def want(lock):
+        here()
+        lock.acquire()
+
+    held, once = threading.Event(), multiprocessing.Lock()
+    threading.Thread(target=hold).start()
+    held.wait()
+    threading.Thread(target=twice).start()
+    while len(ids) < 2:
+        pass
+    for number, lock in enumerate((recursive, plain, none)):
+        threading.Thread(target=want, args=(lock,)).start()
+        while len(ids) < number + 3:
+            pass
+    tell()
+
+
+async def families():
+    """Tasks wait for others, of which some have ended."""
+
+    async def end():
+        pass
+
+    async def never():
+        await asyncio.Event().wait()
+
+    async def gather():
+        await asyncio.gather(end(), end(), named("in_gather"))
+
+    async def group():
+        async with asyncio.TaskGroup() as tasks:
+            for name in ("one", "two"):
+                tasks.create_task(never(), name=name)
+
+    async def wait():
+        await asyncio.wait([named("in_wait"), asyncio.create_task(end())])
+
+    def named(name):
+        return asyncio.create_task(never(), name=name)
+
+    here()
+    asyncio.get_running_loop().call_later(0.1, tell)
+    await asyncio.gather(*(asyncio.create_task(each(), name=each.__name__) for each in (gather, group, wait)))
+
+
 async def tasks():
     first, second, never = asyncio.Lock(), asyncio.Lock(), asyncio.Queue()
     reached = asyncio.Event()
@@ -217,6 +364,8 @@ def locals_():
 ways = {
     "rlocks": lambda: crossed(threading.RLock),
     "locks": lambda: crossed(threading.Lock),
+    "by_hand": by_hand,
+    "gil": gil,
     "join": joined,
     "pool1": lambda: pool(1),
     "pool2": lambda: pool(2),
@@ -224,6 +373,10 @@ ways = {
     "backlog": backlog,
     "queue": queue,
     "again": again,
+    "imports": imports,
+    "barrier": barrier,
+    "semlocks": semlocks,
+    "families": lambda: asyncio.run(families()),
     "released": released,
     "tasks": lambda: asyncio.run(tasks()),
     "task_locks": lambda: asyncio.run(task_locks()),

@@ -136,3 +136,21 @@ def test_silent_dns_server_is_named(hangs: Path) -> None:
                 rf"{WAITED} an answer from the DNS server: udp 127\.0\.0\.1:\d+ -> "
                 rf"127\.0\.0\.1:{port}, in look_up_host <- main"
             )
+
+
+def test_subprocesses_are_dumped_with_their_parent_and_complete_its_deadlock(tmp_path: Path) -> None:
+    program = """
+import fcntl, os, sys
+held = open(sys.argv[1], "w")
+fcntl.flock(held, fcntl.LOCK_EX)
+read, write = os.pipe()
+if not os.fork():
+    os.close(read)
+    fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)
+    os._exit(0)
+os.close(write)
+os.read(read, 1)
+"""
+    with python(program, tmp_path / "lock") as target:
+        wait_until(lambda: "DEADLOCK: 2 processes" in Dumped(target.pid, flags=("-s",)).text, "both wait")
+        assert "DEADLOCK" not in Dumped(target.pid).text

@@ -121,7 +121,29 @@ def test_lock_that_was_released_inside_its_with_is_not_held(python):
         found = waits(dump_when(pid, lambda dump: "Lock" in str(waits(dump).get(wants))))
         assert found[waits_inside]["kind"] == "condition"
         assert (found[wants]["kind"], found[wants]["tid"]) == ("lock", None)
-        assert found[wants]["note"] == "a Lock notes no owner"
+        assert found[wants]["note"].startswith("a Lock notes no owner; used by threads ")
+        assert str(pid) in found[wants]["note"]  # the main thread, which holds it
+
+
+@pytest.mark.parametrize("flags", [(), ("--consistent",)])
+def test_the_gil_has_one_holder_and_its_waiters_no_time(python, flags):
+    with hung(python, "gil") as (pid, _):
+        for _ in range(4):
+            dump = json.loads(run_cli("dump", "-p", pid, "--json", *flags).out)
+            states = [thread["gil"] for thread in dump["processes"][0]["threads"]]
+            assert states.count("holds") <= 1
+            assert not any("for the GIL" in finding["text"] and " s for " in finding["text"]
+                           for finding in dump["verdict"])  # fmt: skip
+
+
+def test_threads_that_use_a_lock_by_acquire_are_users_not_holders(python):
+    with hung(python, "by_hand") as (pid, [first, second]):
+        dump = dump_when(pid, lambda dump: str(waits(dump)).count("used by thread ") == 2)
+        found = waits(dump)
+        for one, other in ((first, second), (second, first)):
+            assert (found[one]["kind"], found[one]["tid"]) == ("lock", None)
+            assert found[one]["note"].startswith(f"a Lock notes no owner; used by thread {other} (")
+        assert deadlocks(dump) == []
 
 
 def test_tasks_that_wait_for_each_other_are_a_deadlock(python):
@@ -140,6 +162,44 @@ def test_tasks_that_wait_for_each_other_are_a_deadlock(python):
         assert tasks["consumer"]["waits_for"].startswith("an item in asyncio.Queue 0x")
         assert [frame["function"] for frame in tasks["consumer"]["frames"]] == [
             "Queue.get", "tasks.<locals>.get"]  # fmt: skip
+
+
+def test_tasks_that_have_ended_are_not_waited_for(python):
+    with hung(python, "families") as (pid, _):
+        dump = dump_when(pid, lambda dump: "in_wait" in str(dump["processes"][0]["threads"][0]["tasks"]))
+        tasks = {task["name"]: task["waits_for"] for task in dump["processes"][0]["threads"][0]["tasks"]}
+        assert (tasks["gather"], tasks["group"], tasks["wait"]) == (
+            "task in_gather (2 of 3 are done), in asyncio.gather",
+            "2 tasks, in asyncio.TaskGroup",
+            "task in_wait (1 of 2 are done), in asyncio.wait",
+        )
+
+
+def test_module_that_waits_for_a_thread_that_imports_this_module_is_a_deadlock(python):
+    with hung(python, "imports") as (pid, [first, second]):
+        dump = dump_when(pid, deadlocks)
+        assert waits(dump)[second]["what"] == "the import lock of module half_imported"
+        assert (waits(dump)[first]["tid"], waits(dump)[second]["tid"]) == (second, first)
+
+
+def test_threads_at_a_barrier_name_it_and_count_those_that_have_arrived(python):
+    with hung(python, "barrier") as (pid, threads):
+        found = waits(dump_when(pid, lambda dump: str(waits(dump)).count("Barrier 0x") == 2))
+        [what] = {found[tid]["what"] for tid in threads}
+        assert what.startswith("the other threads at Barrier 0x")
+        assert what.endswith(": 2 of 3 have arrived")
+
+
+def test_only_an_rlock_of_multiprocessing_has_a_certain_owner(python):
+    with hung(python, "semlocks") as (pid, [holder, twice, recursive, plain, semaphore]):
+        dump = dump_when(pid, lambda dump: "multiprocessing.Lock 0x" in str(waits(dump).get(plain)))
+        found = waits(dump)
+        assert (found[recursive]["kind"], found[recursive]["tid"]) == ("rlock", holder)
+        assert found[recursive]["what"].startswith("multiprocessing.RLock 0x")
+        assert (found[plain]["tid"], found[plain]["note"]) == (holder, "in a with statement")
+        assert (found[twice]["tid"], found[twice]["note"]) == (None, "last taken by itself")
+        assert "multiprocessing" not in str(found.get(semaphore))
+        assert deadlocks(dump) == []  # another process may release the Lock
 
 
 def test_lock_of_a_condition_that_a_task_waits_for_is_not_held(python):

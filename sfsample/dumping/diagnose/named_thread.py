@@ -5,7 +5,8 @@ shows a group of threads once: they have the same addresses on their stacks, the
 system call.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ Namer = Callable[[Location], tuple[NamedFrame, ...]]
 # file names of modules begin like this
 _C_LIBRARIES = ("libc.so", "libc-2.", "libpthread", "ld-linux", "ld-musl", "libresolv", "librt", "[vdso]")
 _LANGUAGE_LIBRARIES = ("libstdc++.", "libgcc_s.", "libc++.")
+# Python's own files
+_LIBRARY = re.compile(r"^<frozen |/lib(64)?/python3(\.\d+t?/(?!(site|dist)-packages/)|\d+\.zip)")
 _START_FUNCTIONS = ("_start", "__libc_start_main")
 _MAX_PATH_FUNCTIONS = 3
 _MAX_NAME_LENGTH = 60
@@ -68,18 +71,37 @@ class NamedThread(NamedTuple):
     def call_path(self, depth: int = 0) -> str:
         """Return the innermost functions of the program, from frame `depth` on: "pop <- worker <- main".
 
-        If the thread runs Python, these are Python functions.
+        If the thread runs Python, these are Python functions, and one is outside the standard library.
         """
         if python := self.python:
-            return " <- ".join(str(frame.function) for frame in python[:_MAX_PATH_FUNCTIONS])
+            names = [str(frame.function) for frame in python]
+            at = _own(python)
+            shown = names[:_MAX_PATH_FUNCTIONS]
+            if at >= _MAX_PATH_FUNCTIONS:
+                shown[2:] = ["...", names[at]]
+            return " <- ".join(shown)
         pairs = list(zip(self.frames, self._paths(), strict=True))[depth:]
         own = [name.function for names, path in pairs
                if not _is_file(path, _C_LIBRARIES + _LANGUAGE_LIBRARIES)
                for name in names if name.function and name.raw not in _START_FUNCTIONS]  # fmt: skip
         return " <- ".join(short_name(function) for function in own[:_MAX_PATH_FUNCTIONS])
 
+    @property
+    def own_function(self) -> str:
+        """The innermost Python function outside the standard library; "": the thread runs no Python."""
+        return str(self.python[_own(self.python)].function) if self.python else ""
+
+    def runs_python(self, file: str, function: str) -> bool:
+        """Return True if a function of Python's library is on the stack."""
+        return any(f.function == function and (f.file or "").endswith(f"/{file}") for f in self.python)
+
     def _paths(self) -> list[str]:
         return [module.path if module else "" for module in self.dump.modules]
+
+
+def _own(python: Sequence[NamedFrame]) -> int:
+    """Return the index of the first frame outside the standard library; 0: there is none."""
+    return next((at for at, frame in enumerate(python) if not _LIBRARY.search(frame.file or "")), 0)
 
 
 def name_threads(dump: ProcessDump, namer: Namer) -> tuple[NamedThread, ...]:

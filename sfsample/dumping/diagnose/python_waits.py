@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.model import ThreadDump, slept_together
-from sfsample.runtimes.cpython.waits import PythonWait
+from sfsample.runtimes.cpython.waits import NO_THREAD, PythonWait
+
+_MAX_USERS_NAMED = 3  # users of a Lock
 
 
 def thread_to_act(
@@ -22,11 +24,22 @@ def thread_to_act(
     """
     if wait.kind is WaitKind.LOCK:
         holders = [other for other in threads if wait.address in other.facts.entered]
-        return _one_of(thread, holders, "in a with statement", "a Lock notes no owner")
+        last = tids.get(wait.owner)
+        note = f"last taken by {'itself' if last == thread.tid else f'thread {last}'}" if last else ""
+        alone = ", and the process has no other thread" * (len(threads) == 1)
+        users = [other for other in threads if other != thread and wait.address in other.facts.uses]
+        if users and slept_together([thread, *users]):
+            users.sort(key=lambda user: user.facts.wait is None)  # those that wait too come first
+            names = ", ".join(f"{user.tid} ({user.name})" for user in users[:_MAX_USERS_NAMED])
+            more = ", ..." * (len(users) > _MAX_USERS_NAMED)
+            alone = f"; used by thread{'s' * (len(users) > 1)} {names}{more}"
+        return _one_of(thread, holders, "in a with statement", note or f"a Lock notes no owner{alone}")
     if wait.kind is WaitKind.FUTURE:
         runners = [other for other in threads if wait.address in other.facts.runs]
         return _one_of(thread, runners, "", "") if runners else _next_worker(thread, wait, threads)
-    return tids.get(wait.owner), ""
+    # the list of Python's threads was certainly read whole if no thread ran
+    is_certain = wait.owner == NO_THREAD and slept_together(threads)
+    return tids.get(wait.owner), "held by no thread of this process, so none can release it" * is_certain
 
 
 def _one_of(

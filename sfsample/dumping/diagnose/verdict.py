@@ -17,6 +17,7 @@ from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, stuck, 
 from sfsample.dumping.diagnose.waits import Wait, WaitContext, wait_of
 from sfsample.dumping.diagnose.wording import Wording, common_name
 from sfsample.dumping.model import ProcessDump, slept_together
+from sfsample.runtimes.cpython.waits import MAX_QUEUED, Pool
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
@@ -98,7 +99,7 @@ class _VerdictBuilder:
 
     def findings(self) -> Iterator[Finding]:
         """Yield all findings, the gravest first."""
-        grave = [*self._crashed(), *self._deadlocks(), *self._tasks(), *self._blocked(),
+        grave = [*self._crashed(), *self._deadlocks(), *self._tasks(), *self._blocked(), *self._pools(),
                  *self._blocked_by_unknown(), *self._spinning(), *self._outside()]  # fmt: skip
         yield from grave
         named = {node for finding in grave for node in finding.nodes}
@@ -197,6 +198,24 @@ class _VerdictBuilder:
         for node, wait in self._waits.items():
             if wait.kind in _LOCK_KINDS and wait.tid is None:
                 yield Finding("blocked", self._wording.sentence(node), (node,))
+
+    def _pools(self) -> Iterator[Finding]:
+        """Yield executors that have calls in their queue while all their threads are busy."""
+        pools: dict[tuple[int, Pool], list[Node]] = {}
+        for node, thread in self._threads.items():
+            facts = thread.dump.facts
+            if facts.pool and facts.pool.pending and facts.runs:
+                pools.setdefault((node.pid, facts.pool), []).append(node)
+        known = {node for cycle in self._cycles for node in cycle}
+        for (_, pool), nodes in pools.items():
+            threads, count = [self._threads[node] for node in nodes], len(pool.pending)
+            is_full = len(nodes) == pool.workers and slept_together(thread.dump for thread in threads)
+            if is_full and known.isdisjoint(nodes):
+                calls = f"{count} calls wait" if count > 1 else "1 call waits"
+                calls = f"at least {calls}" if count >= MAX_QUEUED else calls
+                workers = f"{pool.workers} threads, all" if pool.workers > 1 else "1 thread,"
+                text = f"{calls} for a pool of {workers} in {common_name([t.own_function for t in threads])}"
+                yield Finding("blocked", text, tuple(nodes), tuple(map(self._wording.sentence, nodes[:2])))
 
     def _spinning(self) -> Iterator[Finding]:
         for node, thread in self._threads.items():

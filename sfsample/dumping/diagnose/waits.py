@@ -121,9 +121,11 @@ def _by_call(thread: NamedThread, call: DecodedSyscall, context: WaitContext) ->
     return None
 
 
-def _futex(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait:
+def _futex(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:
     gil = thread.dump.gil
     if gil is not None and thread.dump.waits_for_gil:
+        if thread.dump.gil_state == "holds":
+            return None  # it has just got the GIL
         return Wait(WaitKind.GIL, "the GIL", context.others.tids.get(gil.holder), idle=not gil.holder)
     python = thread.dump.facts.wait
     if python is not None:

@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import NamedThread
+from sfsample.dumping.diagnose.python_tasks import chain_text
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
 
 _MAX_PROCESSES_NAMED = 8  # processes named in one sentence
 _MAX_NAMES = 3  # names of threads that have no prefix in common
 _SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # limits above which minutes, and hours, are the unit
+_CALLBACK = ("asyncio/events.py", "Handle._run")  # file and function: an event loop runs a callback or task
 _PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that may end it
     WaitKind.FULL_PIPE: "to be read by",
     WaitKind.EMPTY_PIPE: "to be written by",
@@ -57,7 +59,10 @@ class Wording(NamedTuple):
 
     def sentence(self, node: Node) -> str:
         """Return a sentence about a thread: its name and its predicate."""
-        return f"{self.subject(node)} {self.predicate(node)}"
+        thread = self.threads.get(node)
+        blocks = thread and thread.dump.moving is False and thread.runs_python(*_CALLBACK)
+        stands = "the event loop stands still: " if blocks else ""
+        return f"{stands}{self.subject(node)} {self.predicate(node)}"
 
     def predicate(self, node: Node) -> str:
         """Return the predicate: "has waited 3.0 s for mutex 0x1, held by thread 2 (b), in f <- main"."""
@@ -70,8 +75,12 @@ class Wording(NamedTuple):
             return f"{_state(thread)}{where}"
         idle = thread.dump.idle_s
         verb = wait.verb
-        if idle is not None and wait.kind is not WaitKind.SLEEP:
+        # a thread that waits for the GIL asks for the GIL again and again: its last sleep is not its wait
+        if idle is not None and wait.kind not in (WaitKind.SLEEP, WaitKind.GIL):
             verb = wait.lasting.format(time=format_seconds(idle))
+        tasks = chain_text(thread.dump.facts.tasks) if wait.kind is WaitKind.EVENTS else ""
+        if tasks and not thread.runs_python(*_CALLBACK):
+            return f"{verb} asyncio tasks: {tasks}"
         return f"{verb} {self.object(node, wait)}".rstrip() + where
 
     def object(self, node: Node, wait: Wait) -> str:

@@ -27,10 +27,12 @@ _DICT_KEYS, _DICT_VALUES = 32, 40
 _KEYS_HEADER = Struct("<8xBBBxIqq")  # start of PyDictKeysObject: two sizes, kind, version, usable, entries
 _GENERAL_KEYS = 0  # kind of keys whose entries have a hash
 _SHAPE = Struct("<I4xI")  # co_stacksize and co_nlocalsplus of a code object; between them co_firstlineno
-_CODE_EXCEPTIONS = 40  # offset of co_exceptiontable
+_CODE_NAMES, _CODE_EXCEPTIONS = 32, 40  # offsets of co_names and co_exceptiontable
 _FUNCTION_QUALNAME, _DESCRIPTOR_NAME = 40, 24
 _CALLED, SELF = 16, 24  # offsets in a method: its function, and its object
 SET_USED = 24  # offset of the number of items of a set
+_SET_MASK, _SET_TABLE = 32, 40
+_MAX_SET = 1 << 20  # entries of a set
 
 _MAX_WORDS = 4096  # words of a dict, list or tuple that are read at once
 _MAX_INDEX_BITS = 16  # log2 of the size of a dict's index in bytes
@@ -107,6 +109,14 @@ class Objects:
         is_list = self.type_name(address) == "list"
         return self.words(self.word(at) if is_list else at + 8 * (self.layout.minor >= 14), count)
 
+    def members(self, address: int) -> tuple[int, ...]:
+        """Return the addresses of the items of a set; an item that was removed may be among them."""
+        count = self.word(address + _SET_MASK) + 1
+        if self.type_name(address) != "set" or count > _MAX_SET:
+            return ()
+        table = self.word(address + _SET_TABLE)
+        return tuple(filter(None, map(self.word, range(table, table + 16 * count, 16))))
+
     def attribute(self, address: int, name: str) -> int:
         """Return the address of an attribute of a module or an instance, not of its class; 0: none."""
         kind = self.word(address + self.layout.type)
@@ -167,14 +177,25 @@ class Objects:
 
     def local(self, frame: PythonFrame, name: str) -> int:
         """Return the address of a local; 0: the frame has no local of this name, or it has no value."""
-        return self.locals(frame).get(name, 0)
+        return self.value(self.locals(frame).get(name, 0))
+
+    def value(self, slot: int) -> int:
+        """Return the object of a variable, also of a variable that a closure shares (a cell)."""
+        return self.word(slot + self.layout.bytes_size) if self.type_name(slot) == "cell" else slot
+
+    def names(self, frame: PythonFrame) -> tuple[str, ...]:
+        """Return the names of the globals and attributes that the code of a frame uses."""
+        names = self.items(self.word(frame.code + _CODE_NAMES))
+        return tuple(filter(None, map(self._key, names[:_MAX_SLOTS])))
+
+    def globals(self, frame: PythonFrame) -> int:
+        """Return the address of the dict of the globals of a frame."""
+        return self.word(frame.address + (8 if self.layout.minor == 11 else 24))
 
     def reprs(self, frame: PythonFrame) -> Iterator[tuple[str, str]]:
         """Yield the name and a short text of each argument and local that has a value."""
         for name, slot in self.locals(frame).items():
-            is_cell = self.type_name(slot) == "cell"
-            address = self.word(slot + self.layout.bytes_size) if is_cell else slot
-            if address and name:
+            if name and (address := self.value(slot)):
                 yield name, self.repr(address)
 
     def repr(self, address: int) -> str:

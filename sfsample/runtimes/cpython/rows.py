@@ -33,8 +33,9 @@ def entered(objects: Objects, rows: Sequence[Row], near: int, lock: int) -> froz
     A Condition releases its lock to wait.  The innermost `near` frames call `acquire` of `lock`, so they do
     not hold it: they have released it before, or only begin an `async with`.
     """
-    inside = {address for at, (_, frame) in enumerate(rows) for address in objects.entered(frame)
-              if at >= near or address != lock}  # fmt: skip
+    found = ((at, address) for at, (_, frame) in enumerate(rows) for address in objects.entered(frame))
+    locks = ((at, objects.attribute(address, "_semlock") or address) for at, address in found)
+    inside = {address for at, address in locks if at >= near or address != lock}
     waits = [frame for file in _CONDITIONS for frame in frames_in(rows, file, "Condition.wait")]
     released = {objects.attribute(objects.local(frame, "self"), "_lock") for frame in waits}
     return frozenset(inside - released)

@@ -29,12 +29,9 @@ _AWAITABLE = 16  # offset of the object in a wrapper of it, or in a weak referen
 _GENERATORS = ("coroutine", "generator", "async_generator")
 _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "_asyncio.FutureIter")
 _OWNER_GENERATOR = 1
-_SET_MASK, _SET_TABLE = 32, 40
 _ACQUIRING = 3  # innermost functions: Lock.acquire, __aenter__, and the function with the `async with`
 _MAX_TASKS = 12_000  # tasks of a thread; the budget of a look is enough for so many
 _MAX_DEPTH = 200  # coroutines that await each other
-_MAX_SET = 1 << 20  # entries of a set
-_MAX_CHILDREN = 100  # tasks of an asyncio.gather
 _MAX_PATH = 3  # functions that `Task.path` shows
 
 # File and function of asyncio -> text that says what a task in it waits for; {} is the address of `self`.
@@ -64,6 +61,12 @@ class Task(NamedTuple):
         """Return the innermost functions of the task: "f <- main"."""
         return " <- ".join(place.function for place in self.stack[:_MAX_PATH])
 
+    @property
+    def own_function(self) -> str:
+        """Return the innermost function outside asyncio."""
+        own = (place.function for place in self.stack if "/asyncio/" not in place.file)
+        return next(own, self.path)
+
 
 def find_table(modules: ModuleMap) -> int:
     """Return the address of asyncio's table of offsets; 0: there is none (always before 3.14)."""
@@ -89,13 +92,14 @@ class TaskReader:
         self._frame = 80 if minor == 11 else 72  # offset of gi_iframe
 
     def tasks(self, states: Sequence[int], loop_frame: PythonFrame | None) -> tuple[Task, ...]:
-        """Return the tasks of a thread; `loop_frame` is the frame of `_run_once`, if the thread has one."""
+        """Return the tasks of a thread; `loop_frame`: the frame of `_run_once`, or of a Runner, if any."""
         listed = chain(*map(self._linked, states), self._weakly(loop_frame) if loop_frame else ())
         alive = [*dict.fromkeys(islice(filter(self._is_alive, listed), _MAX_TASKS))]
         chains = [self._follow(self._objects.word(task + self._coro)) for task in alive]
         placed = Placed(tuple((at, tuple(frames)) for at, (frames, _) in enumerate(chains)), is_whole=True)
         rows = rows_of(self._names.named(placed))
-        needs = [self._needs(run, awaited) for run, (_, awaited) in zip(rows, chains, strict=True)]
+        known = frozenset(alive)
+        needs = [self._needs(run, awaited, known) for run, (_, awaited) in zip(rows, chains, strict=True)]
         holders: dict[int, list[int]] = {}
         for task, run, (_, on) in zip(alive, rows, needs, strict=True):
             for lock in entered(self._objects, run, _ACQUIRING, on[0] if on else 0):
@@ -129,20 +133,18 @@ class TaskReader:
             at = self._objects.word(at)
 
     def _weakly(self, loop_frame: PythonFrame) -> Iterator[int]:
-        """Yield the tasks of a loop from the WeakSet in the module `asyncio.tasks`."""
-        objects, minor = self._objects, self._objects.layout.minor
-        loop = objects.local(loop_frame, "self")
-        frame_globals = objects.word(loop_frame.address + (8 if minor == 11 else 24))
-        module = objects.item(frame_globals, "tasks")
-        name = "_all_tasks" if minor == 11 else "_scheduled_tasks"
-        data = objects.attribute(objects.attribute(module, name), "data")
-        count = objects.word(data + _SET_MASK) + 1
-        if objects.type_name(data) != "set" or count > _MAX_SET:
-            return
-        table = objects.word(data + _SET_TABLE)
-        for reference in map(objects.word, range(table, table + 16 * count, 16)):
-            task = objects.word(reference + _AWAITABLE) if reference else 0
-            if task and objects.word(task + _LOOP) == loop and objects.type_name(task) == "_asyncio.Task":
+        """Yield the tasks of a loop from the WeakSet in the module `asyncio.tasks`.
+
+        The modules of `_run_once` and of `Runner.run` have this module as their global `tasks`.
+        """
+        objects = self._objects
+        me = objects.local(loop_frame, "self")
+        loop = objects.attribute(me, "_loop") or me  # of a Runner; of the loop itself
+        module = objects.item(objects.globals(loop_frame), "tasks")
+        name = "_all_tasks" if objects.layout.minor == 11 else "_scheduled_tasks"
+        for reference in objects.members(objects.attribute(objects.attribute(module, name), "data")):
+            task = objects.word(reference + _AWAITABLE)
+            if task and objects.word(task + _LOOP) == loop and self._is_task(task):
                 yield task
 
     def _name(self, address: int) -> str:
@@ -174,7 +176,7 @@ class TaskReader:
         count = (top & 0xFFFFFFFF) - len(variables)
         return stack[:count][:-3:-1] if 0 < count <= len(stack) else ()
 
-    def _needs(self, rows: list[Row], awaited: int) -> tuple[str, tuple[int, ...]]:
+    def _needs(self, rows: list[Row], awaited: int, alive: frozenset[int]) -> tuple[str, tuple[int, ...]]:
         """Return a text that says what a task waits for, and the addresses of the lock or tasks it needs."""
         objects = self._objects
         for frame in frames_in(rows[:1], "asyncio/tasks.py", "sleep"):
@@ -185,11 +187,34 @@ class TaskReader:
                     self_at = objects.local(frame, "self")
                     return what.format(f"{self_at:#x}"), (self_at,) if "Lock" in what else ()
         kind = objects.type_name(awaited)
-        if kind == "_asyncio.Task":
+        children, function = self._children(rows, awaited)
+        if children:
+            left = tuple(child for child in children if child in alive or not self._is_task(child))
+            what = f"{len(left)} tasks" if len(left) != 1 else f"task {self._name(left[0])}"
+            done = f" ({len(children) - len(left)} of {len(children)} are done)" * (len(left) < len(children))
+            # a function with a time-out, or for the first task, is no wait for ever
+            needed = left if function in ("asyncio.gather", "asyncio.TaskGroup") else ()
+            return f"{what}{done}, in {function}" if left else "", needed
+        if self._is_task(awaited):
             return f"task {self._name(awaited)}", (awaited,)
-        if kind == "_GatheringFuture":
-            children = objects.items(objects.attribute(awaited, "_children"))[:_MAX_CHILDREN]
-            return f"{len(children)} tasks, in asyncio.gather", children
         if rows and "/asyncio/" in rows[0][0].file:
             return f"{rows[0][0].function} of asyncio", ()
         return (f"{kind} {awaited:#x}" if kind and kind not in _GENERATORS else ""), ()
+
+    def _children(self, rows: list[Row], awaited: int) -> tuple[tuple[int, ...], str]:
+        """Return the tasks and futures for which a function of asyncio waits, and its name."""
+        objects, tasks, function = self._objects, tuple[int, ...](), ""
+        if objects.type_name(awaited) == "_GatheringFuture":
+            return objects.items(objects.attribute(awaited, "_children")), "asyncio.gather"
+        for place, frame in rows[:1]:
+            if place.file.endswith("/asyncio/taskgroups.py"):
+                group = objects.local(frame, "self")
+                tasks, function = objects.members(objects.attribute(group, "_tasks")), "asyncio.TaskGroup"
+            elif is_in(place, "asyncio/tasks.py", "_wait"):
+                tasks, function = objects.members(objects.local(frame, "fs")), "asyncio.wait"
+            elif is_in(place, "asyncio/tasks.py", "wait_for"):
+                tasks, function = (objects.local(frame, "fut"),), "asyncio.wait_for"
+        return tuple(filter(self._is_task, tasks)), function
+
+    def _is_task(self, address: int) -> bool:
+        return self._objects.type_name(address) == "_asyncio.Task"

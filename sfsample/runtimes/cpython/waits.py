@@ -4,8 +4,8 @@ A thread waits for a lock only if it sleeps on a futex word of this lock: on the
 a word that follows the address of its mutex in memory (Python/parking_lot.c).  If a function of the standard
 library waits, its name and its `self` say what it waits for.
 
-Source: Modules/_threadmodule.c, Modules/_queuemodule.c and Lib/{threading,queue,concurrent/futures}.py of
-CPython 3.11 to 3.15.
+Source: Modules/_threadmodule.c, _queuemodule.c, _multiprocessing/{multiprocessing.h,semaphore.c} and
+Lib/{threading,queue,concurrent/futures,importlib/_bootstrap}.py of CPython 3.11 to 3.15.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,11 +24,16 @@ from sfsample.runtimes.cpython.tasks import Task, TaskReader
 from sfsample.runtimes.cpython.threads import thread_states
 
 _SYNC, _OWNER = 16, 24  # offsets: semaphore or mutex of a lock or queue; owner of an RLock
+_LAST_TAKEN = 24  # offset in a SemLock: thread that took it last; count and maximum (ints); kind
 _REFERRED = 16  # offset of the object in a weak reference
 _LIST = 32  # offset in a SimpleQueue until 3.12: its items; behind it: the number of items already taken
 _RING = 24  # offset in a SimpleQueue since 3.13: put position, get position, items, room, count
 _HANDLE_BYTES = 128  # bytes of the largest ThreadHandle
-_MAX_QUEUED = 1000  # items of a queue that are read
+MAX_QUEUED = 1000  # items of a queue that are read
+NO_THREAD = (
+    -1
+)  # owner that is no thread of the process: it held the lock in the parent, at the fork, or ended
+_MAX_USERS = 20  # innermost frames in which a Lock is searched
 _MAX_FRAMES = 1000  # frames of a stack whose objects are read
 
 _JOIN_BEFORE_3_13 = "Thread._wait_for_tstate_lock"
@@ -52,7 +57,9 @@ class PythonWait(NamedTuple):
     kind: WaitKind
     what: str  # text that says what the thread waits for
     address: int  # address of the object
-    owner: int = 0  # id of the thread that has to act, in the target's pid namespace; 0: unknown
+    # Id of the thread that has to act, in the target's pid namespace (0: unknown); of a Lock of
+    # multiprocessing, the thread that took it last.
+    owner: int = 0
     idle: bool = False  # True: servers wait for work in this way
 
 
@@ -73,6 +80,7 @@ class PythonFacts(NamedTuple):
     entered: frozenset[int] = frozenset()  # addresses of the objects whose `with` statement it is inside
     locals: tuple[tuple[tuple[str, str], ...], ...] = ()  # names and short texts of the locals of each frame
     tasks: tuple[Task, ...] = ()  # tasks of its event loop
+    uses: frozenset[int] = frozenset()  # addresses of the Locks in its frames, if a thread waits for a Lock
 
 
 class ThreadReader:
@@ -90,7 +98,7 @@ class ThreadReader:
         self._shown = Objects(interpreter.layout, read, self._budget_of_locals)
         self._interpreter = interpreter
         self._tasks = TaskReader(self._objects, asyncio)
-        self._pending = lru_cache(_MAX_QUEUED)(self._read_pending)
+        self._pending = lru_cache(MAX_QUEUED)(self._read_pending)
 
     @property
     def problems(self) -> Iterator[str]:
@@ -108,12 +116,26 @@ class ThreadReader:
                 for frame in frames_in(rows, "futures/thread.py", "_WorkItem.run"))  # fmt: skip
         worker = next(frames_in(rows, "futures/thread.py", "_worker"), None)
         loop = next(frames_in(rows, "asyncio/base_events.py", "BaseEventLoop._run_once"), None)
+        loop = loop or next(frames_in(rows, "asyncio/runners.py", "Runner.run"), None)  # with uvloop
         by_hand = bool(rows) and objects.calls(rows[0][1], "acquire")  # acquire() instead of `with`
         return PythonFacts(
             wait, tuple(runs), worker and self._pool(worker),
             entered(objects, rows[:_MAX_FRAMES], int(by_hand), wait.address if wait else 0),
             tasks=self._tasks.tasks(self._states.get(native_id, ()), loop),
         )  # fmt: skip
+
+    def uses(self, stack: PythonStack) -> frozenset[int]:
+        """Return the Locks that a thread's frames reach: variables, their attributes, and globals.
+
+        A frame reaches those attributes and globals whose names its code has.
+        """
+        objects, found = self._objects, set[int]()
+        for frame in stack.frames[:_MAX_USERS]:
+            variables, names = [*objects.locals(frame).values()], objects.names(frame)
+            found.update(map(objects.value, variables))
+            found.update(objects.item(objects.globals(frame), name) for name in names)
+            found.update(objects.attribute(objects.value(slot), name) for slot in variables for name in names)
+        return frozenset(address for address in found if objects.type_name(address) == "_thread.lock")
 
     def locals(self, stack: PythonStack) -> tuple[tuple[tuple[str, str], ...], ...]:
         """Return the locals of each frame; (): the frame went on while sfsample read them."""
@@ -133,8 +155,16 @@ class ThreadReader:
         lock = next((slot for slot in self._candidates(frame) if self._is_slept_on(slot, futex)), 0)
         kind = objects.type_name(lock)
         if kind == "_thread.RLock":
-            owner = self._native_ids.get(objects.word(lock + _OWNER), 0)
+            ident = objects.word(lock + _OWNER)
+            owner = self._native_ids.get(ident, NO_THREAD if ident and self._native_ids else 0)
             return PythonWait(WaitKind.RLOCK, f"threading.RLock {lock:#x}", lock, owner)
+        if kind == "_multiprocessing.SemLock":
+            return self._semlock(lock)
+        if place.file == "<frozen importlib._bootstrap>" and place.function == "_ModuleLock.acquire":
+            module = objects.local(frame, "self")
+            owner = self._native_ids.get(objects.integer(objects.attribute(module, "owner")) or 0, 0)
+            name = objects.text(objects.attribute(module, "name"))
+            return PythonWait(WaitKind.RLOCK, f"the import lock of module {name}", module, owner)
         if kind == "_queue.SimpleQueue":
             what = f"an item in queue.SimpleQueue {lock:#x}, which is empty"
             return PythonWait(WaitKind.QUEUE, what, lock, idle=True)
@@ -163,8 +193,22 @@ class ThreadReader:
         parked = self._objects.word(futex - 8)
         if kind == "_thread._ThreadHandle":
             return sync != 0 and sync <= parked < sync + _HANDLE_BYTES
-        is_lock = kind in ("_thread.lock", "_thread.RLock", "_queue.SimpleQueue")
+        is_lock = kind in ("_thread.lock", "_thread.RLock", "_queue.SimpleQueue", "_multiprocessing.SemLock")
         return is_lock and (sync == futex or parked == address + _SYNC)
+
+    def _semlock(self, lock: int) -> PythonWait | None:
+        """Return the wait for a lock of multiprocessing; None: it is a semaphore.
+
+        The process counts what it has taken and not released.  Only the owner may release an RLock.  Any
+        process may release a Lock, so the thread that took a Lock last may not hold it.
+        """
+        last, counts, kind = self._objects.words(lock + _LAST_TAKEN, 3) or (0, 0, 0)
+        is_lock = kind & 0xFFFFFFFF != 0
+        if is_lock and counts >> 32 != 1:
+            return None
+        owner = self._native_ids.get(last, 0) if 0 < counts & 0xFFFFFFFF < 1 << 31 else 0
+        name = f"multiprocessing.{'Lock' if is_lock else 'RLock'} {lock:#x}"
+        return PythonWait(WaitKind.LOCK if is_lock else WaitKind.RLOCK, name, lock, owner)
 
     def _condition(self, rows: list[Row]) -> PythonWait | None:
         """Return the wait of a thread in Condition.wait; its next two callers may say what it waits for."""
@@ -173,6 +217,10 @@ class ThreadReader:
                 if is_in(place, *where):
                     self_at = self._objects.local(frame, "self")
                     name = f"{self._objects.type_name(self_at)} {self_at:#x}"
+                    if kind is WaitKind.BARRIER:
+                        arrived, parties = (self._objects.integer(self._objects.attribute(self_at, count))
+                                            for count in ("_count", "_parties"))  # fmt: skip
+                        name += f": {arrived} of {parties} have arrived" * bool(arrived and parties)
                     return PythonWait(kind, what.format(name), self_at, idle=idle)
         return None
 
@@ -193,7 +241,7 @@ class ThreadReader:
             items = objects.items(objects.word(queue + _LIST))[objects.word(queue + _LIST + 8) :]
         elif ring := objects.words(queue + _RING, 5):
             _, first, start, room, count = ring
-            places = range(first, first + min(count, _MAX_QUEUED)) if 0 < room < 1 << 32 else ()
+            places = range(first, first + min(count, MAX_QUEUED)) if 0 < room < 1 << 32 else ()
             items = tuple(objects.word(start + place % room * 8) for place in places)
         return frozenset(objects.attribute(item, "future") for item in items if item)
 

@@ -3,7 +3,7 @@
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.python_waits import thread_to_act
 from sfsample.dumping.model import ThreadDump
-from sfsample.runtimes.cpython.waits import Pool, PythonFacts, PythonWait
+from sfsample.runtimes.cpython.waits import NO_THREAD, Pool, PythonFacts, PythonWait
 from tests.builders.hang_builder import seen, thread
 
 FUTURE, OTHER = 0x1000, 0x2000
@@ -43,3 +43,20 @@ def test_queued_call_waits_for_the_workers_if_all_are_known_and_wait_for_such_ca
     assert acts(*workers(2, RESULT)) is None, "the other one runs"
     assert acts(*workers(2, RESULT, LOCK)) is None, "the other one may begin the call soon"
     assert acts(*workers(0, RESULT)) is None, "its executor is gone"
+
+
+def test_an_owner_that_is_no_thread_of_the_process_is_said_if_no_thread_ran() -> None:
+    held = PythonWait(WaitKind("rlock"), "threading.RLock 0x4000", 0x4000, NO_THREAD)
+    waits, asleep, ran = one(1, (1.0, 2.0), wait=held), one(2, (1.0, 2.0)), one(2, (1.0, 2.0), (5, 6))
+    said = (None, "held by no thread of this process, so none can release it")
+    assert thread_to_act(waits, held, [waits, asleep], {1: 1, 2: 2}) == said
+    assert thread_to_act(waits, held, [waits, ran], {1: 1, 2: 2}) == (None, "")
+
+
+def test_a_lock_without_a_known_owner_says_so() -> None:
+    waits, other = one(1, (1.0, 2.0), wait=LOCK), one(2, (1.0, 2.0))
+    assert thread_to_act(waits, LOCK, [waits, other], {})[1] == "a Lock notes no owner"
+    alone = thread_to_act(waits, LOCK, [waits], {})[1]
+    assert alone == "a Lock notes no owner, and the process has no other thread"
+    taken = LOCK._replace(owner=2)
+    assert thread_to_act(waits, taken, [waits, other], {1: 1, 2: 2}) == (None, "last taken by thread 2")

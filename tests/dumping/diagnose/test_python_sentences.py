@@ -1,0 +1,130 @@
+"""What a verdict says of Python: the user's function, the chain of tasks, a full pool, a loop that stands."""
+
+from sfsample.core.wait_kind import WaitKind
+from sfsample.dumping.diagnose.named_thread import NamedThread
+from sfsample.dumping.diagnose.python_tasks import chain_text
+from sfsample.dumping.diagnose.verdict import judge
+from sfsample.dumping.diagnose.waits import Wait
+from sfsample.dumping.diagnose.wording import Wording
+from sfsample.modules.location import PythonPlace
+from sfsample.process.facts.syscall_arguments import DecodedSyscall
+from sfsample.process.proc_text import SyscallInfo
+from sfsample.runtimes.cpython.gil import Gil
+from sfsample.runtimes.cpython.python_stack import PythonStack
+from sfsample.runtimes.cpython.tasks import Task
+from sfsample.runtimes.cpython.waits import Pool, PythonFacts
+from tests.builders.hang_builder import WAIT, futex, process, seen, thread
+
+LIB = "/usr/lib/python3.12"
+EPOLL = DecodedSyscall(SyscallInfo(232, (3, 0, 0, 0, 0, 0)), "epoll_wait", ("3",))
+
+
+def place(function: str, file: str) -> PythonPlace:
+    return PythonPlace(function, file, 1, 1)
+
+
+def in_python(
+    *places: tuple[str, str], tid: int = 1, runs: tuple[int, int] = (5, 5), **facts: object
+) -> NamedThread:
+    """Return a thread in these functions and files, innermost first, that was seen twice."""
+    named = seen(thread("f", tid=tid, call=EPOLL), 1.0, 2.0, runs)
+    stack = PythonStack(((0, tuple(place(*each) for each in places)),), is_whole=True)
+    return named._replace(dump=named.dump._replace(python=stack, facts=PythonFacts()._replace(**facts)))
+
+
+def test_the_first_function_outside_the_standard_library_is_named() -> None:
+    deep = [
+        ("read", f"{LIB}/socket.py"),
+        ("begin", f"{LIB}/http/client.py"),
+        ("do", f"{LIB}/urllib/request.py"),
+    ]
+    for file in (
+        "/srv/shop.py",
+        f"{LIB}/site-packages/shop.py",
+        "/usr/lib/python3/dist-packages/x.py",
+        "<stdin>",
+    ):
+        assert in_python(*deep, ("fetch", file)).call_path() == "read <- begin <- ... <- fetch"
+        assert in_python(*deep[:2], ("fetch", file)).call_path() == "read <- begin <- fetch"
+    for file in ("/usr/lib/python312.zip/runpy.py", "<frozen runpy>", f"{LIB}/runpy.py"):
+        assert in_python(*deep, ("run", file)).call_path() == "read <- begin <- do"
+
+
+def task(address: int, name: str, awaits: str, *on: int, function: str = "f") -> Task:
+    own = place(function, "/srv/shop.py")
+    return Task(address, name, (place("Event.wait", f"{LIB}/asyncio/locks.py"), own), awaits, on)
+
+
+def test_a_chain_of_tasks_goes_to_its_end() -> None:
+    end = task(3, "reader", "asyncio.Event 0x9 to be set", function="read")
+    middle = task(2, "Task-2", "2 tasks, in asyncio.gather", 3, 4)
+    assert chain_text((end, task(1, "Task-1", "task Task-2", 2), middle)) == (
+        "task Task-1 waits for task Task-2, which waits for 2 tasks, in asyncio.gather, of them reader, "
+        "which waits for asyncio.Event 0x9 to be set, in read"
+    )
+    assert chain_text((task(1, "a", "task b", 2), task(2, "b", "task a", 1))) == "", "a circle is a deadlock"
+    assert chain_text((task(1, "a", "task b", 2), task(2, "b", "b", 2))) == (
+        "task a waits for task b, which waits for b, in f")  # fmt: skip
+    assert chain_text(()) == ""
+
+
+def predicate(one: NamedThread) -> str:
+    [node] = judge([process(one)]).waits
+    return Wording({node: one}, {node: Wait(WaitKind.EVENTS, "events")}, {1: "app"}, {}).sentence(node)
+
+
+def test_an_idle_loop_names_its_tasks_and_one_in_a_callback_stands_still() -> None:
+    select, callback = ("select", f"{LIB}/selectors.py"), ("Handle._run", f"{LIB}/asyncio/events.py")
+    tasks = (task(1, "Task-1", "asyncio.Event 0x9 to be set"),)
+    assert predicate(in_python(select, tasks=tasks)).endswith(
+        "asyncio tasks: task Task-1 waits for asyncio.Event 0x9 to be set, in f"
+    )
+    own = ("bad", "/srv/shop.py")
+    blocked = predicate(in_python(select, own, callback, tasks=tasks))
+    assert blocked.startswith("the event loop stands still: process 1 (app) ")
+    assert blocked.endswith(", in select <- bad <- Handle._run")
+    assert "stands still" not in predicate(in_python(own, callback, runs=(5, 6)))
+
+
+def findings(*threads: NamedThread) -> list[str]:
+    return [finding.text for finding in judge([process(*threads)]).findings if finding.kind == "blocked"]
+
+
+def test_a_pool_whose_workers_are_all_busy_names_their_function() -> None:
+    pool, job = Pool(0x30, 2, frozenset({7, 8, 9})), ("job", "/srv/shop.py")
+    first, second = worker(job, 2, pool), worker(job, 3, pool)
+    assert findings(first, second) == ["3 calls wait for a pool of 2 threads, all in job"]
+    assert findings(first) == [], "the other worker may be free"
+    assert findings(first, worker(job, 3, pool, counts=(5, 6))) == [], "it ran between the looks"
+    idle = first._replace(dump=first.dump._replace(facts=PythonFacts(pool=pool)))
+    assert findings(idle, second) == []
+    alone = Pool(0x30, 1, frozenset({7}))
+    assert findings(worker(job, 2, alone)) == ["1 call waits for a pool of 1 thread, in job"]
+
+
+def worker(job: tuple[str, str], tid: int, pool: Pool, counts: tuple[int, int] = (5, 5)) -> NamedThread:
+    one = in_python(job, tid=tid, runs=counts)
+    return one._replace(dump=one.dump._replace(facts=PythonFacts(runs=(1,), pool=pool)))
+
+
+def test_a_wait_for_the_gil_has_no_time() -> None:
+    one = thread("f", call=EPOLL)
+    dump = one.dump._replace(idle_s=0.004)
+    [node] = judge([process(one)]).waits
+    wording = Wording(
+        {node: one._replace(dump=dump)}, {node: Wait(WaitKind.GIL, "the GIL", 7)}, {1: "app"}, {}
+    )
+    assert wording.predicate(node).startswith("waits for the GIL, held by ")
+
+
+def test_a_thread_that_has_just_got_the_gil_does_not_wait_for_it() -> None:
+    def wait(holder: int) -> Wait | None:
+        one = thread("f", call=futex(0x1010, WAIT, 0))
+        one = one._replace(dump=one.dump._replace(gil=Gil(0x1000, 0x1100, holder)))
+        [found] = judge([process(one)]).waits.values()
+        return found
+
+    assert wait(1) is None
+    waits = wait(2)
+    assert waits
+    assert waits.kind is WaitKind.GIL
