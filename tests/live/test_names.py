@@ -301,7 +301,7 @@ def test_python() -> None:
     if python is None:
         pytest.skip("no Python with a perf trampoline (3.12 or later) is installed")
     with spoken([python, "-X", "perf", "-c", PYTHON]) as pid:
-        done = sampled("-p", pid, enough=lambda done: sum(done.stacks().values()) >= 20)
+        done = sampled("-p", pid, "--python", "off", enough=lambda done: sum(done.stacks().values()) >= 20)
     assert done.stacks()
     for stack in done.stacks():
         assert re.match(r"[^;]+;_start;.*;py::<module>:<string>_\[j\];", stack)
