@@ -1,6 +1,7 @@
 """`sfsample diff`: what changed between two profiles, as text, as JSON, or as a page with a flame graph.
 
-It reads only files.  Only the page needs the stacks; for other formats, each input is counted and dropped.
+It reads only files.  Only the html page needs the stacks.  For text and JSON, each input is reduced to
+numbers for each function, and its stacks are dropped from memory.
 """
 
 from collections.abc import Callable, Sequence

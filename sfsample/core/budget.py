@@ -16,7 +16,7 @@ from sfsample.core.checkpoint import checkpoint
 # CPU time in ns, as measured with Python 3.11
 READ_NS = 4_000  # one process_vm_readv(2)
 COPIED_NS = 1_000  # time for a frame that was copied before, with its place and name
-_BYTE_NS = 200  # time for each byte after the first 512: large objects, as line tables, are decoded
+_BYTE_NS = 200  # time for each byte after the first 512; line tables are decoded, too
 _SMALL_BYTES = 512
 
 # A first look took 8 ms with 2,000 threads, and 49 ms with 300 large functions on one stack.  Later ones took

@@ -128,7 +128,7 @@ class JointMemory:
             yield address, bytes(self._data[offset : offset + end - address])
 
     def over(self, data: bytes | bytearray) -> "JointMemory":
-        """Return the same pieces in another buffer."""
+        """Return a memory with the same addresses, sizes and offsets of pieces, whose bytes are in `data`."""
         other = JointMemory(data, (), self.byteorder)
         other._small, other._large = self._small.copy(), self._large.copy()
         return other

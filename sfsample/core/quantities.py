@@ -52,7 +52,7 @@ def large_size(text: str) -> int:
 
 
 def spelled_seconds(value: float) -> str:
-    """Spell a time, in the largest unit of which it is a whole number."""
+    """Write a time in the largest unit that gives a whole number: 120 s is "2m", 90 s is "90s"."""
     for unit in _SPELLED_UNITS:
         number = round(value / _UNITS_S[unit])
         if number and number * _UNITS_S[unit] == value and f"{number}{unit}" != "1m":

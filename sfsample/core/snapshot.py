@@ -32,7 +32,7 @@ class LastRun(NamedTuple):
 
 
 class SchedulerEvidence(NamedTuple):
-    """The scheduler's counters of a thread (`ThreadFiles.counters`) around a capture, and how it stopped."""
+    """The scheduler's counters of a thread (`ThreadFiles.counters`) before and after a capture."""
 
     before: bytes | None  # counters before the capture
     after: bytes | None  # counters after it: while they stay the same, the thread has not run

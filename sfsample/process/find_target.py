@@ -21,7 +21,7 @@ from sfsample.process.target import Target
 
 _CGROUPS = "/sys/fs/cgroup"
 _SHORT_ID = 12  # digits of a container's id, as docker and podman print it
-_MAX_SHOWN = 10  # groups in a help text
+_MAX_SHOWN = 10  # containers, pods or users listed under an error message
 _MAX_SHOWN_COMMAND = 100  # characters of a command line
 
 

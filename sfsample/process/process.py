@@ -226,7 +226,8 @@ class LiveProcess:
     def release(self) -> None:
         """Release every thread that was asked to stop.
 
-        The kernel releases a thread that does not stop within a second when the calling OS thread ends.
+        A thread that has not stopped after a second is left to the kernel, which releases the thread when the
+        calling OS thread ends.
         """
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
         while not self.running_capture.release_pending() and time.monotonic() < deadline:

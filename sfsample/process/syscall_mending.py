@@ -7,9 +7,10 @@ not, the call starts again with its full time-out.  (The call had just begun: sf
 that has slept for long.)  The call must have had no effect, and must not have reached its time-out
 (io_getevents may have).  This works only on x86-64: AArch64 decides before the stop, s390x was not tried.
 
-Source: Linux arch/x86/kernel/signal.c, arch_do_signal_or_restart, which decides after the stop in get_signal;
-fs/eventpoll.c, ipc/sem.c, fs/aio.c and do_sigtimedwait return -EINTR if a signal is pending and there was
-nothing to return; arch/x86/entry: `orig_ax` is -1 outside a system call; syscalls/syscall_64.tbl.
+Source: Linux arch/x86/kernel/signal.c: the thread stops in get_signal, and only then
+arch_do_signal_or_restart decides if the call starts again.  fs/eventpoll.c, ipc/sem.c, fs/aio.c and
+do_sigtimedwait return -EINTR if a signal is pending and they have no result yet.  arch/x86/entry: `orig_ax`
+is -1 outside a system call.  syscalls/syscall_64.tbl.
 """
 
 from errno import EINTR

@@ -28,7 +28,10 @@ class TimeSlices(NamedTuple):
 
 
 def add_columns(slices: Iterable[Columns], stacks: int) -> Columns:
-    """Return the sums by stack, in ascending order; columns refer to `stacks` stacks."""
+    """Return the numbers of the stacks that occur, in ascending order, and the sums of each over all slices.
+
+    All numbers are below `stacks`.
+    """
     seen: set[int] = set()
     samples, wall, cpu = sums = [[0] * stacks for _ in range(3)]
     for numbers, *columns in slices:

@@ -1,8 +1,8 @@
 """Decodes x86-64 instructions, as far as code analysis needs them to find a return address.
 
 A decoded instruction has steps, the changes of registers and of words in memory in their order, and the
-addresses of the instructions that may run next.  Steps are certain: a register that is written becomes
-unknown unless a step gives its new value.  No other module imports iced-x86.
+addresses of the instructions that may run next.  A step never guesses: if the new value of a
+register or a word cannot be expressed, the step makes it unknown.  No other module imports iced-x86.
 
 Source: AMD64 psABI table 3.36 (DWARF numbers of registers), figure 3.4 (registers that a call may change).
 """

@@ -58,7 +58,8 @@ class Copying(Protocol):
 class Plan:
     """What to copy of one thread: its thread states, the chunks of its stack, and frames that lie elsewhere.
 
-    `counters` are copied too.  `trusted` has the addresses of code objects whose headers need no copy.
+    `counters` are the words that change when the target creates an interpreter or a thread state; they are
+    copied too.  `trusted` has the addresses of code objects whose headers need no copy.
 
     `learn` changes `groups` for the next capture; the room still has the groups of the current one.  Both
     begin with the thread states.  All other pieces are found by address.
