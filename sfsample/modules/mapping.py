@@ -3,6 +3,7 @@
 A line that does not parse is skipped.  Source: proc(5), "/proc/pid/maps".
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from sfsample.core.checkpoint import checkpoint
@@ -37,10 +38,12 @@ def parse_maps(text: str) -> tuple[Mapping, ...]:
 class MapsParser:
     """Parses the maps of one process repeatedly, but only the lines that are new.
 
-    If no line has changed, the result is the same tuple object.
+    If no line has changed, the result is the same tuple object.  `inode_of` returns the inode of a path of
+    the process, or None: a file may really be called `x (deleted)`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, inode_of: Callable[[str], int | None] = lambda _: None) -> None:
+        self._inode_of = inode_of
         self._data = b""
         self._parsed_lines: dict[str, Mapping | None] = {}
         self._mappings: tuple[Mapping, ...] = ()
@@ -50,10 +53,18 @@ class MapsParser:
         if data != self._data:
             lines, parsed = data.decode("utf-8", "surrogateescape").split("\n"), self._parsed_lines
             self._parsed_lines = {
-                line: parsed[line] if line in parsed else _parse_line(line) for line in lines
+                line: parsed[line] if line in parsed else self._parse_line(line) for line in lines
             }
             self._data, self._mappings = data, tuple(filter(None, self._parsed_lines.values()))
         return self._mappings
+
+    def _parse_line(self, line: str) -> Mapping | None:
+        mapping = _parse_line(line)
+        if mapping is None or not mapping.deleted:
+            return mapping
+        literal = mapping.path + _DELETED
+        exists = self._inode_of(literal) == mapping.inode
+        return mapping._replace(path=literal, deleted=False) if exists else mapping
 
 
 def maps_line(mapping: Mapping) -> str:

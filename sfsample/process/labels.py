@@ -89,7 +89,8 @@ def _kernel_facts(proc: ProcFs, images: ImageCache) -> Identity:
     }
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     started = round(booted + stat.starttime / os.sysconf("SC_CLK_TCK"), 2) if stat else None
-    exe = exe and exe.removesuffix(" (deleted)")
+    if exe and proc.inode_of(exe) is None:
+        exe = exe.removesuffix(" (deleted)")
     known = {key: text[:_MAX_VALUE] for key, text in labels.items() if text}
     owner = _owner(text, container, proc.status().get("Uid", "").split())
     return Identity(known, exe, build_id, unit, container, started, owner)

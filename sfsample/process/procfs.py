@@ -143,7 +143,7 @@ class ProcFs:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._maps = MapsParser()
+        self._maps = MapsParser(self.inode_of)
         self._threads: dict[int, ThreadFiles] = {}
         self._max_kept_open = max_kept_open()
         self._dir = -1
@@ -202,6 +202,13 @@ class ProcFs:
         try:
             return os.readlink(name, dir_fd=self._dir)
         except OSError:
+            return None
+
+    def inode_of(self, path: str) -> int | None:
+        """Return the inode of an absolute path below the root directory of the process, or None."""
+        try:
+            return os.stat(f"root{path}", dir_fd=self._dir, follow_symlinks=False).st_ino
+        except (OSError, ValueError):
             return None
 
     def has_ended(self) -> bool:

@@ -84,6 +84,16 @@ def test_deleted_program_has_true_stacks(tmp_path, generation, binary, scenario)
         check(record_samples(target.pid), path, scenario, target)
 
 
+def test_program_that_is_called_deleted_has_true_stacks(tmp_path):
+    """The kernel appends " (deleted)" to the path of a deleted file; this file is there."""
+    path = install(GENERATIONS[-1], "target", tmp_path)
+    path = path.rename(path.with_name("target (deleted)"))
+    with running(path, "frame") as target:
+        profile = record_samples(target.pid)
+        check(profile, path, "frame", target)
+        assert str(path) in {module for module, _ in profile.stats.module_paths}
+
+
 @pytest.mark.parametrize(("generation", "binary"), BINARIES)
 @pytest.mark.parametrize("other", ["workload", "another build", "libcallee.so"])
 def test_replaced_program_has_true_stacks(tmp_path, generation, binary, other):
