@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sfsample.core.checkpoint import checkpoint
 
-_DELETED = " (deleted)"
+DELETED = " (deleted)"  # what the kernel appends to the path of a deleted file
 
 
 class Mapping(NamedTuple):
@@ -62,7 +62,7 @@ class MapsParser:
         mapping = _parse_line(line)
         if mapping is None or not mapping.deleted:
             return mapping
-        literal = mapping.path + _DELETED
+        literal = mapping.path + DELETED
         exists = self._inode_of(literal) == mapping.inode
         return mapping._replace(path=literal, deleted=False) if exists else mapping
 
@@ -70,7 +70,7 @@ class MapsParser:
 def maps_line(mapping: Mapping) -> str:
     """Return the line of text that `parse_maps` reads as `mapping`."""
     modes = f"{'r' if mapping.readable else '-'}-{'x' if mapping.executable else '-'}p"
-    path = mapping.path.replace("\n", r"\012") + (_DELETED if mapping.deleted else "")
+    path = mapping.path.replace("\n", r"\012") + (DELETED if mapping.deleted else "")
     fields = (f"{mapping.start:x}-{mapping.end:x}", modes, f"{mapping.offset:x}", mapping.device,
               str(mapping.inode), *([path] if path else ()))  # fmt: skip
     return " ".join(fields)
@@ -83,13 +83,13 @@ def _parse_line(line: str) -> Mapping | None:
         return None
     span, permissions, offset, device, inode = fields[:5]
     path = fields[5].replace(r"\012", "\n") if len(fields) == 6 else ""
-    deleted = path.endswith(_DELETED) and path.startswith("/")
+    deleted = path.endswith(DELETED) and path.startswith("/")
     try:
         start, _, end = span.partition("-")
         return Mapping(
             start=int(start, 16), end=int(end, 16), readable=permissions[0] == "r",
             executable=permissions[2] == "x", offset=int(offset, 16), device=device, inode=int(inode),
-            path=path.removesuffix(_DELETED) if deleted else path, deleted=deleted,
+            path=path.removesuffix(DELETED) if deleted else path, deleted=deleted,
         )  # fmt: skip
     except (ValueError, IndexError):
         return None

@@ -109,17 +109,21 @@ class ImageOpener:
         pairs = [(read_memory(self._pid, vaddr + bias, size), image.loaded(vaddr, size))
                  for vaddr, size in image.identity_ranges]  # fmt: skip
         compared = [in_memory == in_file for in_memory, in_file in pairs if in_memory and in_file]
-        if not all(compared):
-            return False
-        return bool(compared and image.build_id) or self._is_same_file(status, mapping)
+        if compared and all(compared) and image.build_id:
+            return True
+        return self._is_same_file(status, mapping, equal=all(compared))
 
-    def _is_same_file(self, status: os.stat_result, mapping: Mapping) -> bool:
-        """Return True if the inode is that of the mapped file, which may have no build-id."""
+    def _is_same_file(self, status: os.stat_result, mapping: Mapping, *, equal: bool = True) -> bool:
+        """Return True if the inode is that of the mapped file.
+
+        The inode decides for a file without a build-id.  It also decides for a page in the middle of another
+        file: the bytes at the place of its headers are not `equal`, because they belong to the other file.
+        """
         try:
             return os.path.samestat(status, os.stat(self._map_file(mapping)))
         except OSError:  # map_files needs privileges
             # on btrfs and overlayfs, /proc/PID/maps and stat(2) have different devices
-            return status.st_ino == mapping.inode
+            return equal and status.st_ino == mapping.inode
 
     def _map_file(self, mapping: Mapping) -> str:
         return f"/proc/{self._pid}/map_files/{mapping.start:x}-{mapping.end:x}"
