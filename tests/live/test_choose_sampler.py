@@ -37,7 +37,6 @@ from tests.live.test_chains import chains_of
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.alone,
     pytest.mark.skipif(not can_set_timers([os.getpid()], ARCH), reason="the kernel permits no timers"),
 ]
 

@@ -15,7 +15,6 @@ from tests.live.test_choose_sampler import SAMPLES, by_both, recorded
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.alone,
     pytest.mark.skipif(not can_set_timers([os.getpid()], ARCH), reason="the kernel permits no timers"),
 ]
 

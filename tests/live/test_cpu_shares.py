@@ -21,7 +21,6 @@ from tests.live.targets import started
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.alone,
     pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with"),
 ]
 

@@ -20,7 +20,6 @@ from tests.live.targets import ARCH, HANG_S, assert_untraced, fixture, python, r
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.alone,
     needs_gcc,
     pytest.mark.skipif(not can_set_cpu_timers(ARCH), reason="the kernel permits no timers of CPUs"),
 ]

@@ -43,7 +43,7 @@ from tests.live.targets import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.live, pytest.mark.alone]
+pytestmark = pytest.mark.live
 
 WALL_500 = sfsample.RecordOptions(rate=500, mode="wall")
 

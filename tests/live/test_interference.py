@@ -37,7 +37,7 @@ from tests.live.targets import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.live, pytest.mark.alone]
+pytestmark = pytest.mark.live
 
 CLONE = {"x86_64": 56, "aarch64": 220}  # system calls
 LIBRARY = """

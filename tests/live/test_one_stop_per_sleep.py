@@ -23,7 +23,7 @@ from tests.live.hanging import calls
 from tests.live.recording import record_samples
 from tests.live.targets import ARCH, states, wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.alone, needs_gcc]
+pytestmark = [pytest.mark.live, needs_gcc]
 
 # pause(2), or on AArch64, which has none, ppoll(2) without a time limit.  It is made inline, as functions of
 # libc may save the frame pointer on the stack.

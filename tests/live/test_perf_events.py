@@ -35,7 +35,7 @@ from tests.live.perf_recording import (
 )
 from tests.live.targets import ARCH, HANG_S, fixture, python, running, states, wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.alone, needs_timers]
+pytestmark = [pytest.mark.live, needs_timers]
 
 
 def once(act):

@@ -20,7 +20,7 @@ from tests.live.targets import started as begun
 from tests.live.test_chains import chains_of
 from tests.live.test_changing_modules import TWIN, TWINS
 
-pytestmark = [pytest.mark.live, pytest.mark.alone, needs_timers]
+pytestmark = [pytest.mark.live, needs_timers]
 
 
 @needs_gcc

@@ -16,7 +16,7 @@ from tests.live.targets import assert_untraced, python
 from tests.live.test_resources import open_files
 from tests.live.test_subprocesses import Director
 
-pytestmark = [pytest.mark.live, pytest.mark.alone, needs_timers]
+pytestmark = [pytest.mark.live, needs_timers]
 
 _NOT_OPENED = "not captured: the subprocess ended before it could be opened, or could not be opened"
 

@@ -23,7 +23,7 @@ from tests.live.perf_recording import ONE_BY_ONE, SAMPLES, accounted_ns, needs_t
 from tests.live.targets import HANG_S, assert_untraced, extended, fixture, running
 from tests.live.targets import started as begun
 
-pytestmark = [pytest.mark.live, pytest.mark.alone, needs_timers]
+pytestmark = [pytest.mark.live, needs_timers]
 
 
 @needs_gcc

@@ -31,7 +31,6 @@ from tests.live.targets import assert_untraced, states, wait_until
 
 pytestmark = pytest.mark.live
 
-LOOP = "_PyEval_EvalFrameDefault"
 DATA = Path(__file__).parents[1] / "data"
 
 
@@ -172,16 +171,13 @@ def test_running_program_has_only_possible_stacks(python):
 def test_thread_that_starts_others_keeps_its_frames(python):
     with started(python, "python_threads.py") as (target, _):
         report = named(recorded(target.pid, 500, rate=500, python=PythonView.ONLY))
-        with_python = set()
+        native, python_only = 0, 0
         for stack in report.stacks:
-            frames = [report.frames[at] for at in stack.frames]
-            is_main = report.threads[stack.thread].tid == target.pid
-            if frames[-1].kind == "p":
-                with_python.add(is_main)
-            else:  # a thread that begins or ends, which runs no Python code
-                assert not is_main
-                assert LOOP not in [frame.function for frame in frames[1:]]
-        assert with_python == {True, False}
+            has_python = report.frames[stack.frames[-1]].kind == "p"
+            assert has_python or report.threads[stack.thread].tid != target.pid
+            python_only += stack.weights[0] * has_python
+            native += stack.weights[0] * (not has_python)
+        assert python_only > 10 * native  # threads that begin or end have none
         assert_untraced(target.pid)
 
 
@@ -206,7 +202,7 @@ def test_views_show_the_interpreter_or_not():
         texts = {}
         for view in PythonView:
             texts[view] = sfsample.folded(recorded(target.pid, 100, rate=300, python=view))
-        loop = f";{LOOP}"
+        loop = ";_PyEval_EvalFrameDefault"
         assert "leaf (python_busy.py:" in texts[PythonView.AUTO]
         assert "__libc_start_main" in texts[PythonView.AUTO]
         # the first activation has no Python frame while it begins or ends, so its native frames are shown
