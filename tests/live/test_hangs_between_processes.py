@@ -146,6 +146,7 @@ fcntl.flock(held, fcntl.LOCK_EX)
 read, write = os.pipe()
 if not os.fork():
     os.close(read)
+    held.close()  # then the lock ends with the parent, and this process ends, too
     fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)
     os._exit(0)
 os.close(write)
