@@ -163,7 +163,10 @@ class PerfMapFile:
         self._add(self._newest)
 
     def _add(self, part: PerfMap) -> None:
-        """Add a part.  Small parts at the end are joined, so that there are few."""
+        """Add a part.  The first parts are dropped if all are too large; small ones at the end are joined."""
+        while self._parts and sum(len(p.data) for p in (*self._parts, part)) > _MAX_FILE_BYTES:
+            dropped = self._parts.pop(0)
+            self.problem = f"the perf map is too large: {len(dropped.data)} of its bytes are no longer used"
         while self._parts and len(self._parts[-1].data) <= 2 * len(part.data):
             part = PerfMap(self._parts.pop().data + part.data)
         self._parts.append(part)

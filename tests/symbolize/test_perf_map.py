@@ -109,6 +109,18 @@ def test_parts_agree_with_the_whole_file(process_root, tmp_path):
     assert all(file.find(at) == expected.find(at) for at in range(0x1100))
 
 
+def test_file_that_grows_for_ever_keeps_its_last_functions(process_root, tmp_path, monkeypatch):
+    monkeypatch.setattr(perf_map, "_MAX_FILE_BYTES", 1000)
+    path, file = tmp_path / "tmp" / "perf-7.map", PerfMapFile(process_root, clock=lambda: 0)
+    for number in range(0x100):
+        with path.open("ab") as opened:
+            opened.write(b"%x 10 f\n" % (0x1000 + 0x10 * number))
+        assert file.refresh()
+        assert file.find(0x1000 + 0x10 * number) is not None
+    assert sum(len(part.data) for part in file._parts) <= 1000
+    assert file.problem.startswith("the perf map is too large: ")
+
+
 def test_a_name_may_have_any_bytes():
     assert PerfMap(b"10 10 \xff\xfea\0b;c\r\n").find(0x10).name == "\ufffd\ufffda\0b;c"
 
