@@ -53,12 +53,12 @@ class MapsParser:
         if data != self._data:
             lines, parsed = data.decode("utf-8", "surrogateescape").split("\n"), self._parsed_lines
             self._parsed_lines = {
-                line: parsed[line] if line in parsed else self._parse_line(line) for line in lines
+                line: parsed[line] if line in parsed else self._parse(line) for line in lines
             }
             self._data, self._mappings = data, tuple(filter(None, self._parsed_lines.values()))
         return self._mappings
 
-    def _parse_line(self, line: str) -> Mapping | None:
+    def _parse(self, line: str) -> Mapping | None:
         mapping = _parse_line(line)
         if mapping is None or not mapping.deleted:
             return mapping

@@ -23,13 +23,12 @@ from sfsample.formats.elf.core_file import (
 )
 from sfsample.formats.elf.image import PF_X, PT_LOAD, ElfImage, Segment
 from sfsample.modules.debug_files import debug_file_finder
-from sfsample.modules.mapping import Mapping
+from sfsample.modules.mapping import DELETED, Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
 from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, with_pac_mask
 
-_DELETED = " (deleted)"
 _NO_FILES = "the core file does not say which files were mapped (no NT_FILE): code has no names"
 _HELP = "give a core file: gcore -o FILE PID, or coredumpctl dump -o FILE"
 _PF_R = 4  # bit "readable" of a segment's p_flags
@@ -190,7 +189,7 @@ def _mapping(segment: Segment, file: MappedFile | None, vdso: int | None) -> Map
     return Mapping(
         start=segment.vaddr, end=segment.vaddr + segment.memsz, readable=bool(segment.flags & _PF_R),
         executable=bool(segment.flags & PF_X), offset=file.offset if file else 0, device="",
-        inode=int(file is not None), path=path.removesuffix(_DELETED), deleted=path.endswith(_DELETED),
+        inode=int(file is not None), path=path.removesuffix(DELETED), deleted=path.endswith(DELETED),
     )  # fmt: skip
 
 
@@ -204,7 +203,7 @@ class CoreImages:
         self._sysroot, self.root = sysroot, Root(sysroot or "/")
         entry, files = core.auxv.get(AT_ENTRY, 0), core.files
         path = next((f.path for f in files if f.start <= entry < f.end), files[0].path if files else "")
-        self.exe_path = path.removesuffix(_DELETED) or None  # path of the program, as the process saw it
+        self.exe_path = path.removesuffix(DELETED) or None  # path of the program, as the process saw it
         self.problems: list[str] = []
         self._images: dict[str, ElfImage] = {}
 

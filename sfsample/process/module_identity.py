@@ -20,7 +20,7 @@ class ModuleIdentities:
 
     def __init__(self, modules: ModuleMap) -> None:
         self._map = modules
-        self._odd_links: set[Mapping] = set()  # mappings whose link has another path than the maps
+        self._odd_links: set[Mapping] = set()  # mappings whose link is not as in the maps
         self._mappings: tuple[Mapping, ...] = ()  # memory map for which `_sets` is valid
         # set of modules -> addresses of the fingerprints in memory, and their bytes in the files
         self._sets: dict[frozenset[Module], tuple[Pieces, bytes]] = {}
@@ -30,6 +30,7 @@ class ModuleIdentities:
         if self._mappings is not self._map.mappings or len(self._sets) > _MAX_MODULE_SETS:
             self._mappings = self._map.mappings
             self._sets.clear()
+            self._odd_links.clear()
         if modules not in self._sets:
             found = [*filter(None, map(self._fingerprint, modules))]
             pieces = Pieces([(address, len(data)) for address, data in found])
@@ -45,16 +46,18 @@ class ModuleIdentities:
         Two files may have the same bytes there, so only the kernel knows which of them is mapped.  To read
         the link takes 3 us; to read the maps takes 50 us and more.  Source: proc(5), /proc/PID/map_files.
         """
+        if not mapping.is_file:
+            return True
         try:
             link = os.readlink(f"/proc/{tid}/map_files/{mapping.start:x}-{mapping.end:x}")
         except FileNotFoundError:
-            return not mapping.is_file
+            link = ""
         except OSError:
             return True
         return link == mapping.path + (DELETED if mapping.deleted else "") or mapping in self._odd_links
 
     def believe(self, mapping: Mapping) -> None:
-        """Note that the maps still have a mapping whose link has another path."""
+        """Note that the maps still have a mapping whose link has another path, or is missing."""
         self._odd_links.add(mapping)
 
     def _fingerprint(self, module: Module) -> tuple[int, bytes] | None:

@@ -46,6 +46,7 @@ class Recorder:
         self._perf_map = PerfMapFile(profile.roots.get(process_key))
         self._names = 0  # number of changes of the perf map so far
         self._perf_map_read = -1  # tick of the last look at the perf map
+        self._has_new_names = False  # the last look at the perf map has found new functions
         self._late = late
         self.lost_name = False  # a place has no name because its code was replaced before the name was read
         self.now = begin
@@ -142,7 +143,9 @@ class Recorder:
 
     def follow_perf_map(self) -> None:
         """Read what the target has appended to its perf map since the last call."""
-        if self._perf_map.refresh() or self._late:
+        changed, changed_before = self._perf_map.refresh(), self._has_new_names
+        self._has_new_names = changed
+        if changed or changed_before:  # after a change, late samples have lost names that the next ones have
             self._names += 1
             self._locations.clear()
 
