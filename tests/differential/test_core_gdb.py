@@ -13,6 +13,7 @@ from tests.process.test_core_process import dump_stacks, gdb_stacks
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.any_load,
     pytest.mark.skipif(shutil.which("gcore") is None, reason="gdb, which makes core files, is not installed"),
 ]
 

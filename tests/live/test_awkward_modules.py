@@ -24,7 +24,7 @@ from tests.live.recording import fewer, record_samples
 from tests.live.targets import EACH_GENERATION, Target, fixture, running, started, wait_until
 from tests.live.test_modules import LIBRARIES, build_ids, check, install, module_problems
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 _PT_NULL = 0
 

@@ -29,7 +29,7 @@ from tests.live.targets import (
     wait_until,
 )
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 _PLAIN = ("recursion", "leaf", "frame", "bigframe", "drap", "noreturn", "deep", "plt", "library", "qsort",
          "framepointer", "signal", "signal-main", "nested-signal", "nullcall")  # fmt: skip

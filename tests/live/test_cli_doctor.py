@@ -26,7 +26,7 @@ from tests.live.test_cli_errors import (
     may_unshare,
 )
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 GATE = {"name": str, "status": str, "found": str, "remedy": (dict, type(None))}
 # installs a seccomp filter on system calls, given by number, and executes the rest of its command line

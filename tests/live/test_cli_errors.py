@@ -18,7 +18,7 @@ import pytest
 from tests.live.cli_runner import COMMAND, NOBODY, is_root, sampled, sfsample
 from tests.live.targets import HANG_S, Target, first_line, fixture, python, running, status, wait_until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 EVERY = [("record", "-d", "100ms"), ("dump",), ("watch", "--output-dir", "/nonexistent-dir", "--for", "1s")]
 as_root = pytest.mark.skipif(not is_root(), reason="needs root, to act as two users")
 

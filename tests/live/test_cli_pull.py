@@ -20,7 +20,7 @@ from tests.live.cli_runner import begun, ended, sfsample, wait_until_sampled
 from tests.live.targets import Target, fixture, running, wait_until
 from tests.watching.pull.http_client import Reply, connected, get, read, request
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 PROFILE = "/debug/pprof/profile"
 WALL = "&mode=wall"  # where each tick that is taken is a sample, on a busy machine too
 

@@ -14,7 +14,7 @@ import pytest
 from tests.live.cli_runner import COMMAND, STOPPING, begun, ended, sampled, sfsample, wait_until_sampled
 from tests.live.targets import HANG_S, Target, fixture, running
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 LEAF = "main;outer;middle;leaf_spin"
 
 

@@ -13,7 +13,7 @@ from sfsample.recording.result import check_result
 from tests.live.cli_runner import STOPPING, begun, ended, parse_folded, wait_until_sampled
 from tests.live.targets import HANG_S, Target, fixture, running, started
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 LEAF = "main;outer;middle;leaf_spin"
 
 

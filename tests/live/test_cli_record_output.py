@@ -21,7 +21,7 @@ from tests.live.cli_runner import (
 )
 from tests.live.targets import HANG_S, Target
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 KEYS = {
     "schema": str, "duration_s": float, "rate_hz": float, "ticks": int, "late_ticks": int, "samples": int,
     "captures": dict, "stop_ns": dict, "stacks": dict, "frames": dict, "eintr_prone_stops": int,

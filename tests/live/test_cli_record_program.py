@@ -14,7 +14,7 @@ from sfsample.errors import NoSuchProcess
 from tests.live.cli_runner import DURATIONS, parse_folded, sfsample
 from tests.live.targets import ARCH, fixture
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 
 def test_program_is_recorded_to_its_end(tmp_path: Path) -> None:

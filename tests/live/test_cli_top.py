@@ -16,6 +16,7 @@ from tests.live.terminal import Terminal
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.any_load,
     pytest.mark.skipif(
         shutil.which("tmux") is None, reason="there is no tmux (scripts/setup dev installs it)"
     ),

@@ -27,7 +27,7 @@ from tests.live.cli_runner import STOPPING, begun, ended, parse_folded, sfsample
 from tests.live.targets import ARCH, HANG_S, Target, fixture, running, wait_until
 from tests.live.test_cli_errors import unused_pid
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 # Slices that are long enough for samples.
 SAMPLED = ("--every", "1s", "--for", "900ms") if ARCH is AMD64 else ("--every", "6s", "--for", "5s")
 FILE = re.compile(r"(.+)-\d{8}T\d{6}Z\.json")

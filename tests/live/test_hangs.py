@@ -32,7 +32,7 @@ from tests.live.targets import (
     wait_until_busy,
 )
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 ADDRESS = "0x[0-9a-f]+"
 VARIABLE = rf"\w+ \({ADDRESS}\)"
 

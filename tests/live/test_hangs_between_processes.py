@@ -13,7 +13,7 @@ import pytest
 from tests.live.hanging import WAITED, Dumped, build, hung, wait_for_calls
 from tests.live.targets import python, status, wait_until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 
 @pytest.fixture(scope="module")

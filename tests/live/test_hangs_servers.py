@@ -20,7 +20,7 @@ from tests.live.hanging import Dumped, calls, find
 from tests.live.targets import HANG_S, assert_untraced, first_line, states, status, wait_until
 from tests.live.test_cli_errors import wchan
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 REDIS, INITDB, POSTGRES, PSQL = (find(name) for name in ("redis-server", "initdb", "postgres", "psql"))
 
 

@@ -23,7 +23,7 @@ from tests.live.cli_runner import catches_sigterm, ended
 from tests.live.targets import HANG_S, Target, wait_until
 from tests.watching.push.fake_backend import backend
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 MODULES = [
     "sqlite3",
     "json",

@@ -14,7 +14,7 @@ from tests.live.cli_runner import sfsample
 from tests.live.compiled import compile_c, needs_gcc
 from tests.live.compiled import started as started_program
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 # Publishes a process context as OTEP 4719 says: in a memfd with argument "memfd", else in anonymous memory.
 PUBLISHER = r"""
 #define _GNU_SOURCE

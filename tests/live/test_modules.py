@@ -32,7 +32,7 @@ from tests.live.targets import (
     wait_until,
 )
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 NAMES = ("target", "target-nopie")
 BINARIES = [

@@ -14,6 +14,7 @@ from tests.live.targets import started, wait_until_busy
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.any_load,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="sfsample analyses x86-64 code only"),
     pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="no musl-gcc to build the target with"),
 ]

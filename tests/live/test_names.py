@@ -21,6 +21,7 @@ from tests.live.cli_runner import NOBODY, Done, begun, ended, is_root, sampled, 
 from tests.live.hanging import calls
 from tests.live.targets import HANG_S, LineReader, Target, fixture, running, wait_until
 
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 TMP = Path("/tmp")  # noqa: S108 - where JITs write their maps
 
 

@@ -16,7 +16,7 @@ from tests.live.cli_runner import is_root
 from tests.live.hanging import WAITED, Dumped, wait_for_calls
 from tests.live.targets import LineReader, assert_untraced, is_forgotten
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 THIS = rf"process {os.getpid()} \([^)]+\)"
 
 # what to do with a socket, its descriptor, and "forks": a child does the same with the other end

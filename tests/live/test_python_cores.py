@@ -17,6 +17,7 @@ from tests.live.test_python_frames import started
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.any_load,
     pytest.mark.skipif(find("gcore") is None, reason="gdb, which writes core files, is not installed"),
 ]
 _PHDR = 56  # bytes of a program header

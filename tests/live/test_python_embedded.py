@@ -14,7 +14,7 @@ from tests.live.pythons import PYTHONS
 from tests.live.targets import assert_untraced
 from tests.live.test_python_frames import Remote, recorded
 
-pytestmark = [pytest.mark.live, needs_gcc]
+pytestmark = [pytest.mark.live, pytest.mark.any_load, needs_gcc]
 
 HOST = r"""
 #include <Python.h>

@@ -26,7 +26,7 @@ from tests.live.pythons import PYTHONS
 from tests.live.recording import fewer
 from tests.live.targets import assert_untraced
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 PROGRAM = Path(__file__).parents[1] / "data" / "python_hostile.py"
 SAMPLES = fewer(100)  # of the neighbour

@@ -18,7 +18,7 @@ from tests.live.pythons import PYTHONS
 from tests.live.targets import assert_untraced
 from tests.live.test_python_frames import started
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=str)

@@ -21,7 +21,7 @@ from tests.live.pythons import PYTHONS
 from tests.live.targets import assert_untraced, wait_until
 from tests.live.test_python_frames import DATA
 
-pytestmark = [pytest.mark.live, pytest.mark.parametrize("python", PYTHONS, ids=str)]
+pytestmark = [pytest.mark.live, pytest.mark.any_load, pytest.mark.parametrize("python", PYTHONS, ids=str)]
 
 Dump = dict[str, Any]
 

@@ -16,7 +16,7 @@ from tests.live.chains import listed_chains
 from tests.live.recording import captured
 from tests.live.targets import fixture, running, wait_until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 
 def saved_from(target, steppers):
