@@ -1,6 +1,6 @@
 """Drives a headless Chromium over a pipe, with the DevTools protocol.
 
-There is one browser for a file of tests and a new tab for each test.  Every command waits for its answer; no
+There is one browser for all tests and a new tab for each test.  Every command waits for its answer; no
 code here waits for a fixed time.  Exceptions and requests of the page are kept, so that a test can assert
 that there were none.
 """

@@ -1,4 +1,4 @@
-"""Starts one Chromium for each file of tests; the tests are skipped where it is not installed."""
+"""Starts one Chromium for all tests; the tests are skipped where it is not installed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.browser.chromium import Browser, chromium_path
 from tests.browser.page import REPORT, Page
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     if chromium_path() is None:
         pytest.skip("Chromium is not installed (scripts/setup dev installs Debian's)")

@@ -12,3 +12,10 @@ def leaf() -> Iterator[Target]:
     """Start a program whose only thread spins in main;outer;middle;leaf_spin."""
     with running(fixture("v3"), "leaf") as target:
         yield target
+
+
+@pytest.fixture(scope="module")
+def sleeper() -> Iterator[Target]:
+    """Start a program whose only thread sleeps in read(2)."""
+    with running(fixture("v3"), "sleep") as target:
+        yield target

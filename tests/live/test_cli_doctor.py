@@ -89,15 +89,15 @@ def assert_refused(pid: int, *gates: str, wrapper: list[str] | tuple[str, ...] =
         assert gate["remedy"]["host"].replace("sudo sfsample ...", command) in error
 
 
-def test_all_gates_are_open_for_an_own_process(leaf: Target) -> None:
-    process = doctor("-p", leaf.pid, code=0)
-    assert (process["pid"], process["name"], process["may_attach"]) == (leaf.pid, "target", True)
+def test_all_gates_are_open_for_an_own_process(sleeper: Target) -> None:
+    process = doctor("-p", sleeper.pid, code=0)
+    assert (process["pid"], process["name"], process["may_attach"]) == (sleeper.pid, "target", True)
     assert failing(process) == set()
-    assert sfsample("dump", "-p", leaf.pid).code == 0
-    text = sfsample("doctor", "-p", leaf.pid).out.decode()
-    assert text.startswith(f"process {leaf.pid} target: sfsample may attach\n  pass  ")
+    assert sfsample("dump", "-p", sleeper.pid).code == 0
+    text = sfsample("doctor", "-p", sleeper.pid).out.decode()
+    assert text.startswith(f"process {sleeper.pid} target: sfsample may attach\n  pass  ")
     assert "FAIL" not in text
-    leaf.assert_unharmed()
+    sleeper.assert_unharmed()
 
 
 def test_doctor_without_a_target_judges_five_gates() -> None:
@@ -117,9 +117,9 @@ def test_doctor_says_to_an_ordinary_user_what_stops_may_cost() -> None:
 
 
 @as_root
-def test_target_of_another_user_is_refused(leaf: Target) -> None:
-    assert_refused(leaf.pid, "user", "capabilities", wrapper=NOBODY)
-    text = sfsample("doctor", "-p", leaf.pid, wrapper=NOBODY).out.decode()
+def test_target_of_another_user_is_refused(sleeper: Target) -> None:
+    assert_refused(sleeper.pid, "user", "capabilities", wrapper=NOBODY)
+    text = sfsample("doctor", "-p", sleeper.pid, wrapper=NOBODY).out.decode()
     assert "  FAIL  user " in text
     assert "\nto open user, capabilities:\n  host:       run as root: sudo sfsample ...\n" in text
     assert "systemd:" in text
@@ -143,24 +143,24 @@ def test_target_with_more_capabilities_is_refused() -> None:
 
 
 @pytest.mark.parametrize("how", ["run", "stop"])
-def test_existing_tracer_is_named(leaf: Target, how: str) -> None:
-    with python(TRACE, leaf.pid, how) as tracer:
+def test_existing_tracer_is_named(sleeper: Target, how: str) -> None:
+    with python(TRACE, sleeper.pid, how) as tracer:
         assert first_line(tracer) == "traced"
-        process = doctor("-p", leaf.pid, code=4)
+        process = doctor("-p", sleeper.pid, code=4)
         assert "tracer" in failing(process)
         assert process["may_attach"] is (False if how == "run" else None), (
             "an attach to a stopped thread is not tried"
         )
-        error = sfsample("-p", leaf.pid, "-d", "1s").refused(4)
+        error = sfsample("-p", sleeper.pid, "-d", "1s").refused(4)
         assert process["gates"]["tracer"]["found"] in error
         assert f"process {tracer.pid} (" in error
-    leaf.assert_unharmed()
+    sleeper.assert_unharmed()
 
 
 @pytest.mark.skipif(not may_unshare(), reason="user namespaces are not allowed here")
-def test_target_in_an_outer_user_namespace_is_refused(leaf: Target) -> None:
-    assert_refused(leaf.pid, "user namespace", wrapper=["unshare", "-U", "-r"])
-    leaf.assert_unharmed()
+def test_target_in_an_outer_user_namespace_is_refused(sleeper: Target) -> None:
+    assert_refused(sleeper.pid, "user namespace", wrapper=["unshare", "-U", "-r"])
+    sleeper.assert_unharmed()
 
 
 @pytest.mark.skipif(not is_root() or not may_unshare(), reason="needs root, and user namespaces")
@@ -176,22 +176,22 @@ def filtered(numbers: tuple[int, ...], action: int) -> list[str]:
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the filter has x86-64's numbers")
-def test_seccomp_filter_on_ptrace_is_named(leaf: Target) -> None:
+def test_seccomp_filter_on_ptrace_is_named(sleeper: Target) -> None:
     wrapper = filtered((PTRACE,), REFUSE)
-    assert_refused(leaf.pid, "ptrace(2)", wrapper=wrapper)
-    process = doctor("-p", leaf.pid, code=4, wrapper=wrapper)
+    assert_refused(sleeper.pid, "ptrace(2)", wrapper=wrapper)
+    process = doctor("-p", sleeper.pid, code=4, wrapper=wrapper)
     assert "a seccomp filter on sfsample refuses ptrace(2)" in process["gates"]["ptrace(2)"]["found"]
     assert failing(doctor(code=4, wrapper=wrapper)) == {"ptrace(2)"}
-    leaf.assert_unharmed()
+    sleeper.assert_unharmed()
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the filter has x86-64's numbers")
-def test_seccomp_filter_on_process_vm_readv_is_named(leaf: Target) -> None:
+def test_seccomp_filter_on_process_vm_readv_is_named(sleeper: Target) -> None:
     for action, words in ((REFUSE, "refuses"), (ABSENT, "is not there"), (KILL, "kills the caller of")):
         process = doctor(code=4, wrapper=filtered((PROCESS_VM_READV,), action))
         assert failing(process) == {"process_vm_readv(2)"}
         assert words in process["gates"]["process_vm_readv(2)"]["found"]
-    process = doctor("-p", leaf.pid, code=0, wrapper=filtered((PROCESS_VM_READV,), REFUSE))
+    process = doctor("-p", sleeper.pid, code=0, wrapper=filtered((PROCESS_VM_READV,), REFUSE))
     assert failing(process) == {"process_vm_readv(2)", "read memory"}
 
 
@@ -208,6 +208,6 @@ def test_files_that_cannot_be_opened_do_not_prevent_the_attach(tmp_path: Path) -
         assert f"{tmp_path}/libcallee.so" in process["gates"]["files"]["found"]
 
 
-def test_doctor_writes_files(leaf: Target, tmp_path: Path) -> None:
-    assert sfsample("doctor", "-p", leaf.pid, "-o", tmp_path / "out").out == b""
-    assert (tmp_path / "out").read_text().startswith(f"process {leaf.pid} target: ")
+def test_doctor_writes_files(sleeper: Target, tmp_path: Path) -> None:
+    assert sfsample("doctor", "-p", sleeper.pid, "-o", tmp_path / "out").out == b""
+    assert (tmp_path / "out").read_text().startswith(f"process {sleeper.pid} target: ")

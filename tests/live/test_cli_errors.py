@@ -82,11 +82,11 @@ def test_32_bit_program_is_an_error(words: list[str], tmp_path: Path) -> None:
 
 
 @as_root
-def test_process_of_another_user_is_not_permitted(leaf: Target, words: list[str]) -> None:
-    text = sfsample(*words, "-p", leaf.pid, wrapper=NOBODY).refused(4)
-    assert text.startswith(f"sfsample: not permitted to trace: {leaf.pid}\n")
+def test_process_of_another_user_is_not_permitted(sleeper: Target, words: list[str]) -> None:
+    text = sfsample(*words, "-p", sleeper.pid, wrapper=NOBODY).refused(4)
+    assert text.startswith(f"sfsample: not permitted to trace: {sleeper.pid}\n")
     assert "it belongs to uid 0 and you are uid 65534 without CAP_SYS_PTRACE" in text
-    leaf.assert_unharmed()
+    sleeper.assert_unharmed()
 
 
 @pytest.mark.skipif(is_root(), reason="as root, see the test above")
@@ -134,14 +134,14 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("how", ["run", "stop"])
-def test_traced_process_is_not_permitted(leaf: Target, how: str) -> None:
-    with python(TRACE, leaf.pid, how) as tracer:
+def test_traced_process_is_not_permitted(sleeper: Target, how: str) -> None:
+    with python(TRACE, sleeper.pid, how) as tracer:
         assert first_line(tracer) == "traced"
-        text = sfsample("-p", leaf.pid, "-d", "100ms").refused(4)
+        text = sfsample("-p", sleeper.pid, "-d", "100ms").refused(4)
         assert f"process {tracer.pid} (" in text
         assert f"kill {tracer.pid}" in text
-        assert status(leaf.pid)["TracerPid"] == str(tracer.pid)
-    leaf.assert_unharmed()
+        assert status(sleeper.pid)["TracerPid"] == str(tracer.pid)
+    sleeper.assert_unharmed()
 
 
 def may_unshare() -> bool:
@@ -149,8 +149,8 @@ def may_unshare() -> bool:
 
 
 @pytest.mark.skipif(not may_unshare(), reason="user namespaces are not allowed here")
-def test_process_of_outer_user_namespace_is_not_permitted(leaf: Target) -> None:
-    text = sfsample("-p", leaf.pid, "-d", "100ms", wrapper=["unshare", "-U", "-r"]).refused(4)
+def test_process_of_outer_user_namespace_is_not_permitted(sleeper: Target) -> None:
+    text = sfsample("-p", sleeper.pid, "-d", "100ms", wrapper=["unshare", "-U", "-r"]).refused(4)
     assert "it runs in another user namespace" in text
     with running(fixture("v3"), "leaf", wrapper=("unshare", "-U", "-r")) as inner:
         assert not is_root() or sampled("-p", inner.pid).stacks()
@@ -160,10 +160,10 @@ def test_process_of_outer_user_namespace_is_not_permitted(leaf: Target) -> None:
 
 
 @as_root
-def test_proc_of_another_pid_namespace_is_an_error(leaf: Target, words: list[str]) -> None:
+def test_proc_of_another_pid_namespace_is_an_error(sleeper: Target, words: list[str]) -> None:
     """For the kernel the pid may be another process, or none."""
-    text = sfsample(*words, "-p", leaf.pid, wrapper=["unshare", "--pid", "--fork"]).refused(1)
-    assert f"cannot tell who is process {leaf.pid}: /proc is that of another pid namespace" in text
+    text = sfsample(*words, "-p", sleeper.pid, wrapper=["unshare", "--pid", "--fork"]).refused(1)
+    assert f"cannot tell who is process {sleeper.pid}: /proc is that of another pid namespace" in text
     assert "--mount-proc" in text
 
 
@@ -176,13 +176,13 @@ def test_missing_proc_is_an_error() -> None:
     assert text.startswith("sfsample: not permitted to look for: anything\n  /proc does not show it")
 
 
-def test_unwritable_output_is_an_error(leaf: Target, tmp_path: Path) -> None:
+def test_unwritable_output_is_an_error(sleeper: Target, tmp_path: Path) -> None:
     (tmp_path / "dir").mkdir()
     for flag in ("-o", "--stats"):
         for path in (tmp_path / "dir", tmp_path / "no" / "out", "", f"{tmp_path}/dir/"):
-            text = sfsample("-p", leaf.pid, "-d", "100ms", flag, path).refused(1)
+            text = sfsample("-p", sleeper.pid, "-d", "100ms", flag, path).refused(1)
             assert text.startswith(f"sfsample: cannot write: {path or repr('')}: ")
-    assert sfsample("dump", "-p", leaf.pid, "-o", tmp_path / "dir").refused(1)
+    assert sfsample("dump", "-p", sleeper.pid, "-o", tmp_path / "dir").refused(1)
     assert os.listdir(tmp_path) == ["dir"]
 
 

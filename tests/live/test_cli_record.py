@@ -18,12 +18,6 @@ pytestmark = [pytest.mark.live, pytest.mark.any_load]
 LEAF = "main;outer;middle;leaf_spin"
 
 
-@pytest.fixture(scope="module")
-def sleeper() -> Iterator[Target]:
-    with running(fixture("v3"), "sleep") as target:
-        yield target
-
-
 @pytest.fixture
 def named(tmp_path: Path) -> Iterator[tuple[str, list[Target]]]:
     """Yield a name that no other process has, and two processes of that name."""

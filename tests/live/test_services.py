@@ -15,7 +15,11 @@ from tests.live.cli_runner import begun, ended, is_root, sfsample
 from tests.live.targets import LineReader, wait_until
 from tests.watching.push.fake_backend import backend, decode
 
-pytestmark = [pytest.mark.live, pytest.mark.any_load, pytest.mark.skipif(not is_root(), reason="needs two users (root)")]
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.any_load,
+    pytest.mark.skipif(not is_root(), reason="needs two users (root)"),
+]
 REAL, FAKE = 62_001, 62_002  # uids
 
 
