@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
+_PROGRAMS = ("chromium-headless-shell", "chromium", "google-chrome")  # the first has no windows
 _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
           "--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe",
           "--use-angle=swiftshader", "--enable-unsafe-swiftshader")  # fmt: skip
@@ -22,7 +23,7 @@ _KEYS = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight"
 
 def chromium_path() -> str | None:
     """Return the path of Chromium, None where it is not installed."""
-    return shutil.which("chromium") or shutil.which("google-chrome")
+    return next(filter(None, map(shutil.which, _PROGRAMS)), None)
 
 
 class Browser:

@@ -19,7 +19,7 @@ from sfsample.dumping.collect import STUCK, TIME_OVER
 from tests.live.cli_runner import begun, ended, is_root, parse_folded, wait_until_sampled
 from tests.live.cli_runner import sfsample as sfsample_run
 from tests.live.compiled import compile_c, needs_gcc, started
-from tests.live.targets import Target, assert_untraced, extended, fixture, running, wait_until
+from tests.live.targets import HANG_S, Target, assert_untraced, extended, fixture, running, wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.any_load, needs_gcc]
 
@@ -186,7 +186,9 @@ def test_library_is_free_to_go_on_where_its_thread_is_stuck(target):
         sfsample.record(target.pid, 0.2)
     assert refusal.value.help == ("for a recording that goes on, or is stuck in a system call on it",)
     with running(fixture("v3"), "leaf") as other:
-        assert sfsample.record(other.pid, 0.5).stats.samples
+        profile = sfsample.Profile(99)
+        sfsample.record(other.pid, HANG_S, profile=profile, should_stop=lambda: profile.stats.samples > 0)
+        assert profile.stats.samples
 
 
 # -- beside other targets
