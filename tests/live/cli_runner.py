@@ -4,12 +4,14 @@ Each run has a time limit, and its stderr is checked for tracebacks and control 
 """
 
 import contextlib
+import io
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
+from sfsample.cli import main
 from tests.live.targets import HANG_S, status, wait_until
 
 DURATIONS = (0.25, 1, 2, 4, 8, 16, 32)  # seconds
@@ -59,6 +61,15 @@ def sfsample(*words: object, wrapper: tuple[str, ...] | list[str] = (), **option
     command = [*wrapper, *COMMAND, *map(str, words)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=HANG_S, check=False, **streams)  # type: ignore[call-overload]
     return Done(done.returncode, done.stdout or b"", done.stderr or b"")
+
+
+def in_this_process(*words: object) -> Done:
+    """Run a command without a new interpreter, whose start takes longer than most dumps."""
+    out, err = io.TextIOWrapper(io.BytesIO()), io.TextIOWrapper(io.BytesIO())
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([*map(str, words)])
+        err.flush()
+    return Done(code, out.buffer.getvalue(), err.buffer.getvalue())  # type: ignore[attr-defined]
 
 
 def sampled(*words: object, enough: Callable[[Done], object] = Done.stacks, **options: object) -> Done:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sfsample.process.syscall_names import syscall_name
-from tests.live.cli_runner import sfsample
+from tests.live.cli_runner import in_this_process, sfsample
 from tests.live.targets import Target, assert_untraced, is_forgotten, started, tids, wait_until
 
 WAITED = r"has waited [0-9.]+ s for"  # how a verdict says since when a thread waits
@@ -94,7 +94,7 @@ class Dumped:
         _, _, self.rest = self.text.partition("\n\n")
         lines = self.text.partition("\n\n")[0].splitlines()[1:]
         self.verdict = re.sub(r"\n {5}|\n {3}(?!-)", " ", "\n".join(lines))
-        done = sfsample(*words, "--json")
+        done = in_this_process(*words, "--json")
         assert done.code in codes, done.err
         self.document: dict[str, Any] = json.loads(done.out)
 

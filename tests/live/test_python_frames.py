@@ -25,6 +25,7 @@ from sfsample.runtimes.cpython.code_objects import CodeObjects
 from sfsample.runtimes.cpython.find import Interpreter, find_interpreter
 from sfsample.runtimes.cpython.threads import thread_states
 from sfsample.unwind.unwinder import Unwinder
+from tests.live.cli_runner import in_this_process
 from tests.live.cli_runner import sfsample as run_cli
 from tests.live.pythons import PYTHONS
 from tests.live.targets import assert_untraced, states, wait_until
@@ -138,7 +139,7 @@ def test_recording_has_the_stacks_that_the_program_states(python):
 @pytest.mark.parametrize("python", PYTHONS, ids=str)
 def test_dump_has_the_stacks_that_the_program_states(python):
     with started(python) as (target, truth):
-        done = run_cli("dump", "-p", target.pid, "--json")
+        done = in_this_process("dump", "-p", target.pid, "--json")
         [process] = json.loads(done.out)["processes"]
         found = {str(thread["tid"]): thread for thread in process["threads"]}
         for tid, expected in truth.items():
@@ -267,7 +268,7 @@ def test_dump_says_which_thread_holds_the_gil(python):
 
         def all_are_seen() -> bool:
             # a thread that waits for the GIL looks every 5 ms whether it is free, and does not wait just then
-            [process] = json.loads(run_cli("dump", "-p", target.pid, "--json").out)["processes"]
+            [process] = json.loads(in_this_process("dump", "-p", target.pid, "--json").out)["processes"]
             found = {thread["tid"]: thread["gil"] for thread in process["threads"]}
             assert all(found[tid] in (state, "none" if state == "waits" else state)
                        for tid, state in expected.items()), found  # fmt: skip

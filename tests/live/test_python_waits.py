@@ -16,6 +16,7 @@ from sfsample.process.vm import read_memory
 from sfsample.runtimes.cpython.find import find_interpreter
 from sfsample.runtimes.cpython.tasks import find_table
 from sfsample.runtimes.cpython.waits import ThreadReader
+from tests.live.cli_runner import in_this_process
 from tests.live.cli_runner import sfsample as run_cli
 from tests.live.pythons import PYTHONS
 from tests.live.targets import assert_untraced, wait_until
@@ -44,7 +45,7 @@ def dump_when(pid: int, is_there: Any, *options: str) -> Dump:
     found: Dump = {}
 
     def reached() -> bool:
-        found.update(json.loads(run_cli("dump", "-p", pid, "--json", *options).out))
+        found.update(json.loads(in_this_process("dump", "-p", pid, "--json", *options).out))
         return bool(is_there(found))
 
     wait_until(reached, "the program hangs")
@@ -129,7 +130,7 @@ def test_lock_that_was_released_inside_its_with_is_not_held(python):
 def test_the_gil_has_one_holder_and_its_waiters_no_time(python, flags):
     with hung(python, "gil") as (pid, _):
         for _ in range(4):
-            dump = json.loads(run_cli("dump", "-p", pid, "--json", *flags).out)
+            dump = json.loads(in_this_process("dump", "-p", pid, "--json", *flags).out)
             states = [thread["gil"] for thread in dump["processes"][0]["threads"]]
             assert states.count("holds") <= 1
             assert not any("for the GIL" in finding["text"] and " s for " in finding["text"]

@@ -5,6 +5,8 @@ tables.  `fuzz_targets.py` judges: a value, None or `FormatError`.  Without --al
 nearly the same.
 """
 
+from functools import cache
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from sfsample.formats.elf.image import ElfImage, build_id_of
 from sfsample.formats.elf.image import notes as read_notes
 from tests.properties.fuzz_targets import TARGETS, fixtures, seeds
 
-SEEDS = {name: list(seeds(name)) for name in TARGETS}
+seeds_of = cache(lambda name: list(seeds(name)))
 BYTES = st.one_of(st.integers(0, 255), st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]))
 NEAR_THE_FRONT = st.one_of(st.integers(0, 40), st.integers(0, 400), st.integers(0, 1 << 20))
 CHANGES = st.lists(st.tuples(NEAR_THE_FRONT, BYTES), min_size=1, max_size=4)
@@ -32,7 +34,7 @@ def changed(data: bytes, changes: list[tuple[int, int]]) -> bytes:
 @QUICK
 @given(st.data())
 def test_changed_bytes(name, data):
-    TARGETS[name](changed(data.draw(st.sampled_from(SEEDS[name])), data.draw(CHANGES)))
+    TARGETS[name](changed(data.draw(st.sampled_from(seeds_of(name))), data.draw(CHANGES)))
 
 
 @pytest.mark.extended
@@ -40,7 +42,7 @@ def test_changed_bytes(name, data):
 @QUICK
 @given(st.data())
 def test_cut_off_or_spliced(name, data):
-    first, second = (data.draw(st.sampled_from(SEEDS[name])) for _ in range(2))
+    first, second = (data.draw(st.sampled_from(seeds_of(name))) for _ in range(2))
     head = first[: data.draw(st.integers(0, len(first)))]
     tail = second[data.draw(st.integers(0, len(second))) :] if data.draw(st.booleans()) else b""
 
