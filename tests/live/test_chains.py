@@ -15,7 +15,7 @@ from sfsample.core.stack import Found, StopReason
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.live.chains import Checker, Token, listed_chains
 from tests.live.compiled import compile_c, needs_gcc, started
-from tests.live.recording import fewer, record_samples
+from tests.live.recording import dumped, fewer, record_samples
 from tests.live.targets import (
     ARCH,
     EACH_GENERATION,
@@ -86,8 +86,7 @@ def check_folded(profile: sfsample.Profile, checker: Checker) -> None:
 
 def check_dump(target: Target, checker: Checker, capture: Capture = Capture.STOPPED) -> None:
     """Assert that a dump states for each frame how it was found."""
-    dump = sfsample.dump(target.pid)
-    thread = dump.threads[0]
+    thread = dumped(target.pid).threads[0]
     assert thread.capture is capture, thread.error
     assert thread.stack.stop_reason is StopReason.OUTERMOST
     places = [checker._place(module, module.vaddr(frame.pc), module.vaddr(frame.lookup_pc)) if module

@@ -15,7 +15,7 @@ from sfsample.core.arch import AMD64
 from sfsample.process.syscall_names import syscall_name
 from tests.live.targets import ARCH, GENERATIONS, HANG_S, fixture, running, status, tids, wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.any_load]
+pytestmark = pytest.mark.live
 
 
 def recorded(*pids: int, **options: object) -> sfsample.Profile:
