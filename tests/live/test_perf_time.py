@@ -191,11 +191,11 @@ def _has_time_namespaces():
 @pytest.mark.parametrize("ahead", ["1000", extended("-1")])
 def test_times_are_right_in_a_time_namespace(ahead):
     with running(fixture("v3"), "leaf") as target:
-        words = ["-p", target.pid, "--perf-events", "-r", "500", "-d", "2", "--format", "json"]
+        words = ["-p", target.pid, "--perf-events", "-r", "500", "-d", "1", "--format", "json"]
         done = sfsample_command(*words, wrapper=("unshare", "--time", "--monotonic", ahead, "--fork"))
     assert done.code == 0
     seconds = [at_ns / 1e9 for at_ns in json.loads(done.out)["timeline"]["at_ns"]]
-    assert min(seconds) < 1 < max(seconds)
+    assert min(seconds) < 0.5 < max(seconds)
 
 
 def test_timers_run_again_before_the_samples_are_unwound(monkeypatch):
@@ -235,10 +235,10 @@ def test_recording_ends_in_time_where_unwinding_is_slower_than_sampling(monkeypa
 
     monkeypatch.setattr(ThreadCapturer, "walk", slow)
     with running(fixture("v3"), "leaf") as target:
-        stats = sfsample.record(target.pid, 1.0, sfsample.RecordOptions(rate=200, perf_events=True)).stats
+        stats = sfsample.record(target.pid, 0.5, sfsample.RecordOptions(rate=200, perf_events=True)).stats
     unwound_s = walked_at[-1] - walked_at[0]
-    assert unwound_s > 2
-    assert stats.duration_s < 1.0 + 2 * max(later - earlier for earlier, later in pairwise(walked_at))
+    assert unwound_s > 1
+    assert stats.duration_s < 0.5 + 2 * max(later - earlier for earlier, later in pairwise(walked_at))
     assert stats.samples <= stats.duration_s * 200 * 1.05
     assert stats.cpu_charged_ns < unwound_s * 1e9
 
