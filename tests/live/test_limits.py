@@ -18,7 +18,7 @@ from sfsample.process.procfs import ProcFs
 from tests.live.cli_runner import NOBODY, Done, is_root, sampled, sfsample
 from tests.live.targets import HANG_S, Target, tids
 
-pytestmark = [pytest.mark.live, pytest.mark.any_load]
+pytestmark = pytest.mark.live
 
 
 def refuse(*_: object) -> int:

@@ -87,7 +87,6 @@ def frames_of(
             yield [code.filename, code.qualname, code.line(unit)]
 
 
-@pytest.mark.any_load
 @pytest.mark.parametrize("python", PYTHONS, ids=str)
 def test_frames_are_those_that_the_program_states(python):
     with started(python) as (target, truth):
@@ -122,7 +121,6 @@ def test_interpreter_that_cannot_be_read_yet_is_found_later():
         process.close()
 
 
-@pytest.mark.any_load
 @pytest.mark.parametrize("python", PYTHONS, ids=str)
 def test_recording_has_the_stacks_that_the_program_states(python):
     with started(python) as (target, truth):
@@ -135,7 +133,6 @@ def test_recording_has_the_stacks_that_the_program_states(python):
         assert_untraced(target.pid)
 
 
-@pytest.mark.any_load
 @pytest.mark.parametrize("python", PYTHONS, ids=str)
 def test_dump_has_the_stacks_that_the_program_states(python):
     with started(python) as (target, truth):
@@ -259,7 +256,6 @@ def test_timers_are_not_chosen_where_they_would_show_no_python():
         assert stats.timers_since_s is None
 
 
-@pytest.mark.any_load
 @pytest.mark.parametrize("python", PYTHONS, ids=str)
 def test_dump_says_which_thread_holds_the_gil(python):
     with started(python, "python_gil.py") as (target, ids):
@@ -285,7 +281,6 @@ def places(stack: Stack) -> list[tuple[int, int]]:
     return [(frame.pc, frame.sp) for frame in stack.frames]
 
 
-@pytest.mark.any_load
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="it needs a call that pushes its return address")
 @pytest.mark.parametrize("python", PYTHONS, ids=str)
 def test_stack_that_breaks_goes_on_behind_the_evaluation_loop(python):

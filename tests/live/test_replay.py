@@ -16,7 +16,7 @@ from tests.live.chains import listed_chains
 from tests.live.recording import captured
 from tests.live.targets import fixture, running, wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.any_load]
+pytestmark = pytest.mark.live
 
 
 def saved_from(target, steppers):

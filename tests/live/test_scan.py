@@ -11,7 +11,6 @@ from tests.live.targets import ARCH, fixture, running
 
 
 @pytest.mark.live
-@pytest.mark.any_load
 @needs_generated_code
 @pytest.mark.skipif(
     ARCH is AARCH64, reason="the caller's CFA needs the frame pointer, which a scan does not recover"
