@@ -24,6 +24,7 @@ from sfsample.unwind.stepper import Stepper, for_process
 from sfsample.unwind.steppers.cfi import CfiStepper
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
 from sfsample.unwind.steppers.conventions import FramePointerStepper, NullCallStepper, ScanStepper
+from sfsample.unwind.steppers.go import GoStepper
 from sfsample.unwind.steppers.known_code import PltStepper, SignalFrameStepper, StartStepper
 from sfsample.unwind.steppers.sframe import SFrameStepper
 
@@ -37,7 +38,7 @@ ALWAYS: Final[tuple[Stepper, ...]] = (SIGNAL_FRAME, NULL_CALL, START)
 # Steppers that the user chooses with `--unwind`, in the user's order.
 CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
     "sframe": (SFrameStepper(),),
-    "eh_frame": (CfiStepper(), CfiStepper(debug=True), PltStepper()),
+    "eh_frame": (GoStepper(), CfiStepper(), CfiStepper(debug=True), PltStepper()),
     "frame_pointer": (CodeStepper(), FramePointerStepper()),
     "scan": (ScanStepper(),),  # no default stepper
 }

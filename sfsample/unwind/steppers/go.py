@@ -1,0 +1,98 @@
+"""Translates the frame depths of `.gopclntab` to unwind rows.
+
+The table gives the depth of the frame at every pc, also in prologues and epilogues.  Go code keeps no register
+over a call but the frame pointer.  The depth says nothing of functions that switch stacks: those are known by
+name, as in all versions of Go from 1.19 to 1.27.
+
+Source: Go, src/runtime/traceback.go (unwinder), src/runtime/asm_amd64.s, src/runtime/asm_arm64.s.
+"""
+
+from sfsample.core.arch import AARCH64, AMD64, Arch
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.stack import Found, Frame
+from sfsample.errors import FormatError
+from sfsample.formats.gopclntab.table import DepthRange, GoFunction, GoTable
+from sfsample.modules.module import Module
+from sfsample.unwind.row import OUTERMOST, UnwindRow
+from sfsample.unwind.stepper import ALL_PCS, PcRange, only_this_pc
+
+_WORD = 8
+# functions at which stacks begin, and functions that leave a stack for good
+_ENDS = {"runtime." + name for name in ("goexit", "mstart", "rt0_go", "mcall", "gogo", "clone")}
+# functions that call C code on the stack of the scheduler, and keep their frame in the frame pointer
+_BY_FRAME_POINTER = {"runtime.nanotime1", "runtime.walltime", "time.now", "runtime.vgetrandom1"}
+_FRAME_SETUP_BYTES = 16  # bytes of code at their begin, in which sp is not changed yet
+# functions that the runtime enters from an instruction that is no call
+_ENTERED_ANYWHERE = {"runtime.sigpanic", "runtime.asyncPreempt"}
+# functions that do not store the frame pointer at the top of their frame
+_WITHOUT_FRAME_POINTER = {"runtime.rt0_go", "runtime.sigtramp", "runtime.sigprofNonGoWrapper"}
+_STORES_RBP = (b"\x48\x89\x6c\x24", b"\x48\x89\xac\x24")  # mov %rbp, disp(%rsp)
+_STORES_X29 = b"\xfd\x83\x1f\xf8"  # stur x29, [sp, #-8]
+
+
+class GoStepper:
+    """Steps from Go code."""
+
+    found = Found.GO
+
+    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
+        """Return the row for the depth of the frame at its pc."""
+        table = module.tables.go if module else None
+        if module is None or table is None or arch not in (AMD64, AARCH64):
+            return None
+        try:
+            function, depth = _depth_at(table, module.vaddr(frame.pc), module.vaddr(frame.lookup_pc))
+        except FormatError as damage:
+            module.note_damage(damage)
+            return None
+        return _row(function, depth, frame, module, arch) if function and depth else None
+
+    def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
+        """Return the addresses at which the frame has the same depth."""
+        table = module.tables.go
+        if table is None:
+            return ALL_PCS
+        pc = module.vaddr(frame.pc)
+        try:
+            function, depth = _depth_at(table, pc, pc)
+        except FormatError:  # damage that `row_at` has noted
+            return only_this_pc(frame)
+        if function is None or depth is None or function.name in _BY_FRAME_POINTER:
+            return only_this_pc(frame)
+        # the first instruction of a range may store the frame pointer, and then has a row of its own
+        start = depth.start + 1 if pc > depth.start else pc
+        return module.address(start), module.address(depth.end if pc > depth.start else pc + 1)
+
+
+def _depth_at(table: GoTable, pc: int, lookup: int) -> tuple[GoFunction | None, DepthRange | None]:
+    function = table.function_at(pc)
+    return function, table.depth_at(function, max(lookup, function.entry)) if function else None
+
+
+def _row(function: GoFunction, depth: DepthRange, frame: Frame, module: Module, arch: Arch) -> UnwindRow:
+    name, size = function.name, depth.depth
+    if name in _ENDS:
+        return OUTERMOST
+    cfa = Rule(arch.sp, size + arch.entry_cfa, deref=False)
+    if arch is AMD64:
+        ra, fp = Rule(CFA, -_WORD, deref=True), Rule(CFA, -2 * _WORD, deref=True)
+        if name in _BY_FRAME_POINTER and module.vaddr(frame.pc) - function.entry >= _FRAME_SETUP_BYTES:
+            cfa = Rule(arch.fp, 2 * _WORD, deref=False)
+    else:
+        ra = Rule(CFA, -size, deref=True) if size else Rule(arch.ra, 0, deref=False)
+        fp = Rule(CFA, -size - _WORD, deref=True)
+    registers: tuple[tuple[int, Rule], ...] = ((arch.fp, fp),)
+    kept: tuple[int, ...] = ()
+    if not size or _stores_frame_pointer(frame, module, arch):
+        registers, kept = (), (arch.fp,)
+    elif name in _WITHOUT_FRAME_POINTER:
+        registers = ()
+    return UnwindRow(cfa, ra, registers, kept, signal=name in _ENTERED_ANYWHERE)
+
+
+def _stores_frame_pointer(frame: Frame, module: Module, arch: Arch) -> bool:
+    """Return True if the instruction at the pc stores the frame pointer: its word is not there yet."""
+    if not frame.exact:
+        return False
+    code = module.code(frame.pc, 4)
+    return code in _STORES_RBP if arch is AMD64 else code == _STORES_X29
