@@ -22,6 +22,7 @@ from sfsample.modules.module import Module
 from sfsample.process.capture_running import ANY_THREAD, AWAKE_THREADS, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread
 from sfsample.process.consistent_capture import ConsistentCapture
+from sfsample.process.go_capture import GoCapture
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.process import LiveProcess
@@ -74,6 +75,7 @@ class ThreadCapturer:
         python: bool = False,
     ) -> None:  # fmt: skip
         self.python = PythonCapture(process) if python else None
+        self._go = GoCapture(process)
         self._process = process
         self.source: LiveProcess | ConsistentCapture = process
         self._unwinder = unwinder
@@ -125,7 +127,7 @@ class ThreadCapturer:
                 # a checkpoint captured the thread after the libraries had changed, but before this check
                 if evidence and evidence.stopped_ns < checked_ns and asked != generation:
                     checked = frozenset()
-            if not is_last and process.copy.learn(thread, stack):
+            if not is_last and (process.copy.learn(thread, stack) or self._learn_goroutine(thread, taken)):
                 _log.debug("thread %d is captured again: another stack of it was found", thread.tid)
                 continue
             if self.python is not None and stack.stop_reason is not StopReason.OUTERMOST:
@@ -154,8 +156,15 @@ class ThreadCapturer:
 
     def prepare(self, thread: Thread) -> None:
         """Make the next copy of a thread include the memory that its Python frames need."""
+        thread.beside = None if self.python is None else thread.beside
         if self.python is not None:
             self.python.prepare(thread)
+        self._go.prepare(thread)
+
+    def _learn_goroutine(self, thread: Thread, walked: _Walked) -> bool:
+        """Learn where the goroutine of a thread is if its walk lacked that; True: capture it again."""
+        snapshot, stack, _ = walked
+        return stack.stop_reason is StopReason.REGISTER_UNKNOWN and self._go.learn(thread, snapshot)
 
     def walk(self, snapshot: ThreadSnapshot, last: Located | None = None) -> CapturedStack:
         """Unwind a snapshot that exists already; neither check nor capture anything again."""
@@ -186,6 +195,7 @@ class ThreadCapturer:
         if reading is None:
             return self._walk_stopped(thread, self._capture_running(thread, state, patience_ns, stop_filter))
         thread.asleep = reading.asleep
+        reading = reading._replace(snapshot=self._go.complete(thread, reading.snapshot))
         stack = self._unwinder.walk(reading.snapshot)
         if not self._needs_stop(reading, stack, state):
             return self._search(reading, stack)
@@ -244,6 +254,7 @@ class ThreadCapturer:
         """Walk a stopped thread; if it was asleep, keep the registers that calls preserve."""
         if isinstance(taken, NotCaptured):
             return taken
+        taken = self._go.complete(thread, taken)
         stack, asleep = self._unwinder.walk(taken), thread.asked_asleep
         thread.asked_asleep = None
         if asleep is not None and asleep.sp == taken.registers[taken.arch.sp]:

@@ -29,7 +29,7 @@ class Thread:
     """A thread: its /proc files, stop request, stacks, balance, and state for its next capture."""
 
     __slots__ = (
-        "asked_asleep", "asked_generation", "asleep", "balance", "beside", "files", "last_stop", "modules",
+        "asked_asleep", "asked_generation", "asleep", "balance", "beside", "files", "goroutine", "last_stop", "modules",
         "other_stacks", "other_stacks_end", "stack_extent", "stop", "tid",
     )  # fmt: skip
 
@@ -42,6 +42,7 @@ class Thread:
         # (pc, sp) of the frame that led to the last of these stacks
         self.other_stacks_end: list[tuple[int, int]] = []
         self.beside: Beside | None = None  # memory to copy together with the stack
+        self.goroutine: Beside | None = None  # the same for a thread of a Go program
         self.balance = RunQueueBalance()
         self.modules: frozenset[Module] = frozenset()  # modules on its last stack
         self.asleep: SyscallInfo | None = None  # system call in which it slept at its last reading

@@ -28,7 +28,7 @@ _MAX_VERSION_DISTANCE = 128  # bytes from the mark of the build information to t
 
 
 def find_table(image: ElfImage) -> GoTable | None:
-    """Return the table of a file, or None if the file has no Go code.  Raises FormatError if it is damaged."""
+    """Return the table of a file, or None if the file has no Go code.  Raises FormatError."""
     damage: FormatError | None = None
     for vaddr, data in _candidates(image):
         try:

@@ -44,7 +44,8 @@ def places_at(table: GoTable, pc: int, lookup: int) -> list[GoPlace]:
     if function is None:
         return []
     at = max(lookup, function.entry)
-    places, index = [], table.pcdata(function, _PCDATA_INLINE_INDEX, at)
+    places: list[GoPlace] = []
+    index = table.pcdata(function, _PCDATA_INLINE_INDEX, at)
     tree = table.funcdata(function, _FUNCDATA_INLINE_TREE) if index >= 0 else None
     file, line = _line_at(table, function, at)
     while tree is not None and index >= 0 and len(places) < _MAX_INLINED:
