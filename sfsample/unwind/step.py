@@ -22,7 +22,14 @@ from typing import NamedTuple
 from sfsample.core.arch import AMD64, Arch
 from sfsample.core.memory import Memory
 from sfsample.core.rule import CFA
-from sfsample.core.snapshot import GOROUTINE_HIGH, GOROUTINE_LOW, SCHEDULER_SP, Registers, ThreadSnapshot
+from sfsample.core.snapshot import (
+    GOROUTINE_HIGH,
+    GOROUTINE_LOW,
+    GOROUTINE_SP,
+    SCHEDULER_SP,
+    Registers,
+    ThreadSnapshot,
+)
 from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
@@ -238,6 +245,8 @@ class StepperChain:
             if low is None or high is None:
                 return StopReason.REGISTER_UNKNOWN
             row = row.on_goroutine if low <= walk.frame.sp < high else row
+            if not high and row.cfa.base == GOROUTINE_SP:  # the thread has left its goroutine, and schedules
+                return StopReason.OUTERMOST
         registers, extra = walk.registers, _return_register_of_leaf(row, walk)
         if extra is not None:
             registers = {extra: walk.snapshot.registers[extra], **registers}
