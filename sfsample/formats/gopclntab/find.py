@@ -97,8 +97,9 @@ def _funcdata(words: tuple[int, ...], header: GoHeader, size: int) -> int:
     """Return word `gofunc`.  From Go 1.26 on it points into the table, and its place differs by version."""
     if header.text:
         return words[header.layout.funcdata_word]
-    tail = (word for word in words[36:] if header.vaddr + header.table <= word < header.vaddr + size)
-    return next(tail, 0)
+    start = header.vaddr + header.table
+    # the end of the table, and what may lie behind it, have larger addresses
+    return min((word for word in words[36:] if start <= word < header.vaddr + size), default=0)
 
 
 def _possible_module_data(image: ElfImage, table: int) -> Iterator[memoryview]:
