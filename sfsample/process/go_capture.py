@@ -40,6 +40,7 @@ class GoCapture:
         plan = find_plan(layout, goroutine, tid, self._read) if goroutine else None
         if plan is not None:
             thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)
+            thread.stack_end = plan.stack_end
         return plan is not None
 
     def prepare(self, thread: Thread) -> None:

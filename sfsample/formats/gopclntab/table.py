@@ -1,8 +1,8 @@
 """Looks up Go functions, and the depth of their stack frames, in `.gopclntab`.
 
-The table has an entry for each function.  Its properties by pc are pcvalue tables: the depth of the frame, the
-file, the line, the index of the inlined call.  A look-up reads one function.  Nothing is read in advance: the
-table of a large program has 100,000 functions.
+The table has an entry for each function.  A pcvalue table says how a property of the function changes with
+the pc: the depth of the frame, the file, the line, or the index of the inlined call.  A look-up reads the
+entry of one function.  Nothing is read in advance, because a large program has 100,000 functions.
 
 Invariant: no look-up in a damaged table takes long, and each error is a FormatError
 (tests/formats/test_gopclntab.py).
@@ -96,7 +96,7 @@ class GoTable:
     """The table of one file."""
 
     def __init__(self, image: ElfImage, data: memoryview, header: GoHeader, module: GoModuleData) -> None:
-        """`data` begins with the header."""
+        """Take the table whose header is at the start of `data`."""
         self.image, self.header, self.module = image, header, module
         self._data = data
 
@@ -121,7 +121,7 @@ class GoTable:
         return self._function(first, end, self.header.table + at)
 
     def depth_at(self, function: GoFunction, vaddr: int) -> DepthRange | None:
-        """Return the depth of the frame at `vaddr`; None: the table does not state it.  Raises FormatError."""
+        """Return the depth of the frame at `vaddr`, or None if it is not stated.  Raises FormatError."""
         for depth, start, end in self.values(function, function.depth_values):
             if start <= vaddr < end:
                 if not 0 <= depth < _MAX_DEPTH or depth % 8:

@@ -41,8 +41,8 @@ _MAX_STACK_BYTES = 1 << 16  # bytes of the other stack that are copied
 class GoPlan:
     """What to copy of one thread.  `m` and `scheduler` are the addresses of its `m` and of its g0."""
 
-    def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int) -> None:
-        self._layout, self._m, self._scheduler = layout, m, scheduler
+    def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int, read: ReadMemory) -> None:
+        self._layout, self._m, self._scheduler, self._read = layout, m, scheduler, read
         self.groups: tuple[tuple[Span, ...], ...] = (((m, layout.m_bytes), (scheduler, G_BYTES)),)
         self._other: Span = 0, 0  # the other stack, as the last `follow` has copied it
 
@@ -66,6 +66,13 @@ class GoPlan:
         after = room.copy(goroutine, G_BYTES)
         if after >= 0 and words[after : after + G_BYTES // 8] == words[before : before + G_BYTES // 8]:
             self._other = sp, size
+
+    def stack_end(self, sp: int) -> int:
+        """Read the end of the stack of the thread's goroutine; 0 if sp does not lie in that stack."""
+        goroutine = _word(self._read, self._m + self._layout.m_goroutine)
+        bounds = self._read(goroutine + G_STACK_LOW, 16) or bytes(16)
+        low, high = int.from_bytes(bounds[:8], "little"), int.from_bytes(bounds[8:], "little")
+        return high if low <= sp < high else 0
 
     def complete(self, snapshot: ThreadSnapshot) -> ThreadSnapshot:
         """Return a snapshot with the registers and the stack of the goroutine, as far as they were copied."""
@@ -105,7 +112,7 @@ def find_plan(layout: GoRuntimeLayout, goroutine: int, tid: int, read: ReadMemor
     m = _word(read, goroutine + G_M)
     scheduler = _word(read, m + M_SCHEDULER)
     is_proven = _word(read, m + layout.m_tid) == tid and _word(read, scheduler + G_M) == m
-    return GoPlan(layout, m, scheduler) if m and scheduler and is_proven else None
+    return GoPlan(layout, m, scheduler, read) if m and scheduler and is_proven else None
 
 
 def _word(read: ReadMemory, address: int) -> int:

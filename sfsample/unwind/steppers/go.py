@@ -1,8 +1,8 @@
 """Translates the frame depths of `.gopclntab` to unwind rows.
 
-The table gives the depth of the frame at every pc, also in prologues and epilogues.  Go code keeps no register
-over a call but the frame pointer.  The depth says nothing of functions that switch stacks: those are known by
-name, as in all versions of Go from 1.19 to 1.27.
+The table states the depth of the frame at every pc, in prologues and epilogues too.  Over a call, Go code
+keeps no register but the frame pointer.  The depth does not describe a function that switches stacks.  These
+functions are known by name; the names are the same from Go 1.19 to 1.27.
 
 Source: Go, src/runtime/traceback.go (unwinder), src/runtime/asm_amd64.s, src/runtime/asm_arm64.s.
 """
