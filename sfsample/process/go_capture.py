@@ -8,7 +8,6 @@ Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s (the wo
 
 from sfsample.core.arch import AMD64
 from sfsample.core.snapshot import ThreadSnapshot
-from sfsample.formats.gopclntab.find import go_version
 from sfsample.modules.mapping import Mapping
 from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
@@ -28,6 +27,7 @@ class GoCapture:
         self._room = Room()
         self._mapping: Mapping | None = None  # mapping of the program's code
         self._layout: GoRuntimeLayout | None = None
+        self.problem = ""  # reason why stacks end where Go switches stacks; "": there is none
 
     def learn(self, thread: Thread, snapshot: ThreadSnapshot) -> bool:
         """Learn from the registers of a thread where its goroutine is; True: another capture copies it."""
@@ -55,13 +55,17 @@ class GoCapture:
     def _find_layout(self) -> GoRuntimeLayout | None:
         modules = self._process.modules
         code = next((mapping for mapping in modules.mappings if mapping.executable), None)
-        if code is not None and code != self._mapping and self._process.arch.machine == AMD64.machine:
-            module = modules.find(code.start)
-            is_go = module is not None and module.tables.go is not None
-            self._mapping, self._layout = (
-                code,
-                layout_of(go_version(module.image)) if module and is_go else None,
-            )
+        if code is None or code == self._mapping or self._process.arch.machine != AMD64.machine:
+            return self._layout
+        self._mapping, self._layout, self.problem = code, None, ""
+        module = modules.find(code.start)
+        table = module.tables.go if module is not None else None
+        if table is not None:
+            self._layout = layout_of(table.minor)
+            if self._layout is None:
+                self.problem = (
+                    f"stacks end where Go switches stacks: its version ({table.version}) is unknown"
+                )
         return self._layout
 
     def _read(self, address: int, size: int) -> bytes | None:

@@ -160,6 +160,8 @@ class StepperChain:
                 if is_first:
                     self._cache(rules, stepper, row, walk, outcome)
                 return outcome
+            if row.on_goroutine is not None:  # no other stepper knows of the second stack
+                return outcome
             is_first = False
             guess_left_copy |= row.guess and outcome is StopReason.STACK_COPY_ENDED
             if failure in _REJECTED and outcome is StopReason.REGISTER_UNKNOWN and not row.guess:

@@ -34,23 +34,12 @@ def find_table(image: ElfImage) -> GoTable | None:
         try:
             header = _header(data, vaddr)
             module = _module_data(image, header, len(data))
-            return GoTable(image, data, header, module)
+            return GoTable(image, data, header, module, _version(image))
         except FormatError as error:
             damage = damage or error
     if damage is not None:
         raise damage
     return None
-
-
-def go_version(image: ElfImage) -> str:
-    """Return the version of the Go compiler, such as "go1.24.4"; "" if the file does not state it."""
-    for segment in (s for s in image.segments if s.type == PT_LOAD and s.flags & PF_W):
-        data = image.data[segment.offset : segment.offset + segment.filesz]
-        found = _BUILD_INFO.search(data)
-        version = found and _VERSION.search(data, found.start(), found.start() + _MAX_VERSION_DISTANCE)
-        if version:
-            return bytes(version[0]).decode().removeprefix("devel ").split()[0]
-    return ""
 
 
 def _candidates(image: ElfImage) -> Iterator[tuple[int, memoryview]]:
@@ -118,3 +107,14 @@ def _possible_module_data(image: ElfImage, table: int) -> Iterator[memoryview]:
 
 def _padded(data: memoryview) -> memoryview:
     return data if len(data) >= 8 * _MODULE_WORDS else memoryview(bytes(data).ljust(8 * _MODULE_WORDS, b"\0"))
+
+
+def _version(image: ElfImage) -> str:
+    """Return the version of the compiler, such as "go1.24.4"; "" if the file does not state it."""
+    for segment in (s for s in image.segments if s.type == PT_LOAD and s.flags & PF_W):
+        data = image.data[segment.offset : segment.offset + segment.filesz]
+        found = _BUILD_INFO.search(data)
+        version = found and _VERSION.search(data, found.start(), found.start() + _MAX_VERSION_DISTANCE)
+        if version:
+            return bytes(version[0]).decode().removeprefix("devel ").split()[0]
+    return ""

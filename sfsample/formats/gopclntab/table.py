@@ -10,7 +10,9 @@ Invariant: no look-up in a damaged table takes long, and each error is a FormatE
 Source: Go, src/runtime/symtab.go (pcHeader, _func, pcvalue), src/cmd/link/internal/ld/pcln.go; 1.18 to 1.27.
 """
 
+import re
 from collections.abc import Iterator
+from functools import cached_property
 from struct import error as struct_error
 from struct import unpack_from
 from typing import NamedTuple
@@ -95,10 +97,18 @@ class DepthRange(NamedTuple):
 class GoTable:
     """The table of one file."""
 
-    def __init__(self, image: ElfImage, data: memoryview, header: GoHeader, module: GoModuleData) -> None:
-        """Take the table whose header is at the start of `data`."""
-        self.image, self.header, self.module = image, header, module
+    def __init__(
+        self, image: ElfImage, data: memoryview, header: GoHeader, module: GoModuleData, version: str
+    ) -> None:
+        """Take the table whose header is at the start of `data`.  `version` is such as "go1.24.4", or ""."""
+        self.image, self.header, self.module, self.version = image, header, module, version
         self._data = data
+
+    @cached_property
+    def minor(self) -> int | None:
+        """The minor version of Go, such as 24; None: the file does not state it."""
+        minor = re.match(r"go1\.(\d+)", self.version)
+        return int(minor[1]) if minor else None
 
     def damaged(self, offset: int, what: str) -> FormatError:
         """Return the error for the byte at an offset from the header."""

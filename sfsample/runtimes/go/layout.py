@@ -5,7 +5,6 @@ The offsets differ between minor versions of Go.  An unknown version has no layo
 Source: Go, src/runtime/runtime2.go (g, gobuf, m), from the DWARF of each version's own programs.
 """
 
-import re
 from typing import NamedTuple
 
 # the same in all versions
@@ -40,7 +39,6 @@ _LAYOUTS = {  # key: minor version
 }
 
 
-def layout_of(version: str) -> GoRuntimeLayout | None:
-    """Return the layout of a version such as "go1.24.4"; None if it is unknown."""
-    minor = re.match(r"go1\.(\d+)", version)
-    return _LAYOUTS.get(int(minor[1])) if minor else None
+def layout_of(minor: int | None) -> GoRuntimeLayout | None:
+    """Return the layout of minor version `minor`; None if it is unknown."""
+    return _LAYOUTS.get(minor) if minor is not None else None

@@ -31,6 +31,7 @@ _FRAME_SETUP_BYTES = 16  # bytes of code at their begin, in which sp is not chan
 _ENTERED_ANYWHERE = {"runtime.sigpanic", "runtime.asyncPreempt"}
 # functions that do not store the frame pointer at the top of their frame
 _WITHOUT_FRAME_POINTER = {"runtime.rt0_go", "runtime.sigtramp", "runtime.sigprofNonGoWrapper"}
+_PUSHES_ALL, _SAVES_BELOW = 20, 22  # minor versions from which crosscall2 and asmcgocall have new frames
 _STORES_RBP = (b"\x48\x89\x6c\x24", b"\x48\x89\xac\x24")  # mov %rbp, disp(%rsp)
 _STORES_X29 = b"\xfd\x83\x1f\xf8"  # stur x29, [sp, #-8]
 
@@ -95,10 +96,10 @@ def _row(function: GoFunction, depth: DepthRange, frame: Frame, module: Module, 
     row = UnwindRow(cfa, ra, registers, kept, signal=name in _ENTERED_ANYWHERE)
     if arch is not AMD64:
         return row
-    is_old = module.tables.go is not None and module.tables.go.header.layout.has_parents
+    minor = (module.tables.go and module.tables.go.minor) or 0
     if name == _CROSSCALL2 and size:
-        return row._replace(registers=(*row.registers, *_saved_for_c(is_old=is_old)))
-    return _crossing(row, name, size + arch.entry_cfa, is_old=is_old)
+        return row._replace(registers=(*row.registers, *_saved_for_c(is_old=minor < _PUSHES_ALL)))
+    return _crossing(row, name, size + arch.entry_cfa, is_old=minor < _SAVES_BELOW)
 
 
 def _saved_for_c(*, is_old: bool) -> Iterator[tuple[int, Rule]]:

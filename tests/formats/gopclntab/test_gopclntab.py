@@ -13,7 +13,7 @@ import pytest
 
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import PF_W, PT_LOAD, ElfImage
-from sfsample.formats.gopclntab.find import find_table, go_version
+from sfsample.formats.gopclntab.find import find_table
 from sfsample.formats.gopclntab.places import places_at
 from sfsample.formats.gopclntab.table import GoTable
 
@@ -86,7 +86,9 @@ def test_a_return_address_belongs_to_the_function_that_it_lies_in(version):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_version_is_stated(version):
-    assert go_version(ElfImage(program(version), "busy")).startswith(f"go{version}.")
+    table = table_of(program(version))
+    assert table.version.startswith(f"go{version}.")
+    assert table.minor == int(version.removeprefix("1."))
 
 
 def test_addresses_outside_of_go_code_have_no_function():
@@ -98,7 +100,6 @@ def test_addresses_outside_of_go_code_have_no_function():
 def test_a_program_without_go_has_no_table():
     image = ElfImage((FIXTURES.parent / "v3" / "workload").read_bytes(), "workload")
     assert find_table(image) is None
-    assert go_version(image) == ""
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,7 @@ def test_look_ups_in_a_damaged_table_end_soon(version, seed):
     for _ in range(2000):
         data[section.offset + 72 + draw.randrange(section.size - 72)] = draw.choice((0, 0x7F, 0x80, 0xFF))
     plain = table_of(bytes(data))
-    table = _Counted(plain.image, plain._data, plain.header, plain.module)
+    table = _Counted(plain.image, plain._data, plain.header, plain.module, plain.version)
     for _ in range(100):
         pc = draw.randrange(plain.module.first_pc, plain.module.end_pc)
         table.numbers = 0
