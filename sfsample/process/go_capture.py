@@ -63,9 +63,8 @@ class GoCapture:
         if table is not None:
             self._layout = layout_of(table.minor)
             if self._layout is None:
-                self.problem = (
-                    f"stacks end where Go switches stacks: its version ({table.version}) is unknown"
-                )
+                version = table.version or "its version"
+                self.problem = f"stacks end where Go switches stacks: {version} is unknown"
         return self._layout
 
     def _read(self, address: int, size: int) -> bytes | None:

@@ -37,7 +37,7 @@ def places_at(table: GoTable, pc: int, lookup: int) -> list[GoPlace]:
     """Return the functions at a vaddr, innermost inlined call first; none if it is no Go code.
 
     `lookup` is `pc`, or one less if `pc` is a return address.  The function is that of `pc`: some return
-    addresses are the entry of a function that nobody has called (`runtime.systemstack_switch`).
+    addresses are the entry of a function that was never called (`runtime.systemstack_switch`).
     Raises FormatError.
     """
     function = table.function_at(pc)
