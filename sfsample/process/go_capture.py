@@ -6,13 +6,19 @@ in its thread-local storage.
 Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s (the word below fs.base).
 """
 
+from collections.abc import Sequence
+
 from sfsample.core.arch import AMD64
+from sfsample.core.memory import Span
 from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.formats.gopclntab.wait_reasons import find_wait_reasons
 from sfsample.modules.mapping import Mapping
+from sfsample.modules.module import Module
 from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
-from sfsample.process.vm import read_memory
+from sfsample.process.vm import Pieces, read_memory
+from sfsample.runtimes.go.goroutines import Goroutine, GoroutineReader, find_goroutines
 from sfsample.runtimes.go.layout import GoRuntimeLayout, layout_of
 from sfsample.runtimes.go.plan import GoPlan, find_plan
 
@@ -26,6 +32,7 @@ class GoCapture:
         self._process = process
         self._room = Room()
         self._mapping: Mapping | None = None  # mapping of the program's code
+        self._module: Module | None = None
         self._layout: GoRuntimeLayout | None = None
         self.problem = ""  # reason why stacks end where Go switches stacks; "": there is none
 
@@ -58,7 +65,7 @@ class GoCapture:
         if code is None or code == self._mapping or self._process.arch.machine != AMD64.machine:
             return self._layout
         self._mapping, self._layout, self.problem = code, None, ""
-        module = modules.find(code.start)
+        module = self._module = modules.find(code.start)
         table = module.tables.go if module is not None else None
         if table is not None:
             self._layout = layout_of(table.minor)
@@ -66,6 +73,22 @@ class GoCapture:
                 version = table.version or "its version"
                 self.problem = f"stacks end where Go switches stacks: {version} is unknown"
         return self._layout
+
+    def goroutines(self) -> list[Goroutine]:
+        """Read all goroutines; none if the process is no Go program of a known version."""
+        layout, module = self._find_layout(), self._module
+        if layout is None or module is None or module.tables.go is None:
+            return []
+        variables = [(module.address(low), high - low) for low, high in module.tables.go.module.bss]
+        array = find_goroutines(variables, layout, self._read_many)
+        reasons = find_wait_reasons(module.image)
+        return GoroutineReader(layout, reasons, self._read_many).goroutines(array)
+
+    def _read_many(self, pieces: Sequence[Span]) -> list[bytes | None]:
+        joint = Pieces(pieces)
+        if joint.read(self._process.proc.anchor()):
+            return [bytes(joint.view(number)) for number in range(len(pieces))]
+        return [self._read(*piece) for piece in pieces]
 
     def _read(self, address: int, size: int) -> bytes | None:
         return read_memory(self._process.proc.anchor(), address, size)

@@ -53,12 +53,13 @@ class Walk:
 
     __slots__ = ("arch", "frame", "memory", "passed", "registers", "snapshot")
 
-    def __init__(self, snapshot: ThreadSnapshot) -> None:
+    def __init__(self, snapshot: ThreadSnapshot, *, exact: bool = True) -> None:
+        """Begin at the snapshot's pc, which is a return address unless it is `exact`."""
         arch = snapshot.arch
         self.snapshot, self.arch, self.memory = snapshot, arch, snapshot.memory
         self.registers: Registers = snapshot.registers
         self.passed: list[Frame] = []
-        self.frame = Frame(self.registers[arch.pc], self.registers[arch.sp], None, Found.CONTEXT, exact=True)
+        self.frame = Frame(self.registers[arch.pc], self.registers[arch.sp], None, Found.CONTEXT, exact)
 
     def assuming(self, register: int, value: int) -> "Walk":
         """Return a walk that stands at the same frame, with a value assumed for one more register."""

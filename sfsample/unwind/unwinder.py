@@ -95,6 +95,12 @@ class Unwinder:
         stack = self._walk_best(snapshot)
         return stack if self._modules.generation == generation else self._walk_best(snapshot)
 
+    def walk_parked(self, snapshot: ThreadSnapshot) -> Stack:
+        """Unwind a goroutine that is no thread's: its pc is a return address."""
+        return self._walk_cached(snapshot, exact=False) or self._continue(
+            Walk(snapshot, exact=False), self._chain
+        )
+
     def search(self, snapshot: ThreadSnapshot, stack: Stack) -> Stack:
         """Return a better stack than `stack`, which lacked a register; `stack` itself if there is none.
 
@@ -148,7 +154,7 @@ class Unwinder:
         is_better = repeated.stop_reason is StopReason.OUTERMOST or len(repeated.frames) > len(stack.frames)
         return repeated if is_better else stack
 
-    def _walk_cached(self, snapshot: ThreadSnapshot) -> Stack | None:
+    def _walk_cached(self, snapshot: ThreadSnapshot, *, exact: bool = True) -> Stack | None:
         """Walk by cached rows alone, which nearly always suffice; None if they end too early."""
         rules, arch, registers = self._chain.rule_cache, snapshot.arch, snapshot.registers
         sp = registers[arch.sp]
@@ -156,7 +162,7 @@ class Unwinder:
         if words is None:
             return None
         new = tuple.__new__  # function that takes a third of the time of the constructor
-        first = new(Frame, (registers[arch.pc], sp, None, Found.CONTEXT, True))
+        first = new(Frame, (registers[arch.pc], sp, None, Found.CONTEXT, exact))
         passed, last = rules.walk(first, registers.get(arch.fp), words, self._max_frames - 1)
         if not rules.is_outermost(last):
             return None
