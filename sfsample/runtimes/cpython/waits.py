@@ -30,9 +30,7 @@ _LIST = 32  # offset in a SimpleQueue until 3.12: its items; behind it: the numb
 _RING = 24  # offset in a SimpleQueue since 3.13: put position, get position, items, room, count
 _HANDLE_BYTES = 128  # bytes of the largest ThreadHandle
 MAX_QUEUED = 1000  # items of a queue that are read
-NO_THREAD = (
-    -1
-)  # owner that is no thread of the process: it held the lock in the parent, at the fork, or ended
+NO_THREAD = -1  # owner that is no thread of the process: it has ended, or held the lock before the fork
 _MAX_USERS = 20  # innermost frames in which a Lock is searched
 _MAX_FRAMES = 1000  # frames of a stack whose objects are read
 

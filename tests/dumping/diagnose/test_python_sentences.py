@@ -2,10 +2,9 @@
 
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.python_tasks import chain_text
 from sfsample.dumping.diagnose.verdict import judge
 from sfsample.dumping.diagnose.waits import Wait
-from sfsample.dumping.diagnose.wording import Wording
+from sfsample.dumping.diagnose.wording import Wording, chain_text
 from sfsample.modules.location import PythonPlace
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.proc_text import SyscallInfo

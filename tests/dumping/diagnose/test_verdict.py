@@ -86,6 +86,14 @@ def test_deadlock_needs_all_threads_asleep_at_one_instant() -> None:
     assert "deadlock" not in kinds((5, 6), ((1.0, 2.0), (1.5, 2.5))), "the other ran between the samples"
 
 
+def test_threads_that_wait_for_one_lock_of_a_dead_thread_are_one_finding() -> None:
+    waiters = [thread("pthread_mutex_lock", "f", call=futex(0x5000, WAIT, 2), tid=tid,
+                      memory=words(0x5000, {0: 2, 8: 99})) for tid in (2, 3)]  # fmt: skip
+    [finding] = judge([process(*waiters, thread(tid=1, state="R"))]).findings[:1]
+    assert (finding.kind, [node.tid for node in finding.nodes]) == ("blocked", [2, 3])
+    assert finding.text.startswith("2 threads (app): each waits for mutex 0x5000 (held by thread 99, ")
+
+
 def test_after_one_sample_the_cpu_clocks_prove_the_sleep() -> None:
     slept = thread(tid=1).dump._replace(last_ran=LastRunTime(0, 7.0, 50.0))
     assert slept._replace(idle_s=3.0).asleep == (pytest.approx(47.1), 50.0)
