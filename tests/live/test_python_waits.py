@@ -144,6 +144,9 @@ def test_threads_that_use_a_lock_by_acquire_are_users_not_holders(python):
             assert (found[one]["kind"], found[one]["tid"]) == ("lock", None)
             assert found[one]["note"].startswith(f"a Lock notes no owner; used by thread {other} (")
         assert deadlocks(dump) == []
+        [likely] = [finding for finding in dump["verdict"] if finding["kind"] == "likely deadlock"]
+        assert likely["text"] == "DEADLOCK is likely: 2 threads wait for Locks that only they use"
+        assert [node["tid"] for node in likely["threads"]] == [first, second]
 
 
 def test_tasks_that_wait_for_each_other_are_a_deadlock(python):

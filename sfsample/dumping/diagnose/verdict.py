@@ -12,7 +12,14 @@ from typing import NamedTuple
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.glibc_locks import OtherThreads, is_since_2_25
 from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, stuck, with_process_edges
+from sfsample.dumping.diagnose.wait_graph import (
+    Node,
+    blockers,
+    cycles,
+    stuck,
+    stuck_group,
+    with_process_edges,
+)
 from sfsample.dumping.diagnose.waits import Wait, WaitContext, wait_of
 from sfsample.dumping.diagnose.wording import Wording, common_name, task_text
 from sfsample.dumping.model import ProcessDump, slept_together
@@ -96,11 +103,14 @@ class _VerdictBuilder:
         held = stuck(self._edges)
         certain = (cycle for cycle in cycles(self._edges) if held.issuperset(cycle))
         self._cycles = [cycle for cycle in certain if self._at_one_instant(cycle)]
+        self._likely = list(filter(None, map(self._likely_deadlock, wording.dumped)))
+        self._suspects = {node for finding in self._likely for node in finding.nodes}
 
     def findings(self) -> Iterator[Finding]:
         """Yield all findings, the gravest first."""
-        grave = [*self._crashed(), *self._deadlocks(), *self._tasks(), *self._blocked(), *self._pools(),
-                 *self._alone(_LOCK_KINDS), *self._spinning(), *self._alone(_OUTSIDE_KINDS)]  # fmt: skip
+        grave = [*self._crashed(), *self._deadlocks(), *self._tasks(), *self._likely, *self._blocked(),
+                 *self._pools(), *self._alone(_LOCK_KINDS), *self._spinning(),
+                 *self._alone(_OUTSIDE_KINDS)]  # fmt: skip
         yield from grave
         named = {node for finding in grave for node in finding.nodes}
         for pid in self._wording.dumped:
@@ -146,6 +156,29 @@ class _VerdictBuilder:
                 text = f"DEADLOCK: {members} {where}, and none can go on unless one is cancelled"
                 yield Finding("deadlock", text, (node,), lines)
 
+    def _likely_deadlock(self, pid: int) -> Finding | None:
+        """Return the threads that wait for Locks that only they use, or for each other.
+
+        A Lock notes no owner.  Any thread that uses a Lock may release it, unless it waits for this Lock.
+        """
+        threads = {node: thread.dump.facts for node, thread in self._threads.items()
+                   if node.pid == pid and thread.dump.python}  # fmt: skip
+        needs = {node: {self._edges[node]} for node in threads if node in self._edges}
+        by_lock = {node: facts.wait.address for node, facts in threads.items()
+                   if facts.wait and facts.wait.kind is WaitKind.LOCK and node not in needs}  # fmt: skip
+        for node, lock in by_lock.items():
+            needs[node] = {other for other, facts in threads.items()
+                           if lock in (facts.uses or ()) and by_lock.get(other) != lock}  # fmt: skip
+        group = sorted(stuck_group(needs))
+        is_seen = all(thread.dump.stack for node, thread in self._threads.items() if node.pid == pid)
+        is_known = is_seen and all(facts.uses is not None for facts in threads.values())
+        if not (is_known and by_lock.keys() & group and self._at_one_instant(group)):
+            return None
+        others = "" if by_lock.keys() >= {*group} else "each other, or for "
+        text = f"DEADLOCK is likely: {len(group)} threads wait for {others}Locks that only they use"
+        text += ", until one gives up: there is a time-out" * any(self._waits[node].timed for node in group)
+        return Finding("likely deadlock", text, tuple(group), tuple(map(self._wording.sentence, group)))
+
     def _outlook(self, threads: Iterable[Node]) -> str:
         waits = [self._waits[node] for node in threads]
         if any(wait.timed for wait in waits):
@@ -156,7 +189,7 @@ class _VerdictBuilder:
     def _blocked(self) -> Iterator[Finding]:
         """Yield findings for the ends of chains of waits, those with most threads behind them first."""
         known = {node for cycle in self._cycles for node in cycle}
-        matter = {node for node, wait in self._waits.items() if not wait.idle}
+        matter = {node for node, wait in self._waits.items() if not wait.idle} - self._suspects
         ends = [(end, tuple(node for node in behind if node in matter))
                 for end, behind in blockers(self._edges).items() if end not in known]  # fmt: skip
         for end, behind in sorted(ends, key=lambda pair: (-len(pair[1]), pair[0])):
@@ -220,7 +253,7 @@ class _VerdictBuilder:
         """Yield the waits of these kinds for no known thread or process; equal waits are one finding."""
         same: dict[tuple[int, str, str], list[Node]] = {}
         for node, wait in self._waits.items():
-            if wait.kind in kinds and node not in self._edges:
+            if wait.kind in kinds and node not in self._edges and node not in self._suspects:
                 same.setdefault((node.pid, wait.kind, wait.what), []).append(node)
         for (pid, kind, _), nodes in sorted(same.items(), key=lambda item: (-len(item[1]), item[1])):
             text = self._wording.sentence(nodes[0])

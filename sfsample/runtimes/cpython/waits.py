@@ -78,7 +78,8 @@ class PythonFacts(NamedTuple):
     entered: frozenset[int] = frozenset()  # addresses of the objects whose `with` statement it is inside
     locals: tuple[tuple[tuple[str, str], ...], ...] = ()  # names and short texts of the locals of each frame
     tasks: tuple[Task, ...] = ()  # tasks of its event loop
-    uses: frozenset[int] = frozenset()  # addresses of the Locks in its frames, if a thread waits for a Lock
+    # addresses of the Locks in its frames; None: no thread waits for a Lock, or it went on meanwhile
+    uses: frozenset[int] | None = None
 
 
 class ThreadReader:
@@ -122,18 +123,21 @@ class ThreadReader:
             tasks=self._tasks.tasks(self._states.get(native_id, ()), loop),
         )  # fmt: skip
 
-    def uses(self, stack: PythonStack) -> frozenset[int]:
+    def uses(self, stack: PythonStack) -> frozenset[int] | None:
         """Return the Locks that a thread's frames reach: variables, their attributes, and globals.
 
-        A frame reaches those attributes and globals whose names its code has.
+        A frame reaches those attributes and globals whose names its code has.  None: the thread went on
+        while sfsample read them, or the budget is spent.
         """
         objects, found = self._objects, set[int]()
-        for frame in stack.frames[:_MAX_USERS]:
+        frames = stack.frames[:_MAX_USERS]
+        for frame in frames:
             variables, names = [*objects.locals(frame).values()], objects.names(frame)
             found.update(map(objects.value, variables))
             found.update(objects.item(objects.globals(frame), name) for name in names)
             found.update(objects.attribute(objects.value(slot), name) for slot in variables for name in names)
-        return frozenset(address for address in found if objects.type_name(address) == "_thread.lock")
+        locks = frozenset(address for address in found if objects.type_name(address) == "_thread.lock")
+        return locks if all(map(self._is_there, frames)) and not self._budget.why else None
 
     def locals(self, stack: PythonStack) -> tuple[tuple[tuple[str, str], ...], ...]:
         """Return the locals of each frame; (): the frame went on while sfsample read them."""
