@@ -262,6 +262,12 @@ class Dumper:
             ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,
         )  # fmt: skip
 
+    def awaited(self) -> set[int]:
+        """Return the processes for which a thread may wait: at another end, with a file lock, children."""
+        dump = self.result()
+        holders = (lock.holder for lock in dump.locks)
+        return {*(peer.pid for peer in dump.peers), *holders, *dict(dump.children)}
+
     def _find_peers(self, calls: Iterable[DecodedSyscall]) -> tuple[PeerProcess, ...]:
         """Search all processes for the other ends; search again only if the near ends have changed."""
         wanted = self._facts.peer_links(calls)
