@@ -167,6 +167,13 @@ def test_tasks_that_wait_for_each_other_are_a_deadlock(python):
             "Queue.get", "tasks.<locals>.get"]  # fmt: skip
 
 
+def test_tasks_of_a_loop_without_frames_of_asyncio_are_found(python):
+    with hung(python, "foreign") as (pid, _):
+        dump = dump_when(pid, lambda dump: "asyncio tasks: task foreign" in str(dump["verdict"]))
+        [task] = dump["processes"][0]["threads"][0]["tasks"]
+        assert task["waits_for"].startswith("asyncio.Event 0x")
+
+
 def test_tasks_that_have_ended_are_not_waited_for(python):
     with hung(python, "families") as (pid, _):
         dump = dump_when(pid, lambda dump: "in_wait" in str(dump["processes"][0]["threads"][0]["tasks"]))

@@ -60,8 +60,11 @@ class Wording(NamedTuple):
 
     def sentence(self, node: Node) -> str:
         """Return a sentence about a thread: its name and its predicate."""
-        thread = self.threads.get(node)
-        blocks = thread and thread.dump.moving is False and thread.runs_python(*_CALLBACK)
+        thread, wait = self.threads.get(node), self.waits.get(node)
+        # uvloop runs callbacks without such a frame, but a loop that can go on waits for events
+        is_elsewhere = thread and thread.dump.facts.tasks and wait and wait.kind is not WaitKind.EVENTS
+        in_callback = thread and (is_elsewhere or thread.runs_python(*_CALLBACK))
+        blocks = thread and thread.dump.moving is False and in_callback
         stands = "the event loop stands still: " if blocks else ""
         return f"{stands}{self.subject(node)} {self.predicate(node)}"
 

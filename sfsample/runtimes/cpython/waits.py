@@ -32,6 +32,8 @@ _HANDLE_BYTES = 128  # bytes of the largest ThreadHandle
 MAX_QUEUED = 1000  # items of a queue that are read
 NO_THREAD = -1  # owner that is no thread of the process: it has ended, or held the lock before the fork
 _MAX_USERS = 20  # innermost frames in which a Lock is searched
+_LOOP_METHODS = {"run_forever", "run_until_complete"}  # names in code that runs an event loop
+_MAX_CODES = 10_000  # code objects that are known to run a loop, or not
 _MAX_FRAMES = 1000  # frames of a stack whose objects are read
 
 _JOIN_BEFORE_3_13 = "Thread._wait_for_tstate_lock"
@@ -97,6 +99,7 @@ class ThreadReader:
         self._shown = Objects(interpreter.layout, read, self._budget_of_locals)
         self._interpreter = interpreter
         self._tasks = TaskReader(self._objects, asyncio)
+        self._runs_loop = lru_cache(_MAX_CODES)(self._read_runs_loop)
         self._pending = lru_cache(MAX_QUEUED)(self._read_pending)
 
     @property
@@ -116,6 +119,7 @@ class ThreadReader:
         worker = next(frames_in(rows, "futures/thread.py", "_worker"), None)
         loop = next(frames_in(rows, "asyncio/base_events.py", "BaseEventLoop._run_once"), None)
         loop = loop or next(frames_in(rows, "asyncio/runners.py", "Runner.run"), None)  # with uvloop
+        loop = loop or next((frame for _, frame in rows if self._runs_loop(frame.code)), None)
         by_hand = bool(rows) and objects.calls(rows[0][1], "acquire")  # acquire() instead of `with`
         return PythonFacts(
             wait, tuple(runs), worker and self._pool(worker),
@@ -233,6 +237,10 @@ class ThreadReader:
         executor = objects.word(objects.local(worker, "executor_reference") + _REFERRED)
         workers = objects.word(objects.attribute(executor, "_threads") + SET_USED)
         return Pool(queue, workers, self._pending(queue))
+
+    def _read_runs_loop(self, code: int) -> bool:
+        """Return True if a code object calls a method that runs an event loop."""
+        return not _LOOP_METHODS.isdisjoint(self._objects.names(PythonFrame(0, code, 0)))
 
     def _read_pending(self, queue: int) -> frozenset[int]:
         """Return the addresses of the futures of the next calls in the queue of an executor."""

@@ -67,9 +67,9 @@ def test_a_chain_of_tasks_goes_to_its_end() -> None:
     assert chain_text(()) == ""
 
 
-def predicate(one: NamedThread) -> str:
+def predicate(one: NamedThread, kind: WaitKind = WaitKind.EVENTS) -> str:
     [node] = judge([process(one)]).waits
-    return Wording({node: one}, {node: Wait(WaitKind.EVENTS, "events")}, {1: "app"}, {}).sentence(node)
+    return Wording({node: one}, {node: Wait(kind, "events")}, {1: "app"}, {}).sentence(node)
 
 
 def test_an_idle_loop_names_its_tasks_and_one_in_a_callback_stands_still() -> None:
@@ -83,6 +83,9 @@ def test_an_idle_loop_names_its_tasks_and_one_in_a_callback_stands_still() -> No
     assert blocked.startswith("the event loop stands still: process 1 (app) ")
     assert blocked.endswith(", in select <- bad <- Handle._run")
     assert "stands still" not in predicate(in_python(own, callback, runs=(5, 6)))
+    uvloop = in_python(own, tasks=tasks)
+    assert predicate(uvloop, WaitKind.SLEEP).startswith("the event loop stands still: ")
+    assert "stands still" not in predicate(uvloop)
 
 
 def findings(*threads: NamedThread) -> list[str]:
