@@ -190,8 +190,8 @@ class Dumper:
         is_one_moment = _is_one_moment(thread, counters, snapshot)
         if not is_one_moment:
             state = "R" if not _slept(snapshot) else "S" if thread.state == "R" else thread.state
-            thread = thread._replace(state=state, call=None, syscall=None, wchan=None, kernel_stack=(),
-                                     memory=PiecewiseMemory())  # fmt: skip
+            thread = thread._replace(state=state, call=None, syscall=None, wchan=None, last_ran=None,
+                                     kernel_stack=(), memory=PiecewiseMemory())  # fmt: skip
         stop_ns = snapshot.stop_ns if snapshot.capture is Capture.STOPPED else None
         gil = self._capturer.gil(self.process.thread(thread.tid)) if found.python else None
         facts = self._python_facts(thread, found.python) if found.python else PythonFacts()
@@ -262,7 +262,7 @@ class Dumper:
             ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,
         )  # fmt: skip
 
-    def awaited(self) -> set[int]:
+    def awaited(self, _should_stop: Callable[[], bool]) -> set[int]:
         """Return the processes for which a thread may wait: at another end, with a file lock, children."""
         dump = self.result()
         holders = (lock.holder for lock in dump.locks)

@@ -128,8 +128,10 @@ class _Run:
         """
         named = tuple(self._dumpers)
         for pid in (chain := list(named)):
-            dumper = self._dumpers[pid]
-            for awaited in sorted(dumper.awaited() - self._dumpers.keys()):
+            found = set[int]()
+            with suppress(TargetError, NoReturn):  # a failure is repeated later
+                found = self._step(self._dumpers[pid].awaited)
+            for awaited in sorted(found - self._dumpers.keys()):
                 if len(self._followed) < _MAX_FOLLOWED and _descends(awaited, named):
                     self._followed.add(awaited)
                     self._open_all((awaited,), replace(self._how, stop=False))
