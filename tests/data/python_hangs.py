@@ -7,6 +7,7 @@ import select
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from queue import Queue
@@ -314,7 +315,9 @@ async def tasks():
 
 
 class ForeignLoop(asyncio.SelectorEventLoop):
-    """An event loop that runs tasks without frames of asyncio, as uvloop does."""
+    """An event loop that runs tasks without frames of asyncio, and waits in C, as uvloop does."""
+
+    run_forever = staticmethod(partial(select.select, [sys.stdin], [], []))
 
     def run_until_complete(self, coroutine):
         task = self.create_task(coroutine, name="foreign")
@@ -323,7 +326,7 @@ class ForeignLoop(asyncio.SelectorEventLoop):
             self._ready.popleft()._run()
         here()
         tell()
-        select.select([sys.stdin], [], [])
+        self.run_forever()
         return task
 
 

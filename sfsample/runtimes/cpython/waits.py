@@ -10,6 +10,7 @@ Lib/{threading,queue,concurrent/futures,importlib/_bootstrap}.py of CPython 3.11
 
 from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from sfsample.core.budget import DUMP_NS, Budget
@@ -33,7 +34,6 @@ MAX_QUEUED = 1000  # items of a queue that are read
 NO_THREAD = -1  # owner that is no thread of the process: it has ended, or held the lock before the fork
 _MAX_USERS = 20  # innermost frames in which a Lock is searched
 _LOOP_METHODS = {"run_forever", "run_until_complete"}  # names in code that runs an event loop
-_MAX_CODES = 10_000  # code objects that are known to run a loop, or not
 _MAX_FRAMES = 1000  # frames of a stack whose objects are read
 
 _JOIN_BEFORE_3_13 = "Thread._wait_for_tstate_lock"
@@ -99,7 +99,6 @@ class ThreadReader:
         self._shown = Objects(interpreter.layout, read, self._budget_of_locals)
         self._interpreter = interpreter
         self._tasks = TaskReader(self._objects, asyncio)
-        self._runs_loop = lru_cache(_MAX_CODES)(self._read_runs_loop)
         self._pending = lru_cache(MAX_QUEUED)(self._read_pending)
 
     @property
@@ -112,17 +111,19 @@ class ThreadReader:
 
     def facts(self, stack: PythonStack, native_id: int, futex: int) -> PythonFacts:
         """Return the facts of a thread, without locals; it sleeps on the futex word `futex` (0: on none)."""
-        rows, objects = [row for run in rows_of(stack) for row in run], self._objects
+        runs, objects = [run for run in rows_of(stack) if run], self._objects
+        rows = [*chain.from_iterable(runs)]
         wait = self._wait(rows, futex) if futex and rows else None
-        runs = (objects.attribute(objects.local(frame, "self"), "future")
-                for frame in frames_in(rows, "futures/thread.py", "_WorkItem.run"))  # fmt: skip
+        items = (
+            objects.local(frame, "self") for frame in frames_in(rows, "futures/thread.py", "_WorkItem.run")
+        )
         worker = next(frames_in(rows, "futures/thread.py", "_worker"), None)
         loop = next(frames_in(rows, "asyncio/base_events.py", "BaseEventLoop._run_once"), None)
         loop = loop or next(frames_in(rows, "asyncio/runners.py", "Runner.run"), None)  # with uvloop
-        loop = loop or next((frame for _, frame in rows if self._runs_loop(frame.code)), None)
+        loop = loop or next((frame for (_, frame), *_ in runs if self._runs_loop(frame)), None)
         by_hand = bool(rows) and objects.calls(rows[0][1], "acquire")  # acquire() instead of `with`
         return PythonFacts(
-            wait, tuple(runs), worker and self._pool(worker),
+            wait, tuple(objects.attribute(item, "future") for item in items), worker and self._pool(worker),
             entered(objects, rows[:_MAX_FRAMES], int(by_hand), wait.address if wait else 0),
             tasks=self._tasks.tasks(self._states.get(native_id, ()), loop),
         )  # fmt: skip
@@ -238,9 +239,9 @@ class ThreadReader:
         workers = objects.word(objects.attribute(executor, "_threads") + SET_USED)
         return Pool(queue, workers, self._pending(queue))
 
-    def _read_runs_loop(self, code: int) -> bool:
-        """Return True if a code object calls a method that runs an event loop."""
-        return not _LOOP_METHODS.isdisjoint(self._objects.names(PythonFrame(0, code, 0)))
+    def _runs_loop(self, frame: PythonFrame) -> bool:
+        """Return True if the code of a frame, which has called C code, can run an event loop."""
+        return not _LOOP_METHODS.isdisjoint(self._objects.names(frame))
 
     def _read_pending(self, queue: int) -> frozenset[int]:
         """Return the addresses of the futures of the next calls in the queue of an executor."""
