@@ -12,14 +12,7 @@ from typing import NamedTuple
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.glibc_locks import OtherThreads, is_since_2_25
 from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.wait_graph import (
-    Node,
-    blockers,
-    cycles,
-    stuck,
-    stuck_group,
-    with_process_edges,
-)
+from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, mutual, stuck, with_process_edges
 from sfsample.dumping.diagnose.waits import Wait, WaitContext, wait_of
 from sfsample.dumping.diagnose.wording import Wording, common_name, task_text
 from sfsample.dumping.model import ProcessDump, slept_together
@@ -169,7 +162,7 @@ class _VerdictBuilder:
         for node, lock in by_lock.items():
             needs[node] = {other for other, facts in threads.items()
                            if lock in (facts.uses or ()) and by_lock.get(other) != lock}  # fmt: skip
-        group = sorted(stuck_group(needs))
+        group = sorted(mutual(needs))
         is_seen = all(thread.dump.stack for node, thread in self._threads.items() if node.pid == pid)
         is_known = is_seen and all(facts.uses is not None for facts in threads.values())
         if not (is_known and by_lock.keys() & group and self._at_one_instant(group)):

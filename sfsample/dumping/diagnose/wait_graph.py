@@ -62,7 +62,7 @@ def stuck(edges: Edges) -> frozenset[Node]:
     return frozenset(candidates)
 
 
-def stuck_group(needs: Mapping[Node, Collection[Node]]) -> frozenset[Node]:
+def mutual(needs: Mapping[Node, Collection[Node]]) -> frozenset[Node]:
     """Return the nodes that need only each other, without those that no other one of them needs.
 
     `needs` has the nodes that may let a node go on; none: unknown.

@@ -10,8 +10,8 @@ from sfsample.dumping.diagnose.wait_graph import (
     Node,
     blockers,
     cycles,
+    mutual,
     stuck,
-    stuck_group,
     with_process_edges,
 )
 from sfsample.dumping.diagnose.waits import Wait
@@ -54,11 +54,11 @@ def test_every_waiting_node_ends_in_a_cycle_or_behind_a_blocker(raw: dict[int, i
         assert all(edges[a] == b for a, b in zip(cycle, (*cycle[1:], cycle[0]), strict=True))
 
 
-def test_stuck_group_has_nodes_that_need_only_each_other_and_none_behind_them() -> None:
-    assert stuck_group({n(1): {n(2)}, n(2): {n(1)}, n(3): {n(1)}}) == {n(1), n(2)}, "3 is behind"
-    assert stuck_group({n(1): {n(2), n(3)}, n(2): {n(1)}}) == set(), "3 may act"
-    assert stuck_group({n(1): {n(2), n(3)}, n(2): {n(1)}, n(3): {n(1)}}) == {n(1), n(2), n(3)}
-    assert stuck_group({n(1): {n(2)}, n(2): ()}) == stuck_group({}) == set()
+def test_mutual_nodes_are_those_that_need_only_each_other_and_none_behind_them() -> None:
+    assert mutual({n(1): {n(2)}, n(2): {n(1)}, n(3): {n(1)}}) == {n(1), n(2)}, "3 is behind"
+    assert mutual({n(1): {n(2), n(3)}, n(2): {n(1)}}) == set(), "3 may act"
+    assert mutual({n(1): {n(2), n(3)}, n(2): {n(1)}, n(3): {n(1)}}) == {n(1), n(2), n(3)}
+    assert mutual({n(1): {n(2)}, n(2): ()}) == mutual({}) == set()
 
 
 def test_process_waits_when_each_of_its_threads_waits() -> None:
