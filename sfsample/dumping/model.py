@@ -134,6 +134,7 @@ class ProcessDump(NamedTuple):
     others: tuple[tuple[int, str], ...] = ()
     tracer: tuple[int, str] | None = None
     ran: tuple[int, ...] | None = None  # threads captured later than all others; None: not --consistent
+    followed: bool = False  # True: it was not asked for, but another process waits for it
     root: ProcessRoot | None = None  # root directory in which files with names are opened
 
 

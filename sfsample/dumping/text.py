@@ -12,11 +12,10 @@ from typing import NamedTuple
 from sfsample.core.stack import Frame, StopReason
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import Group, NamedThread, fold_name, group_threads
-from sfsample.dumping.diagnose.python_tasks import task_text
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
-from sfsample.dumping.diagnose.wording import Wording, common_name, format_seconds
+from sfsample.dumping.diagnose.wording import Wording, common_name, format_seconds, task_text
 from sfsample.dumping.model import ProcessDump
 from sfsample.modules.module import Module
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
@@ -201,7 +200,6 @@ def _python(named: NamedThread, style: Style) -> Iterator[str]:
 
 
 def _tasks(tasks: Sequence[Task], style: Style) -> Iterator[str]:
-    """Yield the asyncio tasks of a thread, each with its wait and its place."""
     for task in tasks[:_MAX_TASKS]:
         yield style.clean(f"  task {task.name}: {task_text(task)}")
         for frame in map(python_frame, task.stack[: style.depth]):
