@@ -13,6 +13,7 @@ from functools import partial
 from sfsample.core.memory import PiecewiseMemory
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.wait_kind import WaitKind
+from sfsample.dumping.goroutines import group_goroutines
 from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same_place
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import ThreadCapturer, is_seldom
@@ -259,6 +260,7 @@ class Dumper:
             children=self._facts.children() if waits_for_children else (),
             locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
             tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
+            goroutines=group_goroutines(self._capturer.goroutines(), target.modules.find),
             ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,
         )  # fmt: skip
 

@@ -228,12 +228,17 @@ class Examiner:
         """Examine processes, the same ones at each call; leave out followed ones that are in no deadlock."""
         from sfsample.dumping.diagnose.named_thread import name_threads
         from sfsample.dumping.diagnose.verdict import judge
+        from sfsample.dumping.goroutines import name_goroutines
         from sfsample.symbolize.symbolizer import Symbolizer
 
         if self._symbolizer is None:
             roots = {dump.pid: dump.root for dump in dumps if dump.root is not None}
-            self._symbolizer = Symbolizer(self._options, roots)
-        named = [(dump, name_threads(dump, self._symbolizer.frames)) for dump in dumps]
+            self._symbolizer = Symbolizer(replace(self._options, go_places=True), roots)
+        namer = self._symbolizer.frames
+        named = [
+            (dump._replace(goroutines=name_goroutines(dump.goroutines, namer, dump.pid)), threads)
+            for dump, threads in ((dump, name_threads(dump, namer)) for dump in dumps)
+        ]
         verdict = judge(named)
         deadlocks = [finding for finding in verdict.findings if finding.kind == "deadlock"]
         stuck = {node.pid for finding in deadlocks for node in finding.nodes}

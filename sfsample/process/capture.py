@@ -13,8 +13,10 @@ before and after each capture.
 import logging
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from sfsample.core.memory import BytesMemory
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason, common_tail
 from sfsample.modules.location import Located
@@ -32,6 +34,7 @@ from sfsample.process.thread import LastStop, Thread
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
 from sfsample.runtimes.cpython.gil import Gil
 from sfsample.runtimes.cpython.python_stack import PythonStack
+from sfsample.runtimes.go.goroutines import Goroutine
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_ATTEMPTS = 8
@@ -169,6 +172,19 @@ class ThreadCapturer:
     def walk(self, snapshot: ThreadSnapshot, last: Located | None = None) -> CapturedStack:
         """Unwind a snapshot that exists already; neither check nor capture anything again."""
         return self._captured(snapshot, self._unwinder.walk(snapshot), last)
+
+    def goroutines(self) -> Iterator[tuple[Goroutine, Stack | None]]:
+        """Yield all goroutines of a Go program, with the stacks of those that no thread runs."""
+        arch = self._process.arch
+        for goroutine in self._go.goroutines():
+            stack = None
+            if goroutine.stack:
+                registers = {arch.pc: goroutine.pc, arch.sp: goroutine.sp, arch.fp: goroutine.fp}
+                memory = BytesMemory(goroutine.sp, goroutine.stack, arch.byteorder)
+                stack = self._unwinder.walk_parked(
+                    ThreadSnapshot(0, registers, memory, False, 0, False, arch)
+                )
+            yield goroutine, stack
 
     def stop_breaks_call(self, thread: Thread) -> bool:
         """Return True if a stop would break the system call in which the thread slept at its last reading."""

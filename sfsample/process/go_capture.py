@@ -6,7 +6,7 @@ in its thread-local storage.
 Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s (the word below fs.base).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sfsample.core.arch import AMD64
 from sfsample.core.memory import Span
@@ -74,15 +74,15 @@ class GoCapture:
                 self.problem = f"stacks end where Go switches stacks: {version} is unknown"
         return self._layout
 
-    def goroutines(self) -> list[Goroutine]:
-        """Read all goroutines; none if the process is no Go program of a known version."""
+    def goroutines(self) -> Iterator[Goroutine]:
+        """Yield all goroutines, while they run; none if the process is no Go program of a known version."""
         layout, module = self._find_layout(), self._module
         if layout is None or module is None or module.tables.go is None:
-            return []
+            return
         variables = [(module.address(low), high - low) for low, high in module.tables.go.module.bss]
         array = find_goroutines(variables, layout, self._read_many)
         reasons = find_wait_reasons(module.image)
-        return GoroutineReader(layout, reasons, self._read_many).goroutines(array)
+        yield from GoroutineReader(layout, reasons, self._read_many).goroutines(array)
 
     def _read_many(self, pieces: Sequence[Span]) -> list[bytes | None]:
         joint = Pieces(pieces)

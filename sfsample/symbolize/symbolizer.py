@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from time import thread_time
 
@@ -160,7 +161,10 @@ class Symbolizer:
         name, offset = clean_name(places[-1].function), location.address - places[-1].start
         frame = NamedFrame(name, name, name, symbol_offset=offset)
         sources = [SourcePlace(place.function, place.file, place.line) for place in places]
-        return _with_places(frame, sources, self._options)
+        options = self._options
+        if options.go_places:
+            options = replace(options, lines=True, inlines=True)
+        return _with_places(frame, sources, options)
 
     def _generated_frame(self, location: Location) -> NamedFrame:
         """Return the frame of code that lies in no file.

@@ -15,6 +15,7 @@ from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, mutual, stuck, with_process_edges
 from sfsample.dumping.diagnose.waits import Wait, WaitContext, wait_of
 from sfsample.dumping.diagnose.wording import Wording, common_name, task_text
+from sfsample.dumping.goroutines import summarize
 from sfsample.dumping.model import ProcessDump, slept_together
 from sfsample.runtimes.cpython.tasks import Task
 from sfsample.runtimes.cpython.waits import MAX_QUEUED, Pool
@@ -64,7 +65,14 @@ def judge(processes: ProcessSet) -> Verdict:
     names = {dump.pid: dump.name for dump, _ in processes}
     others = {pid: name for dump, _ in processes for pid, name in (*dump.others, *dump.children)}
     wording = Wording(threads, waits, names, others)
-    return Verdict(processes, tuple(_VerdictBuilder(wording).findings()), waits, wording)
+    goroutines = {dump.pid: summarize(dump.goroutines) for dump, _ in processes if dump.goroutines}
+    findings = [
+        Finding("goroutines", goroutines[finding.nodes[0].pid], finding.nodes)
+        if finding.kind == "main" and finding.nodes[0].pid in goroutines
+        else finding
+        for finding in _VerdictBuilder(wording).findings()
+    ]
+    return Verdict(processes, tuple(findings), waits, wording)
 
 
 def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tuple[Node, Wait | None]]:

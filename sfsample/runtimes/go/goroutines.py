@@ -7,7 +7,7 @@ stack was read; otherwise both are read again.
 Source: Go, src/runtime/runtime2.go (g, waitReason), src/runtime/traceback.go (goroutineheader).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import unpack_from
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ class Goroutine(NamedTuple):
     parent: int  # id of the goroutine that created it; 0: unknown
     created_at: int  # return address in the function that created it
     entry: int  # first instruction of its function
-    m: int  # `m` of the thread that runs it
+    tid: int  # thread that runs it, in the pid namespace of the process
     pc: int  # return address at which it stands; 0 if it runs
     sp: int
     fp: int
@@ -79,21 +79,20 @@ class GoroutineReader:
         self._layout, self._reasons, self._read = layout, reasons, read
         self._bytes = layout.g_created + 24  # bytes of a `g` that are read
 
-    def goroutines(self, array: Span) -> list[Goroutine]:
-        """Return all living goroutines; `array`: address and length of the array of their addresses."""
+    def goroutines(self, array: Span) -> Iterator[Goroutine]:
+        """Yield all living goroutines; `array`: address and length of the array of their addresses."""
         address, length = array
         [data] = self._read([(address, 8 * length)])
         all_addresses = memoryview(data or b"").cast("Q")
-        found: list[Goroutine] = []
         for at in range(0, len(all_addresses), _BATCH):
-            addresses = [*all_addresses[at : at + _BATCH]]
+            found, addresses = list[Goroutine](), [*all_addresses[at : at + _BATCH]]
             for _ in range(_MAX_READINGS):
                 done, addresses = self._read_batch(addresses)
                 found += done
                 if not addresses:
                     break
-            found += [self._goroutine(g, b"") for g in self._heads(addresses) if g]
-        return [goroutine for goroutine in found if goroutine.state]
+            found += [self._goroutine(head, b"") for head in self._heads(addresses) if head]
+            yield from (goroutine for goroutine in found if goroutine.state)
 
     def _heads(self, addresses: Sequence[int]) -> Sequence[bytes | None]:
         return self._read([(address, self._bytes) for address in addresses])
@@ -121,6 +120,9 @@ class GoroutineReader:
             return 0, 0
         return sp, min(high - sp & -8, _MAX_STACK_BYTES)
 
+    def _tid(self, m: int) -> int:
+        return _word(self._read, m + self._layout.m_tid) if m else 0
+
     def _status(self, head: bytes) -> int:
         return int.from_bytes(head[self._layout.g_status : self._layout.g_status + 4], "little") & ~_SCAN
 
@@ -143,5 +145,5 @@ class GoroutineReader:
         pc, sp, fp = (0, 0, 0) if status == _RUNNING else self._place(head)
         return Goroutine(
             goid, state, since if status == _WAITING else 0, parent if layout.g_has_parent else 0,
-            created_at, entry, unpack_from("<Q", head, G_M)[0], pc, sp, fp, stack,
+            created_at, entry, self._tid(unpack_from("<Q", head, G_M)[0]), pc, sp, fp, stack,
         )  # fmt: skip
