@@ -4,9 +4,14 @@ A direct call before a return address states which function it calls.  That is t
 no second tool.
 """
 
+import json
 import lzma
+import os
+import re
+import signal
 import subprocess
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +22,7 @@ from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.capture_running import ANY_THREAD
 from sfsample.process.process import LiveProcess
 from sfsample.unwind.unwinder import Unwinder
+from tests.live.cli_runner import sfsample
 from tests.live.targets import ARCH, HANG_S, LineReader, assert_untraced, wait_until_busy
 
 pytestmark = [pytest.mark.live, pytest.mark.skipif(ARCH is not AMD64, reason="the programs are for x86-64")]
@@ -29,20 +35,26 @@ STACKS = 300
 
 
 @pytest.fixture(scope="module", params=["1.19", "1.24", "1.27"])
-def go_program(request, tmp_path_factory):
-    """Run a Go program; yield its pid."""
+def program(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("go") / "busy"
     path.write_bytes(lzma.decompress((FIXTURES / f"busy-{request.param}.xz").read_bytes()))
     path.chmod(0o755)
-    with subprocess.Popen([path], stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
+    return path
+
+
+@contextmanager
+def running(program, work):
+    """Run a Go program that does `work`, "b" or "p" (tests/fixtures/src/busy.go); yield its process."""
+    environment = {**os.environ, "GOTRACEBACK": "system"}
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([program], **pipes, env=environment) as process:
+        process.stdin.write(work.encode())
+        process.stdin.flush()
         assert LineReader(process.stderr.fileno()).line() == "ready"
-        wait_until_busy(process.pid)
-        yield process.pid
-        assert_untraced(process.pid)
-        assert process.poll() is None
-        process.stdin.close()
-        assert process.wait(HANG_S) == 0
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def captured(pid):
@@ -87,9 +99,17 @@ def wrong_edges(taken):
             yield called, name
 
 
-def test_stacks_are_whole_and_every_edge_is_a_call(go_program):
+def test_stacks_are_whole_and_every_edge_is_a_call(program):
+    with running(program, "b") as process:
+        wait_until_busy(process.pid)
+        check_stacks(process.pid)
+        assert_untraced(process.pid)
+        assert process.poll() is None
+
+
+def check_stacks(pid):
     reasons, wrong, names, founds = Counter(), Counter(), Counter(), Counter()
-    for number, taken in enumerate(captured(go_program)):
+    for number, taken in enumerate(captured(pid)):
         reasons[taken.stack.stop_reason] += 1
         wrong.update(wrong_edges(taken))
         names.update(
@@ -102,3 +122,41 @@ def test_stacks_are_whole_and_every_edge_is_a_call(go_program):
     assert reasons[StopReason.OUTERMOST] >= 0.99 * reasons.total(), reasons
     assert {"main.work", "runtime.goexit"} <= names.keys()
     assert founds.keys() <= {Found.CONTEXT, Found.GO, Found.SIGNAL_FRAME, Found.CODE}
+
+
+def goroutines_of_traceback(text):
+    """Return state and functions of each goroutine in what SIGQUIT makes the program print."""
+    found = {}
+    for block in text.split("\n\n"):
+        head = re.match(
+            r"goroutine (\d+)(?: gp=\S+ m=\S+(?: mp=\S+)?)? \[([^\],]*)[^\]]*\]:\n(.*)", block, re.DOTALL
+        )
+        if head and head[1] != "0":
+            calls = [
+                line
+                for line in head[3].split("\n")
+                if line and line[0] != "\t" and "created by" not in line
+            ]
+            found[int(head[1])] = head[2], [call.rpartition("(")[0] for call in calls]
+    return found
+
+
+def test_goroutines_are_those_of_the_traceback(program):
+    with running(program, "p") as process:
+        done = sfsample("dump", "-p", process.pid, "--json")
+        assert done.code == 0, done.err
+        process_json = json.loads(done.out)["processes"][0]
+        mine = {
+            goid: (group["state"], [frame["function"] for frame in group["frames"]])
+            for group in process_json["goroutines"]
+            for goid in group["ids"]
+        }
+        text = sfsample("dump", "-p", process.pid).out.decode()
+        assert_untraced(process.pid)
+        assert process.poll() is None
+        process.send_signal(signal.SIGQUIT)
+        theirs = goroutines_of_traceback(process.stderr.read().decode())
+        process.wait(HANG_S)
+    assert mine == theirs
+    assert f"=> {len(theirs)} goroutines: " in text
+    assert "5 goroutines: chan receive\n" in text
