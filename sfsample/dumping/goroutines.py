@@ -34,7 +34,8 @@ def group_goroutines(
     stacks: dict[_Key, Stack | None] = {}
     for goroutine, stack in goroutines:
         pcs = tuple(frame.pc for frame in stack.frames) if stack else ()
-        key = _Key(goroutine.state, goroutine.created_at, pcs, goroutine.tid)
+        created_at = goroutine.created_at if goroutine.id != 1 else 0  # the start code creates the first one
+        key = _Key(goroutine.state, created_at, pcs, goroutine.tid)
         members.setdefault(key, []).append(goroutine._replace(stack=b""))
         stacks.setdefault(key, stack)
     now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
