@@ -56,6 +56,7 @@ def run(command: DumpCommand) -> int:
             dumps, failures = _dump(command, rehearse, interrupt)
             until_s = max(end_s, time.monotonic() + _MIN_NAMING_S)
             verdict = with_names(lambda: examine(dumps), examine, interrupt, until_s)
+    dumps = [dump for dump, _ in verdict.processes]
     output.write(render(verdict, command))
     if not command.quiet:
         missing_names = examine.missing_names() if command.verbose else []
@@ -87,7 +88,7 @@ def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) ->
     if command.subprocesses:
         with closing(Descendants(pids, LiveProcess)) as descendants:
             pids += [pid for pid, stat in descendants.list_new() if not stat.is_over]
-    dumps, failures = dump_all(pids, command.options, meanwhile, should_stop)
+    dumps, failures = dump_all(pids, command.options, meanwhile, should_stop, follow=not command.subprocesses)
     if failures and not dumps:
         raise failures[0]
     for failure in failures:

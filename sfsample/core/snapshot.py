@@ -10,6 +10,10 @@ from sfsample.core.arch import AMD64, Arch
 from sfsample.core.memory import Memory
 
 Registers = dict[int, int]  # DWARF number -> value; an absent register is unknown
+# Facts of a Go thread, kept among the registers: no DWARF number is that large.  GOROUTINE_SP, PC and FP are
+# those at which the thread's goroutine left its stack, [LOW, HIGH) is this stack; SCHEDULER_SP is that of g0.
+GO_REGISTERS = range(1 << 16, (1 << 16) + 6)
+GOROUTINE_SP, GOROUTINE_PC, GOROUTINE_FP, GOROUTINE_LOW, GOROUTINE_HIGH, SCHEDULER_SP = GO_REGISTERS
 
 
 class Capture(StrEnum):

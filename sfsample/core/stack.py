@@ -11,6 +11,7 @@ class Found(StrEnum):
     CONTEXT = "context"  # the thread's registers: the innermost frame
     SFRAME = "sframe"
     EH_FRAME = "eh_frame"
+    GO = "gopclntab"  # the table of a Go program
     FRAME_POINTER = "frame_pointer"
     SIGNAL_FRAME = "signal_frame"
     NULL_CALL = "null_call"  # a call to an address without code

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from sfsample.core.snapshot import Capture
+from sfsample.core.memory import PiecewiseMemory
+from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.wait_kind import WaitKind
+from sfsample.dumping.goroutines import group_goroutines
 from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same_place
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import ThreadCapturer, is_seldom
@@ -37,6 +39,7 @@ ASKED = "sfsample was asked to end before it was captured"
 TIME_OVER = "the time of the dump was over before it was captured (--timeout)"
 STUCK = "a call on the process did not return before it was captured"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_MAX_ATTEMPTS = 3  # captures of a thread that runs between the reading of its facts and of its stack
 _MAX_REST_NS = 5_000_000  # time for a thread that seldom runs to fall asleep again
 _MAX_FACTS_S = 0.5  # time in seconds to read the kernel's facts of threads that were not captured
 _MAX_RESTS_NS = 100_000_000  # limit of `_MAX_REST_NS` for all threads of one look together
@@ -120,24 +123,30 @@ class Dumper:
         self.process.running_capture.release_pending()  # do not hold a late thread until the end
 
     def _collect(self, tid: int, stat: Stat) -> ThreadDump | None:
-        thread = self._read_facts(tid, stat)
-        if self._wait_until_asleep(thread):
-            thread = self._read_facts(tid, self.process.proc.thread(tid).stat() or stat)
-        thread = self._capture(thread)
+        files = self.process.proc.thread(tid)
+        if self._wait_until_asleep(tid, stat):
+            stat = files.stat() or stat
+        for _ in range(1 if self._consistent else _MAX_ATTEMPTS):
+            before, thread = files.counters(), self._read_facts(tid, stat)
+            counters = before if files.counters() == before else None
+            thread, is_one_moment = self._capture(thread, counters)
+            if is_one_moment:
+                break
+            stat = files.stat() or stat
         if thread.error == _GONE:
             return None
         usage, now = self._facts.usage(tid), time.monotonic()
         look = ThreadState(now, thread.state, usage, thread.capture, thread.stack)
         return thread._replace(looks=(look,))
 
-    def _wait_until_asleep(self, thread: ThreadDump) -> bool:
+    def _wait_until_asleep(self, tid: int, stat: Stat) -> bool:
         """Give a thread that seldom runs time to fall asleep again; True: that took time."""
-        if self._consistent or thread.cpu_ns is None or not is_seldom(thread.cpu_ns, _age_ns(thread.born)):
+        usage = None if self._consistent else self._facts.usage(tid)
+        if usage is None or not is_seldom(usage.ran_ns, _age_ns(stat.starttime)):
             return False
         now = time.perf_counter_ns()
-        has_rested = self._capturer.wait_until_asleep(
-            self.process.thread(thread.tid), now + min(_MAX_REST_NS, self._rests_left_ns)
-        )
+        until_ns = now + min(_MAX_REST_NS, self._rests_left_ns)
+        has_rested = self._capturer.wait_until_asleep(self.process.thread(tid), until_ns)
         self._rests_left_ns -= time.perf_counter_ns() - now
         return has_rested
 
@@ -168,20 +177,30 @@ class Dumper:
         is_disturbed = known.capture is Capture.STOPPED and still
         return (known if is_disturbed else thread)._replace(looks=looks)
 
-    def _capture(self, thread: ThreadDump) -> ThreadDump:
+    def _capture(self, thread: ThreadDump, counters: bytes | None) -> tuple[ThreadDump, bool]:
+        """Add the stack; True: the stack and the kernel's facts, read at `counters`, are of one moment.
+
+        If they are not, the facts that say what the thread waits for are dropped.
+        """
         self.process.modules.allow_refresh()
         slept = self._at_one_instant is not None and thread.tid in self._at_one_instant.asleep
         found = self._capturer.capture(self.process.thread(thread.tid), "S" if slept else thread.state)
         if isinstance(found, NotCaptured):
-            return thread._replace(error=_GONE if found.reason is Reason.GONE else found.detail)
+            return thread._replace(error=_GONE if found.reason is Reason.GONE else found.detail), True
         snapshot = found.snapshot
+        is_one_moment = _is_one_moment(thread, counters, snapshot)
+        if not is_one_moment:
+            state = "R" if not _slept(snapshot) else "S" if thread.state == "R" else thread.state
+            thread = thread._replace(state=state, call=None, syscall=None, wchan=None, last_ran=None,
+                                     kernel_stack=(), memory=PiecewiseMemory())  # fmt: skip
         stop_ns = snapshot.stop_ns if snapshot.capture is Capture.STOPPED else None
         gil = self._capturer.gil(self.process.thread(thread.tid)) if found.python else None
         facts = self._python_facts(thread, found.python) if found.python else PythonFacts()
-        return thread._replace(
+        thread = thread._replace(
             capture=snapshot.capture, stop_ns=stop_ns, stack=found.stack, modules=found.modules,
             python=found.python, gil=gil, facts=facts,
         )  # fmt: skip
+        return thread, is_one_moment
 
     def _python_facts(self, thread: ThreadDump, stack: PythonStack) -> PythonFacts:
         """Return the facts in the objects of a thread's frames, if it has not run since its capture began."""
@@ -241,8 +260,15 @@ class Dumper:
             children=self._facts.children() if waits_for_children else (),
             locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
             tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
+            goroutines=group_goroutines(self._capturer.goroutines(), target.modules.find),
             ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,
         )  # fmt: skip
+
+    def awaited(self, _should_stop: Callable[[], bool]) -> set[int]:
+        """Return the processes for which a thread may wait: at another end, with a file lock, children."""
+        dump = self.result()
+        holders = (lock.holder for lock in dump.locks)
+        return {*(peer.pid for peer in dump.peers), *holders, *dict(dump.children)}
 
     def _find_peers(self, calls: Iterable[DecodedSyscall]) -> tuple[PeerProcess, ...]:
         """Search all processes for the other ends; search again only if the near ends have changed."""
@@ -250,6 +276,21 @@ class Dumper:
         if wanted != self._near_ends:
             self._near_ends, self._peers = wanted, find_peer_processes(wanted)
         return self._peers
+
+
+def _is_one_moment(thread: ThreadDump, counters: bytes | None, snapshot: ThreadSnapshot) -> bool:
+    """Return True if the facts of a thread, read at `counters`, and its stack are of one moment.
+
+    A thread that runs has no system call; one that slept must not have run in between.
+    """
+    if not _slept(snapshot):
+        return thread.state not in "SD" and thread.call is None
+    return thread.state != "R" and snapshot.scheduler is not None and snapshot.scheduler.before == counters
+
+
+def _slept(snapshot: ThreadSnapshot) -> bool:
+    evidence = snapshot.scheduler
+    return snapshot.capture is Capture.READ or (evidence is not None and evidence.interrupted_sleep)
 
 
 def _without_facts(tid: int, stat: Stat, why: str) -> ThreadDump:

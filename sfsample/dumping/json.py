@@ -13,7 +13,7 @@ from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import signal_name
-from sfsample.dumping.model import ProcessDump
+from sfsample.dumping.model import GoroutineGroup, ProcessDump
 from sfsample.modules.module import Module
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.tasks import Task
@@ -30,6 +30,7 @@ def dump_json(
         "cmdline": dump.cmdline,
         "exe": dump.exe,
         "consistent": None if dump.ran is None else not dump.ran,
+        "goroutines": [_goroutines(group, depth) for group in dump.goroutines] or None,
         "groups": [[thread.tid for thread in group] for group in group_threads(threads)],
         "threads": [
             _thread(thread, verdict.waits.get(Node(dump.pid, thread.tid)), depth) for thread in threads
@@ -73,6 +74,23 @@ def _thread(named: NamedThread, wait: Wait | None, depth: int | None) -> dict[st
         "tasks": [_task(task) for task in thread.facts.tasks] or None,
         "stop_reason": str(stack.stop_reason) if stack else None,
         "frames": [*_frames(named, depth)],
+    }
+
+
+def _goroutines(group: GoroutineGroup, depth: int | None) -> dict[str, Any]:
+    """Return the value of goroutines with the same state and stack; `created_by` is a frame or null."""
+    frames = group.stack.frames if group.stack else ()
+    rows = [*zip(frames, group.modules, group.names, strict=False)]
+    created = group.created_at and [*frame_json(group.created_at, group.modules[-1], group.names[-1])]
+    return {
+        "ids": list(group.ids),
+        "state": group.state,
+        "waited_s": group.waited_s and group.waited_s[1],
+        "tid": group.tid or None,
+        "parents": list(group.parents),
+        "created_by": created[-1] if created else None,
+        "stop_reason": str(group.stack.stop_reason) if group.stack else None,
+        "frames": [value for row in rows[:depth] for value in frame_json(*row)],
     }
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Memory, PiecewiseMemory
 from sfsample.core.snapshot import Capture
-from sfsample.core.stack import Stack
+from sfsample.core.stack import Frame, Stack
 from sfsample.modules.module import Module
 from sfsample.process.facts.peer_processes import FileLock, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
@@ -15,6 +15,7 @@ from sfsample.process.proc_text import SchedStat, SyscallInfo
 from sfsample.runtimes.cpython.gil import Gil
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.waits import PythonFacts
+from sfsample.symbolize.named_frame import NamedFrame
 
 _CLOCK_ERROR_S = 0.1  # seconds; the clocks of two CPUs never differ by as much
 _MAX_SYSCALL_BYTES = 4  # length of the instruction that makes a system call
@@ -118,6 +119,20 @@ class ThreadDump(NamedTuple):
         return (after - before) / 1e9 / (last.at_s - first.at_s) if last.at_s > first.at_s else None
 
 
+class GoroutineGroup(NamedTuple):
+    """Goroutines with the same state and the same stack."""
+
+    ids: tuple[int, ...]  # ascending
+    state: str  # "running", "chan receive", ...: as in Go's own traceback
+    waited_s: tuple[float, float] | None  # shortest and longest wait, at least; None: unknown
+    tid: int  # thread that runs it, in the target's pid namespace; 0: no thread
+    parents: tuple[int, ...]  # ids of the goroutines that created them
+    created_at: Frame | None
+    stack: Stack | None  # None: a thread runs it, or the stack changed while it was read
+    modules: tuple[Module | None, ...]  # modules of the frames of the stack, and of `created_at`
+    names: tuple[tuple[NamedFrame, ...], ...] = ()  # functions at these frames; (): not named yet
+
+
 class ProcessDump(NamedTuple):
     """One process.  `time` is in seconds since the epoch; `others` has the names of other processes."""
 
@@ -134,6 +149,8 @@ class ProcessDump(NamedTuple):
     others: tuple[tuple[int, str], ...] = ()
     tracer: tuple[int, str] | None = None
     ran: tuple[int, ...] | None = None  # threads captured later than all others; None: not --consistent
+    followed: bool = False  # True: it was not asked for, but another process waits for it
+    goroutines: tuple[GoroutineGroup, ...] = ()  # largest group first
     root: ProcessRoot | None = None  # root directory in which files with names are opened
 
 

@@ -5,8 +5,9 @@ look, so the import costs no time.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,6 +26,7 @@ from sfsample.errors import (
 )
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess
+from sfsample.process.procfs import stat_of
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.unwind.stepper import Stepper
@@ -38,6 +40,7 @@ Meanwhile = Callable[[list[ProcessDump]], object]
 Dumps = tuple[list[ProcessDump], list[SfsampleError]]
 _T = TypeVar("_T")
 
+_MAX_FOLLOWED = 8  # descendants that are captured because a process waits for them
 _MAX_SLEEP_S = 0.05  # seconds between two calls of `should_stop`
 
 
@@ -65,13 +68,16 @@ def dump_all(
     how: DumpOptions,
     meanwhile: Meanwhile = lambda _dumps: None,
     should_stop: Callable[[], bool] = lambda: False,
+    *,
+    follow: bool = False,
 ) -> Dumps:
     """Dump several processes; if one fails, dump the others nevertheless.
 
     The wait for the second look calls `meanwhile` with the dumps of the first.  Once `should_stop` is true,
     or the time is over, there is no further look; threads that it has not reached are shown without a stack.
+    `follow`: dump the descendants too that these processes wait for, and that sfsample may read.
     """
-    run = _Run(how, should_stop)
+    run = _Run(how, should_stop, follow=follow)
     try:
         return run.run(dict.fromkeys(pids), meanwhile)
     finally:
@@ -84,8 +90,10 @@ class _Run:
     Each step has an OS thread of its own.  So a process on which one is stuck does not delay the others.
     """
 
-    def __init__(self, how: DumpOptions, should_stop: Callable[[], bool]) -> None:
-        self._how, self._was_asked = how, should_stop
+    def __init__(self, how: DumpOptions, should_stop: Callable[[], bool], *, follow: bool) -> None:
+        self._how, self._was_asked, self._with_awaited = how, should_stop, follow
+        self._images = ImageCache(how.debug_dirs)
+        self._followed: set[int] = set()  # process ids
         self._end_s = time.monotonic() + how.timeout
         self._dumpers: dict[int, Dumper] = {}  # dumper by process id
         self._stuck: set[int] = set()  # process ids
@@ -96,7 +104,7 @@ class _Run:
 
     def run(self, pids: Iterable[int], meanwhile: Meanwhile) -> Dumps:
         """Open, look, and return the results and the failures."""
-        self._open_all(pids)
+        self._open_all(pids, self._how)
         for number in range(self._how.looks):
             if number == 1:
                 with suppress(TargetError, NoReturn):  # a failure is repeated later, or costs only names
@@ -105,18 +113,37 @@ class _Run:
                 break
             for pid in self._dumpers.keys() - self._stuck:
                 self._try(pid, self._dumpers[pid].look)
+            if self._with_awaited and not number:
+                self._follow()
         if not self._was_asked() and self._should_stop():
             what = f"the dump is not complete: its time was over, {self._how.timeout:g} s"
             self._failures.append(SfsampleError(what, "allow more: --timeout"))
         results = [self._try(pid, partial(self._result, pid)) for pid in tuple(self._dumpers)]
         return list(filter(None, results)), self._failures
 
-    def _open_all(self, pids: Iterable[int]) -> None:
-        images = ImageCache(self._how.debug_dirs)
+    def _follow(self) -> None:
+        """Open and look at the descendants that a process waits for: a deadlock may be between them.
+
+        sfsample stops none of them: the user has not named them, and a deadlock needs sleepers only.
+        """
+        named = tuple(self._dumpers)
+        for pid in (chain := list(named)):
+            found = set[int]()
+            with suppress(TargetError, NoReturn):  # a failure is repeated later
+                found = self._step(self._dumpers[pid].awaited)
+            for awaited in sorted(found - self._dumpers.keys()):
+                if len(self._followed) < _MAX_FOLLOWED and _descends(awaited, named):
+                    self._followed.add(awaited)
+                    self._open_all((awaited,), replace(self._how, stop=False))
+                    if awaited in self._dumpers:
+                        self._try(awaited, self._dumpers[awaited].look)
+                    chain += self._dumpers.keys() & {awaited}
+
+    def _open_all(self, pids: Iterable[int], how: DumpOptions) -> None:
         for pid in pids:
             if self._dumpers and self._should_stop():
                 self._failures.append(TargetError(pid, f"not dumped, as there was no time left: {pid}"))
-            elif dumper := self._try(pid, partial(_open, pid, self._how, images)):
+            elif dumper := self._try(pid, partial(_open, pid, how, self._images)):
                 self._dumpers[pid] = dumper
 
     def _rest(self) -> bool:
@@ -134,18 +161,18 @@ class _Run:
             dump = self._dumpers[pid].result(why)
         if not dump.threads:
             raise NoSuchProcess(pid, f"process has ended: {pid}")
-        return dump
+        return dump._replace(followed=pid in self._followed)
 
     def _try(self, pid: int, work: Callable[[Callable[[], bool]], _T]) -> _T | None:
         """Return the result of a step with a process; None: it failed, or is stuck."""
         try:
             return self._step(work)
         except TargetError as failure:
-            self._failures.append(failure)
+            self._failures += [failure] * (pid not in self._followed)
             if dumper := self._dumpers.pop(pid, None):
                 dumper.process.close()
         except NoReturn as stuck:
-            self._failures.append(stuck)
+            self._failures += [stuck] * (pid not in self._followed)
             self._stuck.add(pid)
         return None
 
@@ -177,6 +204,14 @@ def _open(pid: int, how: DumpOptions, image_cache: ImageCache, _stop: object) ->
     )  # fmt: skip
 
 
+def _descends(pid: int, ancestors: Collection[int]) -> bool:
+    while pid > 0 and (stat := stat_of(pid)) is not None:
+        pid = stat.parent
+        if pid in ancestors:
+            return True
+    return False
+
+
 class Examiner:
     """Names every frame, once for each place, and finds out which thread waits for which."""
 
@@ -190,15 +225,25 @@ class Examiner:
             self._symbolizer.give_up(why)
 
     def __call__(self, dumps: Sequence[ProcessDump]) -> "Verdict":
-        """Examine processes, the same ones at each call."""
+        """Examine processes, the same ones at each call; leave out followed ones that are in no deadlock."""
         from sfsample.dumping.diagnose.named_thread import name_threads
         from sfsample.dumping.diagnose.verdict import judge
+        from sfsample.dumping.goroutines import name_goroutines
         from sfsample.symbolize.symbolizer import Symbolizer
 
         if self._symbolizer is None:
             roots = {dump.pid: dump.root for dump in dumps if dump.root is not None}
-            self._symbolizer = Symbolizer(self._options, roots)
-        return judge([(dump, name_threads(dump, self._symbolizer.frames)) for dump in dumps])
+            self._symbolizer = Symbolizer(replace(self._options, go_places=True), roots)
+        namer = self._symbolizer.frames
+        named = [
+            (dump._replace(goroutines=name_goroutines(dump.goroutines, namer, dump.pid)), threads)
+            for dump, threads in ((dump, name_threads(dump, namer)) for dump in dumps)
+        ]
+        verdict = judge(named)
+        deadlocks = [finding for finding in verdict.findings if finding.kind == "deadlock"]
+        stuck = {node.pid for finding in deadlocks for node in finding.nodes}
+        shown = [pair for pair in named if not pair[0].followed or pair[0].pid in stuck]
+        return verdict if len(shown) == len(named) else judge(shown)
 
     def missing_names(self) -> list[str]:
         """Return the modules whose frames have no name, with reasons, and the files that are unreadable."""

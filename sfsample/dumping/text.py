@@ -12,12 +12,11 @@ from typing import NamedTuple
 from sfsample.core.stack import Frame, StopReason
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import Group, NamedThread, fold_name, group_threads
-from sfsample.dumping.diagnose.python_tasks import task_text
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
-from sfsample.dumping.diagnose.wording import Wording, common_name, format_seconds
-from sfsample.dumping.model import ProcessDump
+from sfsample.dumping.diagnose.wording import Wording, common_name, format_seconds, task_text
+from sfsample.dumping.model import GoroutineGroup, ProcessDump
 from sfsample.modules.module import Module
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.tasks import Task
@@ -59,6 +58,9 @@ def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
         if dump.ran is not None:
             others = f", except {len(dump.ran)} that ran: {_tids(dump.ran)}" if dump.ran else ""
             yield f"   all threads at one instant{others}"
+        for goroutines in dump.goroutines:
+            yield ""
+            yield from (_fit(line, style) for line in _goroutines(goroutines, style))
         waits = {thread.tid: verdict.waits.get(Node(dump.pid, thread.tid)) for thread in threads}
         for group in sort_groups(group_threads(threads), waits, verdict.tids(dump.pid)):
             yield ""
@@ -119,6 +121,21 @@ def _group(group: Group, waits: Mapping[int, Wait | None], wording: Wording, sty
     if thread.kernel_stack and (style.kernel or thread.state == "D" or thread.stack is None):
         yield style.clean(f"  kernel: {' <- '.join(thread.kernel_stack)}")
     yield from _stack(group[0], style)
+
+
+def _goroutines(group: GoroutineGroup, style: Style) -> Iterator[str]:
+    title = f"{len(group.ids)} goroutines" if len(group.ids) > 1 else f"goroutine {group.ids[0]}"
+    waited = f" for at least {format_seconds(group.waited_s[1])}" if group.waited_s else ""
+    thread = f", in thread {group.tid}" if group.tid else ""
+    yield style.bold(style.clean(f"{title}: {group.state}{waited}{thread}"))
+    if len(group.ids) > 1:
+        yield f"  {_tids(group.ids)}"
+    frames = group.stack.frames if group.stack else ()
+    for depth, (frame, module, names) in enumerate(zip(frames, group.modules, group.names, strict=False)):
+        yield from (_frame(depth, frame, module, name, style) for name in names)
+    if group.created_at is not None:
+        parents = f" in goroutine {_tids(group.parents)}" if group.parents else ""
+        yield f"  created by {group.names[-1][-1].text}{parents}"
 
 
 def _tids(tids: Sequence[int]) -> str:
@@ -201,7 +218,6 @@ def _python(named: NamedThread, style: Style) -> Iterator[str]:
 
 
 def _tasks(tasks: Sequence[Task], style: Style) -> Iterator[str]:
-    """Yield the asyncio tasks of a thread, each with its wait and its place."""
     for task in tasks[:_MAX_TASKS]:
         yield style.clean(f"  task {task.name}: {task_text(task)}")
         for frame in map(python_frame, task.stack[: style.depth]):

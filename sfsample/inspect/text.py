@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from sfsample.core.arch import Arch, arch_of
 from sfsample.core.rule import CFA, Rule
 from sfsample.errors import FormatError
+from sfsample.formats.gopclntab.table import GoTable
 from sfsample.formats.sframe import SFrameFde, SFrameFre, SFrameTable
 from sfsample.inspect.coverage import Coverage
 from sfsample.inspect.verify import CallerRules, Verification
@@ -51,6 +52,8 @@ def inspection_text(
     for table in module.sframe:
         yield from _header_text(table)
     yield f"  .eh_frame: {coverage.eh_frame_fdes} functions" if module.eh_frame else "  .eh_frame: none"
+    if module.tables.go is not None:
+        yield _go_text(module.tables.go)
     yield f"  code: {coverage.text_bytes} bytes; {_shares(coverage)}"
     if len(inspection.layout) > 1:
         yield from (f"    {start:#x}  section {name}" for name, start in inspection.layout)
@@ -61,6 +64,11 @@ def inspection_text(
     if rows:
         for table in module.sframe:
             yield from _functions_text(table, name)
+
+
+def _go_text(table: GoTable) -> str:
+    version = table.version or f"Go {table.header.layout.versions}"
+    return f"  .gopclntab: {table.header.functions} functions, {version}"
 
 
 def _header_text(table: SFrameTable) -> Iterator[str]:
@@ -138,6 +146,10 @@ def process_text(pid: int, inspections: list[Inspection]) -> Iterator[str]:
 # -- JSON
 
 
+def _go_json(table: GoTable) -> dict[str, Any]:
+    return {"functions": table.header.functions, "version": table.version}
+
+
 def inspection_json(inspection: Inspection, *, rows: bool) -> dict[str, Any]:
     """Return the JSON object for one module; with `rows`, also every row of every function."""
     module, coverage = inspection.module, inspection.coverage
@@ -148,6 +160,7 @@ def inspection_json(inspection: Inspection, *, rows: bool) -> dict[str, Any]:
         "build_id": module.build_id,
         "sframe": _tables_json(module, rows=rows) if module.sframe else None,
         "eh_frame": {"fdes": coverage.eh_frame_fdes} if module.eh_frame else None,
+        "gopclntab": _go_json(module.tables.go) if module.tables.go else None,
         "problems": list(inspection.findings),
         "coverage": {
             "text_bytes": coverage.text_bytes,

@@ -14,6 +14,8 @@ from sfsample.errors import FormatError
 from sfsample.formats.dwarf.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.elf.compressed import section_bytes
 from sfsample.formats.elf.image import ElfImage
+from sfsample.formats.gopclntab.find import find_table
+from sfsample.formats.gopclntab.table import GoTable
 from sfsample.formats.sframe import SECTION, SFrameTables, read_tables
 from sfsample.modules.debug_files import DebugFile, FindDebugFile
 
@@ -90,6 +92,15 @@ class UnwindTables:
             self.note_problem(str(damage))
             return None
         return None if section is None else EhFrame(*section, image.byteorder, debug=True)
+
+    @cached_property
+    def go(self) -> GoTable | None:
+        """The table of the Go functions; None if there is none, or if it is damaged."""
+        try:
+            return find_table(self.image)
+        except FormatError as damage:
+            self.note_problem(str(damage))
+            return None
 
     def function_start(self, vaddr: int) -> int | None:
         """Return the start of the function that covers `vaddr`, by `.eh_frame` or by SFrame; or None."""

@@ -13,8 +13,10 @@ before and after each capture.
 import logging
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from sfsample.core.memory import BytesMemory
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason, common_tail
 from sfsample.modules.location import Located
@@ -22,6 +24,7 @@ from sfsample.modules.module import Module
 from sfsample.process.capture_running import ANY_THREAD, AWAKE_THREADS, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread
 from sfsample.process.consistent_capture import ConsistentCapture
+from sfsample.process.go_capture import GoCapture
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.process import LiveProcess
@@ -31,6 +34,7 @@ from sfsample.process.thread import LastStop, Thread
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
 from sfsample.runtimes.cpython.gil import Gil
 from sfsample.runtimes.cpython.python_stack import PythonStack
+from sfsample.runtimes.go.goroutines import Goroutine
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_ATTEMPTS = 8
@@ -74,6 +78,7 @@ class ThreadCapturer:
         python: bool = False,
     ) -> None:  # fmt: skip
         self.python = PythonCapture(process) if python else None
+        self._go = GoCapture(process)
         self._process = process
         self.source: LiveProcess | ConsistentCapture = process
         self._unwinder = unwinder
@@ -125,7 +130,7 @@ class ThreadCapturer:
                 # a checkpoint captured the thread after the libraries had changed, but before this check
                 if evidence and evidence.stopped_ns < checked_ns and asked != generation:
                     checked = frozenset()
-            if not is_last and process.copy.learn(thread, stack):
+            if not is_last and (process.copy.learn(thread, stack) or self._learn_goroutine(thread, taken)):
                 _log.debug("thread %d is captured again: another stack of it was found", thread.tid)
                 continue
             if self.python is not None and stack.stop_reason is not StopReason.OUTERMOST:
@@ -154,12 +159,32 @@ class ThreadCapturer:
 
     def prepare(self, thread: Thread) -> None:
         """Make the next copy of a thread include the memory that its Python frames need."""
+        thread.beside = None if self.python is None else thread.beside
         if self.python is not None:
             self.python.prepare(thread)
+        self._go.prepare(thread)
+
+    def _learn_goroutine(self, thread: Thread, walked: _Walked) -> bool:
+        """Learn where the goroutine of a thread is if its walk lacked that; True: capture it again."""
+        snapshot, stack, _ = walked
+        return stack.stop_reason is StopReason.REGISTER_UNKNOWN and self._go.learn(thread, snapshot)
 
     def walk(self, snapshot: ThreadSnapshot, last: Located | None = None) -> CapturedStack:
         """Unwind a snapshot that exists already; neither check nor capture anything again."""
         return self._captured(snapshot, self._unwinder.walk(snapshot), last)
+
+    def goroutines(self) -> Iterator[tuple[Goroutine, Stack | None]]:
+        """Yield all goroutines of a Go program, with the stacks of those that no thread runs."""
+        arch = self._process.arch
+        for goroutine in self._go.goroutines():
+            stack = None
+            if goroutine.stack:
+                registers = {arch.pc: goroutine.pc, arch.sp: goroutine.sp, arch.fp: goroutine.fp}
+                memory = BytesMemory(goroutine.sp, goroutine.stack, arch.byteorder)
+                stack = self._unwinder.walk_parked(
+                    ThreadSnapshot(0, registers, memory, False, 0, False, arch)
+                )
+            yield goroutine, stack
 
     def stop_breaks_call(self, thread: Thread) -> bool:
         """Return True if a stop would break the system call in which the thread slept at its last reading."""
@@ -186,6 +211,7 @@ class ThreadCapturer:
         if reading is None:
             return self._walk_stopped(thread, self._capture_running(thread, state, patience_ns, stop_filter))
         thread.asleep = reading.asleep
+        reading = reading._replace(snapshot=self._go.complete(thread, reading.snapshot))
         stack = self._unwinder.walk(reading.snapshot)
         if not self._needs_stop(reading, stack, state):
             return self._search(reading, stack)
@@ -244,6 +270,7 @@ class ThreadCapturer:
         """Walk a stopped thread; if it was asleep, keep the registers that calls preserve."""
         if isinstance(taken, NotCaptured):
             return taken
+        taken = self._go.complete(thread, taken)
         stack, asleep = self._unwinder.walk(taken), thread.asked_asleep
         thread.asked_asleep = None
         if asleep is not None and asleep.sp == taken.registers[taken.arch.sp]:
@@ -279,7 +306,11 @@ class ThreadCapturer:
     @property
     def problems(self) -> Counter[str]:
         """Problems of the captures, and rejected results of steppers, each with its count."""
-        found = {KERNEL_STACK_REFUSED: int(self.kernel_refused), _CUT_SHORT: self._process.copy.cut_short}
+        found = {
+            KERNEL_STACK_REFUSED: int(self.kernel_refused),
+            _CUT_SHORT: self._process.copy.cut_short,
+            self._go.problem: int(bool(self._go.problem)),
+        }
         return self._unwinder.rejected_rows + Counter(found) + Counter(self.python_problems)
 
     # -- the libraries in which a stack lies

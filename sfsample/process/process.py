@@ -174,6 +174,12 @@ class LiveProcess:
             thread = self._threads[tid] = Thread(tid, files)
         return thread
 
+    def own_id(self, tid: int) -> int:
+        """Return the id of a thread in the pid namespace of the process (proc(5), NSpid)."""
+        if self.root.pid == self.pid:
+            return tid
+        return int((self.proc.status(tid).get("NSpid") or "0").split()[-1])
+
     def _forget_ended(self, alive: list[int]) -> None:
         self.proc.keep_only(alive)
         for tid in self._threads.keys() - {*alive}:

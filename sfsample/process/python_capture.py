@@ -56,7 +56,6 @@ class PythonCapture:
         self._mapping: Mapping | None = None  # mapping of the interpreter's code
         self._id_before_fork: int | None = None  # see `_find_id_before_fork`; None: not looked for yet
         self._without: set[Module] = set()  # modules that have no interpreter
-        self._in_namespace = process.root.pid != process.pid
         self.problem = ""  # reason why Python frames are not shown; "": there is none
 
     def prepare(self, thread: Thread) -> None:
@@ -134,7 +133,7 @@ class PythonCapture:
         """Return the GIL of a thread; None: it is unknown, or there is none."""
         gil = None if self._runtime is None else self._runtime.gil(self._native_id(thread))
         if gil is not None and gil.holder and gil.holder == self._id_before_fork:
-            gil = gil._replace(holder=self._own_id(self._pid))
+            gil = gil._replace(holder=self._process.own_id(self._pid))
         return gil
 
     def _find(self) -> None:
@@ -175,21 +174,15 @@ class PythonCapture:
         """
         assert self.interpreter is not None  # noqa: S101 - the caller has checked
         listed = thread_states(self.interpreter, self._read)
-        running = set(map(self._own_id, self._process.proc.threads()))
+        running = set(map(self._process.own_id, self._process.proc.threads()))
         others = [tid for tid in listed if tid > 0 and tid not in running]
-        return 0 if self._own_id(self._pid) in listed or not others else others[-1]
+        return 0 if self._process.own_id(self._pid) in listed or not others else others[-1]
 
     def _native_id(self, thread: Thread) -> int:
         """Return the id that the interpreter has for a thread."""
         if thread.tid == self._pid and self._id_before_fork:
             return self._id_before_fork
-        return self._own_id(thread.tid)
-
-    def _own_id(self, tid: int) -> int:
-        """Return the id of a thread in the pid namespace of the process (proc(5), NSpid)."""
-        if not self._in_namespace:
-            return tid
-        return int((self._process.proc.status(tid).get("NSpid") or "0").split()[-1])
+        return self._process.own_id(thread.tid)
 
     def _read(self, address: int, size: int) -> bytes | None:
         if not self._budget.permits(size):

@@ -64,6 +64,8 @@ class StackCopy:
         """Copy the stack from `sp`; after `until_ns` (perf_counter_ns) only its first piece."""
         tid, (low, high) = thread.tid, thread.stack_extent
         end = high if low <= sp < high else ADDRESS_SPACE
+        if thread.stack_end is not None:
+            end = thread.stack_end(sp) or end
         self._until_ns, self._out_of_time = until_ns, False
         self._beside = thread.beside
         self._base, self._requested, self._count = self._copy_from(self._buffer, tid, sp, end)

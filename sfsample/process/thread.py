@@ -4,7 +4,7 @@
 state by thread id.  So a thread that gets the id of an ended one starts without old state.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sfsample.core.snapshot import Registers
 from sfsample.modules.module import Module
@@ -13,6 +13,9 @@ from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.run_state import RunQueueBalance
 from sfsample.process.stop_request import StopRequest
 from sfsample.process.thread_files import ThreadFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class LastStop(NamedTuple):
@@ -29,8 +32,8 @@ class Thread:
     """A thread: its /proc files, stop request, stacks, balance, and state for its next capture."""
 
     __slots__ = (
-        "asked_asleep", "asked_generation", "asleep", "balance", "beside", "files", "last_stop", "modules",
-        "other_stacks", "other_stacks_end", "stack_extent", "stop", "tid",
+        "asked_asleep", "asked_generation", "asleep", "balance", "beside", "files", "goroutine", "last_stop",
+        "modules", "other_stacks", "other_stacks_end", "stack_end", "stack_extent", "stop", "tid",
     )  # fmt: skip
 
     def __init__(self, tid: int, files: ThreadFiles) -> None:
@@ -38,10 +41,13 @@ class Thread:
         self.files = files
         self.stop = StopRequest(tid, self)
         self.stack_extent = (0, 0)  # first address of the stack, and first address behind it
+        # function: sp -> end of the goroutine's stack at sp, which lies among others; 0: no such stack
+        self.stack_end: Callable[[int], int] | None = None
         self.other_stacks: tuple[int, ...] = ()  # start addresses of other stacks to copy, too
         # (pc, sp) of the frame that led to the last of these stacks
         self.other_stacks_end: list[tuple[int, int]] = []
         self.beside: Beside | None = None  # memory to copy together with the stack
+        self.goroutine: Beside | None = None  # the same for a thread of a Go program
         self.balance = RunQueueBalance()
         self.modules: frozenset[Module] = frozenset()  # modules on its last stack
         self.asleep: SyscallInfo | None = None  # system call in which it slept at its last reading

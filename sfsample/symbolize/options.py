@@ -22,6 +22,7 @@ class NameOptions:
     merge_clones: bool = False  # one name `f` for `f.cold` and `f.part.0`
     lines: bool = False  # file and line from DWARF
     inlines: bool = False  # inlined functions from DWARF
+    go_places: bool = False  # file, line and inlined functions of Go code, whose table is quick to read
 
 
 @dataclass(frozen=True, kw_only=True)

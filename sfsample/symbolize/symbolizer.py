@@ -8,12 +8,14 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from time import thread_time
 
 from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import ElfImage
+from sfsample.formats.gopclntab.places import places_at
 from sfsample.modules.debug_files import SYSTEM_DEBUG_DIR, DebugFiles
 from sfsample.modules.location import Location, pid_of
 from sfsample.modules.module import Module
@@ -132,6 +134,9 @@ class Symbolizer:
                 self.give_up(f"the look-up of names took {_MAX_CPU_S} s of CPU and was ended")
 
     def _native_frames(self, module: Module, location: Location) -> tuple[NamedFrame, ...]:
+        go = self._go_frames(module, location)
+        if go:
+            return go
         frame, symbol = _unnamed(location), self.symbol(module, location.lookup)
         if symbol is not None:
             function = clean_name(spell(symbol.name, self._options))
@@ -142,6 +147,24 @@ class Symbolizer:
         dwarf = self._symbols_of(module).dwarf_image()
         places = self._dwarf_lines.at(dwarf, location.lookup) if dwarf else []
         return _with_places(frame, places, self._options)
+
+    def _go_frames(self, module: Module, location: Location) -> tuple[NamedFrame, ...]:
+        """Return the frames by the table of Go functions; none if it lacks the address."""
+        table = module.tables.go
+        try:
+            places = places_at(table, location.address, location.lookup) if table else []
+        except FormatError as damage:
+            module.note_damage(damage)
+            return ()
+        if not places:
+            return ()
+        name, offset = clean_name(places[-1].function), location.address - places[-1].start
+        frame = NamedFrame(name, name, name, symbol_offset=offset)
+        sources = [SourcePlace(place.function, place.file, place.line) for place in places]
+        options = self._options
+        if options.go_places:
+            options = replace(options, lines=True, inlines=True)
+        return _with_places(frame, sources, options)
 
     def _generated_frame(self, location: Location) -> NamedFrame:
         """Return the frame of code that lies in no file.

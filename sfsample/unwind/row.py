@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sfsample.core.arch import Arch, ByteOrder
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.core.rule import CFA, Rule
-from sfsample.core.snapshot import Registers
+from sfsample.core.snapshot import GO_REGISTERS, GOROUTINE_LOW, Registers
 from sfsample.core.stack import StopReason
 from sfsample.formats.dwarf.expression import evaluate
 
@@ -36,6 +36,8 @@ class UnwindRow(NamedTuple):
     mangled: bool = False  # True: caller's pc = value & arch.ra_mask (a signed return address: AArch64 PAC)
     sp_known: bool = True  # True: caller's sp = cfa + arch.sp_adjust; False: cfa is only a lower bound of it
     slides: int = 0  # words: cfa + 8 * n is tried for n = 0 to `slides`, until a caller is accepted
+    switches: bool = False  # True: the caller's frame lies on another stack
+    on_goroutine: "UnwindRow | None" = None  # Go: row that holds instead if sp lies in the goroutine's stack
 
 
 OUTERMOST = UnwindRow(Rule(CFA, 0, deref=False), None)
@@ -70,6 +72,8 @@ def apply_row(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) 
     caller = {number: registers[number] for number in row.kept if number in registers}
     if row.sp_known:
         caller[arch.sp] = cfa + arch.sp_adjust & _MASK64
+    if GOROUTINE_LOW in registers:
+        caller |= {number: registers[number] for number in GO_REGISTERS if number in registers}
     for number, rule in row.registers:
         value = _value(rule, cfa, registers, memory, arch)
         if not isinstance(value, StopReason):

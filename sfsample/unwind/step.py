@@ -22,7 +22,14 @@ from typing import NamedTuple
 from sfsample.core.arch import AMD64, Arch
 from sfsample.core.memory import Memory
 from sfsample.core.rule import CFA
-from sfsample.core.snapshot import Registers, ThreadSnapshot
+from sfsample.core.snapshot import (
+    GOROUTINE_HIGH,
+    GOROUTINE_LOW,
+    GOROUTINE_SP,
+    SCHEDULER_SP,
+    Registers,
+    ThreadSnapshot,
+)
 from sfsample.core.stack import Found, Frame, StopReason
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
@@ -46,12 +53,13 @@ class Walk:
 
     __slots__ = ("arch", "frame", "memory", "passed", "registers", "snapshot")
 
-    def __init__(self, snapshot: ThreadSnapshot) -> None:
+    def __init__(self, snapshot: ThreadSnapshot, *, exact: bool = True) -> None:
+        """Begin at the snapshot's pc, which is a return address unless it is `exact`."""
         arch = snapshot.arch
         self.snapshot, self.arch, self.memory = snapshot, arch, snapshot.memory
         self.registers: Registers = snapshot.registers
         self.passed: list[Frame] = []
-        self.frame = Frame(self.registers[arch.pc], self.registers[arch.sp], None, Found.CONTEXT, exact=True)
+        self.frame = Frame(self.registers[arch.pc], self.registers[arch.sp], None, Found.CONTEXT, exact)
 
     def assuming(self, register: int, value: int) -> "Walk":
         """Return a walk that stands at the same frame, with a value assumed for one more register."""
@@ -153,6 +161,8 @@ class StepperChain:
                 if is_first:
                     self._cache(rules, stepper, row, walk, outcome)
                 return outcome
+            if row.on_goroutine is not None:  # no other stepper knows of the second stack
+                return outcome
             is_first = False
             guess_left_copy |= row.guess and outcome is StopReason.STACK_COPY_ENDED
             if failure in _REJECTED and outcome is StopReason.REGISTER_UNKNOWN and not row.guess:
@@ -233,6 +243,13 @@ class StepperChain:
         return outcome
 
     def _execute_once(self, stepper: CachedStepper, row: UnwindRow, walk: Walk) -> Step | StopReason:
+        if row.on_goroutine is not None:
+            low, high = (walk.registers.get(number) for number in (GOROUTINE_LOW, GOROUTINE_HIGH))
+            if low is None or high is None:
+                return StopReason.REGISTER_UNKNOWN
+            row = row.on_goroutine if low <= walk.frame.sp < high else row
+            if not high and row.cfa.base == GOROUTINE_SP:  # the thread has left its goroutine, and schedules
+                return StopReason.OUTERMOST
         registers, extra = walk.registers, _return_register_of_leaf(row, walk)
         if extra is not None:
             registers = {extra: walk.snapshot.registers[extra], **registers}
@@ -240,7 +257,9 @@ class StepperChain:
         if isinstance(caller, StopReason):
             cut_off = caller is StopReason.BAD_MEMORY and self._is_beyond_copy(row, walk)
             return StopReason.STACK_COPY_ENDED if cut_off else caller
-        if not row.signal:
+        if row.switches:
+            rejection = self._why_switch_rejected(row, caller, walk)
+        elif not row.signal:
             rejection = self._why_rejected(row, caller, walk)
         elif row.guess and self._modules.mapping(caller.registers[walk.arch.pc]) is None:
             rejection = StopReason.BAD_PC
@@ -250,6 +269,15 @@ class StepperChain:
             is_repeated = any((f.pc, f.sp) == interrupted for f in (walk.frame, *walk.passed))
             rejection = StopReason.NO_PROGRESS if is_repeated else None
         return rejection or Step(stepper.found, caller, row.signal)
+
+    def _why_switch_rejected(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason | None:
+        """Return BAD_PC if no stack that the thread has left lies at the caller's sp; None if one does."""
+        pc, sp, registers = caller.registers[walk.arch.pc], caller.registers[walk.arch.sp], walk.registers
+        if row.cfa.base == SCHEDULER_SP:
+            is_stack = self._modules.any_mapping(sp) is not None
+        else:
+            is_stack = registers[GOROUTINE_LOW] < sp <= registers[GOROUTINE_HIGH]
+        return None if is_stack and self._modules.mapping(pc - 1) is not None else StopReason.BAD_PC
 
     def _is_beyond_copy(self, row: UnwindRow, walk: Walk) -> bool:
         """Return True if the missing word lies on this stack, above the end of the copy."""

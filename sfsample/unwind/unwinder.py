@@ -24,6 +24,7 @@ from sfsample.unwind.stepper import Stepper, for_process
 from sfsample.unwind.steppers.cfi import CfiStepper
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
 from sfsample.unwind.steppers.conventions import FramePointerStepper, NullCallStepper, ScanStepper
+from sfsample.unwind.steppers.go import GoStepper
 from sfsample.unwind.steppers.known_code import PltStepper, SignalFrameStepper, StartStepper
 from sfsample.unwind.steppers.sframe import SFrameStepper
 
@@ -37,7 +38,7 @@ ALWAYS: Final[tuple[Stepper, ...]] = (SIGNAL_FRAME, NULL_CALL, START)
 # Steppers that the user chooses with `--unwind`, in the user's order.
 CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
     "sframe": (SFrameStepper(),),
-    "eh_frame": (CfiStepper(), CfiStepper(debug=True), PltStepper()),
+    "eh_frame": (GoStepper(), CfiStepper(), CfiStepper(debug=True), PltStepper()),
     "frame_pointer": (CodeStepper(), FramePointerStepper()),
     "scan": (ScanStepper(),),  # no default stepper
 }
@@ -94,6 +95,12 @@ class Unwinder:
         stack = self._walk_best(snapshot)
         return stack if self._modules.generation == generation else self._walk_best(snapshot)
 
+    def walk_parked(self, snapshot: ThreadSnapshot) -> Stack:
+        """Unwind a goroutine that is no thread's: its pc is a return address."""
+        return self._walk_cached(snapshot, exact=False) or self._continue(
+            Walk(snapshot, exact=False), self._chain
+        )
+
     def search(self, snapshot: ThreadSnapshot, stack: Stack) -> Stack:
         """Return a better stack than `stack`, which lacked a register; `stack` itself if there is none.
 
@@ -147,7 +154,7 @@ class Unwinder:
         is_better = repeated.stop_reason is StopReason.OUTERMOST or len(repeated.frames) > len(stack.frames)
         return repeated if is_better else stack
 
-    def _walk_cached(self, snapshot: ThreadSnapshot) -> Stack | None:
+    def _walk_cached(self, snapshot: ThreadSnapshot, *, exact: bool = True) -> Stack | None:
         """Walk by cached rows alone, which nearly always suffice; None if they end too early."""
         rules, arch, registers = self._chain.rule_cache, snapshot.arch, snapshot.registers
         sp = registers[arch.sp]
@@ -155,7 +162,7 @@ class Unwinder:
         if words is None:
             return None
         new = tuple.__new__  # function that takes a third of the time of the constructor
-        first = new(Frame, (registers[arch.pc], sp, None, Found.CONTEXT, True))
+        first = new(Frame, (registers[arch.pc], sp, None, Found.CONTEXT, exact))
         passed, last = rules.walk(first, registers.get(arch.fp), words, self._max_frames - 1)
         if not rules.is_outermost(last):
             return None

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import multiprocessing
+import select
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from queue import Queue
@@ -312,6 +314,30 @@ async def tasks():
     await asyncio.gather(*work_tasks, consumer)
 
 
+class ForeignLoop(asyncio.SelectorEventLoop):
+    """An event loop that runs tasks without frames of asyncio, and waits in C, as uvloop does."""
+
+    run_forever = staticmethod(partial(select.select, [sys.stdin], [], []))
+
+    def run_until_complete(self, coroutine):
+        task = self.create_task(coroutine, name="foreign")
+        asyncio._set_running_loop(self)
+        while self._ready:
+            self._ready.popleft()._run()
+        here()
+        tell()
+        self.run_forever()
+        return task
+
+
+def foreign():
+    async def wait():
+        await asyncio.Event().wait()
+
+    loop = ForeignLoop()
+    loop.run_until_complete(wait())
+
+
 async def task_locks():
     """A task waits for a Condition, whose Lock another one holds unseen; a task takes its own Lock again."""
     lock, own = asyncio.Lock(), asyncio.Lock()
@@ -381,5 +407,6 @@ ways = {
     "tasks": lambda: asyncio.run(tasks()),
     "task_locks": lambda: asyncio.run(task_locks()),
     "locals": locals_,
+    "foreign": foreign,
 }
 ways[sys.argv[1]]()

@@ -1,9 +1,13 @@
-"""Two stacks of a thread are compared: has the thread moved between the samples?"""
+"""Has a thread moved between two samples, or between the reading of its facts and of its stack?"""
 
 import pytest
 
+from sfsample.core.memory import PiecewiseMemory
+from sfsample.core.snapshot import Capture, Registers, SchedulerEvidence, ThreadSnapshot
 from sfsample.core.stack import Found, Frame, Stack, StopReason
+from sfsample.dumping.collect import _is_one_moment
 from sfsample.dumping.model import is_same_place
+from tests.builders.hang_builder import WAIT, futex, thread
 
 
 def stack(pc: int, *callers: int, reason: StopReason = StopReason.OUTERMOST) -> Stack:
@@ -29,3 +33,25 @@ def stack(pc: int, *callers: int, reason: StopReason = StopReason.OUTERMOST) -> 
 def test_stacks_are_equal_but_for_a_step_back_to_the_system_call(last, is_same):
     assert is_same_place(stack(0x1000, 0x2000), last) is is_same
     assert is_same_place(None, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "calls", "how", "before", "is_one"),
+    [
+        ("S", True, Capture.READ, b"5 0 3", True),
+        ("S", True, Capture.READ, b"6 0 4", False),  # it ran between facts and stack
+        ("R", True, Capture.READ, b"5 0 3", False),  # it has fallen asleep since its state was read
+        ("R", False, Capture.STOPPED, b"5 0 3", True),
+        ("S", False, Capture.STOPPED, b"5 0 3", False),  # it ran when it was stopped
+        ("R", True, Capture.STOPPED, b"5 0 3", False),
+        ("T", False, Capture.STOPPED, b"5 0 3", True),
+    ],
+)
+def test_facts_and_stack_are_of_one_moment_if_the_thread_has_not_run(state, calls, how, before, is_one):
+    dump = thread("f", call=futex(0x5000, WAIT, 2) if calls else None, state=state).dump
+    snapshot = ThreadSnapshot(1, Registers(), PiecewiseMemory(), bounded=False, stop_ns=0, eintr=False,
+                              capture=how, scheduler=SchedulerEvidence(before, before))  # fmt: skip
+    assert _is_one_moment(dump, b"5 0 3", snapshot) is is_one
+    asleep = snapshot._replace(scheduler=SchedulerEvidence(before, b"7 0 4", interrupted_sleep=True))
+    if state == "S" and how is Capture.STOPPED:
+        assert _is_one_moment(dump, b"5 0 3", asleep), "the stop interrupted its sleep"

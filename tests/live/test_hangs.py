@@ -6,6 +6,7 @@ test_hangs_between_processes.py.
 
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import re
@@ -90,6 +91,18 @@ def test_deadlock_with_a_timeout_says_so(hangs: Path, stopped: bool) -> None:
             rf"thread {patient} \(patient\) {WAITED} mutex {VARIABLE}, held by "
             rf"thread {debit} \(debit\), in transfer_in_time <- patient"
         )
+
+
+def test_wait_of_a_thread_that_hands_locks_over_is_of_the_moment_of_its_stack(hangs: Path) -> None:
+    with hung(hangs, "relay") as target:
+        dumps = [json.loads(sfsample("dump", "-p", target.pid, "--json").out) for _ in range(4)]
+    threads = [thread for dump in dumps for thread in dump["processes"][0]["threads"] if thread["frames"]]
+    naps = {"mutex": False, "sleep": True}
+    waits = [(wait["kind"], {"nanosleep"} & {frame["function"] for frame in thread["frames"]})
+             for thread in threads if (wait := thread["waits_for"])]  # fmt: skip
+    assert "mutex" in dict(waits)
+    assert [kind for kind, in_nap in waits if naps.get(kind) is (not in_nap)] == []
+    assert all(thread["syscall"] is None for thread in threads if thread["state"] == "R")
 
 
 def test_mutex_locked_twice_is_a_deadlock(hangs: Path) -> None:

@@ -41,11 +41,12 @@ def test_two_processes_that_fill_each_others_pipes_are_a_deadlock(hangs: Path) -
             rf"\(fd \d+\), to be read "
             rf"by process {parent} \(hangs\)"
         )
-        alone = Dumped(parent)
+        assert Dumped(parent).kinds == ["deadlock"], "a descendant that it waits for is dumped, too"
+        alone = Dumped(child)
         assert alone.kinds == ["blocked"]
         alone.assert_says(
-            rf"process {parent} \(hangs\) {WAITED} room in pipe .* "
-            rf"to be read by process {child} \(responder\)"
+            rf"process {child} \(responder\) {WAITED} room in pipe .* "
+            rf"to be read by process {parent} \(hangs\)"
         )
 
 
@@ -138,7 +139,7 @@ def test_silent_dns_server_is_named(hangs: Path) -> None:
             )
 
 
-def test_subprocesses_are_dumped_with_their_parent_and_complete_its_deadlock(tmp_path: Path) -> None:
+def test_child_that_its_parent_waits_for_completes_a_deadlock_with_and_without_s(tmp_path: Path) -> None:
     program = """
 import fcntl, os, sys
 held = open(sys.argv[1], "w")
@@ -154,4 +155,23 @@ os.read(read, 1)
 """
     with python(program, tmp_path / "lock") as target:
         wait_until(lambda: "DEADLOCK: 2 processes" in Dumped(target.pid, flags=("-s",)).text, "both wait")
-        assert "DEADLOCK" not in Dumped(target.pid).text
+        dumped = Dumped(target.pid)
+        assert dumped.kinds == ["deadlock"]
+        assert len(dumped.document["processes"]) == 2
+
+
+def test_child_that_is_in_no_deadlock_is_not_in_the_dump_of_its_parent() -> None:
+    program = """
+import os, time
+parent = os.getpid()
+if not os.fork():
+    while os.getppid() == parent:
+        time.sleep(0.05)
+    os._exit(0)
+os.wait()
+"""
+    with python(program) as target:
+        wait_for_calls(target.pid, wait4=1)
+        dumped = Dumped(target.pid)
+        assert [process["pid"] for process in dumped.document["processes"]] == [target.pid]
+        assert dumped.kinds == ["blocked"]

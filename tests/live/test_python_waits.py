@@ -145,6 +145,9 @@ def test_threads_that_use_a_lock_by_acquire_are_users_not_holders(python):
             assert (found[one]["kind"], found[one]["tid"]) == ("lock", None)
             assert found[one]["note"].startswith(f"a Lock notes no owner; used by thread {other} (")
         assert deadlocks(dump) == []
+        [likely] = [finding for finding in dump["verdict"] if finding["kind"] == "likely deadlock"]
+        assert likely["text"] == "DEADLOCK is likely: 2 threads wait for Locks that only they use"
+        assert [node["tid"] for node in likely["threads"]] == [first, second]
 
 
 def test_tasks_that_wait_for_each_other_are_a_deadlock(python):
@@ -163,6 +166,13 @@ def test_tasks_that_wait_for_each_other_are_a_deadlock(python):
         assert tasks["consumer"]["waits_for"].startswith("an item in asyncio.Queue 0x")
         assert [frame["function"] for frame in tasks["consumer"]["frames"]] == [
             "Queue.get", "tasks.<locals>.get"]  # fmt: skip
+
+
+def test_tasks_of_a_loop_without_frames_of_asyncio_are_found(python):
+    with hung(python, "foreign") as (pid, _):
+        dump = dump_when(pid, lambda dump: "asyncio tasks: task foreign" in str(dump["verdict"]))
+        [task] = dump["processes"][0]["threads"][0]["tasks"]
+        assert task["waits_for"].startswith("asyncio.Event 0x")
 
 
 def test_tasks_that_have_ended_are_not_waited_for(python):

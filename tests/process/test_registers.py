@@ -21,6 +21,7 @@ AMD64_NUMBERS = (
     *("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp"),
     *("r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip"),
 )
+FS_BASE = 58
 # s390x ELF ABI supplement, table "DWARF register number mapping"
 S390X_NUMBERS = (
     *("f0", "f2", "f4", "f6", "f1", "f3", "f5", "f7"),
@@ -34,7 +35,8 @@ def test_amd64_register_set_is_decoded():
 
     assert (general.note, general.size) == (NT_PRSTATUS, len(raw))
     assert decode(general, raw, AMD64) == {
-        number: AMD64_FIELDS.index(name) for number, name in enumerate(AMD64_NUMBERS)}  # fmt: skip
+        number: AMD64_FIELDS.index(name) for number, name in (*enumerate(AMD64_NUMBERS), (FS_BASE, "fs_base"))
+    }
 
 
 @pytest.mark.parametrize("arch", [AARCH64, AARCH64_BE])

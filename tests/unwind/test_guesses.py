@@ -148,14 +148,14 @@ def test_guess_into_unreadable_code_is_accepted():
 
 
 def test_guess_may_lead_to_code_where_stacks_begin():
-    """Go prepares a return to goexit (nop; call; nop) without a call."""
+    """Boost prepares a return to the end of a fiber (xor %rdi,%rdi; call _exit; hlt) without a call."""
     code = bytearray(b"\xcc" * SIZE)
-    code[0x80:0x87] = bytes.fromhex("90e80000000090")
+    code[0x7E:0x8A] = bytes.fromhex("55ffe3 4831ff e800000000 f4")
     modules = module_map(code=bytes(code))
     stack = walk(words(0, CODE + 0x81), StartStepper(), FramePointerStepper(), rbp=STACK, modules=modules)
 
     assert (pcs(stack), stack.stop_reason) == ([0, 0x81], StopReason.OUTERMOST)
-    stack = walk(words(0, CODE + 0x82), StartStepper(), FramePointerStepper(), rbp=STACK, modules=modules)
+    stack = walk(words(0, CODE + 0x8C), StartStepper(), FramePointerStepper(), rbp=STACK, modules=modules)
     assert (pcs(stack), stack.stop_reason) == ([0], StopReason.NO_ROW)
 
 

@@ -31,7 +31,7 @@ AMD64 = Arch(
 _USER_REGS = (10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0, 16)
 
 LAYOUT = RegisterLayout(
-    sets=(RegisterSet(NT_PRSTATUS, 216, tuple(enumerate(_USER_REGS))),),
+    sets=(RegisterSet(NT_PRSTATUS, 216, (*enumerate(_USER_REGS), (58, 21))),),  # 58: fs.base
     # ax bx cx dx si di bp sp ip, then r8..r15; the flags and segment registers (bits 9 to 15) are left out
     event_bits=(*enumerate((0, 3, 2, 1, 4, 5, 6, 7, 16)), *((8 + n, n) for n in range(8, 16))),
     result=0,

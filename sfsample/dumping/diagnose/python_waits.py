@@ -27,7 +27,9 @@ def thread_to_act(
         last = tids.get(wait.owner)
         note = f"last taken by {'itself' if last == thread.tid else f'thread {last}'}" if last else ""
         alone = ", and the process has no other thread" * (len(threads) == 1)
-        users = [other for other in threads if other != thread and wait.address in other.facts.uses]
+        if wait.what.startswith("multiprocessing"):
+            alone = "; another process may hold it"
+        users = [other for other in threads if other != thread and wait.address in (other.facts.uses or ())]
         if users and slept_together([thread, *users]):
             users.sort(key=lambda user: user.facts.wait is None)  # those that wait too come first
             names = ", ".join(f"{user.tid} ({user.name})" for user in users[:_MAX_USERS_NAMED])

@@ -12,18 +12,19 @@ from typing import NamedTuple
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.glibc_locks import OtherThreads, is_since_2_25
 from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.python_tasks import deadlocks, task_text
-from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, stuck, with_process_edges
+from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, mutual, stuck, with_process_edges
 from sfsample.dumping.diagnose.waits import Wait, WaitContext, wait_of
-from sfsample.dumping.diagnose.wording import Wording, common_name
+from sfsample.dumping.diagnose.wording import Wording, common_name, task_text
+from sfsample.dumping.goroutines import summarize
 from sfsample.dumping.model import ProcessDump, slept_together
+from sfsample.runtimes.cpython.tasks import Task
 from sfsample.runtimes.cpython.waits import MAX_QUEUED, Pool
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
 _MIN_BUSY_SHARE = 0.8  # share of the time between looks; a thread that ran or waited for a CPU so long spins
 _MAX_CALLS_BELOW_LOOP = 2  # frames between the looping function and the innermost one
-# Every thread that waits for one of these is a finding.
+# Each wait for one of these whose owner is unknown, or has ended, is a finding.
 _LOCK_KINDS = (WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, WaitKind.BARRIER)
 _SOCKET_KINDS = (WaitKind.READ, WaitKind.WRITE, WaitKind.CONNECT)
 # These are waits for something outside the process, or for an unknown thread of it; each is a finding.
@@ -64,7 +65,14 @@ def judge(processes: ProcessSet) -> Verdict:
     names = {dump.pid: dump.name for dump, _ in processes}
     others = {pid: name for dump, _ in processes for pid, name in (*dump.others, *dump.children)}
     wording = Wording(threads, waits, names, others)
-    return Verdict(processes, tuple(_VerdictBuilder(wording).findings()), waits, wording)
+    goroutines = {dump.pid: summarize(dump.goroutines) for dump, _ in processes if dump.goroutines}
+    findings = [
+        Finding("goroutines", goroutines[finding.nodes[0].pid], finding.nodes)
+        if finding.kind == "main" and finding.nodes[0].pid in goroutines
+        else finding
+        for finding in _VerdictBuilder(wording).findings()
+    ]
+    return Verdict(processes, tuple(findings), waits, wording)
 
 
 def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tuple[Node, Wait | None]]:
@@ -96,11 +104,14 @@ class _VerdictBuilder:
         held = stuck(self._edges)
         certain = (cycle for cycle in cycles(self._edges) if held.issuperset(cycle))
         self._cycles = [cycle for cycle in certain if self._at_one_instant(cycle)]
+        self._likely = list(filter(None, map(self._likely_deadlock, wording.dumped)))
+        self._suspects = {node for finding in self._likely for node in finding.nodes}
 
     def findings(self) -> Iterator[Finding]:
         """Yield all findings, the gravest first."""
-        grave = [*self._crashed(), *self._deadlocks(), *self._tasks(), *self._blocked(), *self._pools(),
-                 *self._blocked_by_unknown(), *self._spinning(), *self._outside()]  # fmt: skip
+        grave = [*self._crashed(), *self._deadlocks(), *self._tasks(), *self._likely, *self._blocked(),
+                 *self._pools(), *self._alone(_LOCK_KINDS), *self._spinning(),
+                 *self._alone(_OUTSIDE_KINDS)]  # fmt: skip
         yield from grave
         named = {node for finding in grave for node in finding.nodes}
         for pid in self._wording.dumped:
@@ -136,9 +147,8 @@ class _VerdictBuilder:
             yield Finding("deadlock", text, threads, tuple(map(self._wording.sentence, threads)))
 
     def _tasks(self) -> Iterator[Finding]:
-        """Yield the asyncio tasks of a thread that wait for each other."""
         for node, thread in self._threads.items():
-            for cycle in deadlocks(thread.dump.facts.tasks):
+            for cycle in _task_cycles(thread.dump.facts.tasks):
                 members = f"{len(cycle)} asyncio tasks wait for each other"
                 if len(cycle) == 1:
                     members = f"asyncio task {cycle[0].name} waits for itself"
@@ -147,19 +157,40 @@ class _VerdictBuilder:
                 text = f"DEADLOCK: {members} {where}, and none can go on unless one is cancelled"
                 yield Finding("deadlock", text, (node,), lines)
 
+    def _likely_deadlock(self, pid: int) -> Finding | None:
+        """Return the threads that wait for Locks that only they use, or for each other.
+
+        A Lock notes no owner.  Any thread that uses a Lock may release it, unless it waits for this Lock.
+        """
+        threads = {node: thread.dump.facts for node, thread in self._threads.items()
+                   if node.pid == pid and thread.dump.python}  # fmt: skip
+        needs = {node: {self._edges[node]} for node in threads if node in self._edges}
+        by_lock = {node: facts.wait.address for node, facts in threads.items()
+                   if facts.wait and facts.wait.kind is WaitKind.LOCK and node not in needs}  # fmt: skip
+        for node, lock in by_lock.items():
+            needs[node] = {other for other, facts in threads.items()
+                           if lock in (facts.uses or ()) and by_lock.get(other) != lock}  # fmt: skip
+        group = sorted(mutual(needs))
+        is_seen = all(thread.dump.stack for node, thread in self._threads.items() if node.pid == pid)
+        is_known = is_seen and all(facts.uses is not None for facts in threads.values())
+        if not (is_known and by_lock.keys() & group and self._at_one_instant(group)):
+            return None
+        others = "" if by_lock.keys() >= {*group} else "each other, or for "
+        text = f"DEADLOCK is likely: {len(group)} threads wait for {others}Locks that only they use"
+        text += ", until one gives up: there is a time-out" * any(self._waits[node].timed for node in group)
+        return Finding("likely deadlock", text, tuple(group), tuple(map(self._wording.sentence, group)))
+
     def _outlook(self, threads: Iterable[Node]) -> str:
         waits = [self._waits[node] for node in threads]
         if any(wait.timed for wait in waits):
             return "until one gives up: there is a time-out"
-        sockets = any(
-            wait.kind in _SOCKET_KINDS for wait in waits
-        )  # SO_RCVTIMEO, invisible, may end their waits
+        sockets = any(wait.kind in _SOCKET_KINDS for wait in waits)  # SO_RCVTIMEO cannot be seen
         return f"and none can go on{', unless a socket has a time-out of its own' * sockets}"
 
     def _blocked(self) -> Iterator[Finding]:
         """Yield findings for the ends of chains of waits, those with most threads behind them first."""
         known = {node for cycle in self._cycles for node in cycle}
-        matter = {node for node, wait in self._waits.items() if not wait.idle}
+        matter = {node for node, wait in self._waits.items() if not wait.idle} - self._suspects
         ends = [(end, tuple(node for node in behind if node in matter))
                 for end, behind in blockers(self._edges).items() if end not in known]  # fmt: skip
         for end, behind in sorted(ends, key=lambda pair: (-len(pair[1]), pair[0])):
@@ -193,12 +224,6 @@ class _VerdictBuilder:
             parts.append(f"{len(behind) - len(direct)} behind them")
         return ", ".join(parts)
 
-    def _blocked_by_unknown(self) -> Iterator[Finding]:
-        """Yield threads that wait for a lock whose owner is unknown or has ended."""
-        for node, wait in self._waits.items():
-            if wait.kind in _LOCK_KINDS and wait.tid is None:
-                yield Finding("blocked", self._wording.sentence(node), (node,))
-
     def _pools(self) -> Iterator[Finding]:
         """Yield executors that have calls in their queue while all their threads are busy."""
         pools: dict[tuple[int, Pool], list[Node]] = {}
@@ -225,11 +250,11 @@ class _VerdictBuilder:
                 text = f"{self._wording.subject(node)} {_busy_place(thread)}: {share}"
                 yield Finding("spinning", text, (node,))
 
-    def _outside(self) -> Iterator[Finding]:
-        """Yield threads that wait for something outside the process; equal waits are one finding."""
+    def _alone(self, kinds: Sequence[WaitKind]) -> Iterator[Finding]:
+        """Yield the waits of these kinds for no known thread or process; equal waits are one finding."""
         same: dict[tuple[int, str, str], list[Node]] = {}
         for node, wait in self._waits.items():
-            if wait.kind in _OUTSIDE_KINDS and node not in self._edges:
+            if wait.kind in kinds and node not in self._edges and node not in self._suspects:
                 same.setdefault((node.pid, wait.kind, wait.what), []).append(node)
         for (pid, kind, _), nodes in sorted(same.items(), key=lambda item: (-len(item[1]), item[1])):
             text = self._wording.sentence(nodes[0])
@@ -237,7 +262,15 @@ class _VerdictBuilder:
                 is_all = sum(node.pid == pid for node in self._threads) == len(nodes)
                 subject = self._wording.process(pid) if is_all else f"{self._subjects(nodes)}: each"
                 text = f"{subject} {self._wording.predicate(nodes[0])}"
-            yield Finding(kind, text, tuple(nodes))
+            yield Finding("blocked" if kind in _LOCK_KINDS else kind, text, tuple(nodes))
+
+
+def _task_cycles(tasks: Sequence[Task]) -> Iterator[tuple[Task, ...]]:
+    by_address = {task.address: task for task in tasks}
+    needs = ((task.address, next(filter(by_address.get, task.on), None)) for task in tasks)
+    edges = {Node(0, task): Node(0, needed) for task, needed in needs if needed is not None}
+    for cycle in cycles(edges):
+        yield tuple(by_address[node.tid] for node in cycle)
 
 
 def _target(node: Node, wait: Wait) -> Node | None:

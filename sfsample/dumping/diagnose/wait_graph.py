@@ -4,7 +4,7 @@ A node waits for at most one other node.  A process waits if each of its threads
 thread that its threads wait for can go on.  A cycle is reported once, beginning at its smallest node.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 
@@ -60,6 +60,19 @@ def stuck(edges: Edges) -> frozenset[Node]:
     while free := {node for node in candidates if not _is_held(node, edges, candidates)}:
         candidates -= free
     return frozenset(candidates)
+
+
+def mutual(needs: Mapping[Node, Collection[Node]]) -> frozenset[Node]:
+    """Return the nodes that need only each other, without those that no other one of them needs.
+
+    `needs` has the nodes that may let a node go on; none: unknown.
+    """
+    group = {node for node, others in needs.items() if others}
+    while out := {node for node in group if not group.issuperset(needs[node])}:
+        group -= out
+    while out := group.difference(*(needs[node] for node in group)):
+        group -= out
+    return frozenset(group)
 
 
 def _is_held(node: Node, edges: Edges, candidates: set[Node]) -> bool:

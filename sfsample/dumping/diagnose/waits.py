@@ -6,7 +6,8 @@ descriptor, and sfsample may read the processes that have the other end.  A thre
 answer; `wording` makes a sentence of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
@@ -109,9 +110,9 @@ def _by_call(thread: NamedThread, call: DecodedSyscall, context: WaitContext) ->
     if name in _SLEEP_CALLS:
         return Wait(WaitKind.SLEEP, _time_left(thread, call), idle=True, verb="sleeps")
     if name in CHILD_CALLS:
-        return _child(call, context)
+        return _child(call, dict(context.dump.children))
     if name in FORK_CALLS and thread.dump.state == "D":
-        return _vfork(context)
+        return _vfork(dict(context.dump.children))
     if name in _SIGNAL_CALLS:
         return Wait(WaitKind.SIGNAL, "a signal", idle=True)
     if name in _EVENT_CALLS:
@@ -167,28 +168,24 @@ def _time_left(thread: NamedThread, call: DecodedSyscall) -> str:
     return f"{left:.1f} s more{f' of {asked:g} s' if asked is not None else ''}"
 
 
-def _child(call: DecodedSyscall, context: WaitContext) -> Wait:
+def _child(call: DecodedSyscall, children: Mapping[int, str]) -> Wait:
     if call.refers_to[0] == "any child":
-        names, pids = _children(context)
-        more = ", ..." * (len(names) > _MAX_CHILDREN_NAMED)
-        which = f": {', '.join(names[:_MAX_CHILDREN_NAMED])}{more}" if names else ""
-        return Wait(WaitKind.CHILD, f"a child to end{which}", pids=pids)
+        which = f": {_children(children)}" if children else ""
+        return Wait(WaitKind.CHILD, f"a child to end{which}", pids=tuple(children))
     pid = int(call.refers_to[0].rpartition(" ")[2])
-    name = dict(context.dump.children).get(pid)
-    child = f"child {pid} ({name})" if name else f"child {pid}"
-    return Wait(WaitKind.CHILD, f"{child} to end", pids=(pid,) if name else ())
+    child = f"child {pid} ({children[pid]})" if pid in children else f"child {pid}"
+    return Wait(WaitKind.CHILD, f"{child} to end", pids=(pid,) if pid in children else ())
 
 
-def _vfork(context: WaitContext) -> Wait:
-    names, pids = _children(context)
-    which = f": one of {', '.join(names)}" if len(names) > 1 else f" {''.join(names)}".rstrip()
-    pids = pids if len(pids) == 1 else ()
+def _vfork(children: Mapping[int, str]) -> Wait:
+    which = f"{': one of' * (len(children) > 1)} {_children(children)}".rstrip()
+    pids = tuple(children) if len(children) == 1 else ()
     return Wait(WaitKind.VFORK, f"its vfork child{which} to exec or to end", pids=pids)
 
 
-def _children(context: WaitContext) -> tuple[list[str], tuple[int, ...]]:
-    children = context.dump.children
-    return [f"{pid} ({name})" for pid, name in children], tuple(pid for pid, _ in children)
+def _children(children: Mapping[int, str]) -> str:
+    names = [f"{pid} ({name})" for pid, name in islice(children.items(), _MAX_CHILDREN_NAMED)]
+    return ", ".join(names) + ", ..." * (len(children) > len(names))
 
 
 def _uninterruptible(thread: NamedThread) -> Wait | None:
@@ -219,11 +216,8 @@ def _transfer(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -
         # splice(2) reads from a pipe or writes to it; the open end of the pipe tells which.
         is_full = name in _WRITE_CALLS and descriptor.mode != "r"
         pipe = f"pipe {descriptor.inode}, which is {'full' if is_full else 'empty'} (fd {descriptor.fd})"
-        wait = (
-            Wait(WaitKind.FULL_PIPE, f"room in {pipe}")
-            if is_full
-            else Wait(WaitKind.EMPTY_PIPE, f"data in {pipe}", idle=True)
-        )
+        empty = Wait(WaitKind.EMPTY_PIPE, f"data in {pipe}", idle=True)
+        wait = Wait(WaitKind.FULL_PIPE, f"room in {pipe}") if is_full else empty
         return _with_peers(wait, descriptor, context)
     if name in _READ_CALLS:
         data = Wait(WaitKind.READ, f"data from {_text(descriptor)}", idle=descriptor.kind != "file")

@@ -6,16 +6,17 @@ The target chooses the names, which may contain control characters; `dumping.tex
 """
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.python_tasks import chain_text
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.waits import Wait
+from sfsample.runtimes.cpython.tasks import Task
 
 _MAX_PROCESSES_NAMED = 8  # processes named in one sentence
+_MAX_CHAIN = 8  # tasks of a chain that are named
 _MAX_NAMES = 3  # names of threads that have no prefix in common
 _SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # limits above which minutes, and hours, are the unit
 _CALLBACK = ("asyncio/events.py", "Handle._run")  # file and function: an event loop runs a callback or task
@@ -59,8 +60,11 @@ class Wording(NamedTuple):
 
     def sentence(self, node: Node) -> str:
         """Return a sentence about a thread: its name and its predicate."""
-        thread = self.threads.get(node)
-        blocks = thread and thread.dump.moving is False and thread.runs_python(*_CALLBACK)
+        thread, wait = self.threads.get(node), self.waits.get(node)
+        # uvloop runs callbacks without such a frame, but a loop that can go on waits for events
+        is_elsewhere = thread and thread.dump.facts.tasks and wait and wait.kind is not WaitKind.EVENTS
+        in_callback = thread and (is_elsewhere or thread.runs_python(*_CALLBACK))
+        blocks = thread and thread.dump.moving is False and in_callback
         stands = "the event loop stands still: " if blocks else ""
         return f"{stands}{self.subject(node)} {self.predicate(node)}"
 
@@ -95,6 +99,29 @@ class Wording(NamedTuple):
             peer_note = f", {wait.note}" if wait.note else ""
             return f"{wait.what}, {_PEER_TEXTS.get(wait.kind, 'held by')} {peers}{peer_note}"
         return f"{wait.what}{note}"
+
+
+def task_text(task: Task) -> str:
+    """Return the predicate of a task, such as "waits for asyncio.Lock 0x1, held by task Task-2"."""
+    if not task.awaits:
+        return "is ready, or runs" if task.stack else "is in no coroutine of Python"
+    return f"waits for {task.awaits}" + f", held by task {task.held_by}" * bool(task.held_by)
+
+
+def chain_text(tasks: Sequence[Task]) -> str:
+    """Return a sentence about the first task that no task needs, and the tasks that it needs; "": none."""
+    by_address = {task.address: task for task in tasks}
+    needed = {address for task in tasks for address in task.on}
+    task = next((task for task in tasks if task.address not in needed), None)
+    text, seen = f"task {task.name}" if task else "", set[int]()
+    while task is not None and task.address not in seen and len(seen) < _MAX_CHAIN:
+        seen.add(task.address)
+        text += f"{', which' * (len(seen) > 1)} {task_text(task)}"
+        last, task = task, next(filter(None, map(by_address.get, task.on)), None)
+        if task and len(last.on) > 1:
+            text += f", of them {task.name}"
+        where = last.own_function and f", in {last.own_function}"
+    return text and text + where
 
 
 def common_name(names: list[str]) -> str:

@@ -92,7 +92,7 @@ class TaskReader:
         self._frame = 80 if minor == 11 else 72  # offset of gi_iframe
 
     def tasks(self, states: Sequence[int], loop_frame: PythonFrame | None) -> tuple[Task, ...]:
-        """Return the tasks of a thread; `loop_frame`: the frame of `_run_once`, or of a Runner, if any."""
+        """Return the tasks of a thread; `loop_frame`: a frame that runs an event loop, if any."""
         listed = chain(*map(self._linked, states), self._weakly(loop_frame) if loop_frame else ())
         alive = [*dict.fromkeys(islice(filter(self._is_alive, listed), _MAX_TASKS))]
         chains = [self._follow(self._objects.word(task + self._coro)) for task in alive]
@@ -135,16 +135,18 @@ class TaskReader:
     def _weakly(self, loop_frame: PythonFrame) -> Iterator[int]:
         """Yield the tasks of a loop from the WeakSet in the module `asyncio.tasks`.
 
-        The modules of `_run_once` and of `Runner.run` have this module as their global `tasks`.
+        The modules of `_run_once` and of `Runner.run` have this module as their global `tasks`.  Other code
+        that runs a loop reaches it as `asyncio.tasks`, and has the loop among its objects.
         """
         objects = self._objects
-        me = objects.local(loop_frame, "self")
-        loop = objects.attribute(me, "_loop") or me  # of a Runner; of the loop itself
-        module = objects.item(objects.globals(loop_frame), "tasks")
+        me, names = objects.local(loop_frame, "self"), objects.globals(loop_frame)
+        loops = {objects.attribute(me, "_loop") or me}  # of a Runner; of the loop itself
+        loops.update(objects.value(slot) for slots in objects.slots(loop_frame) for slot in slots)
+        module = objects.attribute(objects.item(names, "asyncio"), "tasks") or objects.item(names, "tasks")
         name = "_all_tasks" if objects.layout.minor == 11 else "_scheduled_tasks"
         for reference in objects.members(objects.attribute(objects.attribute(module, name), "data")):
             task = objects.word(reference + _AWAITABLE)
-            if task and objects.word(task + _LOOP) == loop and self._is_task(task):
+            if task and objects.word(task + _LOOP) in loops and self._is_task(task):
                 yield task
 
     def _name(self, address: int) -> str:

@@ -10,6 +10,7 @@ Lib/{threading,queue,concurrent/futures,importlib/_bootstrap}.py of CPython 3.11
 
 from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from sfsample.core.budget import DUMP_NS, Budget
@@ -30,10 +31,9 @@ _LIST = 32  # offset in a SimpleQueue until 3.12: its items; behind it: the numb
 _RING = 24  # offset in a SimpleQueue since 3.13: put position, get position, items, room, count
 _HANDLE_BYTES = 128  # bytes of the largest ThreadHandle
 MAX_QUEUED = 1000  # items of a queue that are read
-NO_THREAD = (
-    -1
-)  # owner that is no thread of the process: it held the lock in the parent, at the fork, or ended
+NO_THREAD = -1  # owner that is no thread of the process: it has ended, or held the lock before the fork
 _MAX_USERS = 20  # innermost frames in which a Lock is searched
+_LOOP_METHODS = {"run_forever", "run_until_complete"}  # names in code that runs an event loop
 _MAX_FRAMES = 1000  # frames of a stack whose objects are read
 
 _JOIN_BEFORE_3_13 = "Thread._wait_for_tstate_lock"
@@ -80,7 +80,8 @@ class PythonFacts(NamedTuple):
     entered: frozenset[int] = frozenset()  # addresses of the objects whose `with` statement it is inside
     locals: tuple[tuple[tuple[str, str], ...], ...] = ()  # names and short texts of the locals of each frame
     tasks: tuple[Task, ...] = ()  # tasks of its event loop
-    uses: frozenset[int] = frozenset()  # addresses of the Locks in its frames, if a thread waits for a Lock
+    # addresses of the Locks in its frames; None: no thread waits for a Lock, or it went on meanwhile
+    uses: frozenset[int] | None = None
 
 
 class ThreadReader:
@@ -110,32 +111,38 @@ class ThreadReader:
 
     def facts(self, stack: PythonStack, native_id: int, futex: int) -> PythonFacts:
         """Return the facts of a thread, without locals; it sleeps on the futex word `futex` (0: on none)."""
-        rows, objects = [row for run in rows_of(stack) for row in run], self._objects
+        runs, objects = [run for run in rows_of(stack) if run], self._objects
+        rows = [*chain.from_iterable(runs)]
         wait = self._wait(rows, futex) if futex and rows else None
-        runs = (objects.attribute(objects.local(frame, "self"), "future")
-                for frame in frames_in(rows, "futures/thread.py", "_WorkItem.run"))  # fmt: skip
+        items = (
+            objects.local(frame, "self") for frame in frames_in(rows, "futures/thread.py", "_WorkItem.run")
+        )
         worker = next(frames_in(rows, "futures/thread.py", "_worker"), None)
         loop = next(frames_in(rows, "asyncio/base_events.py", "BaseEventLoop._run_once"), None)
         loop = loop or next(frames_in(rows, "asyncio/runners.py", "Runner.run"), None)  # with uvloop
+        loop = loop or next((frame for (_, frame), *_ in runs if self._runs_loop(frame)), None)
         by_hand = bool(rows) and objects.calls(rows[0][1], "acquire")  # acquire() instead of `with`
         return PythonFacts(
-            wait, tuple(runs), worker and self._pool(worker),
+            wait, tuple(objects.attribute(item, "future") for item in items), worker and self._pool(worker),
             entered(objects, rows[:_MAX_FRAMES], int(by_hand), wait.address if wait else 0),
             tasks=self._tasks.tasks(self._states.get(native_id, ()), loop),
         )  # fmt: skip
 
-    def uses(self, stack: PythonStack) -> frozenset[int]:
+    def uses(self, stack: PythonStack) -> frozenset[int] | None:
         """Return the Locks that a thread's frames reach: variables, their attributes, and globals.
 
-        A frame reaches those attributes and globals whose names its code has.
+        A frame reaches those attributes and globals whose names its code has.  None: the thread went on
+        while sfsample read them, or the budget is spent.
         """
         objects, found = self._objects, set[int]()
-        for frame in stack.frames[:_MAX_USERS]:
+        frames = stack.frames[:_MAX_USERS]
+        for frame in frames:
             variables, names = [*objects.locals(frame).values()], objects.names(frame)
             found.update(map(objects.value, variables))
             found.update(objects.item(objects.globals(frame), name) for name in names)
             found.update(objects.attribute(objects.value(slot), name) for slot in variables for name in names)
-        return frozenset(address for address in found if objects.type_name(address) == "_thread.lock")
+        locks = frozenset(address for address in found if objects.type_name(address) == "_thread.lock")
+        return locks if all(map(self._is_there, frames)) and not self._budget.why else None
 
     def locals(self, stack: PythonStack) -> tuple[tuple[tuple[str, str], ...], ...]:
         """Return the locals of each frame; (): the frame went on while sfsample read them."""
@@ -231,6 +238,10 @@ class ThreadReader:
         executor = objects.word(objects.local(worker, "executor_reference") + _REFERRED)
         workers = objects.word(objects.attribute(executor, "_threads") + SET_USED)
         return Pool(queue, workers, self._pending(queue))
+
+    def _runs_loop(self, frame: PythonFrame) -> bool:
+        """Return True if the code of a frame, which has called C code, can run an event loop."""
+        return not _LOOP_METHODS.isdisjoint(self._objects.names(frame))
 
     def _read_pending(self, queue: int) -> frozenset[int]:
         """Return the addresses of the futures of the next calls in the queue of an executor."""

@@ -5,7 +5,7 @@ the notation of `_pattern`.  Code that no pattern quotes stays unknown, as nothi
 
 Sources, where stacks begin: glibc sysdeps/unix/sysv/linux/x86_64/{clone,clone3,__start_context}.S,
 sysdeps/x86_64/dl-machine.h, the same of aarch64 (clone, clone3) and s390/s390-64 (clone, clone3,
-dl-machine.h); musl src/thread/x86_64/clone.s, arch/x86_64/crt_arch.h; Go src/runtime/asm_amd64.s;
+dl-machine.h); musl src/thread/x86_64/clone.s, arch/x86_64/crt_arch.h;
 Boost.Context src/asm/make_{x86_64_sysv,arm64_aapcs}_elf_gas.S, of which PHP's fibers have a copy.
 Linkage stubs: AMD64 psABI section 5.2 (figure 5.2, and the IBT variant); for AArch64 what ld and lld write;
 s390x ELF ABI, "Procedure Linkage Table".
@@ -120,11 +120,6 @@ _AMD64_ANYWHERE = (
     # musl clone: syscall; test %eax,%eax; jne; xor %ebp,%ebp; pop %rdi; call *%r9
     _pattern("<0f 05 85 c0 75 ..> '31 ed 5f 41 ff d1'", _AROUND_CLONE),
     _pattern("0f 05 85 c0 75 .. <'31 ed 5f 41 ff d1'>", OUTERMOST),
-    # Go runtime.goexit: a goroutine's function returns to its second instruction: nop; call; nop
-    _pattern("'90 <>e8' .. .. .. .. 90", OUTERMOST),
-    # Go runtime.mcall, after it has left the goroutine's stack for good: mov 56(%r14),%rsp; push %rax;
-    # mov (%rdx),%r12; call *%r12; pop %rax; jmp.  Its table takes the word below for a return address.
-    _pattern("'49 8b 66 38 <50 4c 8b 22 41 ff d4'> 90? 58 e9", OUTERMOST),
     # Boost make_fcontext: a fiber begins with push %rbp; jmp *%rbx.  The pushed word is the return address of
     # the fiber's function; it leads to: xor %rdi,%rdi; call _exit; hlt
     _pattern("<(f3 0f 1e fa)? '55 ff e3' (f3 0f 1e fa)? 48 31 ff e8 .. .. .. .. f4>", OUTERMOST),

@@ -2,17 +2,16 @@
 
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.python_tasks import chain_text
 from sfsample.dumping.diagnose.verdict import judge
 from sfsample.dumping.diagnose.waits import Wait
-from sfsample.dumping.diagnose.wording import Wording
+from sfsample.dumping.diagnose.wording import Wording, chain_text
 from sfsample.modules.location import PythonPlace
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.runtimes.cpython.gil import Gil
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.tasks import Task
-from sfsample.runtimes.cpython.waits import Pool, PythonFacts
+from sfsample.runtimes.cpython.waits import Pool, PythonFacts, PythonWait
 from tests.builders.hang_builder import WAIT, futex, process, seen, thread
 
 LIB = "/usr/lib/python3.12"
@@ -68,9 +67,9 @@ def test_a_chain_of_tasks_goes_to_its_end() -> None:
     assert chain_text(()) == ""
 
 
-def predicate(one: NamedThread) -> str:
+def predicate(one: NamedThread, kind: WaitKind = WaitKind.EVENTS) -> str:
     [node] = judge([process(one)]).waits
-    return Wording({node: one}, {node: Wait(WaitKind.EVENTS, "events")}, {1: "app"}, {}).sentence(node)
+    return Wording({node: one}, {node: Wait(kind, "events")}, {1: "app"}, {}).sentence(node)
 
 
 def test_an_idle_loop_names_its_tasks_and_one_in_a_callback_stands_still() -> None:
@@ -84,6 +83,9 @@ def test_an_idle_loop_names_its_tasks_and_one_in_a_callback_stands_still() -> No
     assert blocked.startswith("the event loop stands still: process 1 (app) ")
     assert blocked.endswith(", in select <- bad <- Handle._run")
     assert "stands still" not in predicate(in_python(own, callback, runs=(5, 6)))
+    uvloop = in_python(own, tasks=tasks)
+    assert predicate(uvloop, WaitKind.SLEEP).startswith("the event loop stands still: ")
+    assert "stands still" not in predicate(uvloop)
 
 
 def findings(*threads: NamedThread) -> list[str]:
@@ -128,3 +130,30 @@ def test_a_thread_that_has_just_got_the_gil_does_not_wait_for_it() -> None:
     waits = wait(2)
     assert waits
     assert waits.kind is WaitKind.GIL
+
+
+def waiter(tid: int, lock: int, *uses: int, runs: tuple[int, int] = (5, 5)) -> NamedThread:
+    """Return a thread that waits for a Lock; it uses these Locks."""
+    wait = PythonWait(WaitKind.LOCK, f"threading.Lock {lock:#x}", lock)
+    one = in_python(("f", "/srv/shop.py"), tid=tid, runs=runs, wait=wait, uses=frozenset(uses))
+    return one._replace(dump=one.dump._replace(call=futex(lock, WAIT, 0)))
+
+
+def test_threads_that_wait_for_locks_that_only_they_use_are_a_likely_deadlock() -> None:
+    def likely(*threads: NamedThread) -> list[str]:
+        found = judge([process(*threads)]).findings
+        return [finding.text for finding in found if finding.kind == "likely deadlock"]
+
+    first, second = waiter(2, 0xA, 0xA, 0xB), waiter(3, 0xB, 0xA, 0xB)
+    said = ["DEADLOCK is likely: 2 threads wait for Locks that only they use"]
+    idle = in_python(("g", "/srv/shop.py"), tid=4, uses=frozenset())
+    assert likely(first, second, idle) == said
+    kinds = [finding.kind for finding in judge([process(first, second, idle)]).findings]
+    assert kinds == ["likely deadlock"], "no sentence twice"
+    assert likely(first, second, waiter(4, 0xA, 0xA)) == said, "a thread behind them cannot act"
+    assert likely(first, waiter(3, 0xA, 0xA, 0xB)) == [], "both wait for one Lock: another thread has it"
+    assert likely(first, second, in_python(("g", "x.py"), tid=4, uses=frozenset({0xA}))) == []
+    assert likely(first, second, in_python(("g", "x.py"), tid=4)) == [], "what it uses is unknown"
+    assert likely(first, waiter(3, 0xB, 0xA, 0xB, runs=(5, 6))) == [], "it ran between the looks"
+    lost = thread("h", tid=4)
+    assert likely(first, second, lost._replace(dump=lost.dump._replace(stack=None), frames=())) == []

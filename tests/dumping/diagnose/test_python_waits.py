@@ -58,5 +58,9 @@ def test_a_lock_without_a_known_owner_says_so() -> None:
     assert thread_to_act(waits, LOCK, [waits, other], {})[1] == "a Lock notes no owner"
     alone = thread_to_act(waits, LOCK, [waits], {})[1]
     assert alone == "a Lock notes no owner, and the process has no other thread"
+    shared = LOCK._replace(what="multiprocessing.Lock 0x4000")
+    assert (
+        thread_to_act(waits, shared, [waits], {})[1] == "a Lock notes no owner; another process may hold it"
+    )
     taken = LOCK._replace(owner=2)
     assert thread_to_act(waits, taken, [waits, other], {1: 1, 2: 2}) == (None, "last taken by thread 2")

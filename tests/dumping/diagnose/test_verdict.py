@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 
 from sfsample.dumping.diagnose.named_thread import bare_symbol, fold_name, group_threads, short_name
 from sfsample.dumping.diagnose.verdict import judge
-from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, stuck, with_process_edges
+from sfsample.dumping.diagnose.wait_graph import (
+    Node,
+    blockers,
+    cycles,
+    mutual,
+    stuck,
+    with_process_edges,
+)
 from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import common_name, format_seconds
 from sfsample.dumping.text import _wrap, sort_groups
@@ -47,6 +54,13 @@ def test_every_waiting_node_ends_in_a_cycle_or_behind_a_blocker(raw: dict[int, i
         assert all(edges[a] == b for a, b in zip(cycle, (*cycle[1:], cycle[0]), strict=True))
 
 
+def test_mutual_nodes_are_those_that_need_only_each_other_and_none_behind_them() -> None:
+    assert mutual({n(1): {n(2)}, n(2): {n(1)}, n(3): {n(1)}}) == {n(1), n(2)}, "3 is behind"
+    assert mutual({n(1): {n(2), n(3)}, n(2): {n(1)}}) == set(), "3 may act"
+    assert mutual({n(1): {n(2), n(3)}, n(2): {n(1)}, n(3): {n(1)}}) == {n(1), n(2), n(3)}
+    assert mutual({n(1): {n(2)}, n(2): ()}) == mutual({}) == set()
+
+
 def test_process_waits_when_each_of_its_threads_waits() -> None:
     other = n(0, pid=2)
     edges = with_process_edges({n(1): other, n(2): n(1), n(3, pid=2): n(0)})
@@ -84,6 +98,14 @@ def test_deadlock_needs_all_threads_asleep_at_one_instant() -> None:
     assert kinds((5, 5), ((1.0, 2.0), (1.5, 2.5))) == ["deadlock"]
     assert kinds((5, 5), ((1.0, 2.0), (2.1, 3.0))) != ["deadlock"], "no instant is proven"
     assert "deadlock" not in kinds((5, 6), ((1.0, 2.0), (1.5, 2.5))), "the other ran between the samples"
+
+
+def test_threads_that_wait_for_one_lock_of_a_dead_thread_are_one_finding() -> None:
+    waiters = [thread("pthread_mutex_lock", "f", call=futex(0x5000, WAIT, 2), tid=tid,
+                      memory=words(0x5000, {0: 2, 8: 99})) for tid in (2, 3)]  # fmt: skip
+    [finding] = judge([process(*waiters, thread(tid=1, state="R"))]).findings[:1]
+    assert (finding.kind, [node.tid for node in finding.nodes]) == ("blocked", [2, 3])
+    assert finding.text.startswith("2 threads (app): each waits for mutex 0x5000 (held by thread 99, ")
 
 
 def test_after_one_sample_the_cpu_clocks_prove_the_sleep() -> None:

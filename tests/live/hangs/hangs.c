@@ -304,6 +304,18 @@ OWN static void look_up_host(int port) { /* the server receives queries and neve
     res_nquery(&state, "db.example.com", 1, 1, answer, sizeof answer);
 }
 
+/* threads that hand locks over all the time */
+
+static void nap(void) { nanosleep(&(struct timespec){0, 100000}, NULL); }
+OWN static void in_turn(pthread_mutex_t *mutex) { pthread_mutex_lock(mutex); nap(); pthread_mutex_unlock(mutex); }
+static void *runner(void *given) { name("runner"); for (;;) { in_turn(&first); in_turn(&second); } return given; }
+
+static void relay(void) {
+    for (int i = 0; i < 5; i++) thread(runner, NULL);
+    ready();
+    runner(NULL);
+}
+
 /* a thread that spins */
 
 static volatile unsigned long turns;
@@ -321,6 +333,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(scenario, "timed")) abba(patient);
     else if (!strcmp(scenario, "relock")) relock();
     else if (!strcmp(scenario, "orphan")) orphan();
+    else if (!strcmp(scenario, "relay")) relay();
     else if (!strcmp(scenario, "kinds")) kinds();
     else if (!strcmp(scenario, "workers")) workers();
     else if (!strcmp(scenario, "starve")) starve(0);

@@ -19,8 +19,6 @@ START_CONTEXT = "4889dc 488b3c24 4885ff 7408 e80ff6feff 4889c7 e8a7ccfeff f4"
 CLONE = "b838000000 0f05 4885c0 7c13 7401 c3 31ed 58 5f ffd0"
 CLONE3 = "b8b3010000 0f05 4885c0 7c18 7401 c3 31ed 4883e4f0"
 MUSL_CLONE = "48890e 0f05 85c0 750f 31ed 5f 41ffd1 89c7 31c0"
-GOEXIT = "90 e81a250000 90"
-GO_MCALL = "498b6638 50 4c8b22 41ffd4 58 e937450000"
 FCONTEXT = "c3 55 ffe3 4831ff e849feffff f4"
 FCONTEXT_IBT = "c3 f30f1efa 55 ffe3 f30f1efa 4831ff e8c8fdffff f4"
 START = "f30f1efa 31ed 4989d1 5e 4889e2 4883e4f0 50 54 4531c0 31c9 488d3d00000000 ff1500000000 f4"
@@ -63,8 +61,6 @@ def outcome(
         (START_CONTEXT, range(25), {0, 17, 25, *range(1, 25)}),
         ("f30f1efa" + START_CONTEXT, range(29), range(30)),  # built for indirect branch tracking
         (MUSL_CLONE, range(9, 15), range(10, 16)),
-        (GOEXIT, (), {1}),
-        (GO_MCALL, range(4, 11), range(4, 12)),
         (FCONTEXT, range(1, 13), range(1, 14)),
         (FCONTEXT_IBT, range(1, 21), range(1, 22)),
     ],

@@ -1,0 +1,86 @@
+"""Groups the goroutines of a Go program by state and stack.
+
+A service may have 100,000 goroutines, but few different stacks.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from sfsample.core.stack import Found, Frame, Stack
+from sfsample.dumping.model import GoroutineGroup
+from sfsample.modules.location import Location, locate
+from sfsample.modules.module import Module
+from sfsample.runtimes.go.goroutines import Goroutine
+from sfsample.symbolize.named_frame import NamedFrame
+
+_MAX_STATES = 6  # states in a sentence
+_Namer = Callable[[Location], tuple[NamedFrame, ...]]
+
+
+class _Key(NamedTuple):
+    state: str
+    created_at: int
+    pcs: tuple[int, ...]
+    thread: int  # a goroutine that a thread runs is alone in its group
+
+
+def group_goroutines(
+    goroutines: Iterable[tuple[Goroutine, Stack | None]], find: Callable[[int], Module | None]
+) -> tuple[GoroutineGroup, ...]:
+    """Return the groups, largest first; `find` returns the module at an address."""
+    members: dict[_Key, list[Goroutine]] = {}
+    stacks: dict[_Key, Stack | None] = {}
+    for goroutine, stack in goroutines:
+        pcs = tuple(frame.pc for frame in stack.frames) if stack else ()
+        created_at = goroutine.created_at if goroutine.id != 1 else 0  # the start code creates the first one
+        key = _Key(goroutine.state, created_at, pcs, goroutine.tid)
+        members.setdefault(key, []).append(goroutine._replace(stack=b""))
+        stacks.setdefault(key, stack)
+    now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    groups = [_group(key, members[key], stack, now_ns, find) for key, stack in stacks.items()]
+    return tuple(sorted(groups, key=lambda group: (-len(group.ids), group.ids[0])))
+
+
+def _group(
+    key: _Key, goroutines: list[Goroutine], stack: Stack | None, now_ns: int,
+    find: Callable[[int], Module | None],
+) -> GoroutineGroup:  # fmt: skip
+    waited = [(now_ns - goroutine.since_ns) / 1e9 for goroutine in goroutines if goroutine.since_ns]
+    created_at = Frame(key.created_at, 0, None, Found.CONTEXT, exact=False) if key.created_at else None
+    frames = stack.frames if stack else ()
+    return GoroutineGroup(
+        ids=tuple(sorted(goroutine.id for goroutine in goroutines)), state=key.state,
+        waited_s=(min(waited), max(waited)) if waited else None, tid=key.thread,
+        parents=tuple(sorted({goroutine.parent for goroutine in goroutines} - {0})), created_at=created_at,
+        stack=stack, modules=tuple(find(frame.lookup_pc) for frame in (*frames, *filter(None, [created_at]))),
+    )  # fmt: skip
+
+
+def name_goroutines(groups: Iterable[GoroutineGroup], namer: _Namer, pid: int) -> tuple[GoroutineGroup, ...]:
+    """Return the groups with names; those of the runtime itself come last."""
+    named = [group._replace(names=_names(group, namer, pid)) for group in groups]
+    return tuple(sorted(named, key=_is_of_runtime))
+
+
+def _is_of_runtime(group: GoroutineGroup) -> bool:
+    """Return True if the program's own code has not started a goroutine."""
+    creator = group.names[-1][-1].function if group.created_at else None
+    return creator is not None and creator.startswith("runtime.") and 1 not in group.ids
+
+
+def summarize(groups: Iterable[GoroutineGroup]) -> str:
+    """Return a sentence on what the goroutines of a process do: "38 goroutines: 20 chan receive, ..."."""
+    states = Counter[str]()
+    for group in groups:
+        states[group.state] += len(group.ids)
+    parts = [f"{count} {state}" for state, count in states.most_common(_MAX_STATES)]
+    others = states.total() - sum(count for _, count in states.most_common(_MAX_STATES))
+    return f"{states.total()} goroutines: {', '.join(parts)}{f', {others} others' * bool(others)}"
+
+
+def _names(group: GoroutineGroup, namer: _Namer, pid: int) -> tuple[tuple[NamedFrame, ...], ...]:
+    frames = (*(group.stack.frames if group.stack else ()), *filter(None, [group.created_at]))
+    pairs = zip(frames, group.modules, strict=True)
+    return tuple(namer(locate(frame, module, pid)) for frame, module in pairs)

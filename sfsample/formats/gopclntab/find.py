@@ -1,0 +1,120 @@
+"""Finds `.gopclntab` and `runtime.moduledata` in an ELF file.
+
+The section names the table, unless a linker has merged the section into `.data.rel.ro` (PIE with cgo up to Go
+1.25), or section headers are missing.  Then the magic of its header is searched.  moduledata is found by its
+section (Go 1.26), or as the word in writable data that is the vaddr of the table.
+
+Source: Go, src/runtime/symtab.go (pcHeader, moduledata), src/cmd/link/internal/ld/pcln.go.
+"""
+
+import re
+from collections.abc import Iterator
+from struct import unpack_from
+
+from sfsample.errors import FormatError
+from sfsample.formats.elf.image import PF_W, PF_X, PT_LOAD, ElfImage
+from sfsample.formats.gopclntab.table import LAYOUTS, SECTION, GoHeader, GoModuleData, GoTable
+
+_SECTIONS = (SECTION, ".data.rel.ro.gopclntab")
+_MARKS = (".go.buildinfo", ".note.go.buildid")  # sections that say that a file has Go code
+# magic, two zero bytes, smallest size of an instruction, size of a pointer: Go 1.18 and later
+_HEADER_START = re.compile(rb"[\xf0\xf1]\xff\xff\xff\0\0[\1\2\4]\x08")
+_HEADER_SIZE = 72  # bytes
+_MAX_FUNCTIONS = 1 << 26
+_MODULE_WORDS = 48  # words of moduledata that are read
+_BUILD_INFO = re.compile(rb"\xff Go buildinf:")
+_VERSION = re.compile(rb"(?:go|devel go)[0-9][ -~]{0,60}")
+_MAX_VERSION_DISTANCE = 128  # bytes from the mark of the build information to the end of the version
+
+
+def find_table(image: ElfImage) -> GoTable | None:
+    """Return the table of a file, or None if the file has no Go code.  Raises FormatError."""
+    damage: FormatError | None = None
+    for vaddr, data in _candidates(image):
+        try:
+            header = _header(data, vaddr)
+            module = _module_data(image, header, len(data))
+            return GoTable(image, data, header, module, _version(image))
+        except FormatError as error:
+            damage = damage or error
+    if damage is not None:
+        raise damage
+    return None
+
+
+def _candidates(image: ElfImage) -> Iterator[tuple[int, memoryview]]:
+    """Yield the vaddr and the bytes of possible tables."""
+    for name in _SECTIONS:
+        section = image.section(name)
+        if section is not None:
+            yield section.vaddr, image.contents(section)
+            return
+    if image.sections and not any(image.section(name) for name in _MARKS):
+        return
+    # code last: it is large, and its pages would be read for nothing
+    loads = sorted((s for s in image.segments if s.type == PT_LOAD), key=lambda s: bool(s.flags & PF_X))
+    for segment in loads:
+        data = image.data[segment.offset : segment.offset + segment.filesz]
+        for found in _HEADER_START.finditer(data):
+            if found.start() % 8 == 0:
+                yield segment.vaddr + found.start(), data[found.start() :]
+
+
+def _header(data: memoryview, vaddr: int) -> GoHeader:
+    if len(data) < _HEADER_SIZE or not _HEADER_START.match(data):
+        raise FormatError(SECTION, 0, "no header of Go 1.18 to 1.27")
+    magic, _, quantum, _, *words = unpack_from("<IHBB8Q", data)
+    functions, _, text, *offsets = words
+    if sorted(offsets) != offsets or offsets[-1] + 8 * functions >= len(data) or functions > _MAX_FUNCTIONS:
+        raise FormatError(SECTION, 8, "its parts do not fit into it")
+    return GoHeader(vaddr, LAYOUTS[magic], quantum, functions, text, *offsets)
+
+
+def _module_data(image: ElfImage, header: GoHeader, size: int) -> GoModuleData:
+    """Return moduledata, as the linker wrote it: before relocation."""
+    for data in _possible_module_data(image, header.vaddr):
+        words = unpack_from(f"<{_MODULE_WORDS}Q", data)
+        parts = tuple(header.vaddr + offset for offset in (header.names, header.units, header.values))
+        first_pc, end_pc, text, end_text = words[20:24]
+        if (words[1], words[4], words[10]) == parts and text <= first_pc < end_pc <= end_text:
+            bss = ((words[28], words[29]), (words[30], words[31]))
+            return GoModuleData(text, first_pc, end_pc, _funcdata(words, header, size), bss)
+    raise FormatError(SECTION, 0, "no moduledata refers to it")
+
+
+def _funcdata(words: tuple[int, ...], header: GoHeader, size: int) -> int:
+    """Return word `gofunc`.  From Go 1.26 on it points into the table, and its place differs by version."""
+    if header.text:
+        return words[header.layout.funcdata_word]
+    start = header.vaddr + header.table
+    # the end of the table, and what may lie behind it, have larger addresses
+    return min((word for word in words[36:] if start <= word < header.vaddr + size), default=0)
+
+
+def _possible_module_data(image: ElfImage, table: int) -> Iterator[memoryview]:
+    """Yield bytes that may be moduledata, which begins with the vaddr of the table."""
+    section = image.section(".go.module")
+    if section is not None:
+        yield _padded(image.contents(section))
+        return
+    first = re.compile(re.escape(table.to_bytes(8, "little")))
+    for segment in (s for s in image.segments if s.type == PT_LOAD and s.flags & PF_W):
+        data = image.data[segment.offset : segment.offset + segment.filesz]
+        for found in first.finditer(data):
+            if (segment.vaddr + found.start()) % 8 == 0:
+                yield _padded(data[found.start() :])
+
+
+def _padded(data: memoryview) -> memoryview:
+    return data if len(data) >= 8 * _MODULE_WORDS else memoryview(bytes(data).ljust(8 * _MODULE_WORDS, b"\0"))
+
+
+def _version(image: ElfImage) -> str:
+    """Return the version of the compiler, such as "go1.24.4"; "" if the file does not state it."""
+    for segment in (s for s in image.segments if s.type == PT_LOAD and s.flags & PF_W):
+        data = image.data[segment.offset : segment.offset + segment.filesz]
+        found = _BUILD_INFO.search(data)
+        version = found and _VERSION.search(data, found.start(), found.start() + _MAX_VERSION_DISTANCE)
+        if version:
+            return bytes(version[0]).decode().removeprefix("devel ").split()[0]
+    return ""

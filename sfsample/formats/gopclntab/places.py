@@ -1,0 +1,80 @@
+"""Names the places of Go code: function, file, line, and the calls that the compiler has inlined.
+
+Source: Go, src/runtime/symtabinl.go (inlineUnwinder), src/runtime/symtab.go (funcline1); 1.18 to 1.27.
+"""
+
+from struct import unpack_from
+from typing import NamedTuple
+
+from sfsample.errors import FormatError
+from sfsample.formats.gopclntab.table import SECTION, GoFunction, GoTable
+
+_PCDATA_INLINE_INDEX = 2  # internal/abi.PCDATA_InlTreeIndex
+_FUNCDATA_INLINE_TREE = 3  # internal/abi.FUNCDATA_InlTree
+_MAX_INLINED = 200  # calls inlined into each other
+
+
+class GoPlace(NamedTuple):
+    """A function at a place in code."""
+
+    function: str
+    start: int  # vaddr of the function into which all are inlined
+    file: str  # "": unknown
+    line: int  # 0: unknown
+
+
+class _Inlined(NamedTuple):
+    """A call that was inlined."""
+
+    name: int  # offset
+    parent_pc: int  # bytes from the function's entry to an instruction at the caller's line
+    parent: int = -1  # Go 1.18 and 1.19: index of the record of the caller; -1: not inlined
+    file: int = 0  # Go 1.18 and 1.19: index of the caller's file
+    line: int = 0  # Go 1.18 and 1.19: line in the caller
+
+
+def places_at(table: GoTable, pc: int, lookup: int) -> list[GoPlace]:
+    """Return the functions at a vaddr, innermost inlined call first; none if it is no Go code.
+
+    `lookup` is `pc`, or one less if `pc` is a return address.  The function is that of `pc`: some return
+    addresses are the entry of a function that was never called (`runtime.systemstack_switch`).
+    Raises FormatError.
+    """
+    function = table.function_at(pc)
+    if function is None:
+        return []
+    at = max(lookup, function.entry)
+    places: list[GoPlace] = []
+    index = table.pcdata(function, _PCDATA_INLINE_INDEX, at)
+    tree = table.funcdata(function, _FUNCDATA_INLINE_TREE) if index >= 0 else None
+    file, line = _line_at(table, function, at)
+    while tree is not None and index >= 0 and len(places) < _MAX_INLINED:
+        call = _inlined(table, tree, index)
+        places.append(GoPlace(table.name(call.name), function.entry, file, line))
+        if table.header.layout.has_parents:
+            file, line, index = table.file_name(function, call.file), call.line, call.parent
+        else:
+            at = function.entry + call.parent_pc
+            file, line = _line_at(table, function, at)
+            index = table.pcdata(function, _PCDATA_INLINE_INDEX, at)
+    return [*places, GoPlace(function.name, function.entry, file, line)]
+
+
+def _line_at(table: GoTable, function: GoFunction, at: int) -> tuple[str, int]:
+    """Return file and line of the instruction at a vaddr."""
+    file = table.value_at(function, function.file_values, at)
+    line = table.value_at(function, function.line_values, at)
+    return table.file_name(function, file), max(line, 0)
+
+
+def _inlined(table: GoTable, tree: int, index: int) -> _Inlined:
+    """Read a record of a tree, which begins at a vaddr."""
+    layout = table.header.layout
+    record = table.image.loaded(tree + index * layout.inline_size, layout.inline_size)
+    if record is None:
+        raise FormatError(SECTION, tree - table.header.vaddr, f"inlined call {index} lies outside the file")
+    if layout.has_parents:
+        parent, _, file, line, name, parent_pc = unpack_from("<hHiiii", record)
+        return _Inlined(name, parent_pc, parent, file, line)
+    name, parent_pc = unpack_from("<ii", record, 4)
+    return _Inlined(name, parent_pc)

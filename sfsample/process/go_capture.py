@@ -1,0 +1,94 @@
+"""Captures the goroutine of each thread of a live Go program, together with the thread's stack.
+
+Only programs are supported, not libraries in Go: a program keeps the goroutine of a thread at a fixed place
+in its thread-local storage.
+
+Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s (the word below fs.base).
+"""
+
+from collections.abc import Iterator, Sequence
+
+from sfsample.core.arch import AMD64
+from sfsample.core.memory import Span
+from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.formats.gopclntab.wait_reasons import find_wait_reasons
+from sfsample.modules.mapping import Mapping
+from sfsample.modules.module import Module
+from sfsample.process.beside import Beside, Room
+from sfsample.process.process import LiveProcess
+from sfsample.process.thread import Thread
+from sfsample.process.vm import Pieces, read_memory
+from sfsample.runtimes.go.goroutines import Goroutine, GoroutineReader, find_goroutines
+from sfsample.runtimes.go.layout import GoRuntimeLayout, layout_of
+from sfsample.runtimes.go.plan import GoPlan, find_plan
+
+_FS_BASE, _GOROUTINE_AT = 58, -8  # DWARF number; bytes from fs.base to the address of the goroutine
+
+
+class GoCapture:
+    """Captures the goroutines of one process."""
+
+    def __init__(self, process: LiveProcess) -> None:
+        self._process = process
+        self._room = Room()
+        self._mapping: Mapping | None = None  # mapping of the program's code
+        self._module: Module | None = None
+        self._layout: GoRuntimeLayout | None = None
+        self.problem = ""  # reason why stacks end where Go switches stacks; "": there is none
+
+    def learn(self, thread: Thread, snapshot: ThreadSnapshot) -> bool:
+        """Learn from the registers of a thread where its goroutine is; True: another capture copies it."""
+        base = snapshot.registers.get(_FS_BASE)
+        layout = self._find_layout() if base and thread.goroutine is None else None
+        if not base or layout is None:
+            return False
+        tid = self._process.own_id(thread.tid)
+        goroutine = int.from_bytes(self._read(base + _GOROUTINE_AT, 8) or b"", "little")
+        plan = find_plan(layout, goroutine, tid, self._read) if goroutine else None
+        if plan is not None:
+            thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)
+            thread.stack_end = plan.stack_end
+        return plan is not None
+
+    def prepare(self, thread: Thread) -> None:
+        """Let the next capture of a thread copy its goroutine, unless it copies Python frames."""
+        thread.beside = thread.beside or thread.goroutine
+
+    def complete(self, thread: Thread, snapshot: ThreadSnapshot) -> ThreadSnapshot:
+        """Return a snapshot with the goroutine that was copied with it, if there is one."""
+        plan = thread.beside.plan if thread.beside is not None else None
+        return plan.complete(snapshot) if isinstance(plan, GoPlan) else snapshot
+
+    def _find_layout(self) -> GoRuntimeLayout | None:
+        modules = self._process.modules
+        code = next((mapping for mapping in modules.mappings if mapping.executable), None)
+        if code is None or code == self._mapping or self._process.arch.machine != AMD64.machine:
+            return self._layout
+        self._mapping, self._layout, self.problem = code, None, ""
+        module = self._module = modules.find(code.start)
+        table = module.tables.go if module is not None else None
+        if table is not None:
+            self._layout = layout_of(table.minor)
+            if self._layout is None:
+                version = table.version or "its version"
+                self.problem = f"stacks end where Go switches stacks: {version} is unknown"
+        return self._layout
+
+    def goroutines(self) -> Iterator[Goroutine]:
+        """Yield all goroutines, while they run; none if the process is no Go program of a known version."""
+        layout, module = self._find_layout(), self._module
+        if layout is None or module is None or module.tables.go is None:
+            return
+        variables = [(module.address(low), high - low) for low, high in module.tables.go.module.bss]
+        array = find_goroutines(variables, layout, self._read_many)
+        reasons = find_wait_reasons(module.image)
+        yield from GoroutineReader(layout, reasons, self._read_many).goroutines(array)
+
+    def _read_many(self, pieces: Sequence[Span]) -> list[bytes | None]:
+        joint = Pieces(pieces)
+        if joint.read(self._process.proc.anchor()):
+            return [bytes(joint.view(number)) for number in range(len(pieces))]
+        return [self._read(*piece) for piece in pieces]
+
+    def _read(self, address: int, size: int) -> bytes | None:
+        return read_memory(self._process.proc.anchor(), address, size)

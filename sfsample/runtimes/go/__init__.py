@@ -1,0 +1,1 @@
+"""Reads the goroutines of a Go program from its memory."""

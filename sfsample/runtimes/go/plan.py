@@ -1,0 +1,119 @@
+"""Says what to copy of a Go thread together with its stack, and reads the goroutine from the copies.
+
+A Go thread has two stacks: that of its goroutine, and that of the scheduler (g0), on which the runtime and C
+code run.  A stack is whole only if the walk crosses from one to the other, so both are copied at one instant.
+
+The thread's `m` and g0 stay at their addresses while the thread lives.  The goroutine changes, so `follow`
+looks it up in the pause.  While the thread runs on the scheduler's stack, another thread may move the stack
+of the goroutine.  So a copy counts only if the goroutine's fields are the same before and after.
+"""
+
+from collections.abc import Callable
+
+from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory, Span
+from sfsample.core.snapshot import (
+    GOROUTINE_FP,
+    GOROUTINE_HIGH,
+    GOROUTINE_LOW,
+    GOROUTINE_PC,
+    GOROUTINE_SP,
+    SCHEDULER_SP,
+    Registers,
+    ThreadSnapshot,
+)
+from sfsample.runtimes.cpython.plan import Copying
+from sfsample.runtimes.go.layout import (
+    G_BYTES,
+    G_M,
+    G_PC,
+    G_SP,
+    G_STACK_HIGH,
+    G_STACK_LOW,
+    M_SCHEDULER,
+    GoRuntimeLayout,
+)
+
+ReadMemory = Callable[[int, int], bytes | None]  # function of (address, size): exactly `size` bytes, or None
+
+_MAX_STACK_BYTES = 1 << 16  # bytes of the other stack that are copied
+
+
+class GoPlan:
+    """What to copy of one thread.  `m` and `scheduler` are the addresses of its `m` and of its g0."""
+
+    def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int, read: ReadMemory) -> None:
+        self._layout, self._m, self._scheduler, self._read = layout, m, scheduler, read
+        self.groups: tuple[tuple[Span, ...], ...] = (((m, layout.m_bytes), (scheduler, G_BYTES)),)
+        self._other: Span = 0, 0  # the other stack, as the last `follow` has copied it
+
+    def follow(self, room: Copying, stack: BytesMemory) -> None:
+        """Copy the goroutine, and the stack on which the thread does not run."""
+        self._other = 0, 0
+        m, words = room.find(self._m, self._layout.m_bytes), room.words
+        goroutine = words[m + self._layout.m_goroutine // 8] if m >= 0 else 0
+        before = room.copy(goroutine, G_BYTES) if goroutine else -1
+        if before < 0:
+            return
+        low, high, sp = (words[before + offset // 8] for offset in (G_STACK_LOW, G_STACK_HIGH, G_SP))
+        if low <= stack.base < high:
+            if not words[m + self._layout.m_c_calls // 8]:
+                return
+            scheduler = room.find(self._scheduler, G_BYTES)
+            sp, high = words[scheduler + G_SP // 8], words[scheduler + G_STACK_HIGH // 8]
+        size = min(high - sp & -8, _MAX_STACK_BYTES)
+        if sp % 8 or size <= 0 or room.copy(sp, size) < 0:
+            return
+        after = room.copy(goroutine, G_BYTES)
+        if after >= 0 and words[after : after + G_BYTES // 8] == words[before : before + G_BYTES // 8]:
+            self._other = sp, size
+
+    def stack_end(self, sp: int) -> int:
+        """Read the end of the stack of the thread's goroutine; 0 if sp does not lie in that stack."""
+        goroutine = _word(self._read, self._m + self._layout.m_goroutine)
+        bounds = self._read(goroutine + G_STACK_LOW, 16) or bytes(16)
+        low, high = int.from_bytes(bounds[:8], "little"), int.from_bytes(bounds[8:], "little")
+        return high if low <= sp < high else 0
+
+    def complete(self, snapshot: ThreadSnapshot) -> ThreadSnapshot:
+        """Return a snapshot with the registers and the stack of the goroutine, as far as they were copied."""
+        memory = snapshot.memory
+        registers = self._registers(memory)
+        if not registers:
+            return snapshot
+        other = memory.read(*self._other)
+        if other:
+            pieces = memory.pieces if isinstance(memory, PiecewiseMemory) else (memory,)
+            memory = PiecewiseMemory(*pieces, BytesMemory(self._other[0], other, memory.byteorder))
+        return snapshot._replace(registers=snapshot.registers | registers, memory=memory)
+
+    def _registers(self, memory: Memory) -> Registers:
+        goroutine = memory.word(self._m + self._layout.m_goroutine)
+        if goroutine is None:
+            return {}
+        if not goroutine:  # the thread runs the scheduler
+            return {GOROUTINE_LOW: 0, GOROUTINE_HIGH: 0}
+        places = {
+            GOROUTINE_LOW: goroutine + G_STACK_LOW,
+            GOROUTINE_HIGH: goroutine + G_STACK_HIGH,
+            GOROUTINE_SP: goroutine + G_SP,
+            GOROUTINE_PC: goroutine + G_PC,
+            GOROUTINE_FP: goroutine + self._layout.g_fp,
+            SCHEDULER_SP: self._scheduler + G_SP,
+        }
+        words = {register: memory.word(address) for register, address in places.items()}
+        return {register: word for register, word in words.items() if word is not None}
+
+
+def find_plan(layout: GoRuntimeLayout, goroutine: int, tid: int, read: ReadMemory) -> GoPlan | None:
+    """Return the plan for a thread that runs `goroutine`; None if the memory there contradicts that.
+
+    `tid` is the thread's id in the pid namespace of the process.
+    """
+    m = _word(read, goroutine + G_M)
+    scheduler = _word(read, m + M_SCHEDULER)
+    is_proven = _word(read, m + layout.m_tid) == tid and _word(read, scheduler + G_M) == m
+    return GoPlan(layout, m, scheduler, read) if m and scheduler and is_proven else None
+
+
+def _word(read: ReadMemory, address: int) -> int:
+    return int.from_bytes(read(address, 8) or b"", "little")

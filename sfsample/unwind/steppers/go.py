@@ -1,0 +1,153 @@
+"""Translates the frame depths of `.gopclntab` to unwind rows.
+
+The table states the depth of the frame at every pc, in prologues and epilogues too.  Over a call, Go code
+keeps no register but the frame pointer.  The depth does not describe a function that switches stacks.  These
+functions are known by name; the names are the same from Go 1.19 to 1.27.
+
+Source: Go, src/runtime/traceback.go (unwinder), src/runtime/asm_amd64.s, src/runtime/asm_arm64.s.
+"""
+
+from collections.abc import Iterator
+
+from sfsample.core.arch import AARCH64, AMD64, Arch
+from sfsample.core.rule import CFA, Rule
+from sfsample.core.snapshot import GOROUTINE_FP, GOROUTINE_PC, GOROUTINE_SP, SCHEDULER_SP
+from sfsample.core.stack import Found, Frame
+from sfsample.errors import FormatError
+from sfsample.formats.gopclntab.table import DepthRange, GoFunction, GoTable
+from sfsample.modules.module import Module
+from sfsample.unwind.row import OUTERMOST, UnwindRow
+from sfsample.unwind.stepper import ALL_PCS, PcRange, only_this_pc
+
+_WORD = 8
+# functions at which stacks begin, and functions that leave a stack for good
+_ENDS = {"runtime." + name for name in ("goexit", "mstart", "rt0_go", "gogo", "clone")}
+_SYSTEMSTACK, _MCALL, _MORESTACK = "runtime.systemstack", "runtime.mcall", "runtime.morestack"
+_ASMCGOCALL, _CGOCALLBACK, _CROSSCALL2 = "runtime.asmcgocall", "runtime.cgocallback", "crosscall2"
+# functions that call C code on the stack of the scheduler, and keep their frame in the frame pointer
+_BY_FRAME_POINTER = {"runtime.nanotime1", "runtime.walltime", "time.now", "runtime.vgetrandom1"}
+_FRAME_SETUP_BYTES = 16  # bytes of code at their begin, in which sp is not changed yet
+# functions that the runtime enters from an instruction that is no call
+_ENTERED_ANYWHERE = {"runtime.sigpanic", "runtime.asyncPreempt"}
+# functions that do not store the frame pointer at the top of their frame
+_WITHOUT_FRAME_POINTER = {"runtime.rt0_go", "runtime.sigtramp", "runtime.sigprofNonGoWrapper"}
+_PUSHES_ALL, _SAVES_BELOW = 20, 22  # minor versions from which crosscall2 and asmcgocall have new frames
+_STORES_RBP = (b"\x48\x89\x6c\x24", b"\x48\x89\xac\x24")  # mov %rbp, disp(%rsp)
+_STORES_X29 = b"\xfd\x83\x1f\xf8"  # stur x29, [sp, #-8]
+
+
+class GoStepper:
+    """Steps from Go code."""
+
+    found = Found.GO
+
+    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
+        """Return the row for the depth of the frame at its pc."""
+        table = module.tables.go if module else None
+        if module is None or table is None or arch not in (AMD64, AARCH64):
+            return None
+        try:
+            function, depth = _depth_at(table, module.vaddr(frame.pc), module.vaddr(frame.lookup_pc))
+        except FormatError as damage:
+            module.note_damage(damage)
+            return None
+        return _row(function, depth, frame, module, arch) if function and depth else None
+
+    def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
+        """Return the addresses at which the frame has the same depth."""
+        table = module.tables.go
+        if table is None:
+            return ALL_PCS
+        pc = module.vaddr(frame.pc)
+        try:
+            function, depth = _depth_at(table, pc, pc)
+        except FormatError:  # damage that `row_at` has noted
+            return only_this_pc(frame)
+        if function is None or depth is None or function.name in _BY_FRAME_POINTER:
+            return only_this_pc(frame)
+        # the first instruction of a range may store the frame pointer, and then has a row of its own
+        start = depth.start + 1 if pc > depth.start else pc
+        return module.address(start), module.address(depth.end if pc > depth.start else pc + 1)
+
+
+def _depth_at(table: GoTable, pc: int, lookup: int) -> tuple[GoFunction | None, DepthRange | None]:
+    function = table.function_at(pc)
+    return function, table.depth_at(function, max(lookup, function.entry)) if function else None
+
+
+def _row(function: GoFunction, depth: DepthRange, frame: Frame, module: Module, arch: Arch) -> UnwindRow:
+    name, size = function.name, depth.depth
+    if name in _ENDS or (name == _MCALL and not frame.exact):
+        return OUTERMOST
+    cfa = Rule(arch.sp, size + arch.entry_cfa, deref=False)
+    if arch is AMD64:
+        ra, fp = Rule(CFA, -_WORD, deref=True), Rule(CFA, -2 * _WORD, deref=True)
+        if name in _BY_FRAME_POINTER and module.vaddr(frame.pc) - function.entry >= _FRAME_SETUP_BYTES:
+            cfa = Rule(arch.fp, 2 * _WORD, deref=False)
+    else:
+        ra = Rule(CFA, -size, deref=True) if size else Rule(arch.ra, 0, deref=False)
+        fp = Rule(CFA, -size - _WORD, deref=True)
+    registers: tuple[tuple[int, Rule], ...] = ((arch.fp, fp),)
+    kept: tuple[int, ...] = ()
+    if not size or _stores_frame_pointer(frame, module, arch):
+        registers, kept = (), (arch.fp,)
+    elif name in _WITHOUT_FRAME_POINTER:
+        registers = ()
+    row = UnwindRow(cfa, ra, registers, kept, signal=name in _ENTERED_ANYWHERE)
+    if arch is not AMD64:
+        return row
+    minor = (module.tables.go and module.tables.go.minor) or 0
+    if name == _CROSSCALL2 and size:
+        return row._replace(registers=(*row.registers, *_saved_for_c(is_old=minor < _PUSHES_ALL)))
+    return _crossing(row, name, size + arch.entry_cfa, is_old=minor < _SAVES_BELOW)
+
+
+def _saved_for_c(*, is_old: bool) -> Iterator[tuple[int, Rule]]:
+    """Yield the rules for rbx and r12 to r15, which `crosscall2` saves for its caller in C."""
+    lowest = -56 if is_old else -64
+    for index, register in enumerate((3, 12, 13, 14, 15)):
+        yield register, Rule(CFA, lowest + _WORD * index, deref=True)
+
+
+def _crossing(row: UnwindRow, name: str, above: int, *, is_old: bool) -> UnwindRow:
+    """Return the row of a function that switches stacks; `row` itself if the function does not.
+
+    `above`: bytes from sp to the CFA, on the stack on which the function was called.
+    """
+    if name == _SYSTEMSTACK:
+        return row._replace(cfa=Rule(GOROUTINE_SP, above, deref=False), switches=True, on_goroutine=row)
+    if name in (_MORESTACK, _MCALL):
+        pc, fp = Rule(GOROUTINE_PC, 0, deref=False), (AMD64.fp, Rule(GOROUTINE_FP, 0, deref=False))
+        return UnwindRow(Rule(GOROUTINE_SP, 0, deref=False), pc, (fp,), switches=True, on_goroutine=row)
+    if name == _ASMCGOCALL:
+        cfa = Rule(AMD64.sp, 0, deref=False, expression=_sp_before_c(above, is_old=is_old))
+        return row._replace(cfa=cfa, switches=True, on_goroutine=row)
+    if name == _CGOCALLBACK:
+        outer = SCHEDULER_SP, Rule(SCHEDULER_SP, 0, deref=True)
+        cfa = Rule(SCHEDULER_SP, above, deref=False)
+        return row._replace(
+            on_goroutine=row._replace(cfa=cfa, registers=(*row.registers, outer), switches=True)
+        )
+    return row
+
+
+def _sp_before_c(above: int, *, is_old: bool) -> bytes:
+    """Return the DWARF expression for the CFA of `asmcgocall`, behind the switch to the scheduler's stack.
+
+    Two words of its frame have the goroutine, and the depth of the goroutine's stack below its upper end.
+    If the first is 0, the stack was not switched, and the second has sp.  Opcodes: DWARF 5 section 7.7.1.
+    """
+    goroutine, depth = (0x30, 0x28) if is_old else (8, 0)
+    plus = bytes([0x23, above])  # DW_OP_plus_uconst
+    on_goroutine = bytes([0x23, 8, 0x06, 0x77, depth, 0x06, 0x1C])  # plus_uconst, deref, breg7, deref, minus
+    on_scheduler = bytes([0x13, 0x77, depth, 0x06, 0x2F, len(on_goroutine), 0])  # drop, breg7, deref, skip
+    test = bytes([0x77, goroutine, 0x06, 0x12, 0x28, len(on_scheduler), 0])  # breg7, deref, dup, bra
+    return test + on_scheduler + on_goroutine + plus
+
+
+def _stores_frame_pointer(frame: Frame, module: Module, arch: Arch) -> bool:
+    """Return True if the instruction at the pc stores the frame pointer: its word is not there yet."""
+    if not frame.exact:
+        return False
+    code = module.code(frame.pc, 4)
+    return code in _STORES_RBP if arch is AMD64 else code == _STORES_X29

@@ -1,0 +1,162 @@
+"""Stacks of busy Go programs without symbols: they are whole, and each call leads to the frame below.
+
+A direct call before a return address states which function it calls.  That is the proof of an edge, and needs
+no second tool.
+"""
+
+import json
+import lzma
+import os
+import re
+import signal
+import subprocess
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sfsample.core.arch import AMD64
+from sfsample.core.stack import Found, StopReason
+from sfsample.process.capture import CapturedStack, ThreadCapturer
+from sfsample.process.capture_running import ANY_THREAD
+from sfsample.process.process import LiveProcess
+from sfsample.unwind.unwinder import Unwinder
+from tests.live.cli_runner import sfsample
+from tests.live.targets import ARCH, HANG_S, LineReader, assert_untraced, wait_until_busy
+
+pytestmark = [pytest.mark.live, pytest.mark.skipif(ARCH is not AMD64, reason="the programs are for x86-64")]
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "go"
+# functions that jump to the function that they were called for
+JUMP = {"runtime.systemstack", "runtime.morestack_noctxt", "runtime.newstack"}
+CROSSING = {"runtime.systemstack", "runtime.morestack"}
+STACKS = 300
+
+
+@pytest.fixture(scope="module", params=["1.19", "1.24", "1.27"])
+def program(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("go") / "busy"
+    path.write_bytes(lzma.decompress((FIXTURES / f"busy-{request.param}.xz").read_bytes()))
+    path.chmod(0o755)
+    return path
+
+
+@contextmanager
+def running(program, work):
+    """Run a Go program that does `work`, "b" or "p" (tests/fixtures/src/busy.go); yield its process."""
+    environment = {**os.environ, "GOTRACEBACK": "system"}
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([program], **pipes, env=environment) as process:
+        process.stdin.write(work.encode())
+        process.stdin.flush()
+        assert LineReader(process.stderr.fileno()).line() == "ready"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def captured(pid):
+    """Yield stacks of all threads in turn, stopped wherever they are."""
+    process = LiveProcess(pid)
+    try:
+        capturer = ThreadCapturer(process, Unwinder(process.modules))
+        while True:
+            for tid, stat in process.threads():
+                taken = capturer.capture(process.thread(tid), stat.state, HANG_NS, ANY_THREAD)
+                if isinstance(taken, CapturedStack):
+                    yield taken
+    finally:
+        process.close()
+
+
+HANG_NS = int(HANG_S * 1e9)
+
+
+def function_of(module, pc):
+    """Return name and entry of the Go function at a run-time address."""
+    function = module.tables.go.function_at(module.vaddr(pc)) if module else None
+    return (function.name, module.address(function.entry)) if function else ("", 0)
+
+
+def wrong_edges(taken):
+    """Yield each call that leads to another function than that of the frame below it."""
+    frames = taken.stack.frames
+    for callee, caller, below, module in zip(
+        frames, frames[1:], taken.modules, taken.modules[1:], strict=False
+    ):
+        target = None if caller.exact or module is None else module.call_target(caller.pc)
+        if target is None:
+            continue
+        called, (name, entry) = function_of(module, target)[0], function_of(below, callee.pc)
+        is_tail = (
+            called in JUMP
+            or called.startswith("runtime.gcWriteBarrier")
+            or called.rpartition(".")[2] == name.rpartition(".")[2]
+        )
+        if target != entry and not is_tail:
+            yield called, name
+
+
+def test_stacks_are_whole_and_every_edge_is_a_call(program):
+    with running(program, "b") as process:
+        wait_until_busy(process.pid)
+        check_stacks(process.pid)
+        assert_untraced(process.pid)
+        assert process.poll() is None
+
+
+def check_stacks(pid):
+    reasons, wrong, names, founds = Counter(), Counter(), Counter(), Counter()
+    for number, taken in enumerate(captured(pid)):
+        reasons[taken.stack.stop_reason] += 1
+        wrong.update(wrong_edges(taken))
+        names.update(
+            {function_of(m, f.pc)[0] for f, m in zip(taken.stack.frames, taken.modules, strict=True)}
+        )
+        founds.update(frame.found for frame in taken.stack.frames)
+        if number >= STACKS and all(names[name] for name in CROSSING):
+            break
+    assert wrong == {}
+    assert reasons[StopReason.OUTERMOST] >= 0.99 * reasons.total(), reasons
+    assert {"main.work", "runtime.goexit"} <= names.keys()
+    assert founds.keys() <= {Found.CONTEXT, Found.GO, Found.SIGNAL_FRAME, Found.CODE}
+
+
+def goroutines_of_traceback(text):
+    """Return state and functions of each goroutine in what SIGQUIT makes the program print."""
+    found = {}
+    for block in text.split("\n\n"):
+        head = re.match(
+            r"goroutine (\d+)(?: gp=\S+ m=\S+(?: mp=\S+)?)? \[([^\],]*)[^\]]*\]:\n(.*)", block, re.DOTALL
+        )
+        if head and head[1] != "0":
+            calls = [
+                line
+                for line in head[3].split("\n")
+                if line and line[0] != "\t" and "created by" not in line
+            ]
+            found[int(head[1])] = head[2], [call.rpartition("(")[0] for call in calls]
+    return found
+
+
+def test_goroutines_are_those_of_the_traceback(program):
+    with running(program, "p") as process:
+        done = sfsample("dump", "-p", process.pid, "--json")
+        assert done.code == 0, done.err
+        process_json = json.loads(done.out)["processes"][0]
+        mine = {
+            goid: (group["state"], [frame["function"] for frame in group["frames"]])
+            for group in process_json["goroutines"]
+            for goid in group["ids"]
+        }
+        text = sfsample("dump", "-p", process.pid).out.decode()
+        assert_untraced(process.pid)
+        assert process.poll() is None
+        process.send_signal(signal.SIGQUIT)
+        theirs = goroutines_of_traceback(process.stderr.read().decode())
+        process.wait(HANG_S)
+    assert mine == theirs
+    assert f"=> {len(theirs)} goroutines: " in text
+    assert "5 goroutines: chan receive\n" in text
