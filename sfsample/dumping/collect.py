@@ -25,9 +25,9 @@ from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import process_name, read_text
 from sfsample.process.vm import read_memory
-from sfsample.runtimes.cpython.gil import Gil
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.tasks import find_table
+from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
 from sfsample.unwind.unwinder import Unwinder
 

@@ -12,10 +12,9 @@ from sfsample.errors import BadInput
 from sfsample.process.core_process import CoreProcess
 from sfsample.runtimes.cpython.code_objects import read_each
 from sfsample.runtimes.cpython.find import Interpreter, find_interpreter
-from sfsample.runtimes.cpython.gil import Gil, read_gil
 from sfsample.runtimes.cpython.place import Placer
 from sfsample.runtimes.cpython.python_stack import Names, PythonStack
-from sfsample.runtimes.cpython.threads import thread_states
+from sfsample.runtimes.cpython.threads import Gil, read_gil, thread_states
 
 _UNLISTED = "no Python frames: the core file has no list of Python's threads"
 _SPENT = "Python frames are missing: the core file leads to more of them than sfsample reads"

@@ -44,7 +44,7 @@ class Run(NamedTuple):
 def runs(memory: Memory, layout: Layout, thread_state: int) -> Iterator[Run]:
     """Yield the runs of a thread state, the innermost first; `memory` has the copies of the pause."""
     start = memory.word(thread_state + layout.thread_frame)
-    if layout.cframe_frame is None:
+    if not layout.has_cframes:
         yield from _by_sentinels(memory, layout, start or 0, base(memory, layout, thread_state))
     elif start:
         yield from _by_cframes(memory, layout, start)
@@ -90,8 +90,6 @@ def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
     has no frames, so sfsample leaves it out.  It is in this state if the caller of its outermost frame is not
     the current frame of the activation outside.
     """
-    assert layout.cframe_frame is not None  # noqa: S101 - the caller has checked
-    assert layout.cframe_previous is not None  # noqa: S101
     outer = memory.word(cframe + layout.cframe_previous) or 0
     around = memory.word(outer + layout.cframe_frame)
     activations = _activations(memory, layout, cframe)
@@ -110,8 +108,6 @@ def _caller(memory: Memory, layout: Layout, run: Run) -> int | None:
 
 
 def _activations(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
-    assert layout.cframe_frame is not None  # noqa: S101 - the caller has checked
-    assert layout.cframe_previous is not None  # noqa: S101
     address = memory.word(cframe + layout.cframe_frame) or 0
     if layout.is_entry is None:  # 3.12 has sentinels
         yield from _by_sentinels(memory, layout, address)

@@ -9,16 +9,17 @@ Source: Include/cpython and Include/internal of CPython 3.11 to 3.15: dictobject
 longintrepr.h, genobject.h, methodobject.h, code.h; Objects/exception_handling_notes.txt.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from struct import Struct, unpack
 
 from sfsample.core.budget import Budget
 from sfsample.core.memory import USER_SPACE
 from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
+from sfsample.runtimes.cpython.code_objects import read_string
 from sfsample.runtimes.cpython.find import ReadMemory
 from sfsample.runtimes.cpython.layout import Layout, word_in
-from sfsample.runtimes.cpython.strings import read_string
+from sfsample.runtimes.cpython.python_stack import Row, frames_in
 
 _TYPE_FLAGS, _TYPE_BASICSIZE, _TYPE_DICTOFFSET = 168, 32, 288
 _CACHED_KEYS = {11: 872, 15: 888}  # offsets of ht_cached_keys by minor version; 880 in other versions
@@ -43,6 +44,7 @@ _MAX_DIGITS = 10  # digits (of 30 bits) of an integer that is read
 _MAX_TEXT = 80  # characters of a text that is shown
 _MAX_TABLE_BYTES = 1 << 16  # bytes of an exception table
 _MAX_KNOWN = 100_000  # entries of a cache
+_CONDITIONS = ("threading.py", "asyncio/locks.py")  # files whose `Condition.wait` releases a lock
 
 
 class Objects:
@@ -267,6 +269,20 @@ class Objects:
             if start <= unit < start + length:
                 return depth >> 1
         return 0
+
+
+def entered(objects: Objects, rows: Sequence[Row], near: int, lock: int) -> frozenset[int]:
+    """Return the objects of the `with` statements that a stack is inside, without the locks that it released.
+
+    A Condition releases its lock to wait.  The innermost `near` frames call `acquire` of `lock`, so they do
+    not hold it: they have released it before, or only begin an `async with`.
+    """
+    found = ((at, address) for at, (_, frame) in enumerate(rows) for address in objects.entered(frame))
+    locks = ((at, objects.attribute(address, "_semlock") or address) for at, address in found)
+    inside = {address for at, address in locks if at >= near or address != lock}
+    waits = [frame for file in _CONDITIONS for frame in frames_in(rows, file, "Condition.wait")]
+    released = {objects.attribute(objects.local(frame, "self"), "_lock") for frame in waits}
+    return frozenset(inside - released)
 
 
 def _varints(data: bytes) -> Iterator[int]:

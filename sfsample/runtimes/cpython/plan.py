@@ -92,7 +92,7 @@ class Plan:
                 if chunk != self._newest[number] or not room.is_whole:
                     self._follow_chunks(room, chunk)
                 at = room.words[place + layout.thread_frame // 8]
-                if layout.cframe_frame is not None:
+                if layout.has_cframes:
                     at = stack.word(at + layout.cframe_frame) or 0
                 end = 0 if layout.thread_base is None else room.words[place + layout.thread_base // 8]
                 self._follow_frames(room, stack, (at, end), codes)

@@ -15,12 +15,11 @@ from sfsample.core.stack import Frame
 from sfsample.runtimes.cpython.chain import runs
 from sfsample.runtimes.cpython.code_objects import ReadMany
 from sfsample.runtimes.cpython.find import Interpreter, ReadMemory
-from sfsample.runtimes.cpython.gil import Gil, read_gil
 from sfsample.runtimes.cpython.layout import word_in
 from sfsample.runtimes.cpython.place import Placer
 from sfsample.runtimes.cpython.plan import Plan
 from sfsample.runtimes.cpython.python_stack import Names, PythonStack
-from sfsample.runtimes.cpython.threads import TORN, UNBORN, counters, thread_states
+from sfsample.runtimes.cpython.threads import TORN, UNBORN, Gil, counters, read_gil, thread_states
 
 _MAX_LISTS = 3  # attempts to list the threads while they come and go
 _REHEARSED_NS = 1000 * READ_NS  # CPU time in ns to read the frames; the pause copies those that are left

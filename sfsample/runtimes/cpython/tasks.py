@@ -15,10 +15,9 @@ from typing import NamedTuple
 from sfsample.modules.location import PythonPlace
 from sfsample.modules.module_map import ModuleMap
 from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
-from sfsample.runtimes.cpython.objects import Objects
+from sfsample.runtimes.cpython.objects import Objects, entered
 from sfsample.runtimes.cpython.place import Placed
-from sfsample.runtimes.cpython.python_stack import Names
-from sfsample.runtimes.cpython.rows import Row, entered, frames_in, is_in, rows_of
+from sfsample.runtimes.cpython.python_stack import Names, Row, frames_in, is_in, rows_of
 
 _SECTION = ".AsyncioDebug"
 _TABLE_WORDS = 13  # words of _Py_AsyncioModuleDebugOffsets

@@ -17,9 +17,8 @@ from sfsample.core.wait_kind import WaitKind
 from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
 from sfsample.runtimes.cpython.find import Interpreter, ReadMemory
 from sfsample.runtimes.cpython.layout import word_in
-from sfsample.runtimes.cpython.objects import SELF, SET_USED, Objects
-from sfsample.runtimes.cpython.python_stack import PythonStack
-from sfsample.runtimes.cpython.rows import Row, entered, frames_in, is_in, rows_of
+from sfsample.runtimes.cpython.objects import SELF, SET_USED, Objects, entered
+from sfsample.runtimes.cpython.python_stack import PythonStack, Row, frames_in, is_in, rows_of
 from sfsample.runtimes.cpython.tasks import Task, TaskReader
 from sfsample.runtimes.cpython.threads import thread_states
 

@@ -100,8 +100,8 @@ def two_threads(layout: Layout) -> PythonRuntime:
 def begin(layout: Layout) -> None:
     """Have the younger thread run a function."""
     put(YOUNG + layout.native_thread_id, CHILD)
-    put(YOUNG + layout.thread_frame, FRAME if layout.cframe_frame is None else CFRAME)
-    put(CFRAME + (layout.cframe_frame or 0), FRAME)
+    put(YOUNG + layout.thread_frame, CFRAME if layout.has_cframes else FRAME)
+    put(CFRAME + layout.cframe_frame, FRAME)
     ctypes.memset(FRAME + (layout.is_entry or 0), layout.is_entry is not None, 1)
     put(FRAME + layout.previous, 0 if layout.minor == 11 else SENTINEL)
     ctypes.memset(SENTINEL + layout.owner, 3, 1)
