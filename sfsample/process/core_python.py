@@ -31,7 +31,7 @@ class CorePython:
         if self._interpreter is not None:
             self._states = thread_states(self._interpreter, self._memory.read)
             self._names = Names(self._interpreter.layout, partial(read_each, self._memory))
-            self._placer = Placer(self._interpreter.layout)
+            self._placer = Placer(self._interpreter.layout, self._interpreter.code)
             self._problem = "" if self._states else _UNLISTED
 
     def _find(self, core: CoreProcess) -> Interpreter | None:

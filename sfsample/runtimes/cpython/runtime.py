@@ -35,7 +35,7 @@ class PythonRuntime:
         self._layout = interpreter.layout
         self._interpreter, self._read, self._budget = interpreter, read, budget
         self._names = Names(interpreter.layout, read_many)
-        self._placer = Placer(interpreter.layout)
+        self._placer = Placer(interpreter.layout, interpreter.code)
         self._states: dict[int, list[int]] = {}  # thread states by thread id, as old as `_created`
         self._counters: tuple[Span, ...] = ()
         self._created: tuple[bytes | None, ...] = ()  # values of `_counters`; (): list the threads again

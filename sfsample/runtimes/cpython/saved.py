@@ -62,7 +62,7 @@ def save_python(
         return None
     places = (place for _, run in stack.activations for place in run)
     names = {_key(frame): place for frame, place in zip(stack.frames, places, strict=True)}
-    placed = Placer(python.layout).place(*captured, states)
+    placed = Placer(python.layout, python.code).place(*captured, states)
     unnamed = {_key(frame): _OWN for _, run in placed.activations for frame in run} if names else {}
     table = read(python.runtime, MAX_TABLE_BYTES) or b""
     return SavedPython(python.layout.minor, table, states, unnamed | names)

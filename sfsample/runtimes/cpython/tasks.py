@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from sfsample.modules.location import PythonPlace
 from sfsample.modules.module_map import ModuleMap
-from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
+from sfsample.runtimes.cpython.chain import OWNER_GENERATOR, TAGS, PythonFrame
 from sfsample.runtimes.cpython.objects import Objects, entered
 from sfsample.runtimes.cpython.place import Placed
 from sfsample.runtimes.cpython.python_stack import Names, Row, frames_in, is_in, rows_of
@@ -27,7 +27,6 @@ _LOOP = 16  # offset of FutureObj.fut_loop
 _AWAITABLE = 16  # offset of the object in a wrapper of it, or in a weak reference to it
 _GENERATORS = ("coroutine", "generator", "async_generator")
 _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "_asyncio.FutureIter")
-_OWNER_GENERATOR = 1
 _ACQUIRING = 3  # innermost functions: Lock.acquire, __aenter__, and the function with the `async with`
 _MAX_TASKS = 12_000  # tasks of a thread; the budget of a look is enough for so many
 _MAX_DEPTH = 200  # coroutines that await each other
@@ -156,7 +155,7 @@ class TaskReader:
         objects, layout, frames = self._objects, self._objects.layout, list[PythonFrame]()
         while len(frames) < _MAX_DEPTH and objects.type_name(at) in _GENERATORS:
             address = at + self._frame
-            if objects.word(address + layout.owner) & 0xFF != _OWNER_GENERATOR:
+            if objects.word(address + layout.owner) & 0xFF != OWNER_GENERATOR:
                 break
             code = objects.word(address + layout.executable) & ~TAGS
             frames.insert(0, PythonFrame(address, code, objects.word(address + layout.instruction)))
