@@ -336,6 +336,34 @@ def test_child_that_c_code_has_forked_has_its_frames(python):
         target.stdin.close()
 
 
+ELSEWHERE = """
+import os, sys, threading
+try: import _xxsubinterpreters as interpreters
+except ImportError: import _interpreters as interpreters
+made = interpreters.create()
+code = "import os\\ndef inside(): os.write(1, b'ready\\\\n'); os.read(0, 1)\\ninside()"
+def run(): interpreters.run_string(made, code)
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=str)
+def test_interpreter_that_another_thread_has_made_is_in_the_thread_that_runs_it(python):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([python, "-c", ELSEWHERE], **pipes) as target:
+        target.stdout.readline()
+        wait_until(lambda: states(target.pid) == {"S"}, "both threads wait")
+        done = run_cli("dump", "-p", target.pid, "--json")
+        [main, other] = json.loads(done.out)["processes"][0]["threads"]
+        assert [frame["function"] for frame in other["python"]][:3] == ["inside", "<module>", "run"]
+        assert "inside" not in [frame["function"] for frame in main["python"]]
+        assert [thread["stop_reason"] for thread in (main, other)] == ["outermost"] * 2
+        assert_untraced(target.pid)
+        target.stdin.close()
+
+
 LATE = """
 import ctypes, os, sys, threading
 libc = ctypes.CDLL(None)

@@ -11,7 +11,7 @@ Compiled functions have no mark.  Their native frames lie in the program or in t
 places them at the innermost native frame there, outside the activations that they have called.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import dropwhile
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from sfsample.modules.mapping import Mapping
 from sfsample.runtimes.cpython.chain import PythonFrame, Run, base, resumed, runs
 from sfsample.runtimes.cpython.layout import Layout
 
+_MAX_STATE_BYTES = 512  # bytes of a thread state of 3.11 or 3.12
 _MAX_TRIED = 8  # failures before sfsample gives up: wrong sentinels, or marks outside of all native frames
 
 
@@ -42,12 +43,14 @@ class Placer:
         self._layout, self._code = layout, code
         self.distance: int | None = None  # bytes from the CFA down to the mark; None: not known yet
 
-    def place(self, memory: Memory, frames: Sequence[Frame], states: Iterable[int]) -> Placed:
+    def place(self, memory: Memory, frames: Sequence[Frame], states: Sequence[int]) -> Placed:
         """Place the frames of a thread, by its thread states; `memory` has the copies of its pause."""
         ends = _ends(frames)
         by_index: dict[int, tuple[PythonFrame, ...]] = {}
         is_whole = True
         for state in states:
+            if len(states) > 1 and self._is_elsewhere(memory, frames, ends, state):
+                continue
             index, outside = None, 0
             for run in runs(memory, self._layout, state):
                 if run.is_compiled:
@@ -63,6 +66,15 @@ class Placer:
                 elif (outside := outside + 1) == _MAX_TRIED:
                     break
         return Placed(tuple(sorted(by_index.items())), is_whole)
+
+    def _is_elsewhere(self, memory: Memory, frames: Sequence[Frame], ends: list[int], state: int) -> bool:
+        """Return True if another thread runs a thread state: its `_PyCFrame` is on another stack."""
+        cframe = memory.word(state + self._layout.thread_frame) if self._layout.has_cframes else None
+        if (
+            cframe is None or state < cframe < state + _MAX_STATE_BYTES
+        ):  # the one of a state that no thread runs
+            return False
+        return _index_of(cframe, frames, ends, 0) is None
 
     def _place_compiled(
         self, run: Run, frames: Sequence[Frame], first: int, by_index: dict[int, tuple[PythonFrame, ...]]

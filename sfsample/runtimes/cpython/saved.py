@@ -17,7 +17,7 @@ from sfsample.runtimes.cpython.find import ReadMemory, find_interpreter
 from sfsample.runtimes.cpython.layout import MAX_TABLE_BYTES, Layout, layout_of
 from sfsample.runtimes.cpython.place import Placer
 from sfsample.runtimes.cpython.python_stack import UNNAMED, PythonStack
-from sfsample.runtimes.cpython.threads import thread_states
+from sfsample.runtimes.cpython.threads import shared_states, thread_states
 
 _OWN = PythonPlace("", "", None, None)  # place of the interpreter's own frame, which is not shown
 
@@ -60,6 +60,7 @@ def save_python(
     states = tuple(thread_states(python, read).get(tid, ())) if python else ()
     if python is None or not states:
         return None
+    states = tuple(dict.fromkeys([*states, *shared_states(python, read)]))
     places = (place for _, run in stack.activations for place in run)
     names = {_key(frame): place for frame, place in zip(stack.frames, places, strict=True)}
     placed = Placer(python.layout, python.code).place(*captured, states)

@@ -35,6 +35,15 @@ def thread_states(interpreter: Interpreter, read: ReadMemory) -> dict[int, list[
     return by_tid
 
 
+def shared_states(interpreter: Interpreter, read: ReadMemory) -> list[int]:
+    """Return the addresses of the thread states that any thread may run.
+
+    Until 3.12 a sub-interpreter has one thread state, which keeps the id of the thread that created it.
+    """
+    owners = [*_interpreters(interpreter, read)][:-1] if interpreter.layout.has_cframes else []
+    return [state for owner in owners for state, tid in _threads(interpreter.layout, owner, read) if tid > 0]
+
+
 def counters(interpreter: Interpreter, read: ReadMemory) -> tuple[Span, ...]:
     """Return the spans of the words that change when the target creates an interpreter or a thread state.
 

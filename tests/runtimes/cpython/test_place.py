@@ -7,8 +7,20 @@ import pytest
 from sfsample.core.memory import BytesMemory
 from sfsample.core.stack import Frame
 from sfsample.modules.mapping import Mapping
+from sfsample.runtimes.cpython.layout import layout_of
 from sfsample.runtimes.cpython.place import Placer
-from tests.runtimes.cpython.test_chain import GENERATOR, NEW, SENTINEL, SLOT, STATE, THREAD, at, frame, memory
+from tests.runtimes.cpython.test_chain import (
+    BASE,
+    GENERATOR,
+    NEW,
+    SENTINEL,
+    SLOT,
+    STATE,
+    THREAD,
+    at,
+    frame,
+    memory,
+)
 
 # native frames of 64 bytes over the sentinels in slots 3 and 5, with 16 bytes from sentinel to CFA
 LOOPS = [Frame(pc, at(slot) - 32, at(slot) + 16, "eh_frame", False) for pc, slot in ((1, 3), (2, 5))]
@@ -89,3 +101,15 @@ def test_compiled_functions_are_outside_the_activation_that_they_called():
                       for at, sp in enumerate((at(3) - 32, at(5), at(6), at(7)))]  # fmt: skip
     placed = Placer(NEW, (PROGRAM,)).place(memory(1, chain), [loop, *outside], [STATE])
     assert placed == (((0, (frame(1, 0xA0, 3),)), (1, (frame(4, 0xC0),))), True)
+
+
+def test_state_that_another_thread_runs_has_no_frames_here():
+    """Until 3.12 a sub-interpreter has one thread state, whichever thread runs it."""
+    layout, other, cframe = layout_of(0x030C01F0), at(6), at(3) - 16
+    data = bytearray(memory(1, CHAIN).data) + bytes(SLOT * 5)
+    for state, to, current in ((STATE, cframe, at(1)), (other, at(9), at(1))):
+        struct.pack_into("<Q", data, state + layout.thread_frame - BASE, to)
+        struct.pack_into("<Q", data, to - BASE, current)
+    placed = Placer(layout).place(BytesMemory(BASE, bytes(data)), LOOPS, [STATE, other])
+    assert placed.is_whole
+    assert [index for index, _ in placed.activations] == [0, 1]

@@ -228,6 +228,7 @@ def test_many_frames_in_copies_are_read_to_the_budget_of_a_look():
         if at % 512 == layout.thread_interpreter and at > 1 << 20:
             target.words[at - layout.thread_interpreter + layout.thread_frame] = frames
     target.budget.begin()
-    target.runtime.stack(1, Copies(), FRAMES)
+    native = [Frame(1, frames, frames + 0x800, "context", True)]
+    target.runtime.stack(1, Copies(), native)
     assert target.budget.why == "there are too many"
     assert reads <= CAPTURE_NS // COPIED_NS
