@@ -9,12 +9,13 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 
 from sfsample.core.snapshot import Capture
 from sfsample.core.wait_kind import WaitKind
-from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same_place
+from sfsample.dumping.model import Call, ProcessDump, ThreadDump, ThreadState, is_same_place
 from sfsample.errors import ReadFailed
-from sfsample.process.capture import ThreadCapturer, is_seldom
+from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
 from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, FORK_CALLS, DecodedSyscall
@@ -38,6 +39,7 @@ TIME_OVER = "the time of the dump was over before it was captured (--timeout)"
 STUCK = "a call on the process did not return before it was captured"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _MAX_REST_NS = 5_000_000  # time for a thread that seldom runs to fall asleep again
+_MAX_FRAME_BYTES = 4096  # bytes of a Python frame with its variables
 _MAX_FACTS_S = 0.5  # time in seconds to read the kernel's facts of threads that were not captured
 _MAX_RESTS_NS = 100_000_000  # limit of `_MAX_REST_NS` for all threads of one look together
 
@@ -62,6 +64,7 @@ class Dumper:
         self._peers: tuple[PeerProcess, ...] = ()
         self._rests_left_ns = 0
         self._python_problems: dict[str, None] = {}
+        self._calls: tuple[Call, ...] = ()  # calls of the last capture
 
     def look(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Capture the threads that are new or have run since the last look, until `should_stop` is true."""
@@ -127,7 +130,7 @@ class Dumper:
         if thread.error == _GONE:
             return None
         usage, now = self._facts.usage(tid), time.monotonic()
-        look = ThreadState(now, thread.state, usage, thread.capture, thread.stack)
+        look = ThreadState(now, thread.state, usage, thread.capture, thread.stack, self._calls)
         return thread._replace(looks=(look,))
 
     def _wait_until_asleep(self, thread: ThreadDump) -> bool:
@@ -170,12 +173,14 @@ class Dumper:
 
     def _capture(self, thread: ThreadDump) -> ThreadDump:
         self.process.modules.allow_refresh()
+        self._calls = ()
         slept = self._at_one_instant is not None and thread.tid in self._at_one_instant.asleep
         found = self._capturer.capture(self.process.thread(thread.tid), "S" if slept else thread.state)
         if isinstance(found, NotCaptured):
             return thread._replace(error=_GONE if found.reason is Reason.GONE else found.detail)
         snapshot = found.snapshot
         stop_ns = snapshot.stop_ns if snapshot.capture is Capture.STOPPED else None
+        self._calls = _calls(found)
         gil = self._capturer.gil(self.process.thread(thread.tid)) if found.python else None
         facts = self._python_facts(thread, found.python) if found.python else PythonFacts()
         return thread._replace(
@@ -250,6 +255,22 @@ class Dumper:
         if wanted != self._near_ends:
             self._near_ends, self._peers = wanted, find_peer_processes(wanted)
         return self._peers
+
+
+def _calls(found: CapturedStack) -> tuple[Call, ...]:
+    """Return the calls on a stack.  The variables of a Python caller end at the frame that it called."""
+    python, calls, inner = found.python or PythonStack((), False), list[Call](), 0
+    frames, runs = iter(python.frames), dict(python.activations)
+    for index, native in enumerate(found.stack.frames):
+        for frame in islice(frames, len(runs.get(index, ()))):
+            size = inner - frame.address
+            is_beside = 0 < size < _MAX_FRAME_BYTES
+            variables = found.snapshot.memory.read(frame.address, size) if is_beside else None
+            calls.append(Call(frame.address, hash((frame.instruction, variables)), is_python=True))
+            inner = frame.address
+        if not runs.get(index):
+            calls.append(Call(native.cfa or 0, native.pc, is_python=False))
+    return tuple(calls)
 
 
 def _without_facts(tid: int, stat: Stat, why: str) -> ThreadDump:

@@ -20,6 +20,15 @@ _CLOCK_ERROR_S = 0.1  # seconds; the clocks of two CPUs never differ by as much
 _MAX_SYSCALL_BYTES = 4  # length of the instruction that makes a system call
 
 
+class Call(NamedTuple):
+    """A function that runs, native or Python; a later call may have its frame at the same address."""
+
+    frame: int  # address of the Python frame, or CFA of the native frame; 0: unknown
+    # Hash of the instruction and of Python variables.  Both change only if the function itself goes on.
+    progress: int
+    is_python: bool
+
+
 class ThreadState(NamedTuple):
     """A thread at one of several looks.  `at_s` is monotonic; `stack` is None if the capture failed."""
 
@@ -28,6 +37,7 @@ class ThreadState(NamedTuple):
     usage: SchedStat | None
     capture: Capture
     stack: Stack | None
+    calls: tuple[Call, ...] = ()  # calls on the stack, the innermost first
 
 
 class ThreadDump(NamedTuple):
