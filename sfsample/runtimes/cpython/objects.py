@@ -52,6 +52,9 @@ class Objects:
 
     def __init__(self, layout: Layout, read: ReadMemory, budget: Budget) -> None:
         self.layout, self._target, self._budget = layout, read, budget
+        self.odd = dict[
+            str, None
+        ]()  # names of types whose fields cannot be right: this Python has other offsets
         # Caches by the address of a type, a key or a code object: the program seldom frees these.
         self._name_of_type = lru_cache(_MAX_KNOWN)(self._read_name_of_type)
         self._key = lru_cache(_MAX_KNOWN)(self.text)
@@ -105,10 +108,11 @@ class Objects:
         return bool(value) if kind == "bool" else -value if negative else value
 
     def items(self, address: int) -> tuple[int, ...]:
-        """Return the addresses of the first items of a list or tuple."""
-        count = min(self.word(address + self.layout.bytes_size), _MAX_ITEMS)
-        at = address + self.layout.bytes_size + 8
-        is_list = self.type_name(address) == "list"
+        """Return the addresses of the first items of a list or tuple; (): it has another type."""
+        kind, at = self.type_name(address), address + self.layout.bytes_size + 8
+        if kind not in ("list", "tuple"):
+            return ()
+        count, is_list = min(self.word(at - 8), _MAX_ITEMS), kind == "list"
         return self.words(self.word(at) if is_list else at + 8 * (self.layout.minor >= 14), count)
 
     def members(self, address: int) -> tuple[int, ...]:
