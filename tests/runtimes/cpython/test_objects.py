@@ -111,6 +111,19 @@ def test_long_text_is_cut():
     assert world.objects.repr(world.string("a" * 80)) == repr("a" * 80)
 
 
+def test_first_items_of_a_collection_are_shown_but_not_what_is_in_them():
+    world = World()
+    number = world.object(b"int", 1 << 3, 5)
+    inner = world.object(b"tuple", 1, number)
+    assert world.objects.repr(world.object(b"tuple", 2, number, inner)) == "<tuple of 2: 5, <tuple of 1>>"
+    assert world.objects.repr(world.object(b"tuple", 9, *[number] * 9)) == "<tuple of 9: 5, 5, 5, 5, 5, ...>"
+    long = world.objects.repr(world.object(b"tuple", 5, *[world.string("a" * 50)] * 5))
+    assert long == f"<tuple of 5: {(repr('a' * 50) + ', ') * 2}"[:93] + "...>"
+    circle = world.object(b"tuple", 1, 0)
+    struct.pack_into("<Q", world._data, circle + 24, circle)
+    assert world.objects.repr(circle) == "<tuple of 1: <tuple of 1>>"
+
+
 def test_texts_of_a_type_that_only_looks_simple_are_not_read():
     world = World()
     assert world.objects.repr(world.object(b"Secret", 1 << 3, 5)) == "<Secret>"
