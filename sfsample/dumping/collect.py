@@ -70,6 +70,7 @@ class Dumper:
         """Capture the threads that are new or have run since the last look, until `should_stop` is true."""
         self._before, self._threads, self._rests_left_ns = self._threads, {}, _MAX_RESTS_NS
         self._python: ThreadReader | None = None
+        self._process_name = process_name(self.process.pid)
         self._should_stop = should_stop
         self._facts.begin()
         if self._consistent:
@@ -185,8 +186,17 @@ class Dumper:
         facts = self._python_facts(thread, found.python) if found.python else PythonFacts()
         return thread._replace(
             capture=snapshot.capture, stop_ns=stop_ns, stack=found.stack, modules=found.modules,
-            python=found.python, gil=gil, facts=facts,
+            python=found.python, gil=gil, facts=facts, name=self._name(thread.name, found.python),
         )  # fmt: skip
+
+    def _name(self, name: str, stack: PythonStack | None) -> str:
+        """Return the name that Python has for a thread, unless the program gave it another one.
+
+        The kernel has the first 15 bytes of it from 3.14 on, and the name of the process before 3.14.
+        """
+        reader = self._reader() if stack else None
+        python = reader.name(stack) if reader and stack else ""
+        return python if python.startswith(name) or (python and name == self._process_name) else name
 
     def _python_facts(self, thread: ThreadDump, stack: PythonStack) -> PythonFacts:
         """Return the facts in the objects of a thread's frames, if it has not run since its capture began."""

@@ -128,6 +128,13 @@ class ThreadReader:
             tasks=self._tasks.tasks(self._states.get(native_id, ()), loop),
         )  # fmt: skip
 
+    def name(self, stack: PythonStack) -> str:
+        """Return the name of a `threading.Thread`; "": the thread has none, as the main thread."""
+        rows = [row for run in rows_of(stack)[-1:] for row in run]
+        first = next(frames_in(rows, "threading.py", "Thread._bootstrap_inner"), None)
+        name = first and self._objects.attribute(self._objects.local(first, "self"), "_name")
+        return (name and self._objects.text(name)) or ""
+
     def uses(self, stack: PythonStack) -> frozenset[int]:
         """Return the Locks that a thread's frames reach: variables, their attributes, and globals.
 
