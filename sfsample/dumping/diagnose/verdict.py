@@ -21,9 +21,7 @@ from sfsample.runtimes.cpython.waits import MAX_QUEUED, Pool
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
-_MIN_BUSY_SHARE = (
-    0.8  # share of the time between looks; a thread that ran or waited for a CPU so long is busy
-)
+_MIN_BUSY_SHARE = 0.8  # share of the time between looks in which a busy thread ran or waited for a CPU
 _MAX_CALLS_INSIDE = 2  # calls inside the function in which a thread "runs"; with more it "is busy" there
 # Every thread that waits for one of these is a finding.
 _LOCK_KINDS = (WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, WaitKind.BARRIER)

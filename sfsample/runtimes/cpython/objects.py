@@ -54,9 +54,8 @@ class Objects:
 
     def __init__(self, layout: Layout, read: ReadMemory, budget: Budget) -> None:
         self.layout, self._target, self._budget = layout, read, budget
-        self.odd = dict[
-            str, None
-        ]()  # names of types whose fields cannot be right: this Python has other offsets
+        # Names of types whose fields cannot be right, because this Python has other offsets.
+        self.odd = dict[str, None]()
         # Caches by the address of a type, a key or a code object: the program seldom frees these.
         self._name_of_type = lru_cache(_MAX_KNOWN)(self._read_name_of_type)
         self._key = lru_cache(_MAX_KNOWN)(self.text)

@@ -70,9 +70,7 @@ class Placer:
     def _is_elsewhere(self, memory: Memory, frames: Sequence[Frame], ends: list[int], state: int) -> bool:
         """Return True if another thread runs a thread state: its `_PyCFrame` is on another stack."""
         cframe = memory.word(state + self._layout.thread_frame) if self._layout.has_cframes else None
-        if (
-            cframe is None or state < cframe < state + _MAX_STATE_BYTES
-        ):  # the one of a state that no thread runs
+        if cframe is None or state < cframe < state + _MAX_STATE_BYTES:  # no thread runs it
             return False
         return _index_of(cframe, frames, ends, 0) is None
 
