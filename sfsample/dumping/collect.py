@@ -9,14 +9,15 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 
 from sfsample.core.memory import PiecewiseMemory
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.goroutines import group_goroutines
-from sfsample.dumping.model import ProcessDump, ThreadDump, ThreadState, is_same_place
+from sfsample.dumping.model import Call, ProcessDump, ThreadDump, ThreadState, is_same_place
 from sfsample.errors import ReadFailed
-from sfsample.process.capture import ThreadCapturer, is_seldom
+from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
 from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, FORK_CALLS, DecodedSyscall
@@ -27,9 +28,9 @@ from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import process_name, read_text
 from sfsample.process.vm import read_memory
-from sfsample.runtimes.cpython.gil import Gil
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.tasks import find_table
+from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
 from sfsample.unwind.unwinder import Unwinder
 
@@ -41,6 +42,7 @@ STUCK = "a call on the process did not return before it was captured"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _MAX_ATTEMPTS = 3  # captures of a thread that runs between the reading of its facts and of its stack
 _MAX_REST_NS = 5_000_000  # time for a thread that seldom runs to fall asleep again
+_MAX_FRAME_BYTES = 4096  # bytes of a Python frame with its variables
 _MAX_FACTS_S = 0.5  # time in seconds to read the kernel's facts of threads that were not captured
 _MAX_RESTS_NS = 100_000_000  # limit of `_MAX_REST_NS` for all threads of one look together
 
@@ -65,11 +67,13 @@ class Dumper:
         self._peers: tuple[PeerProcess, ...] = ()
         self._rests_left_ns = 0
         self._python_problems: dict[str, None] = {}
+        self._calls: tuple[Call, ...] = ()  # calls of the last capture
 
     def look(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Capture the threads that are new or have run since the last look, until `should_stop` is true."""
         self._before, self._threads, self._rests_left_ns = self._threads, {}, _MAX_RESTS_NS
         self._python: ThreadReader | None = None
+        self._process_name = process_name(self.process.pid)
         self._should_stop = should_stop
         self._facts.begin()
         if self._consistent:
@@ -136,7 +140,7 @@ class Dumper:
         if thread.error == _GONE:
             return None
         usage, now = self._facts.usage(tid), time.monotonic()
-        look = ThreadState(now, thread.state, usage, thread.capture, thread.stack)
+        look = ThreadState(now, thread.state, usage, thread.capture, thread.stack, self._calls)
         return thread._replace(looks=(look,))
 
     def _wait_until_asleep(self, tid: int, stat: Stat) -> bool:
@@ -183,6 +187,7 @@ class Dumper:
         If they are not, the facts that say what the thread waits for are dropped.
         """
         self.process.modules.allow_refresh()
+        self._calls = ()
         slept = self._at_one_instant is not None and thread.tid in self._at_one_instant.asleep
         found = self._capturer.capture(self.process.thread(thread.tid), "S" if slept else thread.state)
         if isinstance(found, NotCaptured):
@@ -194,13 +199,23 @@ class Dumper:
             thread = thread._replace(state=state, call=None, syscall=None, wchan=None, last_ran=None,
                                      kernel_stack=(), memory=PiecewiseMemory())  # fmt: skip
         stop_ns = snapshot.stop_ns if snapshot.capture is Capture.STOPPED else None
+        self._calls = _calls(found)
         gil = self._capturer.gil(self.process.thread(thread.tid)) if found.python else None
         facts = self._python_facts(thread, found.python) if found.python else PythonFacts()
         thread = thread._replace(
             capture=snapshot.capture, stop_ns=stop_ns, stack=found.stack, modules=found.modules,
-            python=found.python, gil=gil, facts=facts,
+            python=found.python, gil=gil, facts=facts, name=self._name(thread.name, found.python),
         )  # fmt: skip
         return thread, is_one_moment
+
+    def _name(self, name: str, stack: PythonStack | None) -> str:
+        """Return the name that Python has for a thread, unless the program gave it another one.
+
+        The kernel has the first 15 bytes of it from 3.14 on, and the name of the process before 3.14.
+        """
+        reader = self._reader() if stack else None
+        python = reader.name(stack) if reader and stack else ""
+        return python if python.startswith(name) or (python and name == self._process_name) else name
 
     def _python_facts(self, thread: ThreadDump, stack: PythonStack) -> PythonFacts:
         """Return the facts in the objects of a thread's frames, if it has not run since its capture began."""
@@ -291,6 +306,22 @@ def _is_one_moment(thread: ThreadDump, counters: bytes | None, snapshot: ThreadS
 def _slept(snapshot: ThreadSnapshot) -> bool:
     evidence = snapshot.scheduler
     return snapshot.capture is Capture.READ or (evidence is not None and evidence.interrupted_sleep)
+
+
+def _calls(found: CapturedStack) -> tuple[Call, ...]:
+    """Return the calls on a stack.  The variables of a Python caller end at the frame that it called."""
+    python, calls, inner = found.python or PythonStack((), False), list[Call](), 0
+    frames, runs = iter(python.frames), dict(python.activations)
+    for index, native in enumerate(found.stack.frames):
+        for frame in islice(frames, len(runs.get(index, ()))):
+            size = inner - frame.address
+            is_beside = 0 < size < _MAX_FRAME_BYTES
+            variables = found.snapshot.memory.read(frame.address, size) if is_beside else None
+            calls.append(Call(frame.address, hash((frame.instruction, variables)), is_python=True))
+            inner = frame.address
+        if not runs.get(index):
+            calls.append(Call(native.cfa or 0, native.pc, is_python=False))
+    return tuple(calls)
 
 
 def _without_facts(tid: int, stat: Stat, why: str) -> ThreadDump:

@@ -12,13 +12,22 @@ from sfsample.process.facts.peer_processes import FileLock, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SchedStat, SyscallInfo
-from sfsample.runtimes.cpython.gil import Gil
 from sfsample.runtimes.cpython.python_stack import PythonStack
+from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts
 from sfsample.symbolize.named_frame import NamedFrame
 
 _CLOCK_ERROR_S = 0.1  # seconds; the clocks of two CPUs never differ by as much
 _MAX_SYSCALL_BYTES = 4  # length of the instruction that makes a system call
+
+
+class Call(NamedTuple):
+    """A function that runs, native or Python; a later call may have its frame at the same address."""
+
+    frame: int  # address of the Python frame, or CFA of the native frame; 0: unknown
+    # Hash of the instruction and of Python variables.  Both change only if the function itself goes on.
+    progress: int
+    is_python: bool
 
 
 class ThreadState(NamedTuple):
@@ -29,6 +38,7 @@ class ThreadState(NamedTuple):
     usage: SchedStat | None
     capture: Capture
     stack: Stack | None
+    calls: tuple[Call, ...] = ()  # calls on the stack, the innermost first
 
 
 class ThreadDump(NamedTuple):

@@ -32,8 +32,8 @@ from sfsample.process.python_capture import PythonCapture
 from sfsample.process.stop_request import PATIENCE_NS
 from sfsample.process.thread import LastStop, Thread
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
-from sfsample.runtimes.cpython.gil import Gil
 from sfsample.runtimes.cpython.python_stack import PythonStack
+from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.go.goroutines import Goroutine
 from sfsample.unwind.unwinder import Unwinder
 

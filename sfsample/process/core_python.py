@@ -12,10 +12,9 @@ from sfsample.errors import BadInput
 from sfsample.process.core_process import CoreProcess
 from sfsample.runtimes.cpython.code_objects import read_each
 from sfsample.runtimes.cpython.find import Interpreter, find_interpreter
-from sfsample.runtimes.cpython.gil import Gil, read_gil
 from sfsample.runtimes.cpython.place import Placer
 from sfsample.runtimes.cpython.python_stack import Names, PythonStack
-from sfsample.runtimes.cpython.threads import thread_states
+from sfsample.runtimes.cpython.threads import Gil, read_gil, shared_states, thread_states
 
 _UNLISTED = "no Python frames: the core file has no list of Python's threads"
 _SPENT = "Python frames are missing: the core file leads to more of them than sfsample reads"
@@ -31,8 +30,9 @@ class CorePython:
         self._interpreter = self._find(core)
         if self._interpreter is not None:
             self._states = thread_states(self._interpreter, self._memory.read)
+            self._shared = shared_states(self._interpreter, self._memory.read)
             self._names = Names(self._interpreter.layout, partial(read_each, self._memory))
-            self._placer = Placer(self._interpreter.layout)
+            self._placer = Placer(self._interpreter.layout, self._interpreter.code)
             self._problem = "" if self._states else _UNLISTED
 
     def _find(self, core: CoreProcess) -> Interpreter | None:
@@ -54,7 +54,7 @@ class CorePython:
         states = () if self._interpreter is None else self._states.get(tid, ())
         if not states:
             return None
-        placed = self._placer.place(self._memory, frames, states)
+        placed = self._placer.place(self._memory, frames, [*dict.fromkeys([*states, *self._shared])])
         return self._names.named(placed) if placed.activations or not placed.is_whole else None
 
     def gil(self, tid: int) -> Gil | None:

@@ -20,10 +20,9 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
 from sfsample.runtimes.cpython.find import Interpreter, NotStarted, find_interpreter
-from sfsample.runtimes.cpython.gil import Gil
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.runtime import PythonRuntime
-from sfsample.runtimes.cpython.threads import thread_states
+from sfsample.runtimes.cpython.threads import Gil, thread_states
 
 Resume = Callable[[ThreadSnapshot, Stack, int], Stack]  # type of `Unwinder.resume`
 

@@ -133,9 +133,7 @@ def goroutines_of_traceback(text):
         )
         if head and head[1] != "0":
             calls = [
-                line
-                for line in head[3].split("\n")
-                if line and line[0] != "\t" and "created by" not in line
+                line for line in head[3].split("\n") if line and line[0] != "\t" and "created by" not in line
             ]
             found[int(head[1])] = head[2], [call.rpartition("(")[0] for call in calls]
     return found

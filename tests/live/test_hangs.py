@@ -286,7 +286,7 @@ def test_spinning_thread_is_named(hangs: Path) -> None:
         wait_until_busy(target.pid)  # until the thread exists, has its name and spins
         dumped, poller = Dumped(target.pid, flags=("--looks", 4)), names(target.pid)["poller"]
         dumped.assert_says(
-            rf"=> thread {poller} \(poller\) spins in (step <- )?spin_on_flag <- spinner: "
+            rf"=> thread {poller} \(poller\) runs in (step <- )?spin_on_flag <- spinner: "
             r"ran, or was ready to run, \d+% of the time between 4 looks"
         )
         dumped.assert_says(
@@ -302,7 +302,7 @@ def test_spinning_thread_without_symbols_has_an_address(hangs: Path, tmp_path: P
         wait_until_busy(target.pid)
         dumped = Dumped(target.pid, flags=("--looks", 4))
         dumped.assert_says(
-            r"\(poller\) (spins|is busy) in \[bare\+0x[0-9a-f]+\]: ran, or was ready to run, \d+% of the time"
+            r"\(poller\) (runs|is busy) in \[bare\+0x[0-9a-f]+\]: ran, or was ready to run, \d+% of the time"
         )
 
 

@@ -271,8 +271,7 @@ def test_dump_says_which_thread_holds_the_gil(python):
             return found == expected
 
         wait_until(all_are_seen, "both are seen to wait")
-        name = Path(f"/proc/{target.pid}/comm").read_text(encoding="utf-8").strip()
-        said = f"2 threads ({name}) wait for the main thread ({target.pid}): the GIL"
+        said = f"2 threads (Thread-*) wait for the main thread ({target.pid}): the GIL"
         wait_until(lambda: said in run_cli("dump", "-p", target.pid).out.decode(), "both are seen to wait")
         assert_untraced(target.pid)
 
@@ -334,6 +333,34 @@ def test_child_that_c_code_has_forked_has_its_frames(python):
         assert [frame["function"] for frame in thread["python"]] == ["wait", "serve", "<module>"]
         assert thread["gil"] == "none"
         assert_untraced(child)
+        target.stdin.close()
+
+
+ELSEWHERE = """
+import os, sys, threading
+try: import _xxsubinterpreters as interpreters
+except ImportError: import _interpreters as interpreters
+made = interpreters.create()
+code = "import os\\ndef inside(): os.write(1, b'ready\\\\n'); os.read(0, 1)\\ninside()"
+def run(): interpreters.run_string(made, code)
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=str)
+def test_interpreter_that_another_thread_has_made_is_in_the_thread_that_runs_it(python):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([python, "-c", ELSEWHERE], **pipes) as target:
+        target.stdout.readline()
+        wait_until(lambda: states(target.pid) == {"S"}, "both threads wait")
+        done = run_cli("dump", "-p", target.pid, "--json")
+        [main, other] = json.loads(done.out)["processes"][0]["threads"]
+        assert [frame["function"] for frame in other["python"]][:3] == ["inside", "<module>", "run"]
+        assert "inside" not in [frame["function"] for frame in main["python"]]
+        assert [thread["stop_reason"] for thread in (main, other)] == ["outermost"] * 2
+        assert_untraced(target.pid)
         target.stdin.close()
 
 

@@ -255,9 +255,10 @@ def test_locals_are_short_texts(python):
         [thread] = dump["processes"][0]["threads"]
         assert thread["python"][0]["function"] == "locals_.<locals>.shown"
         assert thread["python"][0]["locals"] == {
-            "number": "7", "text": f"'{'x' * 80}'...", "rest": "<tuple of 1>", "names": "<dict of 1>",
-            "nothing": "None", "yes": "True", "large": str(-(1 << 70)), "half": "0.5", "raw": r"b'\x00a'",
-            "items": "<list of 2>", "cell": "<dict of 1>", "blocked": "<_thread.lock>",
+            "number": "7", "text": f"'{'x' * 80}'...", "rest": "<tuple of 1: 1>",
+            "names": "<dict of 1: 'key': 2>", "nothing": "None", "yes": "True", "large": str(-(1 << 70)),
+            "half": "0.5", "raw": r"b'\x00a'", "items": "<list of 2: 1, 2>",
+            "cell": "<dict of 1: 'k': 1>", "blocked": "<_thread.lock>",
         }  # fmt: skip
         assert b"        number = 7\n" in run_cli("dump", "-p", pid, "--locals").out
         assert b"number = 7" not in run_cli("dump", "-p", pid).out

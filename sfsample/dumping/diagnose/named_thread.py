@@ -69,11 +69,12 @@ class NamedThread(NamedTuple):
         return _is_file(next(iter(self._paths()), ""), _C_LIBRARIES)
 
     def call_path(self, depth: int = 0) -> str:
-        """Return the innermost functions of the program, from frame `depth` on: "pop <- worker <- main".
+        """Return the innermost functions of the program: "pop <- worker <- main".
 
         If the thread runs Python, these are Python functions, and one is outside the standard library.
+        `depth`: number of the innermost functions that are left out, Python functions if there are any.
         """
-        if python := self.python:
+        if python := self.python[depth:]:
             names = [str(frame.function) for frame in python]
             at = _own(python)
             shown = names[:_MAX_PATH_FUNCTIONS]

@@ -22,8 +22,8 @@ from sfsample.runtimes.cpython.waits import MAX_QUEUED, Pool
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
-_MIN_BUSY_SHARE = 0.8  # share of the time between looks; a thread that ran or waited for a CPU so long spins
-_MAX_CALLS_BELOW_LOOP = 2  # frames between the looping function and the innermost one
+_MIN_BUSY_SHARE = 0.8  # share of the time between looks in which a busy thread ran or waited for a CPU
+_MAX_CALLS_INSIDE = 2  # calls inside the function in which a thread "runs"; with more it "is busy" there
 # Each wait for one of these whose owner is unknown, or has ended, is a finding.
 _LOCK_KINDS = (WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, WaitKind.BARRIER)
 _SOCKET_KINDS = (WaitKind.READ, WaitKind.WRITE, WaitKind.CONNECT)
@@ -283,18 +283,22 @@ def _target(node: Node, wait: Wait) -> Node | None:
 
 
 def _busy_place(thread: NamedThread) -> str:
-    """Return the place where a thread is busy: the innermost call that every look found (same CFA)."""
-    stacks = [look.stack.frames for look in thread.dump.looks if look.stack]
-    if len(stacks) < 2 or thread.dump.stack is None:
-        return f"is busy in {_function_at(thread, 0)}"
-    kept = set.intersection(*({frame.cfa for frame in frames} for frames in stacks)) - {None}
-    depth = next((at for at, frame in enumerate(thread.dump.stack.frames) if frame.cfa in kept), None)
-    if depth is None or depth > _MAX_CALLS_BELOW_LOOP:
-        return f"is busy in {_function_at(thread, depth or 0)}"
-    return f"spins in {_function_at(thread, depth)}"
+    """Return the place where a thread is busy: the innermost call that may be the same in all looks.
 
-
-def _function_at(thread: NamedThread, depth: int) -> str:
-    """Return the functions of the program from a frame on, or the address of the frame if there are none."""
+    If a function went on between the looks, the calls inside it are new ones.  If a caller calls it again
+    without a trace in the variables, the innermost call is new too: so no word says that it never returned.
+    """
+    looks = [look.calls[::-1] for look in thread.dump.looks if look.calls]
+    same = 0
+    for calls in zip(*looks, strict=False) if len(looks) > 1 else ():
+        if len({call.frame for call in calls}) > 1:
+            break
+        same += 1
+        if len({call.progress for call in calls}) > 1:
+            break
+    inside = len(looks[-1]) - same if same else 0  # number of calls inside this one
+    verb = "runs" if same and inside <= _MAX_CALLS_INSIDE else "is busy"
+    left_out = looks[-1][::-1][:inside] if looks else ()
+    depth = sum(call.is_python for call in left_out) if thread.python else inside
     unnamed = thread.frames[depth][0].text if depth < len(thread.frames) else "code that could not be seen"
-    return thread.call_path(depth) or unnamed
+    return f"{verb} in {thread.call_path(depth) or unnamed}"

@@ -4,6 +4,9 @@ An activation is one running call of the evaluation loop; it has one native fram
 of one activation.  The run ends with a structure on the C stack, inside that native frame: a sentinel frame
 from 3.12 on, the `_PyCFrame` in 3.11.  `Run.mark` is the address of this structure.
 
+Nuitka compiles Python functions to C.  A compiled function links a frame into the chain, which no activation
+runs.  Such a frame looks like the frame of a generator.
+
 The memory is data of the target: the chain may be torn, lead anywhere, or be a circle.  That often happens if
 the thread runs while sfsample reads it.  `place.py` goes on behind a break, at the next mark that it finds.
 The budget of the memory (`core.budget`) limits the length of a chain.
@@ -19,6 +22,7 @@ from typing import NamedTuple
 from sfsample.core.memory import Memory
 from sfsample.runtimes.cpython.layout import Layout
 
+OWNER_GENERATOR = 1  # owner of a frame that lies in a generator
 TAGS = 0b11  # tag bits in the pointer to the code object, from 3.14 on; they are no part of the address
 
 
@@ -39,12 +43,13 @@ class Run(NamedTuple):
     mark: int  # address inside the native frame of the activation; 0: the chain broke before it
     # Address of the next frame, if it was not copied, or if the chain has it already (a circle).  0: none.
     missing: int = 0
+    is_compiled: bool = False  # True: no activation runs these frames, because they are compiled functions
 
 
 def runs(memory: Memory, layout: Layout, thread_state: int) -> Iterator[Run]:
     """Yield the runs of a thread state, the innermost first; `memory` has the copies of the pause."""
     start = memory.word(thread_state + layout.thread_frame)
-    if layout.cframe_frame is None:
+    if not layout.has_cframes:
         yield from _by_sentinels(memory, layout, start or 0, base(memory, layout, thread_state))
     elif start:
         yield from _by_cframes(memory, layout, start)
@@ -63,7 +68,7 @@ def resumed(memory: Memory, layout: Layout, sentinel: int, end: int = 0) -> Iter
 
 def _by_sentinels(memory: Memory, layout: Layout, address: int, end: int = 0) -> Iterator[Run]:
     frames: list[PythonFrame] = []
-    seen = {0, end}
+    owners, seen = set[int](), {0, end}
     read, unpack, size, owner = memory.read, _unpacker(layout), layout.frame_bytes, layout.owner
     sentinels = layout.sentinel_owners
     while address not in seen:
@@ -74,13 +79,14 @@ def _by_sentinels(memory: Memory, layout: Layout, address: int, end: int = 0) ->
         frame = unpack(address, data)
         if data[owner] in sentinels:
             yield Run(tuple(frames), address)
-            frames = []
+            frames, owners = [], set()
         else:
             frames.append(frame)
+            owners.add(data[owner])
         address = frame.previous
     missing = 0 if address == end else address
     if frames or missing:
-        yield Run(tuple(frames), 0, missing)
+        yield Run(tuple(frames), 0, missing, not missing and owners == {OWNER_GENERATOR})
 
 
 def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
@@ -90,8 +96,6 @@ def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
     has no frames, so sfsample leaves it out.  It is in this state if the caller of its outermost frame is not
     the current frame of the activation outside.
     """
-    assert layout.cframe_frame is not None  # noqa: S101 - the caller has checked
-    assert layout.cframe_previous is not None  # noqa: S101
     outer = memory.word(cframe + layout.cframe_previous) or 0
     around = memory.word(outer + layout.cframe_frame)
     activations = _activations(memory, layout, cframe)
@@ -110,27 +114,26 @@ def _caller(memory: Memory, layout: Layout, run: Run) -> int | None:
 
 
 def _activations(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
-    assert layout.cframe_frame is not None  # noqa: S101 - the caller has checked
-    assert layout.cframe_previous is not None  # noqa: S101
     address = memory.word(cframe + layout.cframe_frame) or 0
     if layout.is_entry is None:  # 3.12 has sentinels
         yield from _by_sentinels(memory, layout, address)
         return
     frames: list[PythonFrame] = []
-    unpack, seen = _unpacker(layout), {0}
+    unpack, owners, seen = _unpacker(layout), set[int](), {0}
     while address not in seen:
         seen.add(address)
         data = memory.read(address, layout.frame_bytes)
         if data is None:
             break
         frames.append(unpack(address, data))
+        owners.add(data[layout.owner])
         address = frames[-1].previous
         if data[layout.is_entry]:
             yield Run(tuple(frames), cframe)
-            frames = []
+            frames, owners = [], set()
             cframe = memory.word(cframe + layout.cframe_previous) or 0
     if frames or address:
-        yield Run(tuple(frames), 0, address)
+        yield Run(tuple(frames), 0, address, not address and owners == {OWNER_GENERATOR})
 
 
 @lru_cache(64)

@@ -9,6 +9,8 @@ sfsample prefers the strings that it copied in the pause.  If it reads a string 
 must prove that the code object was not freed.  A freed code object has a name, but no lines.
 
 Every address here is data of the target: if no code object seems to be there, it has no name.
+
+Source: Include/cpython/code.h and Include/cpython/unicodeobject.h of CPython 3.11 to 3.15.
 """
 
 from collections import Counter
@@ -17,9 +19,9 @@ from functools import cached_property, partial
 from struct import Struct
 
 from sfsample.core.memory import BytesMemory, Memory, Span
+from sfsample.runtimes.cpython.find import ReadMemory
 from sfsample.runtimes.cpython.layout import Layout, word_in
 from sfsample.runtimes.cpython.line_table import LineTable
-from sfsample.runtimes.cpython.strings import read_string
 
 ReadMany = Callable[[Sequence[Span]], list[bytes | None]]  # function that reads spans in few system calls
 
@@ -35,6 +37,8 @@ _TEXT_BYTES = 320  # bytes of a string object that are copied in the pause
 _WORD = Struct("<Q")
 _NAME_BYTES = 96  # bytes of a string object, from its length field on
 _NAME_HEAD = 32  # bytes from the length field to the characters of an ASCII string
+_COMPACT, _ASCII = 1 << 3, 1 << 4  # flags of a string, above the three bits of its kind
+_ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # encoding by bytes of a character
 _WARMUP = 44  # offset of `co_warmup` in the header of 3.11, in bytes
 
 
@@ -205,6 +209,20 @@ class CodeObjects:
         if size > _MAX_TABLE_BYTES:
             return b""
         return self._read([(address + self._layout.bytes_data, size)])[0] if size else None
+
+
+def read_string(layout: Layout, read: ReadMemory, address: int, most: int) -> str | None:
+    """Return the first `most` characters of a string object; None: it is no string, or cannot be read."""
+    data = read(address, layout.string_state + 4)
+    if data is None:
+        return None
+    length = min(word_in(data, layout.string_length), most)
+    bits = int.from_bytes(data[-4:], "little") >> layout.kind_bit
+    size, start = bits & 7, layout.ascii_data if bits & _ASCII else layout.other_data
+    if size not in _ENCODINGS or not bits & _COMPACT:
+        return None
+    text = read(address + start, length * size) if length else b""
+    return None if text is None else text.decode(_ENCODINGS[size], "replace")
 
 
 def has_references(head: bytes) -> bool:

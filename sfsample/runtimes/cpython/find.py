@@ -37,6 +37,12 @@ class Interpreter(NamedTuple):
     mapping: Mapping  # mapping of the interpreter's code
     runtime: int  # address of `_PyRuntime`
     layout: Layout
+    program: Mapping | None = None  # mapping of the program's code; None: CPython is linked into the program
+
+    @property
+    def code(self) -> tuple[Mapping, ...]:
+        """Return the mappings in which compiled Python functions may lie."""
+        return (self.mapping,) if self.program is None else (self.mapping, self.program)
 
 
 def find_interpreter(
@@ -50,6 +56,7 @@ def find_interpreter(
     """
     skipped = set[Module]() if without is None else without
     seen: set[str] = set()
+    program: Mapping | None = None
     for mapping in modules.mappings:
         if mapping.executable and mapping.path not in seen and (not seen or _NAME in mapping.path):
             seen.add(mapping.path)
@@ -57,7 +64,8 @@ def find_interpreter(
             if module is None or module in skipped:
                 continue
             if (interpreter := _find_in(module, mapping, read)) is not None:
-                return interpreter
+                return interpreter._replace(program=program)
+            program = program or mapping
             skipped.add(module)
     return None
 

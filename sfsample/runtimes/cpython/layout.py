@@ -16,6 +16,8 @@ from sfsample.errors import BadInput
 COOKIE = b"xdebugpy"  # the first bytes of `_PyRuntime`, from 3.13 on
 NEWEST = (3, 15)
 MAX_TABLE_BYTES = 888
+_MAX_OFFSET = 1 << 20  # bytes of PyInterpreterState, the largest structure
+_MAX_FRAME_BYTES = 1 << 10  # bytes of a frame without its locals
 _RELEASE = 0xF0  # level of a final release in PY_VERSION_HEX; pre-releases have a lower level
 _HEADER = Struct("<8sQQ")  # cookie, version, flag: 1 if there is no GIL
 
@@ -71,9 +73,6 @@ _TABLE_3_15 = _changed(
 _TABLES = {13: _TABLE_3_13, 14: _TABLE_3_14, 15: _TABLE_3_15}
 
 
-GIL_BYTES, GIL_HOLDER, GIL_LOCKED = 208, 8, 16  # size and two offsets of struct _gil_runtime_state, in bytes
-
-
 class Layout(NamedTuple):
     """Offsets of fields from the start of their structure, in bytes; None: this version lacks the field."""
 
@@ -92,8 +91,8 @@ class Layout(NamedTuple):
     chunk_limit: int
     thread_frame: int  # field with the address of the current frame; in 3.11 and 3.12 of a _PyCFrame
     thread_base: int | None
-    cframe_frame: int | None  # field of _PyCFrame, like the next one
-    cframe_previous: int | None
+    cframe_frame: int  # field of _PyCFrame, like the next one; only 3.11 and 3.12 have this structure
+    cframe_previous: int
     executable: int  # field of _PyInterpreterFrame, like the next ones
     previous: int
     instruction: int
@@ -118,6 +117,11 @@ class Layout(NamedTuple):
     kind_bit: int  # number of the bit in the string's state at which kind (3 bits), compact and ascii begin
 
     @property
+    def has_cframes(self) -> bool:
+        """Return True if the thread state leads to the current frame through a `_PyCFrame`."""
+        return self.minor <= 12
+
+    @property
     def sentinel_owners(self) -> tuple[int, ...]:
         """Return the values of `owner` that only sentinels have; Python frames have others."""
         return () if self.minor == 11 else (3, 4) if self.minor >= 14 else (3,)
@@ -129,11 +133,10 @@ class Layout(NamedTuple):
 
 
 _OLD: dict[str, Any] = {
-    "free_threaded": False, "interpreters": 40, "interpreter_next": 0,
-    "thread_next": 8, "thread_interpreter": 16, "thread_frame": 56, "instruction": 56, "frame_bytes":
-    72, "thread_base": None, "code_size": 16, "filename": 112,
-    "qualname": 128, "linetable": 136, "type": 8, "type_name": 24, "bytes_size": 16, "bytes_data": 32,
-    "string_length": 16, "string_state": 32, "kind_bit": 2,
+    "free_threaded": False, "interpreters": 40, "interpreter_next": 0, "thread_next": 8,
+    "thread_interpreter": 16, "thread_frame": 56, "thread_base": None, "instruction": 56, "frame_bytes": 72,
+    "code_size": 16, "filename": 112, "qualname": 128, "linetable": 136, "type": 8, "type_name": 24,
+    "bytes_size": 16, "bytes_data": 32, "string_length": 16, "string_state": 32, "kind_bit": 2,
 }  # fmt: skip
 FIXED = {  # layouts of the versions that state no offsets, by minor version
     11: Layout(minor=11, gil=360, gil_pointer=None, threads=16, native_thread_id=160, chunk=296,
@@ -188,8 +191,8 @@ def _from_table(minor: int, free_threaded: bool, at: dict[tuple[str, str], int])
         thread_next=at["thread", "next"], thread_interpreter=at["thread", "interp"],
         native_thread_id=at["thread", "native_thread_id"], chunk=chunk, chunk_top=chunk + 8,
         chunk_limit=chunk + 16, thread_frame=at["thread", "current_frame"],
-        thread_base=at.get(("thread", "base_frame")), cframe_frame=None,
-        cframe_previous=None, executable=at["frame", "executable"], previous=at["frame", "previous"],
+        thread_base=at.get(("thread", "base_frame")), cframe_frame=0,
+        cframe_previous=0, executable=at["frame", "executable"], previous=at["frame", "previous"],
         instruction=at["frame", "instr_ptr"], owner=at["frame", "owner"], is_entry=None,
         frame_bytes=at["frame", "localsplus"],
         code_size=at["object", "size"], first_line=at["code", "firstlineno"],
@@ -221,7 +224,3 @@ def _checked(name: str, layout: Layout) -> Layout:
     ):
         raise BadInput(f"{name}: its table of offsets is damaged")
     return layout
-
-
-_MAX_OFFSET = 1 << 20  # bytes of PyInterpreterState, the largest structure
-_MAX_FRAME_BYTES = 1 << 10  # bytes of a frame without its locals

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 _NO_LOCATION, _LONG, _NO_COLUMNS = 15, 14, 13
 _ONE_LINE = (10, 12)  # kinds whose line is: previous line + kind - 10
+_MAX_SHIFT = 36  # bits; a number has 32 at most
 _LONG_VARINTS = 4  # numbers in an entry of the kind _LONG; the first is the step to its line
 
 
@@ -74,6 +75,3 @@ def _varint(table: bytes, at: int) -> tuple[int, int]:
 def _signed(table: bytes, at: int) -> tuple[int, int]:
     value, at = _varint(table, at)
     return -(value >> 1) if value & 1 else value >> 1, at
-
-
-_MAX_SHIFT = 36  # bits; a number has 32 at most

@@ -9,16 +9,18 @@ Source: Include/cpython and Include/internal of CPython 3.11 to 3.15: dictobject
 longintrepr.h, genobject.h, methodobject.h, code.h; Objects/exception_handling_notes.txt.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from struct import Struct, unpack
 
 from sfsample.core.budget import Budget
 from sfsample.core.memory import USER_SPACE
 from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
+from sfsample.runtimes.cpython.code_objects import read_string
 from sfsample.runtimes.cpython.find import ReadMemory
 from sfsample.runtimes.cpython.layout import Layout, word_in
-from sfsample.runtimes.cpython.strings import read_string
+from sfsample.runtimes.cpython.python_stack import Row, frames_in
 
 _TYPE_FLAGS, _TYPE_BASICSIZE, _TYPE_DICTOFFSET = 168, 32, 288
 _CACHED_KEYS = {11: 872, 15: 888}  # offsets of ht_cached_keys by minor version; 880 in other versions
@@ -40,9 +42,11 @@ _MAX_NAME = 100  # bytes of the name of a type
 _MAX_SLOTS = 512  # slots of a frame that are read
 _MAX_ITEMS = 1000  # items of a tuple or list that are read
 _MAX_DIGITS = 10  # digits (of 30 bits) of an integer that is read
+_MAX_SHOWN = 5  # items of a collection that are shown
 _MAX_TEXT = 80  # characters of a text that is shown
 _MAX_TABLE_BYTES = 1 << 16  # bytes of an exception table
 _MAX_KNOWN = 100_000  # entries of a cache
+_CONDITIONS = ("threading.py", "asyncio/locks.py")  # files whose `Condition.wait` releases a lock
 
 
 class Objects:
@@ -50,6 +54,8 @@ class Objects:
 
     def __init__(self, layout: Layout, read: ReadMemory, budget: Budget) -> None:
         self.layout, self._target, self._budget = layout, read, budget
+        # Names of types whose fields cannot be right, because this Python has other offsets.
+        self.odd = dict[str, None]()
         # Caches by the address of a type, a key or a code object: the program seldom frees these.
         self._name_of_type = lru_cache(_MAX_KNOWN)(self._read_name_of_type)
         self._key = lru_cache(_MAX_KNOWN)(self.text)
@@ -103,10 +109,11 @@ class Objects:
         return bool(value) if kind == "bool" else -value if negative else value
 
     def items(self, address: int) -> tuple[int, ...]:
-        """Return the addresses of the first items of a list or tuple."""
-        count = min(self.word(address + self.layout.bytes_size), _MAX_ITEMS)
-        at = address + self.layout.bytes_size + 8
-        is_list = self.type_name(address) == "list"
+        """Return the addresses of the first items of a list or tuple; (): it has another type."""
+        kind, at = self.type_name(address), address + self.layout.bytes_size + 8
+        if kind not in ("list", "tuple"):
+            return ()
+        count, is_list = min(self.word(at - 8), _MAX_ITEMS), kind == "list"
         return self.words(self.word(at) if is_list else at + 8 * (self.layout.minor >= 14), count)
 
     def members(self, address: int) -> tuple[int, ...]:
@@ -136,22 +143,26 @@ class Objects:
 
     def item(self, address: int, name: str) -> int:
         """Return the address of the value that a dict has for the key `name`; 0: there is none."""
+        return self._in_keys(*self._parts(address), name)
+
+    def _parts(self, address: int) -> tuple[int, int]:
+        """Return the addresses of the keys of a dict and of its values (0: they are with the keys)."""
         values = self.word(address + _DICT_VALUES)
-        if values and self.layout.minor >= 13:
-            values += 8
-        return self._in_keys(self.word(address + _DICT_KEYS), values, name)
+        return self.word(address + _DICT_KEYS), values + 8 if values and self.layout.minor >= 13 else values
 
     def _in_keys(self, keys: int, values: int, name: str) -> int:
+        entries = self._entries(keys, values)
+        return next((self.word(place) for key, place in entries if self._key(key) == name), 0)
+
+    def _entries(self, keys: int, values: int) -> Iterator[tuple[int, int]]:
+        """Yield the address of each key, and of the word that has the address of its value."""
         header = self.read(keys, _KEYS_HEADER.size)
         _, index_bytes, kind, _, _, count = _KEYS_HEADER.unpack(header or bytes(_KEYS_HEADER.size))
         if not 0 < count <= _MAX_WORDS or index_bytes > _MAX_INDEX_BITS:
-            return 0
-        width = 3 if kind == _GENERAL_KEYS else 2
-        entries = self.words(keys + 32 + (1 << index_bytes), count * width)
-        for place, key in enumerate(entries[width - 2 :: width]):
-            if self._key(key) == name:
-                return self.word(values + 8 * place) if values else entries[place * width + width - 1]
-        return 0
+            return
+        width, begin = 3 if kind == _GENERAL_KEYS else 2, keys + 32 + (1 << index_bytes)
+        for number, key in enumerate(self.words(begin, count * width)[width - 2 :: width]):
+            yield key, values + 8 * number if values else begin + 8 * (number * width + width - 1)
 
     # -- frames
 
@@ -198,8 +209,11 @@ class Objects:
             if name and (address := self.value(slot)):
                 yield name, self.repr(address)
 
-    def repr(self, address: int) -> str:
-        """Return a short text: the value of an object of a simple type, else its type: "<list of 3>"."""
+    def repr(self, address: int, *, with_items: bool = True) -> str:
+        """Return a short text: the value of an object of a simple type, else its type.
+
+        A collection shows its first items: "<list of 9: 1, 'a', ...>".
+        """
         kind, at = self.type_name(address), self.layout.bytes_size
         value: object = None
         size = self.word(address + (SET_USED if kind in ("set", "frozenset") else at))
@@ -215,10 +229,23 @@ class Objects:
             case "bytes":
                 value = self.read(address + self.layout.bytes_data, min(size, _MAX_TEXT + 1)) if size else b""
             case "list" | "tuple" | "dict" | "set" | "frozenset":
-                return f"<{kind} of {size}>"
+                items = self._first_items(kind, address, size) if with_items else ""
+                return f"<{kind} of {size}{items and ': '}{items}>"
         if isinstance(value, str | bytes) and len(value) > _MAX_TEXT:
             return f"{value[:_MAX_TEXT]!r}..."
         return f"<{kind or '?'}>" if value is None else repr(value)
+
+    def _first_items(self, kind: str, address: int, size: int) -> str:
+        """Return short texts of the first items of a collection; those in them are not read."""
+        if kind == "dict":
+            filled = ((key, self.word(place)) for key, place in self._entries(*self._parts(address)) if key)
+            pairs = islice(((key, value) for key, value in filled if value), _MAX_SHOWN)
+            texts = [": ".join(self.repr(one, with_items=False) for one in pair) for pair in pairs]
+        else:
+            items = self.items(address) if kind in ("list", "tuple") else ()
+            texts = [self.repr(item, with_items=False) for item in items[:_MAX_SHOWN]]
+        text = ", ".join([*texts, *["..."] * (0 < len(texts) < size)])
+        return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
 
     def entered(self, frame: PythonFrame) -> Iterator[int]:
         """Yield the object of each `with` and `async with` statement that a frame is inside.
@@ -267,6 +294,20 @@ class Objects:
             if start <= unit < start + length:
                 return depth >> 1
         return 0
+
+
+def entered(objects: Objects, rows: Sequence[Row], near: int, lock: int) -> frozenset[int]:
+    """Return the objects of the `with` statements that a stack is inside, without the locks that it released.
+
+    A Condition releases its lock to wait.  The innermost `near` frames call `acquire` of `lock`, so they do
+    not hold it: they have released it before, or only begin an `async with`.
+    """
+    found = ((at, address) for at, (_, frame) in enumerate(rows) for address in objects.entered(frame))
+    locks = ((at, objects.attribute(address, "_semlock") or address) for at, address in found)
+    inside = {address for at, address in locks if at >= near or address != lock}
+    waits = [frame for file in _CONDITIONS for frame in frames_in(rows, file, "Condition.wait")]
+    released = {objects.attribute(objects.local(frame, "self"), "_lock") for frame in waits}
+    return frozenset(inside - released)
 
 
 def _varints(data: bytes) -> Iterator[int]:

@@ -6,16 +6,22 @@ symbols.  So a program may be stripped, and the compiler may have split the eval
 In one program the distance from the CFA of such a native frame to its mark is always the same.  The chain of
 Python frames breaks if a frame was not copied.  Then sfsample looks at this distance in the native frames
 outside, and goes on at the first one that has a sentinel there.
+
+Compiled functions have no mark.  Their native frames lie in the program or in the interpreter.  So sfsample
+places them at the innermost native frame there, outside the activations that they have called.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import dropwhile
 from typing import NamedTuple
 
 from sfsample.core.memory import Memory
 from sfsample.core.stack import Frame
-from sfsample.runtimes.cpython.chain import PythonFrame, base, resumed, runs
+from sfsample.modules.mapping import Mapping
+from sfsample.runtimes.cpython.chain import PythonFrame, Run, base, resumed, runs
 from sfsample.runtimes.cpython.layout import Layout
 
+_MAX_STATE_BYTES = 512  # bytes of a thread state of 3.11 or 3.12
 _MAX_TRIED = 8  # failures before sfsample gives up: wrong sentinels, or marks outside of all native frames
 
 
@@ -28,20 +34,28 @@ class Placed(NamedTuple):
 
 
 class Placer:
-    """Places the Python frames of one process, and learns the distance from CFA to mark."""
+    """Places the Python frames of one process, and learns the distance from CFA to mark.
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+    `code` has the mappings in which compiled functions may lie.
+    """
+
+    def __init__(self, layout: Layout, code: Sequence[Mapping] = ()) -> None:
+        self._layout, self._code = layout, code
         self.distance: int | None = None  # bytes from the CFA down to the mark; None: not known yet
 
-    def place(self, memory: Memory, frames: Sequence[Frame], states: Iterable[int]) -> Placed:
+    def place(self, memory: Memory, frames: Sequence[Frame], states: Sequence[int]) -> Placed:
         """Place the frames of a thread, by its thread states; `memory` has the copies of its pause."""
         ends = _ends(frames)
         by_index: dict[int, tuple[PythonFrame, ...]] = {}
         is_whole = True
         for state in states:
+            if len(states) > 1 and self._is_elsewhere(memory, frames, ends, state):
+                continue
             index, outside = None, 0
             for run in runs(memory, self._layout, state):
+                if run.is_compiled:
+                    is_whole &= self._place_compiled(run, frames, 0 if index is None else index + 1, by_index)
+                    break
                 index = _index_of(run.mark, frames, ends, (index or 0))
                 is_whole &= index is not None and index not in by_index
                 if index is not None:
@@ -52,6 +66,27 @@ class Placer:
                 elif (outside := outside + 1) == _MAX_TRIED:
                     break
         return Placed(tuple(sorted(by_index.items())), is_whole)
+
+    def _is_elsewhere(self, memory: Memory, frames: Sequence[Frame], ends: list[int], state: int) -> bool:
+        """Return True if another thread runs a thread state: its `_PyCFrame` is on another stack."""
+        cframe = memory.word(state + self._layout.thread_frame) if self._layout.has_cframes else None
+        if cframe is None or state < cframe < state + _MAX_STATE_BYTES:  # no thread runs it
+            return False
+        return _index_of(cframe, frames, ends, 0) is None
+
+    def _place_compiled(
+        self, run: Run, frames: Sequence[Frame], first: int, by_index: dict[int, tuple[PythonFrame, ...]]
+    ) -> bool:
+        """Add compiled functions to `by_index`; return False if their order among native frames is not sure.
+
+        The outermost frame is left out: it is the start of the program.
+        """
+        inside = [any(code.start <= frame.pc < code.end for code in self._code) for frame in frames[first:-1]]
+        index = first + inside.index(True) if True in inside else -1
+        if index < 0 or index in by_index:
+            return False
+        by_index[index] = run.frames
+        return not any(dropwhile(bool, inside[index - first :]))  # no native code has called the program
 
     def _resume(
         self,

@@ -92,12 +92,19 @@ class Plan:
                 if chunk != self._newest[number] or not room.is_whole:
                     self._follow_chunks(room, chunk)
                 at = room.words[place + layout.thread_frame // 8]
-                if layout.cframe_frame is not None:
-                    at = stack.word(at + layout.cframe_frame) or 0
+                if layout.has_cframes:
+                    at = self._current_frame(room, stack, at)
                 end = 0 if layout.thread_base is None else room.words[place + layout.thread_base // 8]
                 self._follow_frames(room, stack, (at, end), codes)
         if codes:
             self._copy_headers(room, [*codes][:_MAX_HEADERS])
+
+    def _current_frame(self, room: Copying, stack: BytesMemory, cframe: int) -> int:
+        """Return the frame to which a `_PyCFrame` leads; the outermost one lies in the thread state."""
+        at = stack.word(cframe + self._layout.cframe_frame)
+        if at is None and (place := room.copy(cframe + self._layout.cframe_frame, 8)) >= 0:
+            at = room.words[place]
+        return at or 0
 
     def _follow_chunks(self, room: Copying, at: int) -> None:
         for _ in range(_MAX_CHUNKS):

@@ -1,6 +1,6 @@
-"""Gives the placed Python frames of a stack their names and lines."""
+"""Gives the placed Python frames of a stack their names and lines, and finds functions among them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sfsample.core.memory import Memory
@@ -10,8 +10,9 @@ from sfsample.runtimes.cpython.code_objects import Code, CodeObjects, ReadMany
 from sfsample.runtimes.cpython.layout import Layout
 from sfsample.runtimes.cpython.place import Placed
 
+Row = tuple[PythonPlace, PythonFrame]  # frame with its name, and the same frame of the interpreter
 _MAX_PLACES = 100_000  # cached places
-_GONE = PythonPlace("[python]", "", None, None)  # place of a frame whose code object was freed too soon
+UNNAMED = PythonPlace("[python]", "", None, None)  # place of a frame whose code object is unknown, or freed
 
 
 class PythonStack(NamedTuple):
@@ -54,10 +55,26 @@ class Names:
 
     def _place(self, frame: PythonFrame, code: Code | None) -> PythonPlace:
         if code is None:
-            return _GONE
+            return UNNAMED
         unit = (frame.instruction - frame.code - self._layout.code_bytes) // 2
         place = self._places.get((code, unit))
         if place is None:
             place = self._places[code, unit] = PythonPlace(
                 code.qualname, code.filename, code.line(unit), code.first_line)  # fmt: skip
         return place
+
+
+def rows_of(stack: PythonStack) -> list[list[Row]]:
+    """Return the named frames of each activation of a stack."""
+    frames = iter(stack.frames)
+    return [list(zip(places, frames, strict=False)) for _, places in stack.activations]
+
+
+def is_in(place: PythonPlace, file: str, function: str) -> bool:
+    """Return True if a place is in this function of Python's library."""
+    return place.function == function and place.file.endswith(f"/{file}")
+
+
+def frames_in(rows: Sequence[Row], file: str, function: str) -> Iterator[PythonFrame]:
+    """Yield the frames of a function of Python's library, innermost first."""
+    return (frame for place, frame in rows if is_in(place, file, function))

@@ -15,12 +15,19 @@ from sfsample.core.stack import Frame
 from sfsample.runtimes.cpython.chain import runs
 from sfsample.runtimes.cpython.code_objects import ReadMany
 from sfsample.runtimes.cpython.find import Interpreter, ReadMemory
-from sfsample.runtimes.cpython.gil import Gil, read_gil
 from sfsample.runtimes.cpython.layout import word_in
 from sfsample.runtimes.cpython.place import Placer
 from sfsample.runtimes.cpython.plan import Plan
 from sfsample.runtimes.cpython.python_stack import Names, PythonStack
-from sfsample.runtimes.cpython.threads import TORN, UNBORN, counters, thread_states
+from sfsample.runtimes.cpython.threads import (
+    TORN,
+    UNBORN,
+    Gil,
+    counters,
+    read_gil,
+    shared_states,
+    thread_states,
+)
 
 _MAX_LISTS = 3  # attempts to list the threads while they come and go
 _REHEARSED_NS = 1000 * READ_NS  # CPU time in ns to read the frames; the pause copies those that are left
@@ -36,8 +43,9 @@ class PythonRuntime:
         self._layout = interpreter.layout
         self._interpreter, self._read, self._budget = interpreter, read, budget
         self._names = Names(interpreter.layout, read_many)
-        self._placer = Placer(interpreter.layout)
+        self._placer = Placer(interpreter.layout, interpreter.code)
         self._states: dict[int, list[int]] = {}  # thread states by thread id, as old as `_created`
+        self._shared: list[int] = []  # thread states that any thread may run
         self._counters: tuple[Span, ...] = ()
         self._created: tuple[bytes | None, ...] = ()  # values of `_counters`; (): list the threads again
         self._plans: dict[int, Plan] = {}
@@ -51,13 +59,18 @@ class PythonRuntime:
         if tid not in self._plans or tid not in self._states:
             if self.is_torn or self._created != self._read_counters() or self._has_begun(tid):
                 self._list()
-            states = self._states.get(tid) or self._states.get(UNBORN)
+            states = self._listed(tid if tid in self._states else UNBORN)
             if not states:
                 return None
             plan = self._plans[tid] = Plan(self._layout, states, self._counters, self._names.trusted)
             if tid in self._states:
                 self._rehearse(plan)
         return self._plans[tid]
+
+    def _listed(self, tid: int) -> list[int]:
+        """Return the thread states that a thread may run, its own first; []: it has no Python."""
+        own = self._states.get(tid)
+        return [*dict.fromkeys([*own, *self._shared])] if own else []
 
     def _has_begun(self, tid: int) -> bool:
         """Return True if a thread that had not begun when sfsample listed the threads now has this id."""
@@ -86,13 +99,14 @@ class PythonRuntime:
         for _ in range(_MAX_LISTS):
             before, self._created = self._states, self._read_counters()
             self._states = thread_states(self._interpreter, self._read)
+            self._shared = shared_states(self._interpreter, self._read)
             if not self.is_torn:
                 break
             self._states = before | self._states  # threads may be missing in the new list
         self._plans = {
             tid: plan
             for tid, plan in self._plans.items()
-            if self._states.get(tid) == plan.listed and plan.counters == self._counters
+            if self._listed(tid) == plan.listed and plan.counters == self._counters
         }
 
     def stack(self, tid: int, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
@@ -138,6 +152,7 @@ class PythonRuntime:
         return tid in self._plans
 
     def _own(self, tid: int, plan: Plan, memory: Memory) -> list[int]:
-        """Return the thread states that still had this thread's id in the pause, or were not copied."""
+        """Return the thread states that had this thread's id in the pause, are shared, or were not copied."""
         at = self._layout.native_thread_id
-        return [state for state in plan.states if memory.word(state + at) in (tid, None)]
+        shared = self._shared
+        return [state for state in plan.states if memory.word(state + at) in (tid, None) or state in shared]

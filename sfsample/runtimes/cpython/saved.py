@@ -16,10 +16,9 @@ from sfsample.runtimes.cpython.chain import PythonFrame
 from sfsample.runtimes.cpython.find import ReadMemory, find_interpreter
 from sfsample.runtimes.cpython.layout import MAX_TABLE_BYTES, Layout, layout_of
 from sfsample.runtimes.cpython.place import Placer
-from sfsample.runtimes.cpython.python_stack import PythonStack
-from sfsample.runtimes.cpython.threads import thread_states
+from sfsample.runtimes.cpython.python_stack import UNNAMED, PythonStack
+from sfsample.runtimes.cpython.threads import shared_states, thread_states
 
-_NEW = PythonPlace("[python]", "", None, None)  # place of a frame that was not placed in the capture
 _OWN = PythonPlace("", "", None, None)  # place of the interpreter's own frame, which is not shown
 
 
@@ -40,7 +39,7 @@ class SavedPython(NamedTuple):
         """Place the Python frames among the native frames.  Raises BadInput if the table is damaged."""
         counted = CountedMemory(memory.read, Budget(CAPTURE_NS))
         placed = Placer(self.layout).place(counted, frames, self.states)
-        runs = [(index, [(frame, self.names.get(_key(frame), _NEW)) for frame in run])
+        runs = [(index, [(frame, self.names.get(_key(frame), UNNAMED)) for frame in run])
                 for index, run in placed.activations]  # fmt: skip
         return PythonStack(
             tuple((index, tuple(place for _, place in run if place.function)) for index, run in runs),
@@ -61,9 +60,10 @@ def save_python(
     states = tuple(thread_states(python, read).get(tid, ())) if python else ()
     if python is None or not states:
         return None
+    states = tuple(dict.fromkeys([*states, *shared_states(python, read)]))
     places = (place for _, run in stack.activations for place in run)
     names = {_key(frame): place for frame, place in zip(stack.frames, places, strict=True)}
-    placed = Placer(python.layout).place(*captured, states)
+    placed = Placer(python.layout, python.code).place(*captured, states)
     unnamed = {_key(frame): _OWN for _, run in placed.activations for frame in run} if names else {}
     table = read(python.runtime, MAX_TABLE_BYTES) or b""
     return SavedPython(python.layout.minor, table, states, unnamed | names)

@@ -14,21 +14,21 @@ from typing import NamedTuple
 
 from sfsample.modules.location import PythonPlace
 from sfsample.modules.module_map import ModuleMap
-from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
-from sfsample.runtimes.cpython.objects import Objects
+from sfsample.runtimes.cpython.chain import OWNER_GENERATOR, TAGS, PythonFrame
+from sfsample.runtimes.cpython.objects import Objects, entered
 from sfsample.runtimes.cpython.place import Placed
-from sfsample.runtimes.cpython.python_stack import Names
-from sfsample.runtimes.cpython.rows import Row, entered, frames_in, is_in, rows_of
+from sfsample.runtimes.cpython.python_stack import Names, Row, frames_in, is_in, rows_of
 
 _SECTION = ".AsyncioDebug"
 _TABLE_WORDS = 13  # words of _Py_AsyncioModuleDebugOffsets
-_CORO_AT, _NODE, _HEAD = 5, 6, 12  # indexes of words: task_coro, task_node, asyncio_tasks_head of a thread
+# Indexes of words: task_name, task_coro, task_node, asyncio_tasks_head of a thread.
+_NAME_AT, _CORO_AT, _NODE, _HEAD = 1, 5, 6, 12
 _CORO = {11: 136, 12: 136, 13: 120}  # offset of TaskObj.task_coro by minor version; from 3.14 on 128
 _LOOP = 16  # offset of FutureObj.fut_loop
 _AWAITABLE = 16  # offset of the object in a wrapper of it, or in a weak reference to it
 _GENERATORS = ("coroutine", "generator", "async_generator")
+_COROUTINES = ("coroutine", "generator")  # ends of the names of types; Nuitka has "compiled_coroutine"
 _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "_asyncio.FutureIter")
-_OWNER_GENERATOR = 1
 _ACQUIRING = 3  # innermost functions: Lock.acquire, __aenter__, and the function with the `async with`
 _MAX_TASKS = 12_000  # tasks of a thread; the budget of a look is enough for so many
 _MAX_DEPTH = 200  # coroutines that await each other
@@ -89,6 +89,7 @@ class TaskReader:
         self._table = objects.words(table, _TABLE_WORDS) if table else ()
         minor = objects.layout.minor
         self._coro = self._table[_CORO_AT] if self._table else _CORO.get(minor, 128)
+        self._name_at = self._table[_NAME_AT] if self._table else self._coro + 8
         self._frame = 80 if minor == 11 else 72  # offset of gi_iframe
 
     def tasks(self, states: Sequence[int], loop_frame: PythonFrame | None) -> tuple[Task, ...]:
@@ -129,7 +130,11 @@ class TaskReader:
         at = self._objects.word(head)
         while at != head and at not in seen:
             seen.add(at)
-            yield at - self._table[_NODE]
+            task = at - self._table[_NODE]
+            if self._objects.type_name(self._objects.word(task + self._coro)).endswith(_COROUTINES):
+                yield task
+            else:
+                self._objects.odd["asyncio.Task"] = None
             at = self._objects.word(at)
 
     def _weakly(self, loop_frame: PythonFrame) -> Iterator[int]:
@@ -150,7 +155,7 @@ class TaskReader:
                 yield task
 
     def _name(self, address: int) -> str:
-        name = self._objects.word(address + self._coro + 8)  # task_name
+        name = self._objects.word(address + self._name_at)
         number = self._objects.integer(name)
         return f"Task-{number}" if number is not None else self._objects.text(name) or f"{address:#x}"
 
@@ -159,7 +164,7 @@ class TaskReader:
         objects, layout, frames = self._objects, self._objects.layout, list[PythonFrame]()
         while len(frames) < _MAX_DEPTH and objects.type_name(at) in _GENERATORS:
             address = at + self._frame
-            if objects.word(address + layout.owner) & 0xFF != _OWNER_GENERATOR:
+            if objects.word(address + layout.owner) & 0xFF != OWNER_GENERATOR:
                 break
             code = objects.word(address + layout.executable) & ~TAGS
             frames.insert(0, PythonFrame(address, code, objects.word(address + layout.instruction)))

@@ -1,18 +1,20 @@
-"""Lists the thread states of CPython.  A thread state leads to the Python frames of a thread.
+"""Lists the thread states of CPython, and reads the global interpreter lock.
 
-A thread may have several thread states, one for each interpreter that it has entered.  The target runs while
-sfsample reads the list, so the list may be torn.  sfsample believes a thread state only if a later copy of it
-still has the id of the thread.  The budget of the look (`core.budget`) limits the length of a list: when the
-budget is spent, `read` returns None.
+A thread state leads to the Python frames of a thread.  A thread may have several thread states, one for each
+interpreter that it has entered.  The target runs while sfsample reads the list, so the list may be torn.
+sfsample believes a thread state only if a later copy of it still has the id of the thread.  The budget of the
+look (`core.budget`) limits the length of a list: when the budget is spent, `read` returns None.
 """
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import NamedTuple
 
 from sfsample.core.memory import USER_SPACE, Span
 from sfsample.runtimes.cpython.find import Interpreter, ReadMemory
 from sfsample.runtimes.cpython.layout import Layout, word_in
 
+_GIL_BYTES, _GIL_HOLDER, _GIL_LOCKED = 208, 8, 16  # size and two offsets of struct _gil_runtime_state
 _MAX_COUNTERS = 64  # interpreters whose counters are read
 TORN = -1  # thread id that marks a list that changed while sfsample read it
 UNBORN = 0  # thread id that stands for every thread that has not begun yet
@@ -30,6 +32,15 @@ def thread_states(interpreter: Interpreter, read: ReadMemory) -> dict[int, list[
         for state, tid in states:
             by_tid.setdefault(tid if state == oldest[tid] else UNBORN, []).append(state)
     return by_tid
+
+
+def shared_states(interpreter: Interpreter, read: ReadMemory) -> list[int]:
+    """Return the addresses of the thread states that any thread may run.
+
+    Until 3.12 a sub-interpreter has one thread state, which keeps the id of the thread that created it.
+    """
+    owners = [*_interpreters(interpreter, read)][:-1] if interpreter.layout.has_cframes else []
+    return [state for owner in owners for state, tid in _threads(interpreter.layout, owner, read) if tid > 0]
 
 
 def counters(interpreter: Interpreter, read: ReadMemory) -> tuple[Span, ...]:
@@ -66,3 +77,26 @@ def _threads(layout: Layout, owner: int, read: ReadMemory) -> Iterator[tuple[int
             return
         yield at, word_in(data, layout.native_thread_id)
         at = word_in(data, layout.thread_next)
+
+
+class Gil(NamedTuple):
+    """The global interpreter lock that a thread needs to run Python code."""
+
+    begin: int  # address of its first byte
+    end: int  # address behind its last byte
+    holder: int  # id of the thread that holds it, in the target's pid namespace; 0: no thread holds it
+
+
+def read_gil(interpreter: Interpreter, state: int, read: ReadMemory) -> Gil | None:
+    """Return the GIL that a thread needs, by its thread state; None: it is unknown, or there is none."""
+    layout = interpreter.layout
+    at = interpreter.runtime + layout.gil if layout.gil is not None else 0
+    if layout.gil_pointer is not None:
+        owner = word_in(read(state + layout.thread_interpreter, 8))
+        at = word_in(read(owner + layout.gil_pointer, 8))
+    data = read(at, _GIL_BYTES) if at else None
+    if data is None:
+        return None
+    is_locked = int.from_bytes(data[_GIL_LOCKED : _GIL_LOCKED + 4], "little") == 1
+    holder = word_in(data, _GIL_HOLDER) if is_locked else 0
+    return Gil(at, at + _GIL_BYTES, word_in(read(holder + layout.native_thread_id, 8)) if holder else 0)

@@ -18,13 +18,14 @@ from sfsample.core.wait_kind import WaitKind
 from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
 from sfsample.runtimes.cpython.find import Interpreter, ReadMemory
 from sfsample.runtimes.cpython.layout import word_in
-from sfsample.runtimes.cpython.objects import SELF, SET_USED, Objects
-from sfsample.runtimes.cpython.python_stack import PythonStack
-from sfsample.runtimes.cpython.rows import Row, entered, frames_in, is_in, rows_of
+from sfsample.runtimes.cpython.objects import SELF, SET_USED, Objects, entered
+from sfsample.runtimes.cpython.python_stack import PythonStack, Row, frames_in, is_in, rows_of
 from sfsample.runtimes.cpython.tasks import Task, TaskReader
 from sfsample.runtimes.cpython.threads import thread_states
 
-_SYNC, _OWNER = 16, 24  # offsets: semaphore or mutex of a lock or queue; owner of an RLock
+_SYNC, _OWNER = 16, 24  # offsets: semaphore or mutex of a lock or queue; owner and count of an RLock
+_MIN_IDENT = 1 << 20  # least `Thread.ident`: it is an address
+_MAX_COUNT = 1 << 20  # times that a thread may have taken an RLock
 _LAST_TAKEN = 24  # offset in a SemLock: thread that took it last; count and maximum (ints); kind
 _REFERRED = 16  # offset of the object in a weak reference
 _LIST = 32  # offset in a SimpleQueue until 3.12: its items; behind it: the number of items already taken
@@ -106,6 +107,9 @@ class ThreadReader:
         """Yield the sentences that say which facts were left out."""
         if why := self._budget.why:
             yield f"locks, futures and tasks in Python were read of some threads only: {why}"
+        if odd := self._objects.odd:
+            yield (f"objects of this Python differ from those that sfsample knows ({', '.join(odd)}): "
+                   "owners and tasks are missing")  # fmt: skip
         if why := self._budget_of_locals.why:
             yield f"locals were read of some frames only: {why}"
 
@@ -127,6 +131,13 @@ class ThreadReader:
             entered(objects, rows[:_MAX_FRAMES], int(by_hand), wait.address if wait else 0),
             tasks=self._tasks.tasks(self._states.get(native_id, ()), loop),
         )  # fmt: skip
+
+    def name(self, stack: PythonStack) -> str:
+        """Return the name of a `threading.Thread`; "": the thread has none, as the main thread."""
+        rows = [row for run in rows_of(stack)[-1:] for row in run]
+        first = next(frames_in(rows, "threading.py", "Thread._bootstrap_inner"), None)
+        name = first and self._objects.attribute(self._objects.local(first, "self"), "_name")
+        return (name and self._objects.text(name)) or ""
 
     def uses(self, stack: PythonStack) -> frozenset[int] | None:
         """Return the Locks that a thread's frames reach: variables, their attributes, and globals.
@@ -162,9 +173,7 @@ class ThreadReader:
         lock = next((slot for slot in self._candidates(frame) if self._is_slept_on(slot, futex)), 0)
         kind = objects.type_name(lock)
         if kind == "_thread.RLock":
-            ident = objects.word(lock + _OWNER)
-            owner = self._native_ids.get(ident, NO_THREAD if ident and self._native_ids else 0)
-            return PythonWait(WaitKind.RLOCK, f"threading.RLock {lock:#x}", lock, owner)
+            return PythonWait(WaitKind.RLOCK, f"threading.RLock {lock:#x}", lock, self._owner_of(lock))
         if kind == "_multiprocessing.SemLock":
             return self._semlock(lock)
         if place.file == "<frozen importlib._bootstrap>" and place.function == "_ModuleLock.acquire":
@@ -203,6 +212,14 @@ class ThreadReader:
         is_lock = kind in ("_thread.lock", "_thread.RLock", "_queue.SimpleQueue", "_multiprocessing.SemLock")
         return is_lock and (sync == futex or parked == address + _SYNC)
 
+    def _owner_of(self, lock: int) -> int:
+        """Return the thread that holds an RLock; 0: it is unknown, or the RLock has other fields."""
+        ident, count = self._objects.words(lock + _OWNER, 2) or (0, 0)
+        if 0 < ident < _MIN_IDENT or count >= _MAX_COUNT:
+            self._objects.odd["RLock"] = None
+            return 0
+        return self._native_ids.get(ident, NO_THREAD if ident and self._native_ids else 0)
+
     def _semlock(self, lock: int) -> PythonWait | None:
         """Return the wait for a lock of multiprocessing; None: it is a semaphore.
 
@@ -210,10 +227,14 @@ class ThreadReader:
         process may release a Lock, so the thread that took a Lock last may not hold it.
         """
         last, counts, kind = self._objects.words(lock + _LAST_TAKEN, 3) or (0, 0, 0)
-        is_lock = kind & 0xFFFFFFFF != 0
-        if is_lock and counts >> 32 != 1:
+        kind, most, is_held = kind & 0xFFFFFFFF, counts >> 32, 0 < counts & 0xFFFFFFFF < 1 << 31
+        is_lock = kind == 1
+        if kind > 1 or most == 0 or (kind == 0 and most != 1) or (is_held and last < _MIN_IDENT):
+            self._objects.odd["multiprocessing.SemLock"] = None
             return None
-        owner = self._native_ids.get(last, 0) if 0 < counts & 0xFFFFFFFF < 1 << 31 else 0
+        if is_lock and most != 1:
+            return None
+        owner = self._native_ids.get(last, 0) if is_held else 0
         name = f"multiprocessing.{'Lock' if is_lock else 'RLock'} {lock:#x}"
         return PythonWait(WaitKind.LOCK if is_lock else WaitKind.RLOCK, name, lock, owner)
 

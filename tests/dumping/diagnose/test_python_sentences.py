@@ -8,9 +8,9 @@ from sfsample.dumping.diagnose.wording import Wording, chain_text
 from sfsample.modules.location import PythonPlace
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.proc_text import SyscallInfo
-from sfsample.runtimes.cpython.gil import Gil
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.tasks import Task
+from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import Pool, PythonFacts, PythonWait
 from tests.builders.hang_builder import WAIT, futex, process, seen, thread
 

@@ -16,10 +16,13 @@ from sfsample.dumping.diagnose.wait_graph import (
 )
 from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import common_name, format_seconds
+from sfsample.dumping.model import Call
 from sfsample.dumping.text import _wrap, sort_groups
+from sfsample.modules.location import PythonPlace
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
-from sfsample.process.proc_text import SyscallInfo
+from sfsample.process.proc_text import SchedStat, SyscallInfo
+from sfsample.runtimes.cpython.python_stack import PythonStack
 from tests.builders.hang_builder import WAIT, futex, process, seen, thread, words
 
 
@@ -205,3 +208,28 @@ def test_poll_of_no_descriptors_without_timeout_sleeps_without_a_limit() -> None
     dumps = [process(seen(thread("poll", "f", call=call), 0.0, 1.0))]
     [finding] = judge(dumps).findings
     assert "sleeps without a limit, in poll <- f" in finding.text
+
+
+LOOP, TINY = 0x7F00, 0x7F60  # addresses of Python frames
+
+
+@pytest.mark.parametrize(
+    ("looks", "place"),
+    [
+        (((TINY, 1), (LOOP, 5)), "runs in tiny <- loop"),  # the loop has no trace: tiny may be another call
+        (((TINY, 1), (LOOP, 6)), "runs in loop"),  # its variable or its instruction has changed
+        (((LOOP, 6),), "runs in loop"),  # in one look it was not in tiny
+        (((TINY, 1), (0x7E00, 5)), "is busy in tiny <- loop"),
+    ],
+)
+def test_busy_thread_is_in_the_call_that_may_have_lasted(looks, place):
+    named = seen(thread("f", state="R"), 1.0, 2.0, (5, 6))
+    places = tuple(PythonPlace(name, "a.py", 1, 1) for name in ("tiny", "loop"))
+    calls = [[Call(*call, is_python=True) for call in each] for each in (looks, ((TINY, 1), (LOOP, 5)))]
+    usages = SchedStat(0, 0, 5), SchedStat(1_000_000_000, 0, 6)
+    named = named._replace(dump=named.dump._replace(
+        python=PythonStack(((0, places),), is_whole=True),
+        looks=tuple(look._replace(calls=tuple(each), usage=usage)
+                    for look, each, usage in zip(named.dump.looks, calls, usages, strict=True))))  # fmt: skip
+    [finding] = judge([process(named)]).findings
+    assert f"{place}: ran, or was ready to run, 100% of the time" in finding.text

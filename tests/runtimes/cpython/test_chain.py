@@ -45,6 +45,17 @@ def test_sentinels_split_the_chain_into_runs():
     assert [*resumed(copy, NEW, at(3))] == [Run((frame(4, 0xC0, 5),), at(5))]
 
 
+def test_compiled_functions_need_no_activation():
+    """Nuitka links frames that look like those of generators; an activation may be inside them."""
+    copy = memory(
+        1, {1: (0xA0, 2, THREAD), 2: (0, 3, SENTINEL), 3: (0xB0, 4, GENERATOR), 4: (0xC0, 0, GENERATOR)}
+    )
+    *_, compiled = runs(copy, NEW, STATE)
+    assert compiled == Run((frame(3, 0xB0, 4), frame(4, 0xC0)), 0, is_compiled=True)
+    [torn] = runs(memory(1, {1: (0xA0, 2, GENERATOR), 2: (0xB0, 0, THREAD)}), NEW, STATE)
+    assert not torn.is_compiled  # an interpreted function has an activation
+
+
 def test_activation_without_frames_is_a_run():
     assert [*runs(memory(1, {1: (0, 0, SENTINEL)}), NEW, STATE)] == [Run((), at(1))]
 
@@ -92,6 +103,13 @@ def test_entry_frames_split_the_chain_of_3_11():
     assert [*runs(old_memory(), OLD, STATE)] == [
         Run((frame(1, 0xB0, 2), frame(2, 0xC0, 3)), at(CFRAME_SLOT)), Run((frame(3, 0xD0),), at(OTHER)),
     ]  # fmt: skip
+
+
+def test_compiled_functions_of_3_11_need_no_activation():
+    copy = bytearray(old_memory().data)
+    copy[SLOT * 3 + 68 : SLOT * 3 + 70] = bytes([0, GENERATOR])  # no entry of an activation
+    *_, last = runs(BytesMemory(BASE, bytes(copy)), OLD, STATE)
+    assert last == Run((frame(3, 0xD0),), 0, is_compiled=True)
 
 
 def test_circle_of_3_11_ends():

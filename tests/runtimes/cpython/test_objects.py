@@ -16,6 +16,7 @@ from sfsample.runtimes.cpython.find import Interpreter
 from sfsample.runtimes.cpython.layout import layout_of
 from sfsample.runtimes.cpython.objects import Objects
 from sfsample.runtimes.cpython.python_stack import PythonStack
+from sfsample.runtimes.cpython.tasks import TaskReader
 from sfsample.runtimes.cpython.waits import ThreadReader
 from tests.runtimes.cpython.test_runtime import BASE, LAYOUTS, SIZE
 
@@ -110,6 +111,19 @@ def test_long_text_is_cut():
     assert world.objects.repr(world.string("a" * 80)) == repr("a" * 80)
 
 
+def test_first_items_of_a_collection_are_shown_but_not_what_is_in_them():
+    world = World()
+    number = world.object(b"int", 1 << 3, 5)
+    inner = world.object(b"tuple", 1, number)
+    assert world.objects.repr(world.object(b"tuple", 2, number, inner)) == "<tuple of 2: 5, <tuple of 1>>"
+    assert world.objects.repr(world.object(b"tuple", 9, *[number] * 9)) == "<tuple of 9: 5, 5, 5, 5, 5, ...>"
+    long = world.objects.repr(world.object(b"tuple", 5, *[world.string("a" * 50)] * 5))
+    assert long == f"<tuple of 5: {(repr('a' * 50) + ', ') * 2}"[:93] + "...>"
+    circle = world.object(b"tuple", 1, 0)
+    struct.pack_into("<Q", world._data, circle + 24, circle)
+    assert world.objects.repr(circle) == "<tuple of 1: <tuple of 1>>"
+
+
 def test_texts_of_a_type_that_only_looks_simple_are_not_read():
     world = World()
     assert world.objects.repr(world.object(b"Secret", 1 << 3, 5)) == "<Secret>"
@@ -134,3 +148,51 @@ def test_nothing_more_is_read_once_sfsample_is_asked_to_end():
     assert reads == 5
     assert facts.tasks == ()
     assert {text.rpartition(": ")[2] for text in reader.problems} == {"sfsample was asked to end"}
+
+
+THREAD, FUTEX = 0x7F00_0000_1000, 0x9000  # ident of the thread that holds a lock; word on which others sleep
+RLOCK = (FUTEX, THREAD, 1)  # semaphore, owner, count (3.12)
+# handle, last owner, count 1 and maximum 1, kind (0: RLock, 1: Lock)
+SEM_RLOCK, SEM_LOCK = (FUTEX, THREAD, 1 << 32 | 1, 0), (FUTEX, THREAD, 1 << 32 | 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (b"_thread.RLock", RLOCK),
+        (b"_multiprocessing.SemLock", SEM_RLOCK),
+        (b"_multiprocessing.SemLock", SEM_LOCK),
+    ],
+)
+@pytest.mark.parametrize("shift", [0, 1, 2])
+def test_owner_whose_place_has_moved_is_not_named_but_said(kind, fields, shift):
+    """A new Python may put a field of eight bytes before the owner; no other thread is named then."""
+    world = World()
+    lock = world.object(kind, fields[0], *[7] * shift, *fields[1:], 0, 0)
+    reader = ThreadReader(Interpreter(None, 0, world.objects.layout), world.objects.read, 0, lambda: False)  # type: ignore[arg-type]
+    reader._native_ids = {THREAD: 12}
+    code = world.put(bytes(256))
+    frame = PythonFrame(world.put(bytes(72) + struct.pack("<Q", lock)), code, code)
+    struct.pack_into("<I", world._data, code + 72, 1)  # one variable
+    stack = PythonStack(((0, (PythonPlace("work", "a.py", 1, 1),)),), True, (frame,))
+    wait = reader.facts(stack, 1, FUTEX).wait
+    problems = [text for text in reader.problems if "differ" in text]
+    assert wait is None or wait.owner == (0 if shift else 12)
+    assert bool(problems) == bool(shift)
+
+
+@pytest.mark.parametrize(("shift", "names"), [(0, ["crawler"]), (8, [])])
+def test_tasks_whose_place_has_moved_are_not_named_but_said(shift, names):
+    world = World()
+    coroutine = world.object(b"coroutine", *[0] * 16)
+    node = 160  # offsets in a task: name, coroutine, and node of the list of tasks
+    task = world.object(b"_asyncio.Task", *[0] * 40)
+    for at, value in ((120, world.string("crawler")), (128, coroutine)):
+        struct.pack_into("<Q", world._data, task + at + shift, value)
+    state = world.put(bytes(64))
+    words = [200, 120, 0, 0, 0, 128, node, 0, 0, 0, 0, 0, 16]  # as the table states them
+    struct.pack_into("<Q", world._data, state + 16, task + node)
+    struct.pack_into("<Q", world._data, task + node, state + 16)
+    reader = TaskReader(world.objects, world.put(struct.pack("<13Q", *words)))
+    assert [each.name for each in reader.tasks([state], None)] == names
+    assert list(world.objects.odd) == ["asyncio.Task"] * (shift > 0)

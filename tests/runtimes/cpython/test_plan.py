@@ -14,6 +14,7 @@ from sfsample.process.beside import Beside, Room
 from sfsample.process.vm import CopyBuffer
 from sfsample.runtimes.cpython.chain import PythonFrame, Run, runs
 from sfsample.runtimes.cpython.code_objects import header_of
+from sfsample.runtimes.cpython.layout import layout_of
 from sfsample.runtimes.cpython.plan import Plan
 from tests.runtimes.cpython.test_chain import NEW as LAYOUT
 
@@ -191,6 +192,23 @@ def test_frame_that_cannot_be_read_ends_the_chain(area):
     area.current(frame, 0)
     found, _, _ = sampled(area, Plan(LAYOUT, [area.state], (), set()), set())
     assert [each.address for each in found] == [frame]
+
+
+def test_frame_behind_the_cframe_of_the_thread_state_is_copied(area):
+    """It is the current frame if only compiled functions run: 3.11 and 3.12 have no activation then."""
+    layout = layout_of(0x030C01F0)
+    cframe, frame = area.heap + 0x100, area.heap + 0x200
+    area.word(area.state + layout.thread_frame, cframe)
+    area.word(cframe + layout.cframe_frame, frame)
+    area.frame(frame, area.code(0), 0, owner=1)
+    room, buffer = Room(), CopyBuffer(0x1000)
+    beside = Beside(Plan(layout, [area.state], (), set()), room, "little")
+    beside.fill(PID, buffer, area.stack, 0x1000)
+    beside.follow(BytesMemory(area.stack, bytes(buffer.bytes)), 1 << 63)
+    copies = beside.result()
+    assert copies is not None
+    [run] = runs(copies, layout, area.state)
+    assert ([each.address for each in run.frames], run.is_compiled) == ([frame], True)
 
 
 def test_circle_of_unknown_code_objects_ends(area):

@@ -100,8 +100,8 @@ def two_threads(layout: Layout) -> PythonRuntime:
 def begin(layout: Layout) -> None:
     """Have the younger thread run a function."""
     put(YOUNG + layout.native_thread_id, CHILD)
-    put(YOUNG + layout.thread_frame, FRAME if layout.cframe_frame is None else CFRAME)
-    put(CFRAME + (layout.cframe_frame or 0), FRAME)
+    put(YOUNG + layout.thread_frame, CFRAME if layout.has_cframes else FRAME)
+    put(CFRAME + layout.cframe_frame, FRAME)
     ctypes.memset(FRAME + (layout.is_entry or 0), layout.is_entry is not None, 1)
     put(FRAME + layout.previous, 0 if layout.minor == 11 else SENTINEL)
     ctypes.memset(SENTINEL + layout.owner, 3, 1)
@@ -228,6 +228,7 @@ def test_many_frames_in_copies_are_read_to_the_budget_of_a_look():
         if at % 512 == layout.thread_interpreter and at > 1 << 20:
             target.words[at - layout.thread_interpreter + layout.thread_frame] = frames
     target.budget.begin()
-    target.runtime.stack(1, Copies(), FRAMES)
+    native = [Frame(1, frames, frames + 0x800, "context", True)]
+    target.runtime.stack(1, Copies(), native)
     assert target.budget.why == "there are too many"
     assert reads <= CAPTURE_NS // COPIED_NS
