@@ -220,8 +220,8 @@ class StepperChain:
         """Execute a row; if it slides, move its CFA up the stack until a caller is accepted."""
         if row.ra is None:
             return StopReason.OUTERMOST
-        fp = walk.arch.fp
-        on_chain = row.guess and row.cfa.base == fp and walk.frame.found is stepper.found
+        fp, is_convention = walk.arch.fp, row.guess and stepper.found is not Found.CODE
+        on_chain = is_convention and row.cfa.base == fp and walk.frame.found is stepper.found
         if on_chain and walk.registers.get(fp) == 0:  # zero ends a chain of frame pointers (ABIs)
             return self._outermost_if_stack_may_end(walk.frame.sp, walk)
         outcome = self._execute_once(stepper, row, walk)
@@ -280,10 +280,8 @@ class StepperChain:
             return StopReason.BAD_PC
         if not row.guess:
             return None
-        # the convention keeps no register; code that was analysed may switch stacks by its frame pointer
-        if row.cfa.base == arch.fp and not row.kept and self._is_other_stack(frame.sp, sp):
-            return StopReason.BAD_PC
-        return None if self._guess_may_lead_to(pc, frame, arch) else StopReason.BAD_PC
+        is_believed = not self._is_other_stack(frame.sp, sp) and self._guess_may_lead_to(pc, frame, arch)
+        return None if is_believed else StopReason.BAD_PC
 
     def _outermost_if_stack_may_end(self, above: int, walk: Walk) -> StopReason:
         is_end = is_stack_end(above, walk.memory, self._modules, walk.arch)
