@@ -42,7 +42,7 @@ void entry(void);
 void runs_on(char *top, void (*function)(void));
 _Noreturn void ends_on(char *top, void (*function)(void));
 __asm__(".text\nruns_on: push %rbp\n mov %rsp,%rbp\n mov %rdi,%rsp\n call *%rsi\n leave\n ret\n"
-        "ends_on: mov %rdi,%rsp\n jmp *%rsi\n");
+        "ends_on: mov %rdi,%rsp\n xor %ebp,%ebp\n jmp *%rsi\n");
 int main(void)
 {
     char *top = (char *)aligned_alloc(4096, 1 << 20) + (1 << 20) - 64;
@@ -58,14 +58,14 @@ def test_leftover_return_addresses_are_no_callers(tmp_path, call):
     """Frames of `deep` are 80 to 112 bytes long: one of these coroutines begins at one's return address.
 
     A call through a pointer may lead anywhere, so the leftover counts as a caller then.  But the stack is not
-    whole: the code that ran here before has its frame on another stack.
+    whole: it ends in `runs_on`, whose frame is on another stack.
     """
-    flags = ["gcc", "-O1", "-c", "-fno-asynchronous-unwind-tables", "-fno-exceptions", "-x", "c", "-"]
-    subprocess.run([*flags, "-o", tmp_path / "entry.o"], input=ENTRY, text=True, check=True)
-    program = compile_c(
-        tmp_path, "leftover", PROGRAM, f"-DDEEP={call}", "-x", "none", str(tmp_path / "entry.o")
-    )
-    for offset in range(4096, 4208, 8):
+    flags = ("-fno-asynchronous-unwind-tables", "-fno-exceptions")
+    command = ["gcc", "-O2", "-c", *flags, "-x", "c", "-", "-o", tmp_path / "entry.o"]
+    subprocess.run(command, input=ENTRY, text=True, check=True)
+    linked = (f"-DDEEP={call}", "-x", "none", str(tmp_path / "entry.o"))
+    program = compile_c(tmp_path, "leftover", PROGRAM, *flags, *linked)
+    for offset in range(4104, 4216, 16):
         with started(program, wrapper=("env", f"OFFSET={offset}")) as process:
             wait_until_busy(process.pid)
             profile = record_samples(process.pid, 5, mode="cpu")
