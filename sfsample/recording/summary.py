@@ -199,6 +199,9 @@ def _stacks(stats: Stats) -> Iterator[str]:
         if reason is not StopReason.OUTERMOST
     ]
     yield "stacks    " + ", ".join([complete, *incomplete])
+    if any(text.startswith(StopReason.BAD_PC) and "/_greenlet." in text for text in stats.problems):
+        yield "          bad_pc in greenlet: the frames of the running greenlet are complete; outside them"
+        yield "          the C stack belongs to another greenlet (--python only shows such stacks as whole)"
     steps = {found: count for found, count in stats.frames.most_common() if found != Found.CONTEXT}
     if steps:
         total = sum(steps.values())

@@ -61,7 +61,7 @@ class RuleCache:
             if not frame.exact:
                 self._outermost.add(frame.pc)
             return
-        plain = plain_row_of(row, found, arch, frame.pc)
+        plain = plain_row_of(row, found, arch)
         if plain is not None:
             (self._by_exact_pc if frame.exact else self._by_return_address)[frame.pc] = plain
             if row.guess and caller_pc is not None:
@@ -73,7 +73,7 @@ class RuleCache:
     def add_range(self, pc: int, pc_range: PcRange) -> None:
         """Add a range of exact pcs.  Its row is that of `pc`, which the cache has."""
         start, end = pc_range
-        if end - start <= 1 or self._by_exact_pc[pc].row.cfa.expression:
+        if end - start <= 1:
             return
         at = bisect_right(self._range_starts, start)
         self._range_starts.insert(at, start)

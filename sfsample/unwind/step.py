@@ -3,8 +3,9 @@
 From an SFrame row to a caller, step 2 of 4: `StepperChain.step` gets the row at the pc from a stepper
 (`steppers/sframe.py`), executes it (`row.py`), and accepts the caller or asks the next stepper.
 
-A caller is accepted if its frame lies above and its pc is executable.  If the row is a guess, the return
-address must also follow a call, and a direct call must lead to the function of the frame.
+A caller is accepted if its frame lies above and its pc is executable.  If the row is a guess, the caller must
+also be on the same stack.  The return address must follow a call, and a direct call must lead to the function
+of the frame.
 
 If no caller is accepted, the first stepper that knew the pc gives the reason, with two exceptions.  A guess
 gives a reason only if it lacks a register.  If the first row was wrong and the next stepper lacks a register,
@@ -230,8 +231,8 @@ class StepperChain:
         """Execute a row; if it slides, move its CFA up the stack until a caller is accepted."""
         if row.ra is None:
             return StopReason.OUTERMOST
-        fp = walk.arch.fp
-        on_chain = row.guess and row.cfa.base == fp and walk.frame.found is stepper.found
+        fp, is_convention = walk.arch.fp, row.guess and stepper.found is not Found.CODE
+        on_chain = is_convention and row.cfa.base == fp and walk.frame.found is stepper.found
         if on_chain and walk.registers.get(fp) == 0:  # zero ends a chain of frame pointers (ABIs)
             return self._outermost_if_stack_may_end(walk.frame.sp, walk)
         outcome = self._execute_once(stepper, row, walk)
@@ -308,10 +309,8 @@ class StepperChain:
             return StopReason.BAD_PC
         if not row.guess:
             return None
-        # the convention keeps no register; code that was analysed may switch stacks by its frame pointer
-        if row.cfa.base == arch.fp and not row.kept and self._is_other_stack(frame.sp, sp):
-            return StopReason.BAD_PC
-        return None if self._guess_may_lead_to(pc, frame, arch) else StopReason.BAD_PC
+        is_believed = not self._is_other_stack(frame.sp, sp) and self._guess_may_lead_to(pc, frame, arch)
+        return None if is_believed else StopReason.BAD_PC
 
     def _outermost_if_stack_may_end(self, above: int, walk: Walk) -> StopReason:
         is_end = is_stack_end(above, walk.memory, self._modules, walk.arch)

@@ -97,9 +97,7 @@ class Unwinder:
 
     def walk_parked(self, snapshot: ThreadSnapshot) -> Stack:
         """Unwind a goroutine that is no thread's: its pc is a return address."""
-        return self._walk_cached(snapshot, exact=False) or self._continue(
-            Walk(snapshot, exact=False), self._chain
-        )
+        return self._continue(Walk(snapshot, exact=False), self._chain)
 
     def search(self, snapshot: ThreadSnapshot, stack: Stack) -> Stack:
         """Return a better stack than `stack`, which lacked a register; `stack` itself if there is none.
@@ -142,9 +140,6 @@ class Unwinder:
 
         The repeated walk also has the words that the innermost function has popped.
         """
-        cached = self._walk_cached(snapshot)
-        if cached is not None:
-            return cached
         if not snapshot.registers[snapshot.arch.pc] and not snapshot.registers[snapshot.arch.sp]:
             return Stack((), StopReason.OUTERMOST)  # thread that works for the kernel (io_uring, vhost)
         stack = self._continue(Walk(snapshot), self._chain)
@@ -153,20 +148,6 @@ class Unwinder:
         repeated = self._continue(Walk(self._cfi_chain.with_popped_words(snapshot)), self._cfi_chain)
         is_better = repeated.stop_reason is StopReason.OUTERMOST or len(repeated.frames) > len(stack.frames)
         return repeated if is_better else stack
-
-    def _walk_cached(self, snapshot: ThreadSnapshot, *, exact: bool = True) -> Stack | None:
-        """Walk by cached rows alone, which nearly always suffice; None if they end too early."""
-        rules, arch, registers = self._chain.rule_cache, snapshot.arch, snapshot.registers
-        sp = registers[arch.sp]
-        words = words_at(snapshot.memory, sp)
-        if words is None:
-            return None
-        new = tuple.__new__  # function that takes a third of the time of the constructor
-        first = new(Frame, (registers[arch.pc], sp, None, Found.CONTEXT, exact))
-        passed, last = rules.walk(first, registers.get(arch.fp), words, self._max_frames - 1)
-        if not rules.is_outermost(last):
-            return None
-        return new(Stack, ((*passed, last), StopReason.OUTERMOST, None, None))
 
     def _continue(self, walk: Walk, chain: StepperChain) -> Stack:
         while not self._pass_cached_frames(walk, chain):

@@ -104,6 +104,19 @@ def test_no_samples_of_short_lived_threads_proposes_flags():
     assert hint == "a higher --rate needs less; --no-perf-events also samples threads that live shorter"
 
 
+@pytest.mark.parametrize(
+    ("place", "is_explained"),
+    [("bad_pc at /v/greenlet/_greenlet.cpython-311-x86_64-linux-gnu.so+0x15857", True),
+     ("no_row at /v/greenlet/_greenlet.cpython-311-x86_64-linux-gnu.so+0x15857", False),
+     ("bad_pc at /usr/bin/python3+0x15857", False)],
+)  # fmt: skip
+def test_stacks_that_greenlet_cut_are_explained(place, is_explained):
+    made = stats(outermost=1, bad_pc=9)
+    made.note(place, 9)
+
+    assert any("another greenlet" in text for text in lines(made)) == is_explained
+
+
 def test_incomplete_stacks_of_timers_propose_stops():
     made = stats(outermost=5, stack_copy_ended=5)
     assert "50 % stack_copy_ended (--stack-bytes allows more)" in line(made, "stacks")

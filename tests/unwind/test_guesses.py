@@ -12,6 +12,7 @@ from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
 from sfsample.unwind.row import UnwindRow, apply_row
+from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
 from sfsample.unwind.steppers.conventions import FramePointerStepper, ScanStepper
 from sfsample.unwind.steppers.known_code import StartStepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, Unwinder
@@ -123,14 +124,18 @@ def test_table_says_where_direct_call_leads_on_aarch64(target, monkeypatch):
     assert pcs(unwinder.walk(taken)) == ([0x240, 0x100] if target == 0x200 else [0x240])
 
 
-def test_frame_pointer_leads_to_no_other_stack():
-    """Go's systemstack has changed to another stack, and its frame pointer is the old one."""
+@pytest.mark.parametrize(
+    "content", ["", "c9 c3", "4889dc 5b c3"], ids=["frame pointer", "leave", "sp was in rbx"]
+)
+def test_guess_leads_to_no_other_stack(content):
+    """Code has changed to another stack, and its frame is on the old one (Go's systemstack, coroutines)."""
     other = STACK + 0x20000
     stacks = [Mapping(at, at + 0x10000, True, False, 0, "00:00", 0, "", False) for at in (STACK, other)]
     code = Mapping(CODE, CODE + SIZE, True, True, 0x1000, "08:01", 7, "/bin/invented", False)
-    modules = ModuleMap(lambda: (code, *stacks), module_map()._open_image)
+    program = code_of_calls({}, x0=content, xe="ff d0")
+    modules = ModuleMap(lambda: (code, *stacks), module_map(code=program)._open_image)
     memory = PiecewiseMemory(words(0), words(0, CODE + 0x10, base=other))
-    stack = walk(memory, FramePointerStepper(), modules=modules, rbp=other)
+    stack = walk(memory, *DEFAULT_STEPPERS, modules=modules, rbp=other, rbx=other)
 
     assert (pcs(stack), stack.stop_reason) == ([0], StopReason.NO_ROW)
 
@@ -169,6 +174,14 @@ def test_chain_of_frame_pointers_ends_in_zero():
 def test_zero_fp_without_chain_is_not_stack_end():
     """A function without a frame pointer may use rbp as a counter."""
     stack = walk(words(CODE + 0x20), RowsByPc({CODE: LEAF}), FramePointerStepper(), rbp=0)
+
+    assert (pcs(stack), stack.stop_reason) == ([0, 0x20], StopReason.NO_ROW)
+
+
+def test_zero_fp_of_analysed_code_is_not_stack_end():
+    """A wrong caller (call; leave; ret) counts its CFA from a register that is no frame pointer."""
+    modules = module_map(code=code_of_calls({0x20: 0}, x0="c3", x20="c9 c3"))
+    stack = walk(words(CODE + 0x20), CodeStepper(), modules=modules, rbp=0)
 
     assert (pcs(stack), stack.stop_reason) == ([0, 0x20], StopReason.NO_ROW)
 

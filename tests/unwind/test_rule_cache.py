@@ -1,15 +1,12 @@
 """A walk by the rule cache gives the same stack as a walk without it."""
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sfsample.core.arch import AARCH64, AMD64
 from sfsample.core.memory import BytesMemory, PiecewiseMemory, words_at
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.stack import Found, StopReason
-from sfsample.unwind.plain_row import plain_row_of
-from sfsample.unwind.row import Caller, UnwindRow, apply_row
+from sfsample.unwind.row import UnwindRow
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.walks import (
     CODE,
@@ -29,7 +26,7 @@ from tests.builders.walks import (
 SITES = [CODE + 0x10 * n for n in range(8)]
 SAVES_FP = UnwindRow(Rule(SP, 24, deref=False), RA_SLOT, ((FP, Rule(CFA, -16, deref=True)),), kept=(RBX,))
 BY_FP = SAVES_FP._replace(cfa=Rule(FP, 16, deref=False))
-# rsp + 8, and 8 more from the 11th byte on
+# CFA of a linkage stub: rsp + 8, and 8 more from the 11th byte on
 _STUB_CFA = bytes.fromhex("77 08 80 00 3f 1a 3b 2a 33 24 22")
 STUB = LEAF._replace(cfa=Rule(SP, 0, deref=False, expression=_STUB_CFA))
 ROWS = [
@@ -149,18 +146,6 @@ def test_row_after_rejected_guess_is_not_cached():
 
     assert [frame.pc - CODE for frame in first.frames] == [0, 0x20]
     assert [frame.pc - CODE for frame in second.frames] == [0, 0x10]
-
-
-@pytest.mark.parametrize("pc", range(CODE + 0x20, CODE + 0x40))
-def test_linkage_stub_has_plain_row_at_each_instruction(pc):
-    """The plain row gives the CFA that the expression gives."""
-    plain = plain_row_of(STUB, Found.EH_FRAME, AMD64, pc)
-    memory = words(*range(1, 9))
-    caller = apply_row(STUB, {SP: STACK, FP: 7, AMD64.pc: pc}, memory, AMD64)
-
-    assert isinstance(caller, Caller)
-    assert (plain.by_fp, plain.cfa) == (False, caller.cfa - STACK)
-    assert plain_row_of(STUB, Found.EH_FRAME, AARCH64, pc) is None
 
 
 def test_full_caches_begin_anew(monkeypatch):

@@ -253,6 +253,17 @@ def test_bytes_inside_instruction_are_not_function_start():
     assert find_function_starts(image) == [0x1000 + 16 + len(moves) + 2 + 8]
 
 
+def test_code_behind_begin_of_coroutine_is_another_function():
+    """The function at 9 ends in a call of code that jumps on another stack; an endless loop follows it."""
+    code = bytes.fromhex("e804000000 c3 cccccc 4883ec08 e802000000 ebfe 4889fc ffe6")
+    image = ElfImage(elf([Load(0x1000, code)]), "invented")
+    module = Module(image, 0, "/invented")
+    loop = 0x1000 + code.index(b"\xeb\xfe")
+
+    assert find_function_starts(image) == [0x1009, loop + 2]
+    assert CodeStepper().row_at(at(loop), module, AMD64) is None
+
+
 def test_generated_code_is_followed_500_instructions():
     """A JVM has new code in each sample; following 5,000 instructions took 20 ms, and mostly found no row."""
     reads: list[int] = []

@@ -208,9 +208,9 @@ class Flow:
             count = 0
             for visit in self._visits(function, depth):
                 count += 1
-                # `longjmp` jumps with a loaded sp
+                # `longjmp`, and code that begins a coroutine, change to another stack before they jump
                 instruction, sp = visit.instruction, visit.state.value(SP)
-                jumps_in_place = instruction.jumps_away and not (sp is not None and sp.place is not None)
+                jumps_in_place = instruction.jumps_away and (sp is None or sp.base == SP)
                 if instruction.returns or jumps_in_place:
                     return True
             if not self._left:  # unknown, so the code behind the call is not followed
