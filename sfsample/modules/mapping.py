@@ -11,6 +11,16 @@ from sfsample.core.checkpoint import checkpoint
 DELETED = " (deleted)"  # what the kernel appends to the path of a deleted file
 
 
+class Place(NamedTuple):
+    """The part of a file that is mapped at some addresses; all zeros: nothing is mapped."""
+
+    start: int = 0
+    end: int = 0
+    offset: int = 0  # bytes from the start of the file
+    inode: int = 0
+    device: str = "00:00"  # text "major:minor"
+
+
 class Mapping(NamedTuple):
     """One mapping of a process."""
 
@@ -28,6 +38,11 @@ class Mapping(NamedTuple):
     def is_file(self) -> bool:
         """True if a file is mapped."""
         return self.path.startswith("/") and self.inode != 0
+
+    @property
+    def place(self) -> Place:
+        """The part of the file that is mapped."""
+        return Place(self.start, self.end, self.offset, self.inode, self.device)
 
 
 def parse_maps(text: str) -> tuple[Mapping, ...]:

@@ -69,8 +69,9 @@ class ImageOpener:
         """Return the image in an open file, and close the file; None: another file is mapped."""
         with os.fdopen(fd, "rb", buffering=0):
             image, status = self._images.file(fd, mapping.path), os.fstat(fd)
-        same = any(self._is_mapped(image, other, status) for other in self._of_same_file(mapping))
-        return image if same else None
+        others = self._of_same_file(mapping)
+        code = (other for other in others if other.executable or other == mapping)
+        return image if any(self._is_mapped(image, one, others, status) for one in code) else None
 
     def _open_map_file(self, mapping: Mapping) -> int:
         """Open the file that is mapped at the addresses of a mapping, whatever its path."""
@@ -94,20 +95,22 @@ class ImageOpener:
                 yield partial(root.open, mapping.path)
         yield partial(self._open_map_file, mapping)
 
-    def _of_same_file(self, mapping: Mapping) -> Iterator[Mapping]:
-        """Yield the mapping, then others of its file: V8 maps its builtins again, far from their headers."""
-        yield mapping
+    def _of_same_file(self, mapping: Mapping) -> list[Mapping]:
+        """Return the mapping, then others of its file: V8 maps its builtins again, far from their headers."""
         file = (mapping.path, mapping.device, mapping.inode)
-        for other in self._proc.maps() if mapping.inode else ():
-            if other != mapping and other.executable and (other.path, other.device, other.inode) == file:
-                yield other
+        maps = self._proc.maps() if mapping.inode else ()
+        return [mapping, *(m for m in maps if m != mapping and (m.path, m.device, m.inode) == file)]
 
-    def _is_mapped(self, image: ElfImage, mapping: Mapping, status: os.stat_result) -> bool:
-        bias = image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)
+    def _is_mapped(
+        self, image: ElfImage, mapping: Mapping, of_same_file: list[Mapping], status: os.stat_result
+    ) -> bool:
+        bias = _bias(image, mapping)
         if bias is None:
             return False
+        spans = [(m.start, m.end) for m in of_same_file if _bias(image, m) == bias]
         pairs = [(read_memory(self._pid, vaddr + bias, size), image.loaded(vaddr, size))
-                 for vaddr, size in image.identity_ranges]  # fmt: skip
+                 for vaddr, size in image.identity_ranges
+                 if any(start <= vaddr + bias < end for start, end in spans)]  # fmt: skip
         compared = [in_memory == in_file for in_memory, in_file in pairs if in_memory and in_file]
         if compared and all(compared) and image.build_id:
             return True
@@ -171,3 +174,7 @@ class ImageOpener:
         section = as_linked(raw, bias, image.byteorder)
         data.extend(bytes(max(0, segment.offset + segment.filesz - len(data))))
         data[segment.offset : segment.offset + len(section)] = section
+
+
+def _bias(image: ElfImage, mapping: Mapping) -> int | None:
+    return image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)

@@ -84,7 +84,7 @@ class LiveProcess:
         except BaseException:
             self.proc.close()
             raise
-        self.identities = ModuleIdentities(self.modules)
+        self.identities = ModuleIdentities(self.modules, self.proc.place_at)
         self._threads: dict[int, Thread] = {}
         self._is_child = child = self.proc.status().get("PPid") == str(os.getpid())
         self._new_ids = NewIds()
