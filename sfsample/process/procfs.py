@@ -30,7 +30,7 @@ from sfsample.errors import (
     ReadFailed,
     TargetError,
 )
-from sfsample.modules.mapping import Mapping, MapsParser, Place
+from sfsample.modules.mapping import Mapping, MapsParser, Place, split_mark
 from sfsample.process.proc_text import Stat, parse_last_id, parse_stat, parse_status
 from sfsample.process.thread_files import ThreadFiles, max_kept_open
 
@@ -149,7 +149,7 @@ class ProcFs:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._maps = MapsParser(self.inode_of)
+        self._maps = MapsParser(self.has_file)
         self._threads: dict[int, ThreadFiles] = {}
         self._max_kept_open = max_kept_open()
         self._dir = self._maps_fd = -1
@@ -212,12 +212,19 @@ class ProcFs:
         except OSError:
             return None
 
-    def inode_of(self, path: str) -> int | None:
-        """Return the inode of an absolute path below the root directory of the process, or None."""
-        try:
-            return os.stat(f"root{path}", dir_fd=self._dir, follow_symlinks=False).st_ino
-        except (OSError, ValueError):
-            return None
+    def has_file(self, path: str, inode: int) -> bool:
+        """Return True if the file is at this absolute path below the root directory of the process."""
+        with suppress(OSError, ValueError):
+            return os.stat(f"root{path}", dir_fd=self._dir, follow_symlinks=False).st_ino == inode
+        return False
+
+    def exe_path(self) -> str | None:
+        """Return the path of the program that the process runs, also of a deleted one, or None."""
+        name = f"task/{self.anchor()}/exe"
+        with suppress(OSError):
+            inode = os.stat(name, dir_fd=self._dir).st_ino
+            return split_mark(self.link(name) or "", lambda path: self.has_file(path, inode))[0] or None
+        return None
 
     def has_ended(self) -> bool:
         """Return True if no thread of the process lives.
