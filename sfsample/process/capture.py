@@ -286,7 +286,7 @@ class ThreadCapturer:
     def _check_libraries(self, thread: Thread) -> frozenset[Module]:
         """Return the modules that the stack may show and that still are at their addresses."""
         process = self._process
-        process.identities.moved(process.modules.unstable_modules)
+        self._have_moved(process.modules.unstable_modules)
         expected = thread.modules | process.modules.unstable_modules
         for _ in range(_MAX_ATTEMPTS):
             if not process.identities.replaced(thread.tid, expected):
@@ -307,12 +307,19 @@ class ThreadCapturer:
             return False
         if not mapped & module_map.unstable_modules <= checked:
             return False
-        if self._process.identities.moved(mapped):
+        if self._have_moved(mapped):
             return False
         if len(opened) == len(modules):
             return True
         unopened = (frame for frame, module in zip(stack.frames, modules, strict=True) if module is None)
         return not any(module_map.will_retry_open(frame.lookup_pc) for frame in unopened)
+
+    def _have_moved(self, modules: frozenset[Module]) -> bool:
+        """Return True if pages of these modules were replaced since the maps were read.
+
+        A capture of all threads has read the maps while they stood still, so it needs no later ones.
+        """
+        return self.source is self._process and self._process.identities.moved(modules)
 
     def _captured(self, snapshot: ThreadSnapshot, stack: Stack, last: Located | None) -> CapturedStack:
         """Return the capture: a stack with the modules of its frames."""

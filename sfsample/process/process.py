@@ -184,8 +184,9 @@ class LiveProcess:
         arch = self.running_capture.tracer.reader.arch
         with PENDING_STOPS.unsuspended():
             return capture_consistently(
-                self.proc, arch, self.copy, self.thread, self._refusal, child=self._is_child
-            )
+                self.proc, arch, self.copy, self.thread, self._refusal,
+                read_maps=self.modules.refresh, child=self._is_child,
+            )  # fmt: skip
 
     def read(self, thread: Thread) -> SleepingThread | None:
         """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""
