@@ -286,7 +286,7 @@ class ThreadCapturer:
     def _check_libraries(self, thread: Thread) -> frozenset[Module]:
         """Return the modules that the stack may show and that still are at their addresses."""
         process = self._process
-        self._have_moved(process.modules.unstable_modules)
+        self._have_moved(thread.modules | process.modules.unstable_modules)
         expected = thread.modules | process.modules.unstable_modules
         for _ in range(_MAX_ATTEMPTS):
             if not process.identities.replaced(thread.tid, expected):
