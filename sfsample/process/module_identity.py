@@ -61,6 +61,7 @@ class ModuleIdentities:
                 has_maps = self._map.refresh()
                 if place[:-1] == expected[:-1] and self._map.any_mapping(mapping.start) == mapping:
                     self._devices.add((expected.device, place.device))
+                self._open_what_is_there(mapping)
                 return has_maps
         return False
 
@@ -75,7 +76,16 @@ class ModuleIdentities:
         code = self._identity(modules).code
         self._map.refresh()
         self._next_read_s = now + max(_MIN_READ_S, (time.monotonic() - now) / _MAX_READ_SHARE)
-        return any(self._map.any_mapping(mapping.start) != mapping for mapping, _ in code)
+        changed = [mapping for mapping, _ in code if self._map.any_mapping(mapping.start) != mapping]
+        for mapping in changed:
+            self._open_what_is_there(mapping)
+        return bool(changed)
+
+    def _open_what_is_there(self, replaced: Mapping) -> None:
+        """Open the modules in the place of a mapping, so that they are checked before the next capture."""
+        for mapping in self._map.mappings:
+            if mapping.executable and replaced.start <= mapping.start < replaced.end:
+                self._map.find(mapping.start)
 
     def _identity(self, modules: frozenset[Module]) -> _Identity:
         if self._mappings is not self._map.mappings or len(self._sets) > _MAX_MODULE_SETS:

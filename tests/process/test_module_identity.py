@@ -170,6 +170,14 @@ def test_page_of_another_place_is_noticed_once(now):
     assert not process.moved()
 
 
+def test_module_that_has_come_is_checked_before_the_next_capture():
+    process = Asked(OF_A)
+    process.modules.find(A)
+    process.maps = (OF_B,)
+    assert process.moved()
+    assert {module.path for module in process.modules.unstable_modules} == {"/lib/b.so"}
+
+
 def test_page_that_was_there_only_for_a_moment_is_noticed():
     process = Asked(OF_A)
     process.modules.find(A)
