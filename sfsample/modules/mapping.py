@@ -29,7 +29,8 @@ class Place(NamedTuple):
     end: int = 0
     offset: int = 0  # bytes from the start of the file
     inode: int = 0
-    device: str = "00:00"  # text "major:minor"
+    major: int = 0  # numbers of the device
+    minor: int = 0
 
 
 class Mapping(NamedTuple):
@@ -53,7 +54,8 @@ class Mapping(NamedTuple):
     @property
     def place(self) -> Place:
         """The part of the file that is mapped."""
-        return Place(self.start, self.end, self.offset, self.inode, self.device)
+        major, _, minor = self.device.partition(":")
+        return Place(self.start, self.end, self.offset, self.inode, int(major, 16), int(minor, 16))
 
 
 def parse_maps(text: str, is_there: IsThere = lambda *_: False) -> tuple[Mapping, ...]:

@@ -37,7 +37,7 @@ class ModuleIdentities:
         self._map, self._place_at = modules, place_at
         self._next_read_s = 0.0  # time of the next reading of the memory map, before Linux 6.11
         # devices of one file in /proc/PID/maps and in answers: on btrfs, the kernel of SUSE states two
-        self._devices: set[tuple[str, str]] = set()
+        self._devices: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
         self._mappings: tuple[Mapping, ...] = ()  # memory map for which `_sets` is valid
         self._sets: dict[frozenset[Module], _Identity] = {}
 
@@ -59,14 +59,14 @@ class ModuleIdentities:
                 return self._moved_in_maps(modules)
             if place != expected and not self._has_two_devices(place, expected):
                 has_maps = self._map.refresh()
-                if place[:-1] == expected[:-1] and self._map.any_mapping(mapping.start) == mapping:
-                    self._devices.add((expected.device, place.device))
+                if place[:4] == expected[:4] and self._map.any_mapping(mapping.start) == mapping:
+                    self._devices.add((expected[4:], place[4:]))
                 self._open_what_is_there(mapping)
                 return has_maps
         return False
 
     def _has_two_devices(self, place: Place, expected: Place) -> bool:
-        return place[:-1] == expected[:-1] and (expected.device, place.device) in self._devices
+        return place[:4] == expected[:4] and (expected[4:], place[4:]) in self._devices
 
     def _moved_in_maps(self, modules: frozenset[Module]) -> bool:
         """Do the work of `moved` before Linux 6.11; if no file has lost a page before, only now and then."""

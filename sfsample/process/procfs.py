@@ -276,8 +276,7 @@ class ProcFs:
             ioctl(self._maps_fd, _PROCMAP_QUERY, self._query)
         except OSError as failure:
             return Place() if cause_of(failure) is Cause.GONE else None
-        start, end, offset, inode, major, minor = _ANSWER.unpack_from(self._query)
-        return Place(start, end, offset, inode, f"{major:02x}:{minor:02x}")
+        return Place._make(_ANSWER.unpack_from(self._query))
 
     def _close_maps(self) -> None:
         if self._maps_fd >= 0:

@@ -136,9 +136,9 @@ ELSEWHERE = mapping(A, offset=TEXT + SIZE)
 
 
 class Asked(FakeProcess):
-    """A process whose kernel answers from the present maps; `device`: the one that it states, if another."""
+    """A process whose kernel answers from the present maps; `minor`: the one that it states, if another."""
 
-    device: str | None = None
+    minor: int | None = None
 
     def __init__(self, *maps, answers: bool = True) -> None:
         super().__init__(*maps)
@@ -150,7 +150,7 @@ class Asked(FakeProcess):
         if not self.answers:
             return None
         found = next((m.place for m in self.maps if m.start <= address < m.end), Place())
-        return found._replace(device=self.device or found.device)
+        return found._replace(minor=self.minor or found.minor)
 
     def moved(self) -> bool:
         """Look whether the modules that are known at A and B have moved."""
@@ -197,7 +197,7 @@ def test_page_of_a_file_of_the_same_number_on_another_device_is_noticed():
 
 def test_kernel_that_states_two_devices_for_a_file_is_believed():
     process = Asked(OF_A, mapping(B, "/lib/b.so", inode=2))
-    process.device = "00:2a"
+    process.minor = 0x2A
     process.modules.find(A)
     assert process.moved()
     assert [process.moved() for _ in range(3)] == [False] * 3
