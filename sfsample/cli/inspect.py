@@ -69,7 +69,7 @@ def _inspect(module: Module, command: InspectCommand, base: int | None = None) -
     coverage = measure_coverage(module)
     verification = verify(module) if command.verify else None
     dropped = [text.removeprefix(f"{module.path}: ") for text in module.problems]
-    invalid = [f"{SECTION}: {text}" for table in module.sframe for text in table.check()]
+    invalid = [f"{SECTION}: {text}" for table in module.tables.sframe for text in table.check()]
     return Inspection(module, tuple(dict.fromkeys([*dropped, *invalid])), coverage, verification, base)
 
 

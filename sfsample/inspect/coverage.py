@@ -31,16 +31,16 @@ class Coverage(NamedTuple):
 def measure_coverage(module: Module) -> Coverage:
     """Return the coverage of a module."""
     text = merge_ranges(module.image.code_sections or module.image.executable)
-    fdes = module.eh_frame.fdes() if module.eh_frame else ()
+    fdes = module.tables.eh_frame.fdes() if module.tables.eh_frame else ()
     cfi = sorted((fde.start, fde.start + fde.size) for fde in fdes)
-    sframe = merge_ranges(extent for table in module.sframe for extent in table.extents())
+    sframe = merge_ranges(extent for table in module.tables.sframe for extent in table.extents())
     return Coverage(
         text_bytes=_size(text),
         sframe_bytes=shared_bytes(sframe, text),
         eh_frame_bytes=shared_bytes(merge_ranges(cfi), text),
         uncovered_bytes=_size(text) - shared_bytes(merge_ranges([*sframe, *cfi]), text),
         eh_frame_fdes=len(cfi),
-        dropped=_outside(cfi, sframe) if module.sframe else (),
+        dropped=_outside(cfi, sframe) if module.tables.sframe else (),
     )
 
 

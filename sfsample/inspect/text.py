@@ -47,11 +47,13 @@ def inspection_text(
     most = maxsize if verbose else _MAX_LINES
     yield module.path
     yield f"  {arch.name if arch else module.image.machine}, build-id {module.build_id or 'none'}"
-    if not module.sframe:
+    if not module.tables.sframe:
         yield "  SFrame: none"
-    for table in module.sframe:
+    for table in module.tables.sframe:
         yield from _header_text(table)
-    yield f"  .eh_frame: {coverage.eh_frame_fdes} functions" if module.eh_frame else "  .eh_frame: none"
+    yield (
+        f"  .eh_frame: {coverage.eh_frame_fdes} functions" if module.tables.eh_frame else "  .eh_frame: none"
+    )
     if module.tables.go is not None:
         yield _go_text(module.tables.go)
     yield f"  code: {coverage.text_bytes} bytes; {_shares(coverage)}"
@@ -62,7 +64,7 @@ def inspection_text(
     if inspection.verification is not None and arch is not None:
         yield from _verification_text(inspection.verification, name, arch, most)
     if rows:
-        for table in module.sframe:
+        for table in module.tables.sframe:
             yield from _functions_text(table, name)
 
 
@@ -137,7 +139,7 @@ def process_text(pid: int, inspections: list[Inspection]) -> Iterator[str]:
     yield row("SFrame", "covers", ".eh_frame", "nothing", "module")
     for inspection in inspections:
         coverage, module = inspection.coverage, inspection.module
-        version = f"V{module.sframe[0].version}" if module.sframe else "-"
+        version = f"V{module.tables.sframe[0].version}" if module.tables.sframe else "-"
         parts = (coverage.sframe_bytes, coverage.eh_frame_bytes, coverage.uncovered_bytes)
         shares = [f"{100 * coverage.share(part):.1f}%" for part in parts]
         yield row(version, *shares, module.path)
@@ -158,8 +160,8 @@ def inspection_json(inspection: Inspection, *, rows: bool) -> dict[str, Any]:
         "file": module.path,
         "machine": arch.name if arch else str(module.image.machine),
         "build_id": module.build_id,
-        "sframe": _tables_json(module, rows=rows) if module.sframe else None,
-        "eh_frame": {"fdes": coverage.eh_frame_fdes} if module.eh_frame else None,
+        "sframe": _tables_json(module, rows=rows) if module.tables.sframe else None,
+        "eh_frame": {"fdes": coverage.eh_frame_fdes} if module.tables.eh_frame else None,
         "gopclntab": _go_json(module.tables.go) if module.tables.go else None,
         "problems": list(inspection.findings),
         "coverage": {
@@ -184,20 +186,20 @@ def _tables_json(module: Module, *, rows: bool) -> dict[str, Any]:
 
     Some linkers concatenate tables.
     """
-    first = module.sframe[0]
+    first = module.tables.sframe[0]
     document: dict[str, Any] = {
         "version": first.version,
         "flags": [flag.name for flag in first.flags],
         "abi": first.abi.name,
         "fixed_fp": first.fixed_fp,
         "fixed_ra": first.fixed_ra,
-        "num_fdes": sum(table.num_fdes for table in module.sframe),
-        "num_fres": sum(table.num_fres for table in module.sframe),
-        "size": sum(table.used for table in module.sframe),
-        "tables": len(module.sframe),
+        "num_fdes": sum(table.num_fdes for table in module.tables.sframe),
+        "num_fres": sum(table.num_fres for table in module.tables.sframe),
+        "size": sum(table.used for table in module.tables.sframe),
+        "tables": len(module.tables.sframe),
     }
     if rows:
-        pairs = [(fde, table) for table in module.sframe for fde in table.fdes()]
+        pairs = [(fde, table) for table in module.tables.sframe for fde in table.fdes()]
         pairs.sort(key=lambda pair: pair[0].start)
         document["functions"] = [_function_json(fde, table) for fde, table in pairs]
     return document

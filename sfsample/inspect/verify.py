@@ -62,11 +62,11 @@ class Verification(NamedTuple):
 def check_tables(module: Module) -> None:
     """Raise SfsampleError if a table is too large to be read, or has too many rows."""
     size = max(len(module.image.data), _LEAST_SIZE)
-    eh_frame = module.eh_frame
-    table_bytes = max(sum(table.used for table in module.sframe), eh_frame.size if eh_frame else 0)
+    eh_frame = module.tables.eh_frame
+    table_bytes = max(sum(table.used for table in module.tables.sframe), eh_frame.size if eh_frame else 0)
     if table_bytes > size // _MAX_TABLE_SHARE:
         raise _error(module, f"an unwind table of {table_bytes} bytes")
-    rows = sum(fde.num_fres for table in module.sframe for fde in table.fdes())
+    rows = sum(fde.num_fres for table in module.tables.sframe for fde in table.fdes())
     if rows > size // _BYTES_PER_ROW:
         raise _error(module, f"SFrame functions with {rows} rows")
 
@@ -77,14 +77,14 @@ def verify(module: Module) -> Verification:
     Raises SfsampleError if the tables claim more places than a file of this size can have.
     """
     arch = arch_of(module.image.machine, module.image.byteorder)
-    eh_frame = module.eh_frame
+    eh_frame = module.tables.eh_frame
     if eh_frame is None or arch is None:
-        return Verification(0, sum(table.num_fres for table in module.sframe), ())
+        return Verification(0, sum(table.num_fres for table in module.tables.sframe), ())
     compared = sframe_only = 0
     disagreements = []
     intervals = Intervals(module)
     cfi_fdes = sorted(eh_frame.fdes(), key=lambda fde: fde.start)
-    for table in module.sframe:
+    for table in module.tables.sframe:
         for fde in table.fdes():
             for vaddr in _interval_starts(table, fde, eh_frame, cfi_fdes, intervals):
                 pair = row_pair_at(module, table, vaddr, arch)
@@ -107,7 +107,7 @@ def row_pair_at(
     """Return the rows of SFrame and of CFI (None: CFI has none) at `vaddr`; None if SFrame has none."""
     try:
         fre = table.row_at(vaddr)
-        cfi = module.eh_frame.row_at(vaddr) if module.eh_frame else None
+        cfi = module.tables.eh_frame.row_at(vaddr) if module.tables.eh_frame else None
     except FormatError as damage:
         module.note_damage(damage)
         return None

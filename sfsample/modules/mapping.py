@@ -8,7 +8,29 @@ from typing import NamedTuple
 
 from sfsample.core.checkpoint import checkpoint
 
-DELETED = " (deleted)"  # what the kernel appends to the path of a deleted file
+_DELETED = " (deleted)"  # what the kernel appends to the path of a deleted file
+# arguments: path and inode; True: this file is at this path
+IsThere = Callable[[str, int], bool]
+
+
+def split_mark(path: str, is_there: Callable[[str], bool]) -> tuple[str, bool]:
+    """Return a path that the kernel stated, without its mark of a deleted file, and whether it had one.
+
+    A file may really be called `x (deleted)`: then `is_there` answers True for this path.
+    """
+    deleted = path.startswith("/") and path.endswith(_DELETED) and not is_there(path)
+    return path.removesuffix(_DELETED) if deleted else path, deleted
+
+
+class Place(NamedTuple):
+    """The part of a file that is mapped at some addresses; all zeros: nothing is mapped."""
+
+    start: int = 0
+    end: int = 0
+    offset: int = 0  # bytes from the start of the file
+    inode: int = 0
+    major: int = 0  # numbers of the device
+    minor: int = 0
 
 
 class Mapping(NamedTuple):
@@ -29,21 +51,26 @@ class Mapping(NamedTuple):
         """True if a file is mapped."""
         return self.path.startswith("/") and self.inode != 0
 
+    @property
+    def place(self) -> Place:
+        """The part of the file that is mapped."""
+        major, _, minor = self.device.partition(":")
+        return Place(self.start, self.end, self.offset, self.inode, int(major, 16), int(minor, 16))
 
-def parse_maps(text: str) -> tuple[Mapping, ...]:
+
+def parse_maps(text: str, is_there: IsThere = lambda *_: False) -> tuple[Mapping, ...]:
     """Parse the whole text.  In paths the kernel escapes only the newline, as octal 012."""
-    return tuple(m for line in text.split("\n") if (m := _parse_line(line)) is not None)
+    return tuple(m for line in text.split("\n") if (m := _parse_line(line, is_there)) is not None)
 
 
 class MapsParser:
     """Parses the maps of one process repeatedly, but only the lines that are new.
 
-    If no line has changed, the result is the same tuple object.  `inode_of` returns the inode of a path of
-    the process, or None: a file may really be called `x (deleted)`.
+    If no line has changed, the result is the same tuple object.
     """
 
-    def __init__(self, inode_of: Callable[[str], int | None] = lambda _: None) -> None:
-        self._inode_of = inode_of
+    def __init__(self, is_there: IsThere = lambda *_: False) -> None:
+        self._is_there = is_there
         self._data = b""
         self._parsed_lines: dict[str, Mapping | None] = {}
         self._mappings: tuple[Mapping, ...] = ()
@@ -53,43 +80,35 @@ class MapsParser:
         if data != self._data:
             lines, parsed = data.decode("utf-8", "surrogateescape").split("\n"), self._parsed_lines
             self._parsed_lines = {
-                line: parsed[line] if line in parsed else self._parse(line) for line in lines
+                line: parsed[line] if line in parsed else _parse_line(line, self._is_there) for line in lines
             }
             self._data, self._mappings = data, tuple(filter(None, self._parsed_lines.values()))
         return self._mappings
-
-    def _parse(self, line: str) -> Mapping | None:
-        mapping = _parse_line(line)
-        if mapping is None or not mapping.deleted:
-            return mapping
-        literal = mapping.path + DELETED
-        exists = self._inode_of(literal) == mapping.inode
-        return mapping._replace(path=literal, deleted=False) if exists else mapping
 
 
 def maps_line(mapping: Mapping) -> str:
     """Return the line of text that `parse_maps` reads as `mapping`."""
     modes = f"{'r' if mapping.readable else '-'}-{'x' if mapping.executable else '-'}p"
-    path = mapping.path.replace("\n", r"\012") + (DELETED if mapping.deleted else "")
+    path = mapping.path.replace("\n", r"\012") + (_DELETED if mapping.deleted else "")
     fields = (f"{mapping.start:x}-{mapping.end:x}", modes, f"{mapping.offset:x}", mapping.device,
               str(mapping.inode), *([path] if path else ()))  # fmt: skip
     return " ".join(fields)
 
 
-def _parse_line(line: str) -> Mapping | None:
+def _parse_line(line: str, is_there: IsThere) -> Mapping | None:
     checkpoint()
     fields = line.split(None, 5)
     if len(fields) < 5:
         return None
     span, permissions, offset, device, inode = fields[:5]
-    path = fields[5].replace(r"\012", "\n") if len(fields) == 6 else ""
-    deleted = path.endswith(DELETED) and path.startswith("/")
+    text = fields[5].replace(r"\012", "\n") if len(fields) == 6 else ""
     try:
+        path, deleted = split_mark(text, lambda path: is_there(path, int(inode)))
         start, _, end = span.partition("-")
         return Mapping(
             start=int(start, 16), end=int(end, 16), readable=permissions[0] == "r",
             executable=permissions[2] == "x", offset=int(offset, 16), device=device, inode=int(inode),
-            path=path.removesuffix(DELETED) if deleted else path, deleted=deleted,
+            path=path, deleted=deleted,
         )  # fmt: skip
     except (ValueError, IndexError):
         return None

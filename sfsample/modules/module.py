@@ -6,11 +6,9 @@ bias are in `UnwindTables`, which all modules of the same file share.
 
 from sfsample.core.memory import Address, Vaddr
 from sfsample.errors import FormatError
-from sfsample.formats.dwarf.eh_frame import EhFrame
 from sfsample.formats.elf.dynamic import Dynamic
 from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.machine_code import calls
-from sfsample.formats.sframe import SFrameTables
 from sfsample.modules.unwind_tables import UnwindTables
 
 _STUB_BYTES = 16  # bytes of the longest PLT stub
@@ -101,21 +99,6 @@ class Module:
         """Return the start of the function at `address`; None if neither `.eh_frame` nor SFrame has it."""
         start = self.tables.function_start(self.vaddr(address))
         return None if start is None else self.address(start)
-
-    @property
-    def sframe(self) -> SFrameTables:
-        """The SFrame tables; empty if the module has none, or if they are damaged."""
-        return self.tables.sframe
-
-    @property
-    def eh_frame(self) -> EhFrame | None:
-        """The CFI of `.eh_frame`, for exceptions."""
-        return self.tables.eh_frame
-
-    @property
-    def debug_frame(self) -> EhFrame | None:
-        """The CFI of `.debug_frame`, for debuggers."""
-        return self.tables.debug_frame
 
     def close_file(self) -> None:
         """Close the file of an unmapped module, whose addresses then have no names."""

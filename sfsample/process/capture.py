@@ -86,7 +86,6 @@ class ThreadCapturer:
         self._with_kernel = kernel
         self.kernel_refused = False
         self._modules: dict[int, Module | None] = {}  # address -> module, at `_generation`
-        self._changing_paths: set[str] = set()  # files of which a page was replaced, or has replaced another
         self._generation = -1
 
     def capture(
@@ -318,8 +317,7 @@ class ThreadCapturer:
     def _check_libraries(self, thread: Thread) -> frozenset[Module]:
         """Return the modules that the stack may show and that still are at their addresses."""
         process = self._process
-        if self._changing_are_replaced(thread.tid):
-            process.modules.refresh()
+        self._have_moved(thread.modules | process.modules.unstable_modules)
         expected = thread.modules | process.modules.unstable_modules
         for _ in range(_MAX_ATTEMPTS):
             if not process.identities.replaced(thread.tid, expected):
@@ -340,37 +338,19 @@ class ThreadCapturer:
             return False
         if not mapped & module_map.unstable_modules <= checked:
             return False
-        if self._has_moved(thread.tid, stack):
+        if self._have_moved(mapped):
             return False
         if len(opened) == len(modules):
             return True
         unopened = (frame for frame, module in zip(stack.frames, modules, strict=True) if module is None)
         return not any(module_map.will_retry_open(frame.lookup_pc) for frame in unopened)
 
-    def _has_moved(self, tid: int, stack: Stack) -> bool:
-        """Return True if other code was mapped at the pc since the maps were read; then read the maps again.
+    def _have_moved(self, modules: frozenset[Module]) -> bool:
+        """Return True if pages of these modules were replaced since the maps were read.
 
-        mmap(2) with MAP_FIXED can replace one page of a module by one of another file.
+        A capture of all threads has read the maps while they stood still, so it needs no later ones.
         """
-        modules, identities = self._process.modules, self._process.identities
-        if not stack.frames or (mapping := modules.mapping(stack.frames[0].pc)) is None:
-            return False
-        generation = modules.generation
-        if identities.is_mapped(tid, mapping) and not self._changing_are_replaced(tid):
-            return False
-        modules.refresh()
-        if modules.generation == generation:
-            identities.believe(mapping)
-            return False
-        replacement = modules.mapping(stack.frames[0].pc)
-        self._changing_paths |= {mapping.path, replacement.path if replacement else mapping.path}
-        return True
-
-    def _changing_are_replaced(self, tid: int) -> bool:
-        """Return True if a mapping of a file that has lost a page before is no longer there."""
-        paths, is_mapped = self._changing_paths, self._process.identities.is_mapped
-        mappings = self._process.modules.mappings if paths else ()
-        return not all(is_mapped(tid, m) for m in mappings if m.executable and m.path in paths)
+        return self.source is self._process and self._process.identities.moved(modules)
 
     def _captured(self, snapshot: ThreadSnapshot, stack: Stack, last: Located | None) -> CapturedStack:
         """Return the capture: a stack with the modules of its frames."""

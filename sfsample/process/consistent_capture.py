@@ -63,12 +63,13 @@ def capture_consistently(
     thread_of: Callable[[int], Thread],
     explain: Callable[[int], NotCaptured | None],
     *,
+    read_maps: Callable[[], object],
     child: bool,
 ) -> ConsistentCapture:
     """Capture every thread.
 
-    `explain` returns the reason why the kernel refused a thread; None: the reason is gone.  `child`: the
-    process is a child of sfsample.
+    `explain` returns the reason why the kernel refused a thread; None: the reason is gone.  `read_maps` reads
+    the memory map of that instant.  `child`: the process is a child of sfsample.
     """
     tracers: dict[int, Tracer] = {}
     stopped: Captures = {}
@@ -83,6 +84,7 @@ def capture_consistently(
         for tid, tracer in held.items():
             thread = thread_of(tid)
             stopped[tid] = snapshot_of(tracer, copy, thread, copy_stopped(tracer, copy, thread), 0)
+        read_maps()
         ran = tuple(tid for tid, counters in asleep.items() if proc.thread(tid).counters() != counters)
     finally:
         for tracer in tracers.values():

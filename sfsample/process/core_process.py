@@ -5,8 +5,10 @@ dumped bytes of that file are the same.  Only the constructor raises; a later fa
 becomes a line of `problems`.
 """
 
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 from sfsample.core.arch import ARCHES, Arch, arch_of
@@ -23,7 +25,7 @@ from sfsample.formats.elf.core_file import (
 )
 from sfsample.formats.elf.image import PF_X, PT_LOAD, ElfImage, Segment
 from sfsample.modules.debug_files import debug_file_finder
-from sfsample.modules.mapping import DELETED, Mapping
+from sfsample.modules.mapping import Mapping, split_mark
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
 from sfsample.modules.unwind_tables import UnwindTables
@@ -178,19 +180,19 @@ class CoreProcess:
         files = {f.start: f for f in self._core.files}
         segments = {s.vaddr: s for s in self._core.segments}
         vdso = self._core.auxv.get(AT_SYSINFO_EHDR)
-        mappings = [_mapping(s, files.get(s.vaddr), vdso) for s in segments.values()]
-        mappings += [_mapping(Segment(PT_LOAD, _PF_R | PF_X, 0, f.start, 0, f.end - f.start), f, vdso)
+        mappings = [self._mapping(s, files.get(s.vaddr), vdso) for s in segments.values()]
+        mappings += [self._mapping(Segment(PT_LOAD, _PF_R | PF_X, 0, f.start, 0, f.end - f.start), f, vdso)
                   for f in files.values() if f.start not in segments and f.end > f.start]  # fmt: skip
         return tuple(sorted(mappings))
 
-
-def _mapping(segment: Segment, file: MappedFile | None, vdso: int | None) -> Mapping:
-    path = file.path if file else "[vdso]" if segment.vaddr == vdso else ""
-    return Mapping(
-        start=segment.vaddr, end=segment.vaddr + segment.memsz, readable=bool(segment.flags & _PF_R),
-        executable=bool(segment.flags & PF_X), offset=file.offset if file else 0, device="",
-        inode=int(file is not None), path=path.removesuffix(DELETED), deleted=path.endswith(DELETED),
-    )  # fmt: skip
+    def _mapping(self, segment: Segment, file: MappedFile | None, vdso: int | None) -> Mapping:
+        stated = file.path if file else "[vdso]" if segment.vaddr == vdso else ""
+        path, deleted = split_mark(stated, self.opener.has_file)
+        return Mapping(
+            start=segment.vaddr, end=segment.vaddr + segment.memsz, readable=bool(segment.flags & _PF_R),
+            executable=bool(segment.flags & PF_X), offset=file.offset if file else 0, device="",
+            inode=int(file is not None), path=path, deleted=deleted,
+        )  # fmt: skip
 
 
 class CoreImages:
@@ -203,7 +205,8 @@ class CoreImages:
         self._sysroot, self.root = sysroot, Root(sysroot or "/")
         entry, files = core.auxv.get(AT_ENTRY, 0), core.files
         path = next((f.path for f in files if f.start <= entry < f.end), files[0].path if files else "")
-        self.exe_path = path.removesuffix(DELETED) or None  # path of the program, as the process saw it
+        # path of the program, as the process saw it
+        self.exe_path = split_mark(path, self.has_file)[0] or None
         self.problems: list[str] = []
         self._images: dict[str, ElfImage] = {}
 
@@ -231,6 +234,13 @@ class CoreImages:
                 raise CoreError("; ".join(refusals)) from None
         self._report_unused_exe(mapping, refusals)
         return image
+
+    def has_file(self, path: str) -> bool:
+        """Return True if a file is at this absolute path inside `sysroot`."""
+        with suppress(OSError):
+            os.close(self.root.open(path))
+            return True
+        return False
 
     def _report_unused_exe(self, mapping: Mapping, refusals: list[str]) -> None:
         if self._exe and refusals and mapping.path == self.exe_path:

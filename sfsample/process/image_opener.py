@@ -69,7 +69,8 @@ class ImageOpener:
         """Return the image in an open file, and close the file; None: another file is mapped."""
         with os.fdopen(fd, "rb", buffering=0):
             image, status = self._images.file(fd, mapping.path), os.fstat(fd)
-        same = any(self._is_mapped(image, other, status) for other in self._of_same_file(mapping))
+        maps = self._proc.maps()
+        same = any(self._is_mapped(image, other, maps, status) for other in _of_same_file(mapping, maps))
         return image if same else None
 
     def _open_map_file(self, mapping: Mapping) -> int:
@@ -94,36 +95,34 @@ class ImageOpener:
                 yield partial(root.open, mapping.path)
         yield partial(self._open_map_file, mapping)
 
-    def _of_same_file(self, mapping: Mapping) -> Iterator[Mapping]:
-        """Yield the mapping, then others of its file: V8 maps its builtins again, far from their headers."""
-        yield mapping
-        file = (mapping.path, mapping.device, mapping.inode)
-        for other in self._proc.maps() if mapping.inode else ():
-            if other != mapping and other.executable and (other.path, other.device, other.inode) == file:
-                yield other
+    def _is_mapped(
+        self, image: ElfImage, mapping: Mapping, maps: tuple[Mapping, ...], status: os.stat_result
+    ) -> bool:
+        """Return True if the mapped bytes of headers and notes, or else the inode, are those of the image.
 
-    def _is_mapped(self, image: ElfImage, mapping: Mapping, status: os.stat_result) -> bool:
-        bias = image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)
+        A page of the file may lie within another file.  So bytes that belong to another file, or to another
+        place of this file, are not compared.
+        """
+        bias = _bias(image, mapping)
         if bias is None:
             return False
+        spans = [(m.start, m.end) for m in maps
+                 if not m.is_file or (_file(m) == _file(mapping) and _bias(image, m) == bias)]  # fmt: skip
         pairs = [(read_memory(self._pid, vaddr + bias, size), image.loaded(vaddr, size))
-                 for vaddr, size in image.identity_ranges]  # fmt: skip
+                 for vaddr, size in image.identity_ranges
+                 if any(start <= vaddr + bias < end for start, end in spans)]  # fmt: skip
         compared = [in_memory == in_file for in_memory, in_file in pairs if in_memory and in_file]
-        if compared and all(compared) and image.build_id:
-            return True
-        return self._is_same_file(status, mapping, equal=all(compared))
+        if not all(compared):
+            return False
+        return bool(compared and image.build_id) or self._is_same_file(status, mapping)
 
-    def _is_same_file(self, status: os.stat_result, mapping: Mapping, *, equal: bool = True) -> bool:
-        """Return True if the inode is that of the mapped file.
-
-        The inode decides for a file without a build-id.  It also decides for a page in the middle of another
-        file: the bytes at the place of its headers are not `equal`, because they belong to the other file.
-        """
+    def _is_same_file(self, status: os.stat_result, mapping: Mapping) -> bool:
+        """Return True if the inode is that of the mapped file, which may have no build-id."""
         try:
             return os.path.samestat(status, os.stat(self._map_file(mapping)))
         except OSError:  # map_files needs privileges
             # on btrfs and overlayfs, /proc/PID/maps and stat(2) have different devices
-            return equal and status.st_ino == mapping.inode
+            return status.st_ino == mapping.inode
 
     def _map_file(self, mapping: Mapping) -> str:
         return f"/proc/{self._pid}/map_files/{mapping.start:x}-{mapping.end:x}"
@@ -171,3 +170,19 @@ class ImageOpener:
         section = as_linked(raw, bias, image.byteorder)
         data.extend(bytes(max(0, segment.offset + segment.filesz - len(data))))
         data[segment.offset : segment.offset + len(section)] = section
+
+
+def _of_same_file(mapping: Mapping, maps: tuple[Mapping, ...]) -> Iterator[Mapping]:
+    """Yield the mapping, then others of its file: V8 maps its builtins again, far from their headers."""
+    yield mapping
+    for other in maps if mapping.inode else ():
+        if other != mapping and other.executable and _file(other) == _file(mapping):
+            yield other
+
+
+def _file(mapping: Mapping) -> tuple[str, str, int]:
+    return mapping.path, mapping.device, mapping.inode
+
+
+def _bias(image: ElfImage, mapping: Mapping) -> int | None:
+    return image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)

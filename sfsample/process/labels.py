@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from sfsample.errors import FormatError, TargetError
 from sfsample.formats.protobuf import fields, signed
-from sfsample.modules.mapping import DELETED
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.proc_text import container_ids, control_group_paths, pod_uids
 from sfsample.process.process import LiveProcess
@@ -74,7 +73,7 @@ def identify(process: LiveProcess, images: ImageCache, *, environ: bool) -> Iden
 
 
 def _kernel_facts(proc: ProcFs, images: ImageCache) -> Identity:
-    stat, exe = proc.stat(), proc.link(f"task/{proc.anchor()}/exe")
+    stat, exe = proc.stat(), proc.exe_path()
     text = (proc.read("cgroup") or b"").decode("utf-8", "replace")
     paths, build_id = control_group_paths(text), _build_id(proc, images, exe or "")
     unit = next((name for path in paths for name in reversed(path.split("/")) if _UNIT.fullmatch(name)), None)
@@ -90,8 +89,6 @@ def _kernel_facts(proc: ProcFs, images: ImageCache) -> Identity:
     }
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     started = round(booted + stat.starttime / os.sysconf("SC_CLK_TCK"), 2) if stat else None
-    if exe and proc.inode_of(exe) is None:
-        exe = exe.removesuffix(DELETED)
     known = {key: text[:_MAX_VALUE] for key, text in labels.items() if text}
     owner = _owner(text, container, proc.status().get("Uid", "").split())
     return Identity(known, exe, build_id, unit, container, started, owner)

@@ -1,64 +1,104 @@
-"""Detects that a module of a stack was unmapped and another one mapped at the same addresses.
+"""Detects that other code was mapped at the addresses of a module since the memory map was read.
 
 dlclose(3) and dlopen(3) can put another library at the same addresses.  So one system call reads the
 build-ids of all modules of a stack from the target's memory.  sfsample compares them with the build-ids in
 the files, and checks each module by itself only if they differ.
+
+mmap(2) with MAP_FIXED can replace a single page by a page of another file, or of the same file.  So sfsample
+asks the kernel which part of which file is mapped now.  Before Linux 6.11 it must read the whole memory map.
 """
 
-import os
+import time
+from collections.abc import Callable
+from typing import NamedTuple
 
-from sfsample.modules.mapping import DELETED, Mapping
+from sfsample.modules.mapping import Mapping, Place
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.vm import Pieces, read_memory
 
 _MAX_MODULE_SETS = 256  # entries at which the cache is emptied
+_MIN_READ_S = 0.05  # seconds between two readings of the memory map
+_MAX_READ_SHARE = 0.01  # share of the time in which the memory map is read
+
+
+class _Identity(NamedTuple):
+    """What identifies a set of modules, in one version of the memory map."""
+
+    pieces: Pieces  # addresses of the fingerprints in memory
+    fingerprints: bytes  # the fingerprints in the files
+    code: tuple[tuple[Mapping, Place], ...]  # all mappings of code of these files
 
 
 class ModuleIdentities:
-    """The fingerprints of the modules of one process."""
+    """The identities of the modules of one process.  `place_at`: `ProcFs.place_at`."""
 
-    def __init__(self, modules: ModuleMap) -> None:
-        self._map = modules
-        self._odd_links: set[Mapping] = set()  # mappings whose link is not as in the maps
+    def __init__(self, modules: ModuleMap, place_at: Callable[[int], Place | None]) -> None:
+        self._map, self._place_at = modules, place_at
+        self._next_read_s = 0.0  # time of the next reading of the memory map, before Linux 6.11
+        # devices of one file in /proc/PID/maps and in answers: on btrfs, the kernel of SUSE states two
+        self._devices: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
         self._mappings: tuple[Mapping, ...] = ()  # memory map for which `_sets` is valid
-        # set of modules -> addresses of the fingerprints in memory, and their bytes in the files
-        self._sets: dict[frozenset[Module], tuple[Pieces, bytes]] = {}
+        self._sets: dict[frozenset[Module], _Identity] = {}
 
     def replaced(self, tid: int, modules: frozenset[Module]) -> bool:
         """Return True if one of these modules is no longer mapped at its address in thread `tid`."""
-        if self._mappings is not self._map.mappings or len(self._sets) > _MAX_MODULE_SETS:
-            self._mappings = self._map.mappings
-            self._sets.clear()
-            self._odd_links.clear()
-        if modules not in self._sets:
-            found = [*filter(None, map(self._fingerprint, modules))]
-            pieces = Pieces([(address, len(data)) for address, data in found])
-            self._sets[modules] = pieces, b"".join(data for _, data in found)
-        pieces, expected = self._sets[modules]
-        if pieces.read(tid) == expected:
+        identity = self._identity(modules)
+        if identity.pieces.read(tid) == identity.fingerprints:
             return False
         return any(self._is_replaced(tid, module) for module in modules)
 
-    def is_mapped(self, tid: int, mapping: Mapping) -> bool:
-        """Return True if a file is still mapped at exactly these addresses, or if that cannot be known.
+    def moved(self, modules: frozenset[Module]) -> bool:
+        """Return True if code of these modules is no longer mapped as it was; then the maps are read again.
 
-        Two files may have the same bytes there, so only the kernel knows which of them is mapped.  To read
-        the link takes 3 us; to read the maps takes 50 us and more.  Source: proc(5), /proc/PID/map_files.
+        Return False if the process has ended.
         """
-        if not mapping.is_file:
-            return True
-        try:
-            link = os.readlink(f"/proc/{tid}/map_files/{mapping.start:x}-{mapping.end:x}")
-        except FileNotFoundError:
-            link = ""
-        except OSError:
-            return True
-        return link == mapping.path + (DELETED if mapping.deleted else "") or mapping in self._odd_links
+        for mapping, expected in self._identity(modules).code:
+            place = self._place_at(mapping.start)
+            if place is None:
+                return self._moved_in_maps(modules)
+            if place != expected and not self._has_two_devices(place, expected):
+                has_maps = self._map.refresh()
+                if place[:4] == expected[:4] and self._map.any_mapping(mapping.start) == mapping:
+                    self._devices.add((expected[4:], place[4:]))
+                self._open_what_is_there(mapping)
+                return has_maps
+        return False
 
-    def believe(self, mapping: Mapping) -> None:
-        """Note that the maps still have a mapping whose link has another path, or is missing."""
-        self._odd_links.add(mapping)
+    def _has_two_devices(self, place: Place, expected: Place) -> bool:
+        return place[:4] == expected[:4] and (expected[4:], place[4:]) in self._devices
+
+    def _moved_in_maps(self, modules: frozenset[Module]) -> bool:
+        """Do the work of `moved` before Linux 6.11; if no file has lost a page before, only now and then."""
+        now = time.monotonic()
+        if now < self._next_read_s and not modules & self._map.unstable_modules:
+            return False
+        code = self._identity(modules).code
+        self._map.refresh()
+        self._next_read_s = now + max(_MIN_READ_S, (time.monotonic() - now) / _MAX_READ_SHARE)
+        changed = [mapping for mapping, _ in code if self._map.any_mapping(mapping.start) != mapping]
+        for mapping in changed:
+            self._open_what_is_there(mapping)
+        return bool(changed)
+
+    def _open_what_is_there(self, replaced: Mapping) -> None:
+        """Open the modules in the place of a mapping, so that they are checked before the next capture."""
+        for mapping in self._map.mappings:
+            if mapping.executable and replaced.start <= mapping.start < replaced.end:
+                self._map.find(mapping.start)
+
+    def _identity(self, modules: frozenset[Module]) -> _Identity:
+        if self._mappings is not self._map.mappings or len(self._sets) > _MAX_MODULE_SETS:
+            self._mappings = self._map.mappings
+            self._sets.clear()
+        if modules not in self._sets:
+            found = [*filter(None, map(self._fingerprint, modules))]
+            pieces = Pieces([(address, len(data)) for address, data in found])
+            paths = {module.path for module in modules}
+            code = (m for m in self._mappings if m.path in paths and m.executable and m.is_file)
+            fingerprints = b"".join(data for _, data in found)
+            self._sets[modules] = _Identity(pieces, fingerprints, tuple((m, m.place) for m in code))
+        return self._sets[modules]
 
     def _fingerprint(self, module: Module) -> tuple[int, bytes] | None:
         """Return address and bytes of a module's fingerprint; None: only the module's code was mapped."""

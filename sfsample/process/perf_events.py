@@ -102,6 +102,7 @@ class PerfEvents:
         self._syscall = _SYSCALLS[arch.machine]
         self._rings: dict[int, _Ring] = {}  # ring by CPU
         self._events: list[int] = []
+        self.lacks_memory = False  # the rings are small, because no more memory may be locked
         self._poll = poll()
         offsets = read_text("/proc/self/timens_offsets")  # "": a kernel without time namespaces
         # offset in ns by which CLOCK_MONOTONIC of sfsample's time namespace is ahead of the clock in records
@@ -147,6 +148,7 @@ class PerfEvents:
                 if self._ring_bytes <= _MIN_RING_BYTES:
                     raise
                 self._ring_bytes //= 2
+                self.lacks_memory = True
                 self._drop_rings()
             else:
                 return
@@ -317,7 +319,7 @@ def _can_open(arch: Arch, tid: int, cpu: int, *, per_cpu: bool = False) -> bool:
 def _refusal(failure: OSError, pid: int, threads: int, *, per_cpu: bool) -> TargetError:
     if isinstance(failure, _LockedMemoryError):
         return NotPermitted(
-            pid, "no memory left to lock: for the rings of the timers",
+            pid, f"no memory left to lock: the rings of the timers take {_min_locked_kib()} KiB or more",
             "end other recordings of this user, or allow more: ulimit -l, LimitMEMLOCK= in a systemd unit,",
             "kernel.perf_event_mlock_kb, or CAP_IPC_LOCK; or record without --perf-events",
         )  # fmt: skip
@@ -340,6 +342,10 @@ def _refusal(failure: OSError, pid: int, threads: int, *, per_cpu: bool) -> Targ
         pid, f"cannot set timers (perf_event_open(2)): {failure.strerror}",
         "this takes Linux 5.13, with perf events; record without --perf-events",
     )  # fmt: skip
+
+
+def _min_locked_kib() -> int:
+    return len(_online_cpus()) * (_MIN_RING_BYTES + PAGESIZE) >> 10
 
 
 def _online_cpus() -> list[int]:

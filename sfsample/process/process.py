@@ -84,7 +84,7 @@ class LiveProcess:
         except BaseException:
             self.proc.close()
             raise
-        self.identities = ModuleIdentities(self.modules)
+        self.identities = ModuleIdentities(self.modules, self.proc.place_at)
         self._threads: dict[int, Thread] = {}
         self._is_child = child = self.proc.status().get("PPid") == str(os.getpid())
         self._new_ids = NewIds()
@@ -190,8 +190,9 @@ class LiveProcess:
         arch = self.running_capture.tracer.reader.arch
         with PENDING_STOPS.unsuspended():
             return capture_consistently(
-                self.proc, arch, self.copy, self.thread, self._refusal, child=self._is_child
-            )
+                self.proc, arch, self.copy, self.thread, self._refusal,
+                read_maps=self.modules.refresh, child=self._is_child,
+            )  # fmt: skip
 
     def read(self, thread: Thread) -> SleepingThread | None:
         """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""

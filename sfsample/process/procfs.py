@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
 from errno import EACCES, EBADF, EINVAL, ENOENT, ENOSYS, ENOTDIR, EOPNOTSUPP, EPERM, ESRCH
+from fcntl import ioctl
 from io import FileIO
 from itertools import islice
+from struct import Struct
 from time import clock_gettime_ns
 from typing import TypeVar
 
@@ -28,7 +30,7 @@ from sfsample.errors import (
     ReadFailed,
     TargetError,
 )
-from sfsample.modules.mapping import Mapping, MapsParser
+from sfsample.modules.mapping import Mapping, MapsParser, Place, split_mark
 from sfsample.process.proc_text import Stat, parse_last_id, parse_stat, parse_status
 from sfsample.process.thread_files import ThreadFiles, max_kept_open
 
@@ -36,6 +38,10 @@ _T = TypeVar("_T")
 _CHUNK_BYTES = 1 << 20
 _LOADAVG_BYTES = 128  # limit that is more than /proc/loadavg has
 _CPUCLOCK_SCHED = 2
+# _IOWR('f', 17, struct procmap_query): Linux include/uapi/linux/fs.h, PROCMAP_QUERY
+_PROCMAP_QUERY, _QUERY_BYTES = 0xC068_6611, 104
+_QUESTION = Struct("=QQQ")  # size, query_flags, query_addr
+_ANSWER = Struct("=24x2Q16x2Q2I")  # vma_start, vma_end; vma_offset, inode, dev_major, dev_minor
 _MAX_READINGS = 4  # readings of a process that seems to have ended
 _LOOKS = 3  # attempts before a file counts as unreadable
 HIDDEN = (
@@ -143,10 +149,11 @@ class ProcFs:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._maps = MapsParser(self.inode_of)
+        self._maps = MapsParser(self.has_file)
         self._threads: dict[int, ThreadFiles] = {}
         self._max_kept_open = max_kept_open()
-        self._dir = -1
+        self._dir = self._maps_fd = -1
+        self._query = bytearray(_QUERY_BYTES)
         try:
             self._dir = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self._tasks = os.open("task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._dir)
@@ -168,6 +175,7 @@ class ProcFs:
     def close(self) -> None:
         """Close every file."""
         self.keep_only(())
+        self._close_maps()
         for fd in (self._tasks, self._dir):
             os.close(fd)
 
@@ -204,12 +212,19 @@ class ProcFs:
         except OSError:
             return None
 
-    def inode_of(self, path: str) -> int | None:
-        """Return the inode of an absolute path below the root directory of the process, or None."""
-        try:
-            return os.stat(f"root{path}", dir_fd=self._dir, follow_symlinks=False).st_ino
-        except (OSError, ValueError):
-            return None
+    def has_file(self, path: str, inode: int) -> bool:
+        """Return True if the file is at this absolute path below the root directory of the process."""
+        with suppress(OSError, ValueError):
+            return os.stat(f"root{path}", dir_fd=self._dir, follow_symlinks=False).st_ino == inode
+        return False
+
+    def exe_path(self) -> str | None:
+        """Return the path of the program that the process runs, also of a deleted one, or None."""
+        name = f"task/{self.anchor()}/exe"
+        with suppress(OSError):
+            inode = os.stat(name, dir_fd=self._dir).st_ino
+            return split_mark(self.link(name) or "", lambda path: self.has_file(path, inode))[0] or None
+        return None
 
     def has_ended(self) -> bool:
         """Return True if no thread of the process lives.
@@ -239,6 +254,7 @@ class ProcFs:
 
     def maps(self) -> tuple[Mapping, ...]:
         """Return the memory map; empty if the process has ended.  Raises NotPermitted."""
+        self._close_maps()
         try:
             return self._maps.parse(self._contents(f"task/{self.anchor()}/maps", with_checkpoints))
         except OSError as failure:
@@ -246,6 +262,26 @@ class ProcFs:
                 raise NotPermitted(self.pid, f"not permitted to read the memory map of {self.pid}") from None
             self._raise_if_in_trouble(failure)
             return ()
+
+    def place_at(self, address: int) -> Place | None:
+        """Return what is mapped at an address now; None: the kernel cannot tell (before Linux 6.11).
+
+        The file stays open until the maps are read again: to open it takes longer than to ask.
+        """
+        _QUESTION.pack_into(self._query, 0, _QUERY_BYTES, 0, address)
+        try:
+            if self._maps_fd < 0:
+                path = f"task/{self.anchor()}/maps"
+                self._maps_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
+            ioctl(self._maps_fd, _PROCMAP_QUERY, self._query)
+        except OSError as failure:
+            return Place() if cause_of(failure) is Cause.GONE else None
+        return Place._make(_ANSWER.unpack_from(self._query))
+
+    def _close_maps(self) -> None:
+        if self._maps_fd >= 0:
+            os.close(self._maps_fd)
+            self._maps_fd = -1
 
     def threads(self) -> list[int]:
         """Return the present thread ids, in ascending order; empty if the process has ended."""

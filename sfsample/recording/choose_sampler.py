@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from sfsample.core.python_view import PythonView
-from sfsample.errors import TargetError, UnsupportedTarget
+from sfsample.errors import TargetError
 from sfsample.process.exec_guard import stops_keep_privileges
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, can_set_cpu_timers, can_set_timers
 from sfsample.process.python_capture import runs_python
@@ -103,15 +103,12 @@ class TrialSampler:
         stops.run(lambda: should_stop() or self._hand_over(stops))
         if stats.ended_by != "signal" or should_stop():
             return self._profile
-        timers = self._by_timers(per_cpu=self._too_short)
+        timers = PerfSampler(
+            self._processes, self._options, self._duration, self._profile, start=self._start,
+            per_cpu=self._too_short,
+        )  # fmt: skip
         try:
-            try:
-                timers.set_timers()
-            except UnsupportedTarget:  # too many threads for the open files; there are fewer CPUs
-                if not can_set_cpu_timers(self._processes.all[0].arch):
-                    raise
-                timers = self._by_timers(per_cpu=True)
-                timers.set_timers()
+            timers.set_timers()
         except (TargetError, OSError) as failure:
             _log.debug("timers cannot be set: %s", failure)
             hint = f" ({failure.help[0]})" if isinstance(failure, TargetError) and failure.help else ""
@@ -119,11 +116,6 @@ class TrialSampler:
             return self._by_stops(self._start).run(should_stop)
         stats.timers_since_s, stats.engine_why = time.monotonic() - self._start, self._why or ""
         return timers.run(should_stop)
-
-    def _by_timers(self, *, per_cpu: bool) -> PerfSampler:
-        return PerfSampler(
-            self._processes, self._options, self._duration, self._profile, start=self._start, per_cpu=per_cpu
-        )
 
     def _by_stops(self, start: float | None = None) -> PtraceSampler:
         return PtraceSampler(

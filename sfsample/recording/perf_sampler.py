@@ -40,6 +40,7 @@ _FIND_DESCENDANTS_S = 0.02  # seconds between two searches for new processes
 _OPEN_TIME_S = 0.05  # seconds for opening new descendants, before the rings are read
 _NOT_OPENED = "the subprocess ended before it could be opened, or could not be opened"
 _RING_FULL = "the ring was full before it was read"
+_SMALL_RING_FULL = f"{_RING_FULL}: it is small, because no more memory may be locked (ulimit -l)"
 
 
 class PerfSampler:
@@ -295,7 +296,8 @@ class PerfSampler:
             if isinstance(record, PerfSample) and record.at_ns > end_ns:
                 continue
             if isinstance(record, Lost):
-                self.profile.stats.count_failed(_RING_FULL, record.records)
+                reason = _SMALL_RING_FULL if self._timers.events.lacks_memory else _RING_FULL
+                self.profile.stats.count_failed(reason, record.records)
                 for records_of_process in by_pid.values():
                     records_of_process.append(record)  # lost records, among them perhaps changes of modules
             elif record.pid in by_pid:

@@ -208,7 +208,7 @@ class Recorder:
         stats = self._profile.stats
         for module in process.modules.modules:
             _ = module.image.sections  # damage, which costs names, becomes a problem of the module
-            entry = (module.path, bool(module.sframe))
+            entry = (module.path, bool(module.tables.sframe))
             if entry not in stats.module_paths:
                 stats.module_paths.append(entry)
         for text in (*process.opener.problems, *process.modules.problems):

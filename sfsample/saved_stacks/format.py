@@ -177,7 +177,8 @@ def _from_document(document: dict[str, Any]) -> SavedStack:
     registers = {int(number): _parse_word(value) for number, value in document["registers"].items()}
     if arch.pc not in registers or arch.sp not in registers:
         raise ValueError("pc or sp is missing")
-    mappings = parse_maps("\n".join(document["maps"]))
+    paths = {str(module["path"]) for module in document["modules"]}
+    mappings = parse_maps("\n".join(document["maps"]), lambda path, _: path in paths)
     if list(mappings) != sorted(mappings, key=lambda mapping: mapping.start):
         raise ValueError("mappings are not in order")
     return SavedStack(

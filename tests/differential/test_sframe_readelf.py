@@ -112,10 +112,10 @@ def test_object_agrees_with_its_eh_frame_and_symbols(dump):
     laid_out = lay_out(ElfImage(dump.with_suffix("").read_bytes(), dump.stem))
     module = Module(laid_out.image, 0, dump.stem)
     verdict = verify(module)
-    named = {Symbolizer().symbol(module, fde.start) for table in module.sframe for fde in table.fdes()}
+    named = {Symbolizer().symbol(module, fde.start) for table in module.tables.sframe for fde in table.fdes()}
 
     assert verdict.disagreements == ()
-    assert verdict.compared == sum(table.num_fres for table in module.sframe)
+    assert verdict.compared == sum(table.num_fres for table in module.tables.sframe)
     assert {symbol.name for symbol in named} == {"dynamic", "calls", "hot", "leaf", "last"}
     assert measure_coverage(module).dropped == ()
 

@@ -52,7 +52,7 @@ def explain(module: Module, found: Disagreement) -> str | None:
     or loses it (2.46 on): all else is the same, and FP is where another row of the function has it.
     """
     sframe, cfi = found.sframe, found.eh_frame
-    [table] = [table for table in module.sframe if table.find(found.vaddr) is not None]
+    [table] = [table for table in module.tables.sframe if table.find(found.vaddr) is not None]
     if cfi.ra is None and table.version < 3:
         return "_start" if sframe == ENTRY else None
     elsewhere = [fre.fp for fre in table.rows(table.find(found.function))]
@@ -82,7 +82,7 @@ def name_of(path: Path) -> str:
 @pytest.mark.parametrize("path", SUBJECTS, ids=name_of)
 def test_every_byte_of_a_fixture(path):
     module = module_of(path)
-    [table] = module.sframe
+    [table] = module.tables.sframe
     compared = 0
     for fde in table.fdes():
         for pc in range(fde.start, fde.start + fde.size):
@@ -100,7 +100,7 @@ def test_every_byte_of_a_fixture(path):
 def test_comparison_by_intervals_covers_every_row(path):
     """`verify` compares fewer addresses, and as many rows."""
     module = module_of(path)
-    [table] = module.sframe
+    [table] = module.tables.sframe
     verdict = verify(module)
     report(f"{name_of(path)}: {verdict.compared} intervals compared")
 
@@ -116,7 +116,7 @@ def section_at(module: Module, vaddr: int) -> str:
 def test_only_rows_of_stubs_that_ld_writes_wrong_are_repaired(path):
     """ld 2.44 and later writes sp+16 for `.plt.got`; ld 2.40 errs in stubs with endbr64.  CFI is right."""
     module = module_of(path)
-    [table] = module.sframe
+    [table] = module.tables.sframe
     repaired: Counter[str] = Counter()
     for fde in table.fdes():
         as_stored = table.rows(fde)
@@ -137,7 +137,7 @@ def test_only_rows_of_stubs_that_ld_writes_wrong_are_repaired(path):
 
 def test_only_known_faults_are_explained():
     module = module_of(FIXTURES / "v1" / "target")
-    [table] = module.sframe
+    [table] = module.tables.sframe
     fde = next(fde for fde in table.fdes() if any(fre.fp for fre in table.rows(fde)))
     fp_slot = next(fre.fp for fre in table.rows(fde) if fre.fp)
     entry = UnwindRow(Rule(SP, 8, deref=False), RA_SLOT, kept=(FP,))
@@ -167,7 +167,7 @@ def test_libraries_of_this_system_have_equal_rows():
         count += 1
         if module.image.sframe() is None or module.image.machine != AMD64.machine:
             continue
-        assert module.sframe, module.problems
+        assert module.tables.sframe, module.problems
         verdict = verify(module)
         faults = explained(module, verdict.disagreements)
         assert None not in faults, path

@@ -95,7 +95,7 @@ class Checker:
         sections = [s for s in module.image.sections if s.name.startswith(".plt")]
         stub = any(s.vaddr <= lookup < s.vaddr + s.size for s in sections)
         name = symbol.name.partition("@@")[0] if symbol else None  # less the version
-        in_sframe = any(table.row_at(lookup) for table in module.sframe.covering(lookup))
+        in_sframe = any(table.row_at(lookup) for table in module.tables.sframe.covering(lookup))
         return Place(name, module.path.rpartition("/")[2], special, stub, in_sframe)
 
     def _is_trampoline(self, module: Module, address: int) -> bool:

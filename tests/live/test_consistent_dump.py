@@ -32,16 +32,21 @@ def test_all_running_threads_are_stopped_while_one_is_copied(monkeypatch: pytest
         workers = tids(target.pid)[1:]
         wait_until(lambda: state(target.pid, target.pid) == "S", "the first one waits for the others")
         states_at_copy: list[tuple[int, set[str]]] = []
+        states_at_maps: list[set[str]] = []
         fill = StackCopy.fill
 
         def note_states(self: StackCopy, thread: Thread, sp: int, until_ns: int = 1 << 63) -> bool:
             states_at_copy.append((thread.tid, {state(target.pid, worker) for worker in workers}))
             return fill(self, thread, sp, until_ns)
 
+        def note_state() -> None:
+            states_at_maps.append({state(target.pid, worker) for worker in workers})
+
         def work(_stop: object) -> dict[int, tuple[Capture, StopReason]]:
             live = LiveProcess(target.pid)
             try:
-                unwinder = Unwinder(live.modules)
+                unwinder, read_maps = Unwinder(live.modules), live.proc.maps
+                monkeypatch.setattr(live.proc, "maps", lambda: note_state() or read_maps())
                 capture = live.capture_consistently()
                 assert capture.ran == ()
                 snapshots = {
@@ -63,6 +68,7 @@ def test_all_running_threads_are_stopped_while_one_is_copied(monkeypatch: pytest
         assert {walks[tid] for tid in workers} == {(Capture.STOPPED, StopReason.OUTERMOST)}
         assert {tid for tid, _ in states_at_copy} == set(tids(target.pid))
         assert all(states == {"t"} for _, states in states_at_copy), states_at_copy
+        assert states_at_maps[0] == {"t"}
 
 
 def test_reused_id_of_another_process_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:

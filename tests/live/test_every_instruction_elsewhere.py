@@ -134,7 +134,7 @@ def functions(target: Emulated, program: str) -> dict[str, int]:
     names = Symbolizer()
     target.modules.refresh()
     module = next(module for module in target.modules.open_all() if module.path == program)
-    found = ((names.symbol(module, fde.start), fde.start) for fde in module.eh_frame.fdes())
+    found = ((names.symbol(module, fde.start), fde.start) for fde in module.tables.eh_frame.fdes())
     return {symbol.name: module.address(start) for symbol, start in found if symbol}
 
 

@@ -17,6 +17,7 @@ from sfsample.process.perf_events import PerfEvents
 from sfsample.process.perf_records import Named
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
+from sfsample.recording import timer_set
 from sfsample.recording.due_threads import Thread
 from sfsample.recording.profile import Profile
 from tests.live.cli_runner import NOBODY, ended, is_root, sampled
@@ -266,14 +267,25 @@ def test_missing_permission_is_reported():
     assert any("perf_event_paranoid" in line for line in more)
 
 
-def test_error_states_how_many_descriptors_are_needed():
+@pytest.mark.parametrize("permitted", [True, False])
+def test_too_few_files_for_timers_of_threads_take_timers_of_cpus(monkeypatch, permitted):
+    def without_files(syscall, attributes, tid, cpu, flags=0):
+        if tid > 0 and not flags:  # no control group
+            raise OSError(errno.EMFILE, "Too many open files")
+        return open_event(syscall, attributes, tid, cpu, flags)
+
+    open_event = perf_events._open
+    monkeypatch.setattr(perf_events, "_open", without_files)
+    if not permitted:
+        monkeypatch.setattr(timer_set, "can_set_cpu_timers", lambda _: False)
     with running(fixture("v3"), "threads") as target:
-        limit = ["prlimit", "--nofile=24:24"]
-        first, *more = (
-            sfsample_command("-p", target.pid, "--perf-events", wrapper=limit).refused(1).splitlines()
-        )
-    assert first == "sfsample: no files left to open: for the timers of 5 threads"
-    assert re.search(r"allow \d+: ulimit -n", more[0])
+        if permitted:
+            stats = record_by_perf(target.pid).stats
+            assert (stats.timers_of, stats.samples > 0) == ("cpus", True)
+            return
+        with pytest.raises(sfsample.UnsupportedTarget, match="for the timers of 5 threads") as refused:
+            record_by_perf(target.pid)
+    assert re.search(r"allow \d+: ulimit -n", refused.value.help[0])
 
 
 def test_memory_that_may_not_be_locked_is_named(monkeypatch):
@@ -288,7 +300,9 @@ def test_memory_that_may_not_be_locked_is_named(monkeypatch):
 
     monkeypatch.setattr(perf_events, "_Ring", limited)
     with running(fixture("v3"), "leaf") as target:
-        assert record_by_perf(target.pid).stats.samples
+        stats = record_by_perf(target.pid).stats
+        assert stats.samples
+        assert all("ulimit -l" in problem for problem in stats.problems if "ring" in problem)
         assert min(sizes) == 16 << 10
         most[0] = 0
         with pytest.raises(sfsample.NotPermitted, match="no memory left to lock") as refused:

@@ -17,8 +17,13 @@ pytestmark = [pytest.mark.live, needs_gcc]
 LIBRARY = """
 #define PAGE(name) __attribute__((section(name), aligned(4096)))
 PAGE(".text.a") long before(long n) { return n; }
-PAGE(".text.b") long LEAF(volatile long *one)
-{ long sum = 0; for (long i = 0; i < 10000000; i++) sum += *one; return sum; }
+PAGE(".text.b") long REPLACED(long (*spin)(volatile long *), volatile long *one)
+{
+    long sum = 0;
+    if (spin) sum = spin(one);
+    else for (long i = 0; i < 10000000; i++) sum += *one;
+    return sum + 1;
+}
 PAGE(".text.c") long after(long n) { return n; }
 """
 HOST = """
@@ -27,37 +32,43 @@ HOST = """
 #include <fcntl.h>
 #include <link.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
-typedef long (*leaf)(volatile long *);
+typedef long (*spinner)(volatile long *);
+typedef long (*replaced)(spinner, volatile long *);
+#define NOINLINE __attribute__((noinline))
 volatile long one = 1;
-__attribute__((noinline)) long in_a(leaf f) { long r = f(&one); __asm__ volatile(""); return r; }
-__attribute__((noinline)) long in_b(leaf f) { long r = f(&one); __asm__ volatile(""); return r; }
+long spin(volatile long *n) { long sum = 0; for (long i = 0; i < 10000000; i++) sum += *n; return sum; }
+NOINLINE long in_a(replaced f, spinner s) { long r = f(s, &one); __asm__ volatile(""); return r; }
+NOINLINE long in_b(replaced f, spinner s) { long r = f(s, &one); __asm__ volatile(""); return r; }
 static void replace(void *page, int file, long offset)
 { mmap(page, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, file, offset); }
 int main(void)
 {
+    spinner called = getenv("CALLS") ? spin : NULL;  // NULL: the page has the innermost function
     void *a = dlopen("./a.so", RTLD_NOW), *b = dlopen("./b.so", RTLD_NOW);
-    char *leaf_a = dlsym(a, "leaf_a"), *leaf_b = dlsym(b, "leaf_b");
+    char *page = dlsym(a, "replaced_a"), *of_b = dlsym(b, "replaced_b");
     struct link_map *map;
     dlinfo(b, RTLD_DI_LINKMAP, &map);
-    long offset = leaf_b - (char *)map->l_addr;
+    long offset = of_b - (char *)map->l_addr;
     int file_a = open("./a.so", O_RDONLY), file_b = open("./b.so", O_RDONLY);
     puts("ready"); fflush(stdout);
     for (;;) {
-        in_a((leaf)leaf_a);
-        replace(leaf_a, file_b, offset);
-        in_b((leaf)leaf_a);
-        replace(leaf_a, file_a, offset);
+        in_a((replaced)page, called);
+        replace(page, file_b, offset);
+        in_b((replaced)page, called);
+        replace(page, file_a, offset);
     }
 }
 """
 
 
-def test_function_is_that_of_the_file_that_is_mapped(tmp_path):
+@pytest.mark.parametrize("wrapper", [(), ("env", "CALLS=1")])
+def test_function_is_that_of_the_file_that_is_mapped(tmp_path, wrapper):
     for name in ("a", "b"):
-        flags = ("-shared", "-fPIC", "-Wl,-z,noseparate-code", f"-DLEAF=leaf_{name}")
+        flags = ("-shared", "-fPIC", "-Wl,-z,noseparate-code", f"-DREPLACED=replaced_{name}")
         compile_c(tmp_path, f"{name}.so", LIBRARY, *flags)
-    with started(compile_c(tmp_path, "host", HOST)) as target:
+    with started(compile_c(tmp_path, "host", HOST), wrapper=wrapper) as target:
         report = named(record_samples(target.pid))
         assert_untraced(target.pid)
     pairs = set()
@@ -65,4 +76,4 @@ def test_function_is_that_of_the_file_that_is_mapped(tmp_path):
         functions = [report.frames[at].function for at in stack.frames]
         pairs |= {(callee, caller) for callee, caller in pairwise(functions)
                   if caller in ("in_a", "in_b")}  # fmt: skip
-    assert pairs == {("leaf_a", "in_a"), ("leaf_b", "in_b")}
+    assert pairs == {("replaced_a", "in_a"), ("replaced_b", "in_b")}

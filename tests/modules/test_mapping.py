@@ -133,15 +133,15 @@ def test_an_unchanged_line_is_parsed_once():
     assert parser.parse(b"") == ()
 
 
-@pytest.mark.parametrize(("inode", "path", "deleted"), [
-    (7, "/opt/x (deleted)", False), (8, "/opt/x", True), (None, "/opt/x", True),
+@pytest.mark.parametrize(("is_there", "path", "deleted"), [
+    (True, "/opt/x (deleted)", False), (False, "/opt/x", True),
 ])  # fmt: skip
-def test_file_that_is_really_called_deleted(inode, path, deleted):
+def test_file_that_is_really_called_deleted(is_there, path, deleted):
     """A report against stackpulse 0.4.0: such a program had no names."""
     asked = []
-    parser = MapsParser(lambda name: asked.append(name) or inode)
+    parser = MapsParser(lambda *file: asked.append(file) or is_there)
     line = b"1000-2000 r-xp 00000000 08:01 7 /opt/x (deleted)\n"
     [mapping] = parser.parse(line)
     parser.parse(line + b"3000-4000 r-xp 00000000 08:01 9 /opt/y\n")
     assert (mapping.path, mapping.deleted) == (path, deleted)
-    assert asked == ["/opt/x (deleted)"]  # once for each line that is new
+    assert asked == [("/opt/x (deleted)", 7)]  # once for each line that is new

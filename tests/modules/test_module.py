@@ -50,31 +50,31 @@ def test_build_id_is_hexadecimal_or_none():
 
 def test_sframe_is_read_once():
     module = make_module(sframe_segment(Function(TEXT, 16, [row(0, 8)])))
-    [table] = module.sframe
+    [table] = module.tables.sframe
 
     assert table.row_at(TEXT).cfa.offset == 8
-    assert module.sframe is module.sframe
+    assert module.tables.sframe is module.tables.sframe
     assert module.problems == []
 
 
 def test_a_module_without_tables_has_no_problems():
     module = make_module()
 
-    assert (module.sframe, module.eh_frame, module.problems) == ((), None, [])
+    assert (module.tables.sframe, module.tables.eh_frame, module.problems) == ((), None, [])
 
 
 def test_damaged_sframe_is_dropped_and_reported():
     module = make_module(Load(SFRAME, b"\xe2\xde\x09" + bytes(40), type=PT_GNU_SFRAME))
 
-    assert module.sframe == ()
-    assert module.sframe == ()
+    assert module.tables.sframe == ()
+    assert module.tables.sframe == ()
     assert module.problems == ["/lib/x.so: .sframe+0x2: version 9 is not one of 1, 2, 3"]
 
 
 def test_sframe_of_another_machine_is_dropped():
     module = make_module(sframe_segment(abi=AARCH64_LE))
 
-    assert module.sframe == ()
+    assert module.tables.sframe == ()
     assert "in a file for machine 62" in module.problems[0]
 
 
@@ -84,7 +84,7 @@ def test_problems_of_an_sframe_table_are_reported():
     first += bytes(-len(first) % 8)
     module = make_module(Load(SFRAME, first + section(3, [], version=9), type=PT_GNU_SFRAME))
 
-    assert len(module.sframe) == 1
+    assert len(module.tables.sframe) == 1
     [problem] = module.problems
     assert "the table after it" in problem
 
@@ -93,7 +93,7 @@ def test_field_relative_starts_are_recognized_by_the_code_of_the_file():
     data = section(2, [Function(TEXT, 16, [row(0, 8)])], address=SFRAME, flags=0, field_relative=True)
     module = make_module(Load(SFRAME, data, type=PT_GNU_SFRAME))
 
-    assert module.sframe[0].row_at(TEXT).cfa.offset == 8
+    assert module.tables.sframe[0].row_at(TEXT).cfa.offset == 8
     assert len(module.problems) == 1
 
 
@@ -103,8 +103,8 @@ def test_eh_frame_is_found_by_its_header():
         Load(CFI, builder.terminated(), flags=R), Load(HDR, builder.hdr(HDR), flags=R, type=PT_GNU_EH_FRAME)
     )
 
-    assert module.eh_frame.find(TEXT).size == 0x20
-    assert module.eh_frame is module.eh_frame
+    assert module.tables.eh_frame.find(TEXT).size == 0x20
+    assert module.tables.eh_frame is module.tables.eh_frame
     assert module.problems == []
 
 
@@ -112,14 +112,14 @@ def test_eh_frame_is_found_by_its_section():
     """Static programs may have no `.eh_frame_hdr`."""
     module = make_module(sections=[Bytes(".eh_frame", CFI, eh_frame_builder().terminated())])
 
-    assert module.eh_frame.find(TEXT).size == 0x20
+    assert module.tables.eh_frame.find(TEXT).size == 0x20
 
 
 def test_eh_frame_is_dropped_when_its_header_points_nowhere():
     module = make_module(Load(HDR, eh_frame_builder().hdr(HDR), flags=R, type=PT_GNU_EH_FRAME))
 
-    assert module.eh_frame is None
-    assert module.eh_frame is None
+    assert module.tables.eh_frame is None
+    assert module.tables.eh_frame is None
     assert module.problems == ["/lib/x.so: .eh_frame_hdr+0x4: points to 0x3000, which is not loaded"]
 
 
@@ -127,8 +127,8 @@ def test_eh_frame_is_found_by_its_section_when_its_header_is_damaged():
     damaged = Load(HDR, b"\x09" + bytes(11), type=PT_GNU_EH_FRAME)
     module = make_module(damaged, sections=[Bytes(".eh_frame", CFI, eh_frame_builder().terminated())])
 
-    assert module.eh_frame is not None
-    assert module.eh_frame.find(TEXT) is not None
+    assert module.tables.eh_frame is not None
+    assert module.tables.eh_frame.find(TEXT) is not None
     assert len(module.problems) == 1
 
 

@@ -295,6 +295,16 @@ def test_memory_map_joins_segments_and_files():
     ]
 
 
+def test_file_of_a_core_that_is_really_called_deleted(tmp_path):
+    here = tmp_path / "x (deleted)"
+    here.touch()
+    notes = ONE_THREAD + files((0x1000, 0x3000, 2, str(here)), (0x8000, 0x9000, 0, f"{tmp_path}/y (deleted)"))
+    process = open_core_bytes(core(notes))
+
+    assert [(m.path, m.deleted) for m in process._maps()] == [(str(here), False), (f"{tmp_path}/y", True)]
+    assert process.exe == str(here)
+
+
 def test_truncated_core_file_is_reported():
     process = open_core_bytes(core(ONE_THREAD + ONE_FILE, Load(0x1000, bytes(5000)))[:-1000])
 

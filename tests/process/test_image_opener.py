@@ -12,6 +12,7 @@ from sfsample.modules.mapping import Mapping
 from sfsample.process import image_opener
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.image_opener import ImageOpener
+from tests.builders import elf_builder
 from tests.builders.core_builder import Load, core
 
 PAGE = 4096
@@ -58,3 +59,28 @@ def test_segments_that_overlap_count_each(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(FormatError, match="too many to copy"):
         opener._rebuild(mapping)
     assert sizes == [PAGE]
+
+
+NO_PROCESS = 0  # pid without /proc/PID/map_files, as for a user without permission to look there
+TEXT = 0x1000
+
+
+@pytest.mark.parametrize("head_is_mapped", [False, True])
+def test_head_of_a_file_is_compared_only_where_it_is_mapped(tmp_path, monkeypatch, head_is_mapped):
+    """One page of the file lies within another file, whose bytes are at the place of its head."""
+    build_id = elf_builder.Load(0x200, elf_builder.note(bytes(20)), flags=4, type=4, offset=0x200)
+    whole = elf_builder.Load(0, bytes(2 * PAGE), offset=0)
+    path = tmp_path / "b.so"
+    path.write_bytes(elf_builder.elf([whole, build_id]))
+    page = Mapping(0x5000, 0x6000, True, True, TEXT, "08:01", path.stat().st_ino, str(path), False)
+    head = page._replace(start=0x4000, end=0x5000, offset=0)
+    maps = (head, page) if head_is_mapped else (page,)
+    proc = SimpleNamespace(pid=NO_PROCESS, anchor=lambda: NO_PROCESS, maps=lambda: maps)
+    monkeypatch.setattr(image_opener, "read_memory", lambda _pid, _address, size: b"a" * size)
+    opener = ImageOpener(proc, ImageCache(), None)
+
+    if head_is_mapped:
+        with pytest.raises(FormatError, match="not the one that is mapped"):
+            opener(page)
+    else:
+        assert opener(page).build_id == "00" * 20

@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import shutil
+import subprocess
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,6 +48,22 @@ def added(files: dict[str, bytes | None], maps: str = "") -> dict[str, str]:
 
 
 # -- facts of the kernel
+
+
+@pytest.mark.parametrize("end", ["is there", "deleted", "another file is there"])
+def test_program_that_is_called_deleted(tmp_path, end):
+    path = tmp_path / "x (deleted)" if end == "is there" else tmp_path / "x"
+    shutil.copy(shutil.which("sleep"), path)
+    with subprocess.Popen([path, "1000"]) as program, closing(ProcFs(program.pid)) as proc:
+        try:
+            if end != "is there":
+                path.unlink()
+            if end == "another file is there":
+                (tmp_path / "x (deleted)").touch()
+            assert os.readlink(f"/proc/{program.pid}/exe") == f"{tmp_path}/x (deleted)"
+            assert proc.exe_path() == str(path)
+        finally:
+            program.kill()
 
 
 UID = os.getuid()

@@ -138,7 +138,7 @@ def debug_frame(data: bytes) -> None:
     _frames(EhFrame(data, 0, "little", debug=True), len(data))
     for name, flags in ((".debug_frame", _SHF_COMPRESSED), (".zdebug_frame", 0)):
         image = ElfImage(elf_file([Load(0x1000, bytes(16))], [Bytes(name, 0, data, flags=flags)]), "fuzz")
-        found = Module(image, 0, "fuzz").debug_frame
+        found = Module(image, 0, "fuzz").tables.debug_frame
         if found is not None:
             _frames(found, 1 << 30)
 
@@ -215,7 +215,7 @@ def elf(data: bytes) -> None:
     if found is not None:
         _symbols(SymbolTable(*found, image.byteorder, image.code_sections), 0)
     module = Module(image, 0, "fuzzed")
-    if sum(table.num_fdes for table in module.sframe) < 1000:
+    if sum(table.num_fdes for table in module.tables.sframe) < 1000:
         assert 0 <= measure_coverage(module).uncovered_bytes <= measure_coverage(module).text_bytes
     for start, _ in image.executable[:MAX_ITEMS]:
         module.code(start, 16)

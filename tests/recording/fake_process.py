@@ -177,8 +177,8 @@ class FakeProcess:
             self.times_run += 1
         return b"%d 0 %d" % (self.ran_ns.get(tid, 0), self.fixed_times_run.get(tid, self.times_run))
 
-    def is_mapped(self, _tid, _mapping):
-        return True
+    def moved(self, _modules):
+        return False
 
     def replaced(self, _tid, _modules):
         return False

@@ -263,3 +263,12 @@ def test_mappings_are_read_back_from_json():
     assert json.loads(to_json(saved))["maps"] == lines
     assert from_json(to_json(saved._replace(registers=same))).mappings == saved.mappings
     assert saved.mappings[2].path == VDSO
+
+
+def test_file_of_a_saved_stack_that_is_really_called_deleted():
+    saved = save("n", *walk_truncated(words(CODE + 0x10)))
+    path = f"{saved.modules[0].path} (deleted)"
+    saved = saved._replace(mappings=tuple(m._replace(path=path) if m.is_file else m for m in saved.mappings),
+                           modules=(saved.modules[0]._replace(path=path),))  # fmt: skip
+
+    assert from_json(to_json(saved)) == saved

@@ -23,7 +23,7 @@ class CfiStepper:
         self._debug = debug
 
     def _table(self, module: Module) -> EhFrame | None:
-        return module.debug_frame if self._debug else module.eh_frame
+        return module.tables.debug_frame if self._debug else module.tables.eh_frame
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the CFI row at the frame's pc."""

@@ -27,7 +27,7 @@ class SFrameStepper:
         if module is None:
             return None
         vaddr = module.vaddr(frame.lookup_pc)
-        for table in module.sframe.covering(vaddr):
+        for table in module.tables.sframe.covering(vaddr):
             try:
                 fre = table.row_at(vaddr)
             except FormatError as damage:
@@ -39,7 +39,7 @@ class SFrameStepper:
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
         """Return all addresses if the module has no SFrame: the answer is always None.  Else only the pc."""
-        return only_this_pc(frame) if module.sframe else ALL_PCS
+        return only_this_pc(frame) if module.tables.sframe else ALL_PCS
 
 
 def to_row(fre: SFrameFre, table: SFrameTable) -> UnwindRow:

@@ -62,7 +62,7 @@ def test_01_section_without_bytes_in_the_file_gives_no_table():
     assert ElfImage(elf([empty], [nobits]), "x").sframe() is None
     image = ElfImage(elf([Load(START, bytes(64)), beyond]), "x")
     module = Module(image, 0, "x")
-    assert len(module.sframe) == 0
+    assert len(module.tables.sframe) == 0
     assert len(module.problems) == 1
 
 

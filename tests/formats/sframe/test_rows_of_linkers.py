@@ -102,7 +102,7 @@ def test_module_passes_its_sections_to_the_table():
     ]
     segments = [Load(0x1000, text, offset=0x1000), Load(IBT["section_addr"], sframe, type=PT_GNU_SFRAME)]
     module = Module(ElfImage(elf(segments, names), "x"), 0, "x")
-    [table] = module.sframe
+    [table] = module.tables.sframe
 
     assert offsets(table, PLT_SEC, 0, 6) == [8, 8]
     assert module.problems == []

@@ -250,7 +250,7 @@ def test_22_plt_got():
         StopReason.OUTERMOST,
         [0x80A, 0x30],
     )
-    [table] = modules.find(CODE).sframe
+    [table] = modules.find(CODE).tables.sframe
     assert len(table.check()) == 1
 
 
