@@ -55,9 +55,9 @@ def _check_proc_mount(pid: int) -> None:
         own_pid = ""
     if own_pid != str(os.getpid()):
         raise UnsupportedTarget(
-            pid, f"cannot tell who is process {pid}: /proc is that of another pid namespace",
-            "mount the one of ours: mount -t proc proc /proc (unshare: --mount-proc),",
-            "or run sfsample where /proc was mounted")  # fmt: skip
+            pid, f"cannot tell which process is {pid}: /proc is that of another pid namespace",
+            "mount a /proc of your own: mount -t proc proc /proc (unshare: --mount-proc),",
+            "or run sfsample in the pid namespace of this /proc")  # fmt: skip
 
 
 def _arch(proc: ProcFs) -> Arch:

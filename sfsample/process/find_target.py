@@ -36,7 +36,7 @@ class TargetFinder:
         self.service = next(filter(None, names), "busiest" if target.busiest else "")
 
     def pids(self) -> list[int]:
-        """Look for the processes, each time anew.
+        """Return the pids of the processes; each call searches again.
 
         Raises NoSuchProcess, or UsageError if more processes match than the flag may select.
         """

@@ -3,9 +3,9 @@
 sfsample uses a file only if headers and notes (build-id) equal those in the target's memory.  It tries, in
 this order: the path inside the target's root directory, the path in sfsample's own root directory,
 /proc/PID/map_files (the mapped file itself, even if it was deleted), and the target's memory, which is always
-right but has no `.symtab`.  The vdso is in no file, so sfsample reads it from memory.  The target may have
-replaced a library since sfsample read the memory map.  So sfsample uses a file that it found by address alone
-only if the mapping is still the same.
+right but has no `.symtab`.  The vdso is in no file, so sfsample reads it from memory.  The target may replace
+a library after sfsample has read the memory map.  So sfsample checks the mapping again before and after it
+opens a file of map_files or copies the memory.
 """
 
 import os
@@ -88,7 +88,7 @@ class ImageOpener:
             raise FormatError("memory map", mapping.start, "another file was mapped there meanwhile")
 
     def _candidates(self, mapping: Mapping) -> Iterator[Callable[[], int]]:
-        """Yield functions that open the file, one in sfsample's root: a path in maps is outside a chroot."""
+        """Yield functions that open the file.  If the target is in a chroot, its maps have outside paths."""
         if not mapping.deleted:
             for root in self._roots:
                 yield partial(root.open, mapping.path)
@@ -116,8 +116,9 @@ class ImageOpener:
     def _is_same_file(self, status: os.stat_result, mapping: Mapping, *, equal: bool = True) -> bool:
         """Return True if the inode is that of the mapped file.
 
-        The inode decides for a file without a build-id.  It also decides for a page in the middle of another
-        file: the bytes at the place of its headers are not `equal`, because they belong to the other file.
+        The inode decides if the file has no build-id.  The inode also decides for a page that was mapped over
+        the middle of another file: where the page's file would have its headers, the memory is not `equal`,
+        because it belongs to the other file.
         """
         try:
             return os.path.samestat(status, os.stat(self._map_file(mapping)))
@@ -137,8 +138,8 @@ class ImageOpener:
         return data
 
     def _rebuild(self, mapping: Mapping) -> ElfImage:
-        """Lay out the loaded segments as a file, without writable ones, which the process changes."""
-        self._check_still_mapped(mapping)  # check before the reading; another one follows it
+        """Make an image of the loaded segments, except writable ones, which the process changes."""
+        self._check_still_mapped(mapping)
         file = mapping.path, mapping.inode
         below = (other for other in reversed(self._proc.maps()) if other.start <= mapping.start)
         base = next((m.start for m in below if (m.path, m.inode) == file and not m.offset), None)

@@ -1,8 +1,8 @@
 """Detects that a module of a stack was unmapped and another one mapped at the same addresses.
 
 dlclose(3) and dlopen(3) can put another library at the same addresses.  So one system call reads the
-build-ids of all modules of a stack from the target's memory.  sfsample compares them with the build-ids in
-the files, and checks each module by itself only if they differ.
+build-ids of all modules of a stack from the target's memory.  sfsample compares these bytes with those in the
+files.  Only if they differ, sfsample checks each module by itself.
 """
 
 import os
@@ -20,7 +20,9 @@ class ModuleIdentities:
 
     def __init__(self, modules: ModuleMap) -> None:
         self._map = modules
-        self._odd_links: set[Mapping] = set()  # mappings whose link is not as in the maps
+        self._odd_links: set[Mapping] = (
+            set()
+        )  # mappings whose link in map_files has another path than the maps
         self._mappings: tuple[Mapping, ...] = ()  # memory map for which `_sets` is valid
         # set of modules -> addresses of the fingerprints in memory, and their bytes in the files
         self._sets: dict[frozenset[Module], tuple[Pieces, bytes]] = {}
@@ -41,10 +43,10 @@ class ModuleIdentities:
         return any(self._is_replaced(tid, module) for module in modules)
 
     def is_mapped(self, tid: int, mapping: Mapping) -> bool:
-        """Return True if a file is still mapped at exactly these addresses, or if that cannot be known.
+        """Return True if a file is still mapped at exactly these addresses, or if the kernel does not say.
 
-        Two files may have the same bytes there, so only the kernel knows which of them is mapped.  To read
-        the link takes 3 us; to read the maps takes 50 us and more.  Source: proc(5), /proc/PID/map_files.
+        Two files may have the same bytes, so only the kernel knows which of them is mapped.  Reading the link
+        takes 3 us; reading the maps takes 50 us and more.  Source: proc(5), /proc/PID/map_files.
         """
         if not mapping.is_file:
             return True

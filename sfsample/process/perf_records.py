@@ -122,14 +122,14 @@ class Parser:
 
 
 class Family:
-    """Separates the records of some processes, and with `subprocesses` of their descendants, from others."""
+    """Selects the records of some processes; with `subprocesses`, also those of their descendants."""
 
     def __init__(self, pids: Iterable[int], *, subprocesses: bool) -> None:
         self._pids = set(pids)
         self._subprocesses = subprocesses
 
     def has(self, record: Record) -> bool:
-        """Return True if a record belongs to such a process, or reports losses; call it in order of time."""
+        """Return True if a record belongs to these processes, or reports losses; call it in order of time."""
         if isinstance(record, Lost):
             return True
         if self._subprocesses and isinstance(record, Born) and record.parent in self._pids:

@@ -1,8 +1,8 @@
 """Reads /proc/PID as values: memory map, threads, states, counters.
 
-sfsample opens every file below a directory that stays open.  So it never takes a recycled pid for the process
-of that directory: after the process has ended, its files answer ESRCH.  If a process or thread has ended, the
-result is None, never an exception.  `cause_of` judges other failures, and `proc_text` parses the text.
+sfsample opens every file below a directory that stays open.  So it never mistakes a later process with the
+same pid for the target: after the end of the target, its files answer ESRCH.  If a process or thread has
+ended, the result is None, never an exception.  `cause_of` judges other failures, `proc_text` parses the text.
 
 Source: proc(5); open(2) and read(2), "ERRORS"; clock_getcpuclockid(3): the number of a process's clock; Linux
 kernel/fork.c, copy_process: alloc_pid comes before attach_pid.
@@ -34,12 +34,12 @@ from sfsample.process.thread_files import ThreadFiles, max_kept_open
 
 _T = TypeVar("_T")
 _CHUNK_BYTES = 1 << 20
-_LOADAVG_BYTES = 128  # limit that is more than /proc/loadavg has
+_LOADAVG_BYTES = 128  # more bytes than /proc/loadavg has
 _CPUCLOCK_SCHED = 2
 _MAX_READINGS = 4  # readings of a process that seems to have ended
 _LOOKS = 3  # attempts before a file counts as unreadable
 HIDDEN = (
-    "/proc does not show it to us: it is mounted with hidepid, for another pid namespace, or not at all;",
+    "/proc is mounted with hidepid, for another pid namespace, or not at all;",
     "run as root: sudo sfsample ...",
 )
 

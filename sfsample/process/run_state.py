@@ -20,7 +20,7 @@ Source: Linux Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat"; 
 __schedule (nvcsw, nivcsw); kernel/sched/stats.h, sched_info_depart and sched_info_arrive (pcount);
 kernel/sched/debug.c, proc_sched_show_task; kernel/sched/fair.c, put_prev_entity and set_next_entity
 (`exec_start` and the average's `last_update_time` of both threads come from one reading of the run queue's
-clocks), requeue_delayed_entity and enqueue_entity (the latter is renewed when a sleeper is woken).
+clocks), requeue_delayed_entity and enqueue_entity (`last_update_time` is renewed when a sleeper is woken).
 """
 
 import os
@@ -137,11 +137,11 @@ def times_run(counters: bytes | None) -> int | None:
 
 
 def held_ns(stop: ThreadSnapshot) -> int:
-    """Return the time in ns for which a stop held a thread, without its own wait for a CPU on which to stop.
+    """Return the time in ns for which a stop held a thread, without the thread's wait for a CPU.
 
-    The counted wait includes the wait before the request.  So the result is never less than the time since
-    sfsample saw the thread stopped.  And it is never more than the time since sfsample last saw it run, as
-    the thread may have waited for a lock in the kernel.
+    The kernel's count of this wait includes the wait before the request.  So the result is never less than
+    the time since sfsample saw the thread stopped.  The thread may also have waited for a lock in the kernel.
+    So the result is never more than the time since sfsample last saw the thread run.
     """
     if stop.scheduler is None:
         return stop.stop_ns

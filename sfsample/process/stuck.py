@@ -1,8 +1,9 @@
-"""Finds the process on which an OS thread of sfsample is stuck, and sets it aside, so that others go on.
+"""Finds the process on which an OS thread of sfsample is stuck in a system call, and sets the process aside.
 
 The next call on that process may be stuck, too.  So sfsample does not open the process while the OS thread is
-stuck, and for some seconds in any case.  `watch` executes itself anew, which ends the stuck OS thread and
-releases the threads that it holds.  Before that, it hands over which processes are set aside.
+stuck, and for some seconds in any case.  Recordings of other processes go on.  `watch` executes itself anew,
+which ends the stuck OS thread and releases the target's threads that it holds.  `hand_over` and `take_over`
+pass the list of the processes that are set aside through this execve(2).
 """
 
 import os
@@ -42,8 +43,8 @@ _aside: dict[tuple[int, int], _Aside] = {}  # process id and start time -> how i
 def target_of(ident: int) -> int | None:
     """Return the id of the process that a thread of sfsample handles; None: unknown.
 
-    The innermost Python frame whose `self` has a process tells.  (A field that samplers set would be wrong at
-    checkpoints, where threads of other processes are captured.)
+    The id comes from the innermost Python frame whose `self` has a process.  (A field that samplers set would
+    be wrong at checkpoints, where threads of other processes are captured.)
     """
     frame = sys._current_frames().get(ident)  # noqa: SLF001 - documented so
     while frame is not None:
@@ -77,7 +78,7 @@ def check_not_aside(pid: int) -> None:
     if aside is not None and aside.is_stuck:
         raise SetAside(
             pid, f"sfsample traces it already, in a call that does not return{aside.held}: {pid}",
-            "for a recording that goes on, or is stuck in a system call on it",
+            "the tracer is a recording that goes on, or that is stuck in a system call on this process",
         )  # fmt: skip
     if aside is not None and time.monotonic() < aside.until_s:
         raise SetAside(pid, f"set aside for a while, as a call on it did not return: {pid}")

@@ -113,7 +113,7 @@ def test_doctor_without_a_target_judges_five_gates() -> None:
 def test_doctor_says_to_an_ordinary_user_what_stops_may_cost() -> None:
     gate = doctor(code=0, wrapper=NOBODY)["gates"]["execve(2)"]
     assert gate["status"] == "unknown"
-    assert gate["found"].startswith("a stop within it costs a setuid program its privileges")
+    assert gate["found"].startswith("a stop in execve(2) costs a setuid program its privileges")
 
 
 @as_root
