@@ -1,6 +1,6 @@
 """Captures every thread of a process at one instant.
 
-sfsample stops the running threads one after the other, and releases none before it has captured the last.
+sfsample stops one running thread after another, and releases them only after it has captured all of them.
 Meanwhile it reads the sleeping threads.  The result lists the sleeping threads that ran in the meantime
 (`ran`).  sfsample releases all stopped threads whatever happens.
 """
@@ -130,7 +130,7 @@ def _stop_running(
 
 
 def _release_late(tracers: dict[int, Tracer]) -> None:
-    """Release threads that stop only now.  The kernel releases the others when the tracing OS thread ends."""
+    """Release threads that stop late.  After that, the kernel releases them when the tracing thread ends."""
     deadline = time.monotonic() + _LATE_STOP_S
     late = list(tracers.values())
     while (late := [each for each in late if not each.release_pending()]) and time.monotonic() < deadline:

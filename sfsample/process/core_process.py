@@ -250,7 +250,7 @@ class CoreImages:
         yield self._sysroot + mapping.path, partial(self.root.open, mapping.path)
 
     def _difference(self, image: ElfImage, mapping: Mapping) -> str:
-        """Return the build-ids of the image and of the mapped file as text; "": the latter is unknown."""
+        """Return the build-ids of the image and of the mapped file as text; "": the mapped one is unknown."""
         start = next((f.start for f in self._core.files if (f.path, f.offset) == (mapping.path, 0)), None)
         head = None if start is None else self._memory.dumped(start, _PAGE_BYTES)
         try:

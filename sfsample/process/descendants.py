@@ -63,7 +63,7 @@ class Descendants:
         return list(self._join(new))
 
     def _join(self, new: dict[int, Stat]) -> Iterator[tuple[int, Stat]]:
-        """Make the new processes whose parent is a member members, too; yield them."""
+        """Yield the new processes whose parent is a member; each becomes a member."""
         new.pop(os.getpid(), None)
         children: dict[int, list[int]] = {}
         for pid, stat in new.items():

@@ -1,11 +1,11 @@
 """Finds and opens the ELF file behind a mapping of a live process.
 
-sfsample uses a file only if headers and notes (build-id) equal those in the target's memory.  It tries, in
-this order: the path inside the target's root directory, the path in sfsample's own root directory,
-/proc/PID/map_files (the mapped file itself, even if it was deleted), and the target's memory, which is always
-right but has no `.symtab`.  The vdso is in no file, so sfsample reads it from memory.  The target may replace
-a library after sfsample has read the memory map.  So sfsample checks the mapping again before and after it
-opens a file of map_files or copies the memory.
+sfsample uses a file only if its headers and notes (build-id) equal the bytes in the target's memory.
+sfsample tries, in this order: the path inside the target's root directory, the path in sfsample's own root
+directory, /proc/PID/map_files (the mapped file itself, even if it was deleted), and the target's memory,
+which is always right but has no `.symtab`.  The vdso is in no file, so sfsample reads it from memory.  The
+target may replace a library after sfsample has read the memory map.  So sfsample checks the mapping again
+before and after it opens a file of map_files or copies the memory.
 """
 
 import os
@@ -117,8 +117,8 @@ class ImageOpener:
         """Return True if the inode is that of the mapped file.
 
         The inode decides if the file has no build-id.  The inode also decides for a page that was mapped over
-        the middle of another file: where the page's file would have its headers, the memory is not `equal`,
-        because it belongs to the other file.
+        the middle of another file's mapping: at the place of the headers, the memory has the bytes of the
+        surrounding file (`equal` is False).
         """
         try:
             return os.path.samestat(status, os.stat(self._map_file(mapping)))

@@ -58,7 +58,7 @@ class LoadMeter:
         return values
 
     def _pressure(self, pids: Iterable[int]) -> dict[str, float]:
-        """Return the highest `some avg10` of the control groups; for the root group, that of the machine."""
+        """Return the highest `some avg10` of the control groups; the root group has the machine's value."""
         paths = {path for pid in pids if (path := path_of(pid))}
         texts = (read_text(f"{self._root}{path}/cpu.pressure" if path.strip("/") else "/proc/pressure/cpu")
                  for path in paths)  # fmt: skip

@@ -1,7 +1,7 @@
 """Sets kernel timers that sample registers and stack of a running thread in the timer interrupt.
 
 No thread is stopped, and sfsample runs only to read the rings.  The timer of a thread counts the CPU time of
-that thread, and each sample stands for the CPU time of one period.  New threads inherit the timer.  All
+that thread, and each sample represents the CPU time of one period.  New threads inherit the timer.  All
 threads on a CPU write to the ring of that CPU, because an inherited event cannot have a ring of its own.
 
 Alternatively, one timer per CPU serves the threads of the processes' control group, or of the whole machine.
@@ -326,8 +326,8 @@ def _refusal(failure: OSError, pid: int, threads: int, *, per_cpu: bool) -> Targ
         most = 0 if per_cpu else 1
         return NotPermitted(
             pid, f"not permitted to set timers (perf_event_open(2)): {pid}",
-            f"kernel.perf_event_paranoid is {paranoid}; it takes {most} or less, CAP_PERFMON, or root",
-            "a container's seccomp filter may refuse it, too; without --perf-events it is not needed",
+            f"kernel.perf_event_paranoid is {paranoid}; timers need {most} or less, CAP_PERFMON, or root",
+            "a container's seccomp filter may refuse the call, too; or record without --perf-events",
         )  # fmt: skip
     if failure.errno in NO_FILE_ERRNOS:
         files = (threads + 1) * (len(_online_cpus()) + 1) + _OTHER_FILES
@@ -338,7 +338,7 @@ def _refusal(failure: OSError, pid: int, threads: int, *, per_cpu: bool) -> Targ
         )  # fmt: skip
     return UnsupportedTarget(
         pid, f"cannot set timers (perf_event_open(2)): {failure.strerror}",
-        "this takes Linux 5.13, with perf events; record without --perf-events",
+        "timers need Linux 5.13, with perf events; record without --perf-events",
     )  # fmt: skip
 
 

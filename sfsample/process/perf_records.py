@@ -34,7 +34,7 @@ class PerfSample(NamedTuple):
     at_ns: int  # time on the clock of perf_counter_ns, as in the other records
     pid: int
     tid: int
-    period_ns: int  # CPU time that the sample stands for
+    period_ns: int  # CPU time that the sample represents
     registers: Registers  # empty if the thread has left user space for good, or runs 32-bit code
     memory: BytesMemory
     bounded: bool  # the stack may be longer than the copy

@@ -130,9 +130,9 @@ def parse_last_id(loadavg: bytes) -> bytes | None:
 
 
 def control_groups(cgroup: str) -> set[str]:
-    """Return the names of the units, and of the groups in them, in systemd's paths of /proc/PID/cgroup.
+    """Return the names of systemd's units, and of the groups below them, in the paths of /proc/PID/cgroup.
 
-    Only the hierarchy of systemd counts: the one of version 2, or "systemd" of version 1.
+    Only the hierarchy of systemd counts: the version 2 hierarchy, or "systemd" of version 1.
     """
     rows = (row for row in _groups(cgroup) if row[1] in {"", "name=systemd"})
     return {name for *_, path in rows for name in path.split("/")}

@@ -214,9 +214,9 @@ class ProcFs:
     def has_ended(self) -> bool:
         """Return True if no thread of the process lives.
 
-        The first thread may end before the others, and is a zombie then.  When another thread calls
-        execve(2), the first thread is a zombie until the other one takes its id.  So one reading may show a
-        zombie without other threads although the process lives on, but several readings do not.
+        The first thread may end before the other threads, and is then a zombie.  When another thread calls
+        execve(2), the first thread is a zombie until the calling thread takes its id.  So one reading may
+        show only a zombie although the process lives on, but several readings do not.
         """
         return all(self._seems_ended() for _ in range(_MAX_READINGS))
 
@@ -229,7 +229,7 @@ class ProcFs:
     def anchor(self) -> int:
         """Return the thread id under which memory, memory map and files of the process can be read.
 
-        It is the pid, unless the first thread has ended with pthread_exit(3) and others live on.
+        This is the pid, unless the first thread has ended with pthread_exit(3) and other threads live on.
         """
         stat = self.stat()
         if stat is not None and stat.state in "ZX":

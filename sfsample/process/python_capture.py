@@ -170,8 +170,8 @@ class PythonCapture:
     def _find_id_before_fork(self) -> int:
         """Return the old id that the interpreter of a forked child has for its main thread; 0: none.
 
-        The old id is that of the forking thread in the parent.  It is replaced in PyOS_AfterFork_Child, which
-        C code may not call: uWSGI does not call it in its workers.
+        The old id is the id of the forking thread in the parent.  PyOS_AfterFork_Child replaces the old id,
+        but not all C code calls this function: uWSGI does not call it in its workers.
         """
         assert self.interpreter is not None  # noqa: S101 - the caller has checked
         listed = thread_states(self.interpreter, self._read)

@@ -49,7 +49,7 @@ class RunState(Enum):
 
     @property
     def counts_as_cpu(self) -> bool:
-        """True if a sample of the thread stands for CPU time.  UNKNOWN does: the kernel gives no figures."""
+        """True if a sample of the thread represents CPU time; UNKNOWN counts: the kernel has no figures."""
         return self not in (RunState.WAITING, RunState.ASLEEP)
 
 
@@ -112,9 +112,9 @@ def _before_stop(before: BeforeStop, wake_up: WakeUp) -> RunState:
 
 
 def shared_switch(one: LastRun, other: LastRun | None) -> bool:
-    """Return True if one thread took the CPU from the other, and neither has been woken since.
+    """Return True if one thread followed the other on a CPU, and neither has been woken since.
 
-    The other thread may also have fallen asleep and so left its CPU to the first.
+    One thread took the CPU from the other thread, or the other thread fell asleep.
     """
     if other is None or one.at != other.at:
         return False

@@ -137,9 +137,9 @@ def why_no_unit(unit: str, proc: str = "/proc", root: str = "") -> list[str]:
         return ["systemd does not run here: there is no /run/systemd/system, and no process is in a unit;",
                 "-n NAME finds a process by its name or command line"]  # fmt: skip
     alike = similar(os.path.splitext(name)[0], units)
-    lines = [f"units with processes and such a name: {', '.join(alike)}"] if alike else []
+    lines = [f"units with processes and similar names: {', '.join(alike)}"] if alike else []
     if is_booted:
-        lines.append(f"is there such a unit, and is it active?  systemctl status {quote(name)}")
+        lines.append(f"does the unit exist, and is it active?  systemctl status {quote(name)}")
     return lines
 
 

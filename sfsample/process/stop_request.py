@@ -340,9 +340,9 @@ def reap_killed_tracees() -> None:
     """Reap traced threads that were killed; any thread of sfsample may call this.
 
     An execve(2) in the target waits until its killed threads are reaped, and PTRACE_SEIZE of another thread
-    waits for the execve.  Without the reaping, the tracing thread and the target would wait for ever.  Look
-    first whether a thread has ended: waiting for the end of a stopped thread would take the status of its
-    stop (Linux kernel/exit.c, wait_task_stopped).
+    waits for the execve.  Without the reaping, the tracing thread and the target would wait for ever.  The
+    first waitid(2) only looks, as a wait would take away the status of a thread that is stopped, not ended
+    (Linux kernel/exit.c, wait_task_stopped).
     """
     for tid in tuple(_TRACED):
         with suppress(ChildProcessError):

@@ -43,8 +43,8 @@ _aside: dict[tuple[int, int], _Aside] = {}  # process id and start time -> how i
 def target_of(ident: int) -> int | None:
     """Return the id of the process that a thread of sfsample handles; None: unknown.
 
-    The id comes from the innermost Python frame whose `self` has a process.  (A field that samplers set would
-    be wrong at checkpoints, where threads of other processes are captured.)
+    The id comes from the innermost Python frame whose `self` has a process.  (The process of the current
+    sampler would be wrong: a checkpoint may capture a thread of another process.)
     """
     frame = sys._current_frames().get(ident)  # noqa: SLF001 - documented so
     while frame is not None:

@@ -11,7 +11,8 @@ than signal(7) lists for signal handlers: poll, nanosleep, msgrcv and others res
 
 Source: signal(7), "Interruption of system calls"; Linux kernel/entry/common.c and arch_do_signal_or_restart;
 fs/eventpoll.c, fs/aio.c, io_uring, ipc/sem.c and do_sigtimedwait return -EINTR.  A socket with SO_RCVTIMEO
-does so, too (sock_intr_errno), and a driver may.  So read and write are safe only on a pipe, eventfd, ...
+returns -EINTR, too (sock_intr_errno), and a driver may.  So read and write are safe only on pipes and
+eventfds.
 
 Some sleeps with a time-out continue as restart_syscall(2): those that set a restart_block, which are
 FUTEX_WAIT (kernel/futex/waitwake.c), poll (fs/select.c), and nanosleep and clock_nanosleep (kernel/time).
@@ -51,7 +52,7 @@ def number_made(number: int, args: Sequence[int], wchan: str | None) -> int:
     """Return the number of the call that the thread made, if the kernel now shows restart_syscall.
 
     The arguments are still those of the original call.  `wchan`, the kernel function in which the thread
-    waits, identifies the call.  If `wchan` is none of those known, the call is nanosleep or clock_nanosleep.
+    waits, identifies the call.  If `wchan` is no known function, the call is nanosleep or clock_nanosleep.
     """
     if wchan is None or syscall_name(number) != "restart_syscall":
         return number

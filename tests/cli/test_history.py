@@ -164,7 +164,7 @@ def test_diff_without_ordinary_times_has_no_verdict_and_says_where_slices_are_mi
     assert "unknown" in next(line for line in out.splitlines() if line.endswith("slow"))
     assert "no slices" in err
     assert "no verdict: the history has no pairs of other times" in err
-    assert "--fail-on: not known whether a function grew" in err
+    assert "--fail-on: too few comparable times to judge whether a function grew" in err
     document = json.loads(run(*words, "--with", "ffee" + "ddcc", "--json")[1])
     assert document["schema"] == "sfsample.diff/1"
     assert [side["samples"] for side in document["inputs"]] == [3 * 910, 3 * 1800]
@@ -320,7 +320,7 @@ def test_prune_without_a_selection_applies_retention(run):
 
 
 def test_check_finds_damage(run, directory):
-    assert run("check")[:2] == (0, f"{directory}: 10 slices: all of it is whole\n")
+    assert run("check")[:2] == (0, f"{directory}: 10 slices: every slice can be read\n")
     [name] = file_names(directory)
     with closing(sqlite3.connect(name.path, isolation_level=None)) as database:
         database.execute("UPDATE slice SET samples = samples + 1 WHERE id = 1")

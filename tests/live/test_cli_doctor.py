@@ -82,7 +82,7 @@ def assert_refused(pid: int, *gates: str, wrapper: list[str] | tuple[str, ...] =
     assert failing(process) - {"read memory"} == {*gates, "attach"}
     assert process["may_attach"] is False
     error = sfsample("dump", "-p", pid, wrapper=wrapper).refused(4)
-    assert f"sfsample doctor {pid} shows everything that may refuse it" in error
+    assert f"sfsample doctor {pid} shows everything that may refuse access" in error
     for gate in (process["gates"][name] for name in gates):
         assert gate["found"] in error
         command = f"sudo {shlex.join(own_program('dump', '-p', str(pid)))}"

@@ -1,8 +1,8 @@
 """Finds the system call that a thread was in when its core file was written, and its tid as glibc knows it.
 
 sfsample reports a system call only if the result register shows that the kernel interrupted one, and a system
-call instruction lies before the pc.  The table of system calls is that of this machine, so the core file must
-have the same architecture.
+call instruction lies before the pc.  sfsample has only the table of this machine's system calls, so the core
+file must have the same architecture.
 
 Source: include/linux/errno.h (ERESTARTSYS).
 """

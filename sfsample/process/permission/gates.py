@@ -1,4 +1,4 @@
-"""Judges every gate that can refuse an attach: is it open, and if not, what opens it.
+"""Judges every gate (a check that can refuse an attach): is the gate open, and if not, what opens it.
 
 This module works on values alone.  From the credentials of sfsample and of the target it derives the answer
 of the kernel, gate by gate, with a remedy for each place in which sfsample may run.  If it cannot judge a
