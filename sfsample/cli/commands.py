@@ -54,7 +54,7 @@ GROUPS = (
               "record a slice at regular intervals, for months", (
             ("watch -n redis-server", "keep its history; `sfsample history` shows it"),
             ("watch --unit nginx --output-dir DIR --keep-for 7d", "files; all processes of a systemd unit"),
-            ("watch --busiest 20", "the histories of the 20 processes that use most CPU time"),
+            ("watch --busiest 20", "the services of the 20 processes that use most CPU"),
             ("watch 1234 --mode cpu -r 99 --for 10s --output-dir DIR", "running threads, 10 s per minute"),
             ("watch 1234 --output-dir DIR --listen 127.0.0.1:6060", "slices, and profiles on request"),
             ("watch -n redis-server --push pyroscope=http://HOST:4040", "also send the slices to a store"),

@@ -29,7 +29,7 @@ def symbol_options(
 ) -> SymbolOptions:  # fmt: skip
     """Return the options that the flags ask for.  Raises UsageError if they need an extra that is missing.
 
-    `online` False: debug files come only from the cache of debuginfod.
+    `online` False: take debug files only from the cache of debuginfod, and download none.
     """
     needs_dwarf = (names.lines and python is not PythonView.ONLY) or names.inlines
     if needs_dwarf and not available():
