@@ -264,9 +264,7 @@ class History:
         """Yield a sentence for each damage in a file: in its structure, facts, stacks or totals."""
         self.problems.clear()
         for name, path in files_set_aside(self.directory):
-            again = os.path.basename(
-                name.path + path.rpartition("Z")[2]
-            )  # former name of the file, or of its log
+            again = os.path.basename(name.path + path.rpartition("Z")[2])  # its former name
             yield (f"{path}: a damaged file, whose slices are in no answer; delete it when not needed; "
                    f"to read what is left: mkdir -m 700 OTHER; cp {quote(path)} OTHER/{again}; "
                    "sfsample history list --history OTHER")  # fmt: skip

@@ -183,9 +183,7 @@ def _interval_starts(
     """Return the vaddrs at which a row of SFrame or CFI begins; also each vaddr with an expression in CFI."""
     module = intervals.module
     limits = [high for low, high in module.image.executable if low <= fde.start < high]
-    end = (
-        min([fde.start + fde.size, *limits]) if limits else fde.start
-    )  # the code may end before the function
+    end = min([fde.start + fde.size, *limits]) if limits else fde.start  # no address outside the code
     overlapping = _overlapping(cfi_fdes, fde.start, end, intervals)
     starts = set()
     try:

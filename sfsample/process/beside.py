@@ -32,10 +32,7 @@ class Room:
         self._remote = array("Q", bytes(16))  # one `struct iovec`
         self._one = self._remote.buffer_info()[0], 1
         self._pid = 0
-        self._index, self._is_own = (
-            JointMemory(b"", (), "little"),
-            True,
-        )  # index; True: this object may add to it
+        self._index, self._is_own = JointMemory(b"", (), "little"), True  # True: `_note` may add to the index
         self.is_whole = False  # True: all pieces of the plan were copied, in the order of the plan
         self.until_ns = 0  # time after which nothing more is copied (perf_counter_ns)
         self.reserve(0)

@@ -80,7 +80,7 @@ class ThreadCapturer:
         self._modules: dict[int, Module | None] = {}  # address -> module, at `_generation`
         self._changing_paths: set[str] = (
             set()
-        )  # files of which a page replaced another file's, or was replaced
+        )  # files with a replaced page, or with one that replaced another
         self._generation = -1
 
     def capture(

@@ -20,9 +20,7 @@ class ModuleIdentities:
 
     def __init__(self, modules: ModuleMap) -> None:
         self._map = modules
-        self._odd_links: set[Mapping] = (
-            set()
-        )  # mappings whose link in map_files has another path than the maps
+        self._odd_links: set[Mapping] = set()  # mappings with another path in map_files than in maps
         self._mappings: tuple[Mapping, ...] = ()  # memory map for which `_sets` is valid
         # set of modules -> addresses of the fingerprints in memory, and their bytes in the files
         self._sets: dict[frozenset[Module], tuple[Pieces, bytes]] = {}
