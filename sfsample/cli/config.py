@@ -84,7 +84,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def execute_anew(why: str) -> None:
-    """Replace this process by a new one with the same command line; return only if that has a mistake now."""
+    """Start sfsample anew in this process, with the same command line; return if sfsample now refuses it."""
     from sfsample.cli.parse import parse
 
     try:

@@ -37,7 +37,7 @@ _OWN_WAYS = {  # ways to name the target, beside -p and -n
     "watch": {"--unit UNIT": "unit", **_GROUPS},
     "top": _GROUPS,
 }
-# placeholders of values in a help text, by the function that parses the value; `metavar` has the other ones
+# placeholders of values in a help text, by the function that parses the value; see also `metavar`
 _PLACEHOLDERS: dict[object, str] = {
     quantities.seconds: "TIME", quantities.large_size: "SIZE", values.age: "TIME", values.dump_samples: "N",
     values.growth: "PERCENT", values.label: "KEY=VALUE", values.percent: "PERCENT", values.positive: "N",

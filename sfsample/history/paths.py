@@ -22,7 +22,7 @@ from sfsample.errors import BadInput
 DAY_S = 86400
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite", re.ASCII)
 _ASIDE = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite\.damaged-\d{8}T\d{6}Z(?:-wal|-journal)?", re.ASCII)
-_OFFSET_BYTES = 7  # bytes of a name's hash that are the offset of its lock; a positive off_t
+_OFFSET_BYTES = 7  # a lock's offset is this many bytes of a hash, so that it is a positive off_t
 BESIDE = ("-wal", "-shm", "-journal")  # suffixes of the files that SQLite keeps beside a database
 
 

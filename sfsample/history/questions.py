@@ -27,7 +27,7 @@ class Compared(NamedTuple):
 
     sides: list[Side]  # before and after
     ordinary: Ordinary  # pairs of ordinary times, with which changes are compared
-    reports: list[Report]  # before and after; []: not kept
+    reports: list[Report]  # of both sides; [] if no caller needs them
 
 
 def with_owner(history: History, selection: Selection) -> Selection:

@@ -47,7 +47,7 @@ class Room:
     def read(self, pid: int, at: int, size: int, remote: Span, stack: Span = (0, 0)) -> int:
         """Copy pieces to position `at`, then a stack to another buffer; return the number of bytes copied.
 
-        `remote`: address and number of the `struct iovec`; `stack`: address and size of the other buffer.
+        `remote`: address and number of the `struct iovec`.  `stack`: address and size of the stack's buffer.
         """
         local = self._local
         local[0], local[1] = self._address + at, size

@@ -2,7 +2,7 @@
 
 A thread that does not run does not change.  /proc/PID/task/TID/syscall gives its pc, its sp and the arguments
 of its system call; process_vm_readv(2) gives its stack.  The scheduler's counters, read before and after,
-prove that the thread has not run meanwhile.  The snapshot does not have the other registers, as they are
+prove that the thread has not run meanwhile.  The snapshot has no other registers, because their values are
 unknown.  A walk that needs such a register says so.
 
 Source: proc(5), /proc/PID/syscall and schedstat; Linux lib/syscall.c (collect_syscall): the kernel reads the

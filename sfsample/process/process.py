@@ -135,7 +135,7 @@ class LiveProcess:
         try:
             maps = self.proc.maps()
         except NotPermitted as refusal:
-            problem = f"{refusal} any more; what was mapped later has no names"
+            problem = f"{refusal} any more; files mapped later have no names"
             if not self._mapped:
                 raise
             if problem not in self.opener.problems:

@@ -229,7 +229,7 @@ class ProcFs:
     def anchor(self) -> int:
         """Return the thread id under which memory, memory map and files of the process can be read.
 
-        This is the pid, unless the first thread has ended with pthread_exit(3) and other threads live on.
+        The id is the pid, unless the first thread has ended with pthread_exit(3) and other threads live on.
         """
         stat = self.stat()
         if stat is not None and stat.state in "ZX":

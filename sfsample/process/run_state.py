@@ -79,7 +79,7 @@ def classify(before: BeforeStop, after: SchedulerEvidence | None, wake_up: WakeU
     """Return the state of a thread when it was asked to stop; `after` is None while it has not stopped.
 
     If a thread was put on a CPU once between the request and the stop, it had waited for one, or slept.  Its
-    stack is then no longer that of the tick.  Its sample counts only if the thread lost the CPU to sfsample
+    stack may then have changed since the tick.  Its sample counts only if the thread lost the CPU to sfsample
     and has not run since.
     """
     if after is None:

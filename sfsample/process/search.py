@@ -40,7 +40,7 @@ def find_by_name(name: str) -> list[tuple[int, str]]:
     sfsample.  The ancestors of sfsample are left out: the command line of the shell contains the same words.
     Raises NotPermitted.
     """
-    import psutil  # imported here, as the other searches do not need it
+    import psutil  # imported here, because no other search needs psutil
 
     if not _pids():
         raise NotPermitted(0, f"not permitted to look for: {name}", *HIDDEN)

@@ -128,7 +128,7 @@ class Tracer:
     def rehearse(self, tid: int) -> None:
         """Make the calls of the pause on a thread that is not traced.
 
-        They fail at once, but their code is then in the CPU's caches, which saves 12 of 75 us in the pause.
+        The calls fail at once.  The CPU's caches then have their code, which saves 12 of 75 us in the pause.
         """
         try:
             os.waitpid(self._own_pid, _WAIT_FLAGS)  # no child of sfsample, so nothing is reaped

@@ -63,7 +63,7 @@ def waits_for_sfsample(os_thread: int) -> bool:
 
 
 def set_aside(pid: int, os_thread: int) -> None:
-    """Set aside a process on which an OS thread is stuck."""
+    """Take no samples of a process for a while: an OS thread is stuck on it."""
     if stat := stat_of(pid):
         stats = {tid: stat_of(f"{pid}/task/{tid}") for tid in os.listdir(f"/proc/{pid}/task")}
         stopped = ", ".join(tid for tid, thread in stats.items() if thread and thread.state == "t")
@@ -72,7 +72,7 @@ def set_aside(pid: int, os_thread: int) -> None:
 
 
 def check_not_aside(pid: int) -> None:
-    """Raise SetAside for a process that is set aside."""
+    """Raise SetAside if a process is not to be sampled, because a call on it is or was stuck."""
     stat = stat_of(pid) if _aside else None
     aside = _aside.get((pid, stat.starttime)) if stat else None
     if aside is not None and aside.is_stuck:
@@ -81,7 +81,7 @@ def check_not_aside(pid: int) -> None:
             "the tracer is a recording that goes on, or that is stuck in a system call on this process",
         )  # fmt: skip
     if aside is not None and time.monotonic() < aside.until_s:
-        raise SetAside(pid, f"set aside for a while, as a call on it did not return: {pid}")
+        raise SetAside(pid, f"not sampled for a while, because a system call on it did not return: {pid}")
 
 
 def any_stuck() -> bool:

@@ -1,8 +1,8 @@
 """Lists the system calls that the kernel restarts after a stop, so that the thread does not notice the stop.
 
 The list names the calls that are known to be safe: a stop may make any other call fail with EINTR.
-Invariant: each of these calls survives a stop, and the others fail, except those that `syscall_mending`
-restarts (tests/live/test_sleeping_threads.py).
+Invariant: each of these calls survives a stop; every other call fails, unless `syscall_mending`
+restarts it (tests/live/test_sleeping_threads.py).
 
 When PTRACE_INTERRUPT stops a thread, the call that it sleeps in returns to the edge of the kernel.  After
 -ERESTARTSYS, -ERESTARTNOHAND, -ERESTARTNOINTR or -ERESTART_RESTARTBLOCK the kernel restarts the call, as
@@ -51,7 +51,7 @@ _MIN_POINTER = 4096  # lowest pointer; clock numbers are smaller
 def number_made(number: int, args: Sequence[int], wchan: str | None) -> int:
     """Return the number of the call that the thread made, if the kernel now shows restart_syscall.
 
-    The arguments are still those of the original call.  `wchan`, the kernel function in which the thread
+    The arguments of the original call are unchanged.  `wchan`, the kernel function in which the thread
     waits, identifies the call.  If `wchan` is no known function, the call is nanosleep or clock_nanosleep.
     """
     if wchan is None or syscall_name(number) != "restart_syscall":

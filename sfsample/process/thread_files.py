@@ -70,7 +70,7 @@ class ThreadFiles:
             if failure.errno != ESRCH:
                 self._check(failure)
                 return None
-            self.close()  # a new thread may have the id, and a new file
+            self.close()  # the thread ended, and a new thread may have its id
             return self._open_and_read(name)
 
     def _open_and_read(self, name: str) -> bytes | None:

@@ -130,7 +130,7 @@ class TracerThread(Generic[_T]):
             raise NoReturn(pid, holds_others=traces_others_than(pid))
 
     def _leave_behind(self) -> None:
-        """Undo the effects of the work on the rest of sfsample; the work ends when its call returns.
+        """Undo what the work changed for all of sfsample; the work itself ends when its call returns.
 
         The work gets LeftBehind instead of the result of its call.  It releases the threads that it holds,
         and does nothing else.

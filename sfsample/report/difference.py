@@ -3,7 +3,7 @@
 docs/diff.md explains the arithmetic.  Counts are compared, not percentages, because the error of a count is
 known: about its square root.  The more functions are compared, the larger a change must be.  If other times
 of the same service are known ("ordinary times"), a change must also be larger than the differences between
-those (report/noise.py).  Each report is first reduced to a `Side`, which takes far less memory.
+the ordinary times (report/noise.py).  Each report is first reduced to a `Side`, which takes far less memory.
 
 Invariant: verdicts and intervals are wrong as seldom as stated (tests/report/test_difference.py).
 """

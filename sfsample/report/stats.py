@@ -1,7 +1,7 @@
 """The statistics of a report: counts and losses of its recording.
 
-The statistics are the object that `--stats` writes, or a part of it.  A file can contain anything, so a value
-with a wrong type counts as unknown.
+`--stats` writes the statistics as a JSON object; a file with a report may have only a part of this object.  A
+value with a wrong type counts as unknown, because a file can contain anything.
 """
 
 from collections import Counter

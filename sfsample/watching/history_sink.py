@@ -62,7 +62,7 @@ class HistorySink(Sink):
         self._tidy_now_and_then()
         if not kept and failures:
             raise failures[0]
-        self._say_once(failures, "the other services are kept; this is said once")
+        self._say_once(failures, "the other services are kept; this message comes once")
         check = f"sfsample history check --history {quote(self._directory)} shows what is wrong"
         self._say_once([SfsampleError(problem) for problem in history.problems], check)
         return f"history of {', '.join(kept) if len(kept) <= _MAX_SHOWN else f'{len(kept)} services'}"

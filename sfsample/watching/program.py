@@ -31,7 +31,7 @@ class Trouble:
     """
 
     def __init__(self, say: Say, until_then: str, *, once: bool = False) -> None:
-        self._say, self._until_then, self._once = say, f"{until_then}; this is said once", once
+        self._say, self._until_then, self._once = say, f"{until_then}; this message comes once", once
         self._what = ""
         self._slots = 0
 
@@ -62,7 +62,7 @@ class Sink:
         """Keep a gap: a time without a slice, and the reason.  `target`: the name in the flags."""
 
     def pin(self, last_s: float) -> int:  # noqa: ARG002
-        """Keep the slices of the last `last_s` seconds longer than others; return their number."""
+        """Keep the slices of the last `last_s` seconds longer than other slices; return their number."""
         return 0
 
     def metrics(self) -> Metrics:

@@ -163,7 +163,7 @@ def test_process_of_outer_user_namespace_is_not_permitted(leaf: Target) -> None:
 def test_proc_of_another_pid_namespace_is_an_error(leaf: Target, words: list[str]) -> None:
     """For the kernel the pid may be another process, or none."""
     text = sfsample(*words, "-p", leaf.pid, wrapper=["unshare", "--pid", "--fork"]).refused(1)
-    assert f"cannot tell which process is {leaf.pid}: /proc is that of another pid namespace" in text
+    assert f"cannot tell which process is {leaf.pid}: /proc shows another pid namespace" in text
     assert "--mount-proc" in text
 
 

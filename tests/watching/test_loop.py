@@ -207,7 +207,7 @@ def test_missing_target_is_said_once_and_again_when_it_is_found(messages: Messag
     assert re.fullmatch(f"{STAMP}no such process: bank", first)
     assert more == [
         "  look elsewhere",
-        "  sfsample looks for the target again at every slice; this is said once",
+        "  sfsample looks for the target again at every slice; this message comes once",
     ]
     assert messages.slot(GONE) == []
     [found] = messages.slot([12])
@@ -234,7 +234,7 @@ def test_only_the_first_slot_may_fail(messages: Messages, failure: Exception) ->
         messages.slot(failure)
     messages.watch._recorder.may_fail = True
     messages.slot([12])
-    assert messages.slot(failure)[-1] == "  slices are lost until then; this is said once"
+    assert messages.slot(failure)[-1] == "  slices are lost until then; this message comes once"
     assert messages.slot(failure) == []
 
 

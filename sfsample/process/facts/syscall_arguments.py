@@ -197,7 +197,7 @@ def _instant_at(call: DecodedSyscall, lookup: TargetLookup, at: int, clock: int)
 
 
 def _seconds_at(lookup: TargetLookup, at: int, unit: float = 1e-9) -> float | None:
-    """Read a struct timespec; `unit` is that of its second field, in seconds (1e-6 for a timeval)."""
+    """Read a struct timespec; `unit` is the unit of the second field, in seconds (1e-6 for a timeval)."""
     data = lookup.read(at, _TIMESPEC.size) if at else None
     if data is None:
         return None

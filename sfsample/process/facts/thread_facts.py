@@ -105,7 +105,7 @@ class FactReader:
         return None if info is None else decode_syscall(info, syscall_name(info.number), self._target)
 
     def lock_memory(self, call: DecodedSyscall | None) -> Memory:
-        """Return a copy of the memory around the futex word that a thread waits on; empty for other calls."""
+        """Return a copy of the memory around the futex word that a thread waits on; empty: no such word."""
         if call is None or call.name != "futex":
             return PiecewiseMemory()
         word = call.syscall.args[0]

@@ -38,7 +38,7 @@ class Diagnosis(NamedTuple):
 
     @property
     def is_closed(self) -> bool:
-        """True if the attach failed; if sfsample did not try it, True if a gate is closed."""
+        """True if sfsample failed to attach; if sfsample could not try, True if a gate is closed."""
         if self.may_attach is None:
             return any(gate.status == "fail" for gate in self.gates if gate.name not in NOT_NEEDED)
         return not self.may_attach

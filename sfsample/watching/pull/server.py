@@ -249,7 +249,7 @@ def _profile_answer(data: bytes) -> Answer:
 def _wanted(query: str) -> Wanted:
     parameters = dict(parse_qsl(query, keep_blank_values=True))
     if not parameters.keys() <= {"seconds", "mode", "rate"}:
-        raise Refusal(400, "parameters are seconds, mode and rate; targets are those of the watch")
+        raise Refusal(400, "parameters are seconds, mode and rate; the watch chooses the targets")
     seconds = parameters.get("seconds", _USUAL_SECONDS)
     mode, rate = parameters.get("mode"), parameters.get("rate")
     if not re.fullmatch("[0-9]{1,3}", seconds) or not 1 <= int(seconds) <= _MAX_SECONDS:

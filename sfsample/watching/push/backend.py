@@ -70,7 +70,7 @@ def headers_for(backend: Backend, path: str | None) -> dict[str, str]:
 
 
 def _read(path: str, kind: str) -> dict[str, str]:
-    """Return the headers of a file: those before the first section, and those of the section [KIND]."""
+    """Return the headers before the first section of a file, and the headers of its section [KIND]."""
     headers, is_for_it = dict[str, str](), True
     for number, line in enumerate(read_secret(path).decode("utf-8", "replace").splitlines(), 1):
         if (text := line.strip()) and not text.startswith("#"):

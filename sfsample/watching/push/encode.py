@@ -49,6 +49,6 @@ def encode(kind: str, facts: SliceFacts, report: Report, identity: str) -> tuple
 
 
 def series_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return labels with names for Pyroscope and Parca; if two get the same name, the later one counts."""
+    """Return labels with names for Pyroscope and Parca; of labels with one name, the last one counts."""
     named = {re.sub(r"[^a-zA-Z0-9_]|^(?=[0-9])", "_", key): text for key, text in labels.items()}
     return {**named, "__name__": _NAME, "service_name": labels.get("service.name", "")}

@@ -136,7 +136,7 @@ def follow(pushers: list[Pusher]) -> None:
     os.nice(_NICE)
     pipe = [0] if stat.S_ISFIFO(os.fstat(0).st_mode) else []
     if pipe:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd sends it to both processes at once
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd sends SIGTERM to watch and to this process
     has_ended = False
     while not has_ended:
         for pusher in pushers:

@@ -45,7 +45,7 @@ class PushSink(Sink):
         return ""
 
     def close(self) -> None:
-        """Let the child send the last slices, for ten seconds; a later watch sends the rest."""
+        """Give the child ten seconds to send the last slices; a later watch sends slices that are left."""
         for fd in self._pipe:
             os.close(fd)
         if self._child is not None:
