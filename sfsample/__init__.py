@@ -4,9 +4,9 @@
     profile = sfsample.record(1234, duration=10)
     print(sfsample.folded(profile))
 
-`sfsample.sframe` is the SFrame reader alone (docs/sframe.md).  The names below are the library;
-everything else may change.  Each is imported on first use, because importing the package must stay fast:
-`sfsample --help` does it too.
+`sfsample.sframe` is the SFrame reader alone (docs/sframe.md).  The names below are the library; everything
+else may change.  Each name is imported on first use, because `sfsample --help` imports this module, too, and
+must stay fast.
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
-"""The command `sfsample`, which `python -m sfsample` is too.
+"""The command `sfsample`, and `python -m sfsample`.
 
-Ctrl-C ends the process without a word while modules are imported: Python's own handler would raise in the
-midst of an import, and could only print a traceback.  `sfsample.cli` installs that handler before a command
-runs.  Where memory is too short for an import, Python raises many kinds of exceptions.
+While modules are imported, Ctrl-C ends the process silently: Python's own handler would print a traceback.
+`sfsample.cli` installs Python's handler before a command runs.  If there is too little memory for an import,
+Python raises many kinds of exceptions.
 """
 
 import os
@@ -14,7 +14,7 @@ def main() -> int:
     """Run the command line and return the exit code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if "watch" in sys.argv[1:2]:  # SIGUSR1 would end it before its handler is set
+    if "watch" in sys.argv[1:2]:  # SIGUSR1 would end the process before its handler is set
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
         from sfsample.cli import main as run
@@ -26,9 +26,10 @@ def main() -> int:
 
 
 def _import_from_trusted_directories() -> None:
-    """Import modules later, too, from Python's directories, then this package's: not from the current one.
+    """Import later modules from Python's directories, then from this package's, never from the current one.
 
-    `python -m` would look there first.  Started by its path (cli/own_program.py), this runs its own package.
+    `python -m` would search the current directory first.  If this file is started by its path
+    (watching/own_program.py), it runs the package in which it lies.
     """
     own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if not sys.flags.safe_path:

@@ -1,6 +1,6 @@
 """The library: records, names and renders a profile, with the same code as the command line.
 
-It prints nothing, installs no signal handler, and leaves the target running whatever is raised.
+The library prints nothing and installs no signal handler.  After every exception, the target runs.
 """
 
 import time
@@ -26,7 +26,7 @@ from sfsample.report.report import Report
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
 
-_MAX_IDLE_S = 1.0  # seconds after which an idle sampling thread is stuck, once its duration is over
+_MAX_IDLE_S = 1.0  # seconds without CPU time after which a sampling thread counts as stuck at its end
 
 
 def record(
@@ -44,16 +44,16 @@ def record(
 
     `duration` in seconds; None: until the target ends or `should_stop` is true.  The sampling thread calls
     `should_stop` at every tick, and at least ten times a second.  While the sampling thread is stuck in a
-    system call on the target, the calling thread does.  `profile`: count into this one, which another thread
-    may read meanwhile.  `tell`: called with a line of text after missed ticks, at most once a second.
-    `all_of` False: leave out processes that cannot be sampled, if others can.
+    system call on the target, the calling thread calls `should_stop`.  `profile`: count into this profile,
+    which another thread may read meanwhile.  `tell`: called with a line of text after missed ticks, at most
+    once a second.  `all_of` False: leave out processes that cannot be sampled, if another one can.
 
-    If the target is a child of the calling program, do not call `Popen.poll`, `wait` or waitpid(2) for it
-    meanwhile: they also report a stop by sfsample, and Popen takes that for the child's death.  Use
-    waitid(2) with WEXITED and WNOWAIT, or a pidfd.
+    If the target is a child of the calling program, do not call `Popen.poll`, `wait` or waitpid(2) for the
+    child during the recording: these also report a stop by sfsample, and Popen takes the stop for the child's
+    end.  Use waitid(2) with WEXITED and WNOWAIT, or a pidfd.
 
-    Raises TargetError (NoSuchProcess, NotPermitted, UnsupportedTarget) and NoReturn, which have `help`
-    lines, and ValueError for an argument that makes no sense.
+    Raises TargetError (NoSuchProcess, NotPermitted, UnsupportedTarget) and NoReturn, each with `help` lines,
+    and ValueError for an impossible argument.
     """
     wanted = _check(pids, duration)
     counts = profile or Profile(options.rate, timeline=options.timeline)
@@ -88,12 +88,12 @@ def record(
             processes.close(counts.stats)
 
     def should_end() -> bool:
-        """Return True if the recording is over; the sampler ends after `duration`, unless it is stuck."""
+        """Return True if a stop is wanted, or if the sampler is stuck at the end of `duration`."""
         is_late = began_s is not None and time.monotonic() > began_s + (duration or float("inf"))
         return should_stop() or (is_late and thread.idle_s > _MAX_IDLE_S)
 
     def may_leave(pid: int | None) -> bool:
-        """Return True if sfsample can record other processes without the one on which it is stuck."""
+        """Return True if other processes can be recorded without `pid`, on which the sampler is stuck."""
         return pid is not None and not {*left, pid}.issuperset(wanted)
 
     begin_s, left = time.monotonic(), set[int | None]()
@@ -126,7 +126,7 @@ def _explained(profile: Profile, pids: list[int], options: RecordOptions) -> Pro
 
 
 def _check(pids: int | Iterable[int], duration: float | None) -> list[int]:
-    """Return the process ids, each once.  Raises ValueError for an argument that makes no sense."""
+    """Return the process ids, each once.  Raises ValueError for an impossible argument."""
     wanted = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
     if not wanted:
         raise ValueError("no process to record")
@@ -136,12 +136,12 @@ def _check(pids: int | Iterable[int], duration: float | None) -> list[int]:
 
 
 def symbolizer(profile: Profile, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS) -> Symbolizer:
-    """Return the symbolizer of a profile; afterwards its `missing_names()` lists what has no name."""
+    """Return the symbolizer of a profile; after use, its `missing_names()` lists places without a name."""
     return Symbolizer(naming, profile.roots)
 
 
 def named(profile: Profile, namer: Symbolizer | None = None) -> Report:
-    """Return the report of a profile, with the names of its places; it no longer needs the process."""
+    """Return the report of a profile: its stacks with names; the report does not need the process."""
     report = name_profile(profile, namer or symbolizer(profile))
     return report._replace(stats=report.stats.having(recorder=f"sfsample {__version__}"))
 

@@ -7,14 +7,14 @@ never on its text.  Modules that make system calls also branch on `errno`.
 from errno import EMFILE, ENFILE
 
 # help lines of errors that several packages raise
-FIND_HELP = "it has ended, or never was; -n NAME finds a process by its name or command line"
+FIND_HELP = "the process has ended, or never was; -n NAME finds a process by its name or command line"
 FILES_HELP = "allow more: ulimit -n 1024; LimitNOFILE= in a systemd unit, --ulimit nofile= in a container"
 
 NO_FILE_ERRNOS = (ENFILE, EMFILE)  # errno values: the limit of open files of the system, of sfsample
 
 
 class SfsampleError(Exception):
-    """The base of all.  `help` holds lines that say what the user can do."""
+    """The base class of all errors.  `help` has lines that say what the user can do."""
 
     exit_code = 1  # exit code of the command
 
@@ -24,7 +24,7 @@ class SfsampleError(Exception):
 
 
 class FormatError(SfsampleError):
-    """Foreign bytes are wrong: at byte `offset` of `section`.  The table is not used, and the run goes on."""
+    """Bytes of a file or of the target are wrong, at `offset` of `section`; sfsample goes on without them."""
 
     def __init__(self, section: str, offset: int, what: str) -> None:
         super().__init__(f"{section}+{offset:#x}: {what}")
@@ -34,7 +34,7 @@ class FormatError(SfsampleError):
 
 
 class BadInput(SfsampleError):  # noqa: N818 - reads as what happened
-    """A file holds no profile.  The text names the place in the file and the reason."""
+    """A file contains no profile.  The text names the place in the file and the reason."""
 
 
 class TargetError(SfsampleError):
@@ -58,11 +58,11 @@ class NotPermitted(TargetError):  # noqa: N818 - reads as what happened
 
 
 class AlreadyTraced(NotPermitted):
-    """Another tracer traces every thread.  A thread that it has stopped can still be read."""
+    """Another process traces every thread.  A thread that is stopped can still be read."""
 
 
 class ReadFailed(TargetError):  # noqa: N818 - reads as what happened
-    """A file of /proc/PID could not be read, for a reason that says nothing of the process, which stays."""
+    """A file of /proc/PID could not be read, because of a lack of memory or files; the process goes on."""
 
 
 class UnsupportedTarget(TargetError):  # noqa: N818 - reads as what happened
@@ -85,7 +85,7 @@ class NoThread(SfsampleError):  # noqa: N818 - reads as what happened
 class NoReturn(SfsampleError):  # noqa: N818 - reads as what happened
     """A call on process `pid` (None: unknown) does not return, or a computation takes far too long.
 
-    `holds_others`: threads of other processes stay stopped too, until the call returns or sfsample ends.
+    `holds_others`: threads of other processes stay stopped, too, until the call returns or sfsample ends.
     """
 
     def __init__(self, pid: int | None = None, *, holds_others: bool = False) -> None:
@@ -97,7 +97,7 @@ class NoReturn(SfsampleError):  # noqa: N818 - reads as what happened
 
 
 class UsageError(SfsampleError):
-    """The command line asks for something impossible."""
+    """The command line has a mistake."""
 
     exit_code = 2
 

@@ -1,7 +1,7 @@
 """Runs the command line: parses it, runs the command, turns a failure into an error line and an exit code.
 
-Only this package prints, exits and reads the environment.  The module of a command is imported when the
-command is known, so that `--help` stays fast (tests/cli/test_startup.py).  A traceback is a bug of sfsample.
+Only this package prints, exits and reads the environment.  It imports the module of a command only when this
+command runs, so that `--help` stays fast (tests/cli/test_startup.py).  A traceback is a bug of sfsample.
 """
 
 import gc
@@ -40,17 +40,17 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _help_lines(failure: SfsampleError, words: list[str]) -> list[str]:
-    """Return the help lines of a failure, with the commands to type for this very process.
+    """Return the help lines of a failure; "sudo sfsample ..." becomes the whole command line to type.
 
-    sudo(8) has its own PATH, so the lines have the whole path of the program.
+    sudo(8) has its own PATH, so the command line has the whole path of the program.
     """
-    from sfsample.watching.own_program import own_program  # most runs need none
+    from sfsample.watching.own_program import own_program  # imported only after a failure
 
     path = os.path.abspath(sys.argv[0])
     command = [path, *words] if os.path.basename(path) == "sfsample" else own_program(*words)
     lines = [line.replace("sudo sfsample ...", f"sudo {shlex.join(command)}") for line in failure.help]
     if isinstance(failure, NotPermitted) and failure.pid and "doctor" not in words:
-        lines.append(f"sfsample doctor {failure.pid} shows everything that may refuse it")
+        lines.append(f"sfsample doctor {failure.pid} shows everything that may refuse access")
     return lines
 
 
@@ -62,12 +62,12 @@ def _print_os_error(failure: OSError) -> None:
     elif failure.filename is not None:
         say(f"{failure.strerror}: {failure.filename}")
     elif not isinstance(failure, BrokenPipeError):  # the reader of stdout has ended
-        from traceback import extract_tb  # few runs fail so
+        from traceback import extract_tb  # imported only after such a failure
 
         at = extract_tb(failure.__traceback__)[-1]
         where = f"{at.name} ({os.path.basename(at.filename)})"
         say(f"the kernel refuses a system call: {failure.strerror}: in {where}",
-            "a seccomp filter or a security module may forbid it; sfsample doctor shows more")  # fmt: skip
+            "a seccomp filter or a security module may forbid it: see sfsample doctor")  # fmt: skip
 
 
 def _run(argv: list[str]) -> int:
@@ -80,11 +80,11 @@ def _run(argv: list[str]) -> int:
         return int(end.code or 0)
     if level := os.environ.get("SFSAMPLE_LOG"):
         _start_logging(level)
-    gc.disable()  # garbage collection need not visit modules: neither now nor later
+    gc.disable()  # with `freeze`: garbage collection never visits the modules
     module = import_module(f"sfsample.cli.{name_of(command).partition(' ')[0]}")
     gc.freeze()
     gc.enable()
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # `sfsample.__main__` has set it
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by `sfsample.__main__`
         signal.signal(signal.SIGINT, signal.default_int_handler)
     code: int = module.run(command)
     return code

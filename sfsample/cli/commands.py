@@ -54,10 +54,10 @@ GROUPS = (
               "record a slice at regular intervals, for months", (
             ("watch -n redis-server", "keep its history; `sfsample history` shows it"),
             ("watch --unit nginx --output-dir DIR --keep-for 7d", "files; all processes of a systemd unit"),
-            ("watch --busiest 20", "the same for each service that needs CPU time, of a machine"),
-            ("watch 1234 --mode cpu -r 99 --for 10s --output-dir DIR", "only what runs, 10 s of each minute"),
-            ("watch 1234 --output-dir DIR --listen 127.0.0.1:6060", "and profiles on request"),
-            ("watch -n redis-server --push pyroscope=http://HOST:4040", "and send them to a store"),
+            ("watch --busiest 20", "the services of the 20 processes that use most CPU"),
+            ("watch 1234 --mode cpu -r 99 --for 10s --output-dir DIR", "running threads, 10 s per minute"),
+            ("watch 1234 --output-dir DIR --listen 127.0.0.1:6060", "slices, and profiles on request"),
+            ("watch -n redis-server --push pyroscope=http://HOST:4040", "also send the slices to a store"),
         )),
     )),
     ("convert and compare profiles", (
@@ -85,21 +85,21 @@ GROUPS = (
     ("check permissions and unwind tables", (
         Entry("doctor", "file_options.DoctorCommand", flags.doctor_flags,
               "show whether sfsample may attach, and if not, what to do", (
-            ("doctor 1234", "whether sfsample may attach to it"),
-            ("doctor -n nginx --all", "to each of several processes"),
+            ("doctor 1234", "whether sfsample may attach to process 1234"),
+            ("doctor -n nginx --all", "whether it may attach to each nginx"),
             ("doctor", "what this user may do on this machine"),
         )),
         Entry("inspect", "file_options.InspectCommand", flags.inspect_flags,
               "show unwind tables: what they cover, whether they agree", (
-            ("inspect --verify ./libfoo.so", "which unwind tables it has, and whether they agree"),
-            ("inspect -p 1234", "those of every module of a process"),
+            ("inspect --verify ./libfoo.so", "which unwind tables a file has, and whether they agree"),
+            ("inspect -p 1234", "the tables of every module of a process"),
             ("inspect --rows ./libfoo.so", "every function and row of SFrame"),
         )),
         Entry("replay", "file_options.ReplayCommand", flags.replay_flags,
               "unwind a saved stack again", (
             ("replay bad/no_row-0123.json", "a stack that `record --save-bad bad` has saved"),
             ("replay FILE --sysroot DIR", "with the programs and libraries of another machine"),
-            ("replay FILE --unwind eh_frame", "by other tables"),
+            ("replay FILE --unwind eh_frame", "with other unwind tables"),
         )),
     )),
     ("set up sfsample", (
@@ -123,22 +123,22 @@ _ACTIONS = (
         ("history list --since 2h", "the slices of the last two hours"),)),
     Entry("history show", "watch_options.HistoryShow", history_flags.show_flags,
           "show which functions took the time", (
-        ("history show --service redis --since 1h", "in the last hour"),)),
+        ("history show --service redis --since 1h", "the functions of the last hour"),)),
     Entry("history export", "watch_options.HistoryExport", history_flags.export_flags,
           "write slices as one profile", (
         ("history export --service redis --at -1h -o hour.html", "an hour as a flame graph"),)),
     Entry("history diff", "watch_options.HistoryDiff", history_flags.diff_flags,
           "show what changed, and what is noise", (
-        ("history diff --at 'yesterday 14:00' --with now", "an hour of yesterday with the last one"),
+        ("history diff --at 'yesterday 14:00' --with now", "an hour of yesterday and the last hour"),
         ("history diff --service redis --deploy", "what the last new build has changed"))),
     Entry("history prune", "watch_options.HistoryPrune", history_flags.prune_flags,
           "merge old slices, delete the oldest", (
-        ("history prune --keep-for 30d", "what is older than 30 days"),)),
+        ("history prune --keep-for 30d", "delete slices older than 30 days"),)),
     Entry("history check", "watch_options.HistoryCheck", history_flags.check_flags,
-          "check that every slice can be read", (("history check", "the exit code is 1 if one cannot"),)),
+          "check that every slice can be read", (("history check", "exit code 1 if one cannot be read"),)),
     Entry("history push", "watch_options.HistoryPush", history_flags.push_flags,
           "send slices to a profile store", (
-        ("history push --push parca=http://127.0.0.1:7070", "those that it has not taken yet"),)),
+        ("history push --push parca=http://127.0.0.1:7070", "slices that Parca does not have yet"),)),
 )  # fmt: skip
 COMMANDS = {entry.name: entry for _, commands in GROUPS for entry in commands}
 ENTRIES = {**COMMANDS, **{entry.name: entry for entry in _ACTIONS}}  # with the actions of `history`

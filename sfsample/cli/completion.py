@@ -24,14 +24,14 @@ def run(command: CompletionCommand) -> int:
 
 
 def zsh_script() -> Iterator[str]:
-    """Yield the lines of the script for zsh, which can run completions that are written for bash."""
+    """Yield the lines of the script for zsh, which can run the script for bash."""
     yield "#compdef sfsample"
     yield "autoload -U bashcompinit && bashcompinit"
     yield from bash_script()
 
 
 def bash_script() -> Iterator[str]:
-    """Yield the lines of the script for bash; if it offers nothing, the shell offers files."""
+    """Yield the lines of the script for bash; if the script has no suggestion, bash suggests files."""
     yield "_sfsample() {"
     yield "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=record words"
     yield f'    case " {" ".join(COMMANDS)} " in *" ${{COMP_WORDS[1]}} "*) command=${{COMP_WORDS[1]}} ;; esac'

@@ -1,9 +1,9 @@
 """Reads the flags of `watch` from a TOML file, whose keys are the names of flags without dashes.
 
-The file becomes words of the command line, before the typed words, which therefore win.  So a value means the
-same in both, and the same code checks it.
+The file becomes words of the command line, before the typed words, so a typed flag wins.  The same code
+parses the values of the file and of typed flags.
 
-To read the file again, sfsample executes itself anew: nothing of the old configuration can remain.
+To read the file again, sfsample executes itself anew, so nothing of the old configuration remains.
 """
 
 import os
@@ -20,14 +20,14 @@ from sfsample.errors import SfsampleError, UsageError
 from sfsample.watching.own_program import own_program
 
 _MAX_BYTES = 1 << 16
-_MAX_DOTS = 1000  # dots in the file: tomllib needs time and memory for the square of the dots in a key
+_MAX_DOTS = 1000  # dots in the file: tomllib's time and memory grow with the square of the dots in a key
 _HELP = "the keys are the long flags of `sfsample watch --help`, without the dashes"
 
 
 def words_of(path: str, takes_value: Mapping[str, bool]) -> list[str]:
     """Return the file as words of the command line.  Raises SfsampleError.
 
-    `takes_value` has each long flag, with its dashes; True: the flag takes a value.
+    `takes_value`: for each long flag (with its dashes), True if the flag takes a value.
     """
     words: list[str] = []
     for key, value in _read(path).items():
@@ -84,7 +84,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def execute_anew(why: str) -> None:
-    """Execute the command line of this process again, in its place; return only if it has a mistake now."""
+    """Start sfsample anew in this process, with the same command line; return if sfsample now refuses it."""
     from sfsample.cli.parse import parse
 
     try:

@@ -1,7 +1,7 @@
 """`sfsample convert`: changes the format of profiles, merges several into one, filters their stacks.
 
-It reads files only.  Stacks are filtered (--filter, --ignore, --focus) before frames are merged
-(--merge-by).  A filter that leaves no stack is an error, because the name was probably misspelt.
+It only reads files.  It filters stacks (--filter, --ignore, --focus) before it merges frames (--merge-by).  A
+filter that leaves no stack is an error, because the user probably misspelt a name.
 """
 
 import re
@@ -63,7 +63,7 @@ def _select(select: Callable[..., Report], report: Report, flag: str, pattern: s
     kept = select(report, _matcher(pattern))
     if report.stacks and not kept.stacks:
         raise SfsampleError(f"no stack is left: {flag} {pattern}",
-                            "it is compared with the functions and modules of each stack")  # fmt: skip
+                            "REGEX is compared with the functions and modules of each stack")  # fmt: skip
     return kept
 
 

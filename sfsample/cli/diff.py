@@ -1,7 +1,7 @@
 """`sfsample diff`: what changed between two profiles, as text, as JSON, or as a page with a flame graph.
 
-It reads only files.  Only the html page needs the stacks.  For text and JSON, each input is reduced to
-numbers for each function, and its stacks are dropped from memory.
+It only reads files.  Only the html page needs the stacks.  For text and JSON, sfsample keeps only numbers for
+each function in memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ def write_difference(
     command: Comparison, output: Output, sides: Sequence[Side], kept: list[Report],
     ordinary: Ordinary | None = None,
 ) -> int:  # fmt: skip
-    """Compare two inputs, write; return the exit code.  For a page, `kept` has the reports of both."""
+    """Compare two inputs, write; return the exit code.  `kept`: the reports of both inputs, for a page."""
     before, after = sides
     difference = compare_sides(before, after, relative=command.relative, ordinary=ordinary)
     for warning in warnings(difference):
@@ -46,7 +46,7 @@ def write_difference(
         output.write(printable_lines(difference_text(difference, verbose=command.verbose)))
     fail_on = command.fail_on
     if fail_on is not None and ordinary is not None and not ordinary.enough:
-        say("--fail-on: not known whether a function grew, as there is no verdict; exit code 1")
+        say("--fail-on: too few comparable times to judge whether a function grew; exit code 1")
         return 1
     grown = [] if fail_on is None else _grown(difference, 1 + fail_on)
     if grown and fail_on:

@@ -1,7 +1,7 @@
 """`sfsample doctor`: shows whether sfsample may attach, which gates are closed, and how to open them.
 
-The exit code is 4 if sfsample may not attach to one of the processes.  It is also 4 if a gate is closed and
-sfsample did not try to attach, which would disturb the process.  No thread is stopped.
+The exit code is 4 if sfsample may not attach to one of the processes.  sfsample does not try to attach if
+this would disturb the process; then the exit code is 4 if a gate is closed.  No thread is stopped.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def _diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
 def _diagnosis_text(diagnosis: Diagnosis) -> Iterator[str]:
     """Yield lines without newlines: one for each gate, then each remedy, and the gates that it opens."""
     if diagnosis.pid is None:
-        yield "sfsample itself, for any process (-p PID checks the other gates too):"
+        yield "sfsample itself, for any process (-p PID checks the gates of a process too):"
     else:
         yield f"process {diagnosis.pid} {diagnosis.name}: {_ATTACH_TEXTS[diagnosis.may_attach]}"
     for gate in diagnosis.gates:

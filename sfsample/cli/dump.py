@@ -40,12 +40,12 @@ def run(command: DumpCommand) -> int:
     examine = Examiner(symbols(command))
 
     def rehearse(dumps: list[ProcessDump]) -> None:
-        """Render the first samples while sfsample waits for the second: this imports the modules early."""
+        """Render the first samples while sfsample waits for the second ones: this imports modules early."""
         render(examine(dumps), command)
 
     failures: list[SfsampleError] = []
     if command.core is not None:
-        from sfsample.dumping.core import dump_core  # most dumps are of processes
+        from sfsample.dumping.core import dump_core  # imported only for core files
 
         sysroot = (command.sysroot or "").rstrip("/")
         dumps = [dump_core(command.core, command.exe, command.options, sysroot=sysroot)]
@@ -67,7 +67,7 @@ def run(command: DumpCommand) -> int:
 
 
 def symbols(command: DumpCommand) -> SymbolOptions:
-    """Return the options for names; a dump must not wait for the network."""
+    """Return the options for names, without downloads: a dump must not wait for the network."""
     options = command.options
     return symbol_options(
         command.names, options.debug_dirs, quiet=command.quiet, online=False, python=options.python
@@ -96,7 +96,7 @@ def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) ->
     return dumps, failures
 
 
-# Each writer imports its modules when it is called first: while sfsample waits for the second samples.
+# The first call of a writer imports its modules; `rehearse` makes this call while sfsample waits.
 
 
 def _render_json(verdict: "Verdict", command: DumpCommand) -> str:

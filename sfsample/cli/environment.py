@@ -1,4 +1,4 @@
-"""Reads the environment: the directories of the user, and, with the flags, how to find names of functions.
+"""Reads the environment: directories of the user, and settings for finding the names of functions.
 
 Source: XDG Base Directory Specification; debuginfod(1).
 """
@@ -27,9 +27,9 @@ def symbol_options(
     names: NameFlags, debug_dirs: Sequence[str] = (), *, quiet: bool, online: bool = True,
     python: PythonView = PythonView.AUTO,
 ) -> SymbolOptions:  # fmt: skip
-    """Return the options that the flags ask for.  Raises UsageError if an extra for them is not installed.
+    """Return the options that the flags ask for.  Raises UsageError if they need an extra that is missing.
 
-    Without `online`, debug files come only from the cache of debuginfod.
+    `online` False: take debug files only from the cache of debuginfod, and download none.
     """
     needs_dwarf = (names.lines and python is not PythonView.ONLY) or names.inlines
     if needs_dwarf and not available():
@@ -48,8 +48,8 @@ def _debuginfod(*, quiet: bool, online: bool) -> Debuginfod:
     urls = os.environ.get("DEBUGINFOD_URLS", "").split()
     if not urls:
         raise UsageError("--debuginfod: no server is configured",
-                         "set DEBUGINFOD_URLS to those of your distribution")  # fmt: skip
-    old = os.path.expanduser("~/.debuginfod_client_cache")  # if it exists, the client still uses it
+                         "set DEBUGINFOD_URLS to the servers of your distribution")  # fmt: skip
+    old = os.path.expanduser("~/.debuginfod_client_cache")  # old directory, which the client still prefers
     default = old if os.path.isdir(old) else _below("XDG_CACHE_HOME", "~/.cache", "debuginfod_client")
     cache = os.environ.get("DEBUGINFOD_CACHE_PATH") or default
     timeout_s = float(natural(os.environ.get("DEBUGINFOD_TIMEOUT", ""), 1 << 16) or _DEFAULT_TIMEOUT_S)
@@ -57,6 +57,6 @@ def _debuginfod(*, quiet: bool, online: bool) -> Debuginfod:
 
 
 def _below(variable: str, usual: str, *names: str) -> str:
-    """Return a path below the directory that a variable names; a relative directory does not count."""
+    """Return a path below the directory in a variable; a relative directory is ignored."""
     directory = os.environ.get(variable, "")
     return os.path.join(directory if os.path.isabs(directory) else os.path.expanduser(usual), *names)

@@ -1,8 +1,8 @@
-"""Declares the flags of each command (`cli/commands.py`); a flag means the same in each of them.
+"""Declares the flags of each command (`cli/commands.py`); a flag means the same in each command.
 
-Help and completion are both made from this description.  A flag has the default of a field of the command's
-value (`cli/options.py`): the field with the name of its `dest`.  "{default}" in a help text stands for
-" (default: 5ms)".  `cli/parse.py` has the placeholders of values, such as TIME.
+Help and completion are made from these declarations.  The default of a flag is in the command's value
+(`cli/options.py`): in the field with the name of the flag's `dest`.  "{default}" in a help text becomes
+" (default: 5ms)", for example.  `cli/parse.py` has the placeholders of values, such as TIME.
 """
 
 from argparse import ArgumentParser, BooleanOptionalAction
@@ -27,8 +27,7 @@ def record_flags(parser: ArgumentParser) -> None:
     add_profile_output(parser)
     add("--stats", metavar="FILE", help="write statistics as JSON to FILE; - is stderr")
     add("--save-bad", metavar="DIR",
-        help="save incomplete stacks in DIR, for `sfsample replay`; the files contain stack "
-        "memory")  # fmt: skip
+        help="save incomplete stacks in DIR, for `sfsample replay`; files contain stack memory")  # fmt: skip
     _add_messages(parser)
 
 
@@ -48,8 +47,8 @@ def dump_flags(parser: ArgumentParser) -> None:
         "--no-stop", action="store_false", dest="stop", help="stop no thread; running threads are not shown"
     )
     when.add_argument("--consistent", action="store_true",
-                      help="capture all threads at one instant; running threads stay stopped until the last "
-                      "one is captured")  # fmt: skip
+                      help="capture all threads at one instant: hold every running thread until all are "
+                      "captured")  # fmt: skip
     add("-s", "--subprocesses", action="store_true", help="dump descendants too")
     add("--core", metavar="CORE", help="read a core file instead of a process")
     add("--exe", metavar="FILE", help="with --core: the program, if its path has changed")
@@ -69,30 +68,27 @@ def watch_flags(parser: ArgumentParser) -> None:
     add("--every", type=seconds, help="start a slice every TIME{default}")
     add("--for", type=seconds, dest="slice", help="length of a slice (default: as --every, without gaps)")
     add("--history", metavar="DIR",
-        help="keep slices in the history in DIR, for `sfsample history` (default without --output-dir: "
+        help="keep slices in DIR, for `sfsample history` (default without --output-dir: "
         "sfsample/history in XDG_STATE_HOME)")  # fmt: skip
     add("--no-history", action="store_true", help="keep no history, only files")
     add("--output-dir", metavar="DIR", help="write one file per slice to DIR")
     add("-f", "--format", choices=FORMATS, help="format of each file{default}")
-    add("--keep", type=values.positive, help="keep the newest N files, delete older ones")
+    add("--keep", type=values.positive, help="keep only the newest N files")
     add("--keep-for", type=values.age,
-        help="delete slices older than TIME: 12h, 7d, 4w (default: files never, history 90d)")  # fmt: skip
+        help="delete slices older than TIME: 12h, 7d, 4w (default: history 90d, files no limit)")  # fmt: skip
     add("--keep-bytes", type=large_size,
-        help="keep at most SIZE: 2G; delete the oldest (default: files all, history 10G)")  # fmt: skip
-    add("--metrics-file", metavar="FILE",
-        help="write the metrics to FILE after each slice, for the textfile collector of "
-        "node_exporter")  # fmt: skip
+        help="delete the oldest slices beyond SIZE: 2G (default: history 10G, files no limit)")  # fmt: skip
     add("--config", metavar="FILE", help="take flags from a TOML file; typed flags win")
-    add("--check", action="store_true", help="check the flags and the --config file, and record nothing")
+    add("--check", action="store_true", help="only check the flags and the --config file")
     add = parser.add_argument_group("look closer when something happens, or at SIGUSR1").add_argument
     add("--trigger", type=values.condition, action="append", dest="triggers", metavar="CONDITION",
         help="if CONDITION: pin slices of the last 2 minutes, dump, record 30 s at 99 Hz; repeatable: "
         "'cpu>80' (percent of one CPU), 'cpu>p99' (of the last day), 'rss>2G', 'threads>500', "
         "'psi.cpu>20', 'delay>10' (percent), 'stuck>30s'")  # fmt: skip
-    add("--cooldown", type=seconds, help="after a trigger, ignore others for TIME{default}")
+    add("--cooldown", type=seconds, help="after a trigger, ignore conditions for TIME{default}")
     add = parser.add_argument_group("profiles, metrics and health over HTTP").add_argument
     add("--listen", type=values.listen, dest="address", metavar="ADDR:PORT|unix:PATH",
-        help="serve /debug/pprof/profile?seconds=N, /metrics and /healthz there")  # fmt: skip
+        help="serve /debug/pprof/profile?seconds=N, /metrics and /healthz at this address")  # fmt: skip
     add("--listen-token-file", dest="token_file", metavar="FILE",
         help="answer only requests with the token in FILE; needed if ADDR is not loopback")  # fmt: skip
     add("--listen-host", action="append", dest="hosts", metavar="NAME",
@@ -134,13 +130,13 @@ def convert_flags(parser: ArgumentParser) -> None:
     add_profile_output(parser)
     add("-t", "--threads", action="store_true", help="make name/TID the first frame: one root per thread")
     add("--filter", action="append", metavar="REGEX",
-        help="keep stacks with a matching function or module; repeatable, then all must match")  # fmt: skip
+        help="keep stacks with a matching function or module; several: all must match")  # fmt: skip
     add("--ignore", action="append", metavar="REGEX",
         help="drop stacks with a matching function or module; repeatable")  # fmt: skip
-    add("--focus", metavar="REGEX", help="keep the outermost matching frame of each stack and what it calls")
+    add("--focus", metavar="REGEX", help="keep only the first matching function of each stack, and its calls")
     add("--merge-by", choices=("function", "module", "address"),
         help="merge frames that have the same function, module or address")  # fmt: skip
-    add("--symbolize", action="store_true", help="name frames that have no name, by build-id (--debug-dir)")
+    add("--symbolize", action="store_true", help="find missing names in files with the same build-id")
     _add_names(parser)
     add("-q", "--quiet", action="store_true", help="do not say what was written")
 
@@ -188,7 +184,7 @@ def add_output(parser: ArgumentParser) -> None:
 
 
 def add_push(parser: ArgumentParser, title: str) -> None:
-    """Add the flags that say to which backends slices are sent."""
+    """Add the flags about the backends that slices are sent to."""
     add = parser.add_argument_group(title).add_argument
     add("--push", type=values.push, action="append", dest="backends", metavar="KIND=URL",
         help="pyroscope=http://HOST:4040, parca=http://HOST:7070, otlp=http://HOST:4318 (experimental); "
@@ -198,7 +194,7 @@ def add_push(parser: ArgumentParser, title: str) -> None:
 
 
 def add_compared(parser: ArgumentParser) -> None:
-    """Add the flags that say how to compare two profiles."""
+    """Add the flags about comparing two profiles."""
     add = parser.add_argument
     add("--relative", action="store_true",
         help="compare shares of all samples (default: rates, if both inputs have durations)")  # fmt: skip
@@ -223,7 +219,7 @@ def add_json_output(parser: ArgumentParser, formats: tuple[str, ...] = ("text", 
 
 
 def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:
-    """Add the flags that name the target.  With `bare`, process ids without -p are accepted too."""
+    """Add the flags that name the target; `bare`: accept process ids without -p, too."""
     add = parser.add_argument
     if bare:
         add("pids", nargs="*", metavar="PID", help="process ids, as after -p")
@@ -236,13 +232,13 @@ def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:
 
 def _add_groups(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("several processes at once").add_argument
-    add("--cgroup", type=values.cgroup, metavar="PATH", help="all in a control group and in groups below")
+    add("--cgroup", type=values.cgroup, metavar="PATH", help="all in a control group and in its subgroups")
     add("--container", type=values.container, metavar="ID",
         help="all of a container (docker, containerd, CRI-O, podman); ID may be a prefix")  # fmt: skip
     add("--pod", type=values.pod, metavar="UID", help="all of a Kubernetes pod")
     add("--user", type=values.name, metavar="NAME|UID", help="all that a user runs")
     add("--busiest", type=values.positive,
-        help="the N with the most CPU time in a second; watch: since the last slice")  # fmt: skip
+        help="the N that use most CPU time in a second; watch: since the last slice")  # fmt: skip
 
 
 def _add_sampling(parser: ArgumentParser, usual_overhead: str = "") -> None:
@@ -255,7 +251,7 @@ def _add_sampling(parser: ArgumentParser, usual_overhead: str = "") -> None:
     add("--max-overhead", type=values.percent,
         help=f"skip ticks, so that sampling takes at most PERCENT of the time{usual_overhead}")  # fmt: skip
     add("--label", type=values.label, action="append", dest="labels",
-        help="add a label to the profile: team=shop; repeatable; overrides found ones")  # fmt: skip
+        help="add a label to the profile: team=shop; repeatable; replaces a label of the target")  # fmt: skip
     add("--no-environ", action="store_false", dest="environ",
         help="do not look for labels in the environment of the target")  # fmt: skip
     _add_walking(parser)
@@ -270,8 +266,8 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
     add("--mode", choices=("cpu", "wall"),
         help="cpu: sample running threads; wall: sample all threads{default}")  # fmt: skip
     add("--perf-events", action=BooleanOptionalAction,
-        help="sample by kernel timers, which stop no thread (--mode cpu); default: if permitted, when no "
-        "CPU is free or threads run too briefly to stop")  # fmt: skip
+        help="sample by kernel timers, which stop no thread (--mode cpu only; default: if permitted, and if "
+        "no CPU is free or threads run too briefly to stop)")  # fmt: skip
     add("-s", "--subprocesses", action="store_true", help="sample descendants too, also those born later")
 
 
@@ -302,11 +298,11 @@ def _add_names(parser: ArgumentParser) -> None:
         help="print C++ names without template arguments and parameter lists")  # fmt: skip
     add("--merge-clones", action="store_true", help="print f.cold, f.part.0 and f.constprop.1 as f")
     add("--lines", action="store_true",
-        help="print file and line; native code: by DWARF (install sfsample[lines])")  # fmt: skip
+        help="print file and line; for native code, install sfsample[lines]")  # fmt: skip
     add("--inlines", action="store_true",
         help="print inlined functions, marked _[i] (install sfsample[lines])")  # fmt: skip
     add("--debuginfod", action="store_true",
-        help="get debug files from DEBUGINFOD_URLS; dump: only from its cache")  # fmt: skip
+        help="get debug files from DEBUGINFOD_URLS; dump: only from debuginfod's cache")  # fmt: skip
     add("--debug-dir", action="append", dest="debug_dirs", metavar="DIR",
         help="search debug files in DIR before /usr/lib/debug; repeatable")  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`sfsample history`: lists, shows, exports, compares, checks and tidies what `watch` has kept.
+"""`sfsample history`: lists, shows, exports, compares, checks and tidies the slices that `watch` has kept.
 
 Times are printed in UTC.
 """
@@ -43,7 +43,7 @@ def run(command: options.HistoryCommand) -> int:
     if not os.path.isdir(directory):
         what = "it is no directory" if os.path.lexists(directory) else "there is no such directory"
         raise SfsampleError(f"no history: {directory}: {what}",
-                            "`sfsample watch` keeps one; --history DIR names another")  # fmt: skip
+                            "`sfsample watch` keeps a history; --history names its directory")  # fmt: skip
     history = History(directory)
     try:
         code = _ACTIONS[type(command)](history, command)
@@ -202,10 +202,10 @@ def _prune(history: History, command: options.HistoryPrune) -> int:
 def _check(history: History, command: options.HistoryCheck) -> int:
     findings = list(history.findings())
     number, count = len(findings), counted(len(history.slices()), "slice")
-    outcome = counted(number, "problem") if number else "all of it is whole"
+    outcome = counted(number, "problem") if number else "every slice can be read"
     text = [*findings, f"{history.directory}: {count}: {outcome}"]
     Output(command.path).write(printable_lines(text))
-    history.problems.clear()  # the findings contain them
+    history.problems.clear()  # the findings contain the problems
     return 1 if findings else 0
 
 
@@ -214,11 +214,8 @@ def _push(history: History, command: options.HistoryPush) -> int:
     from sfsample.watching.push.backend import check_credentials
     from sfsample.watching.push.pusher import Pusher, follow  # http.client takes long to import
 
-    service, push = command.service, command.push
-    if service is not None:
-        selection = questions.with_owner(history, Selection(service))
-        service = questions.choose(history, selection)[0].service
-    pushers = [Pusher(history, backend, service, push.auth_file, say_at) for backend in push.backends]
+    push = command.push
+    pushers = [Pusher(history, backend, push.auth_file, say_at) for backend in push.backends]
     if command.follow:
         follow(pushers)
         return 0

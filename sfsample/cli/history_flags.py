@@ -44,9 +44,9 @@ def export_flags(parser: ArgumentParser) -> None:
 def diff_flags(parser: ArgumentParser) -> None:
     add = _add_slices(parser, has_since=False)
     add("--with", type=values.when_or_build, dest="other", metavar="WHEN",
-        help="compare with WHEN, or with the first --for TIME of a build-id")  # fmt: skip
+        help="compare with the time WHEN, or with the first --for TIME of a build-id")  # fmt: skip
     add("--deploy", nargs="?", const="", type=values.build_id, metavar="BUILDID",
-        help="compare before and after the last change of the build-id (to BUILDID)")  # fmt: skip
+        help="compare the times before and after the last new build (BUILDID: after that build)")  # fmt: skip
     flags.add_compared(parser)
     flags.add_json_output(parser, ("text", "html", "json"))
     parser.add_argument("-v", "--verbose", action="store_true", help="show every function that changed")
@@ -66,10 +66,9 @@ def check_flags(parser: ArgumentParser) -> None:
 
 def push_flags(parser: ArgumentParser) -> None:
     _add_history(parser)
-    add = parser.add_argument
-    add("--service", type=values.name_as_kept, metavar="NAME", help="for one service")
-    flags.add_push(parser, "send slices of a minute to a profile store, each once")
-    add("--follow", action="store_true", help="send new slices, until Ctrl-C or the end of stdin (a pipe)")
+    flags.add_push(parser, "send each slice (of a minute) once to a profile store")
+    parser.add_argument("--follow", action="store_true",
+                        help="then send new slices, until Ctrl-C or the end of stdin (a pipe)")  # fmt: skip
 
 
 def _add_history(parser: ArgumentParser) -> None:
@@ -79,7 +78,7 @@ def _add_history(parser: ArgumentParser) -> None:
 
 def _add_slices(parser: ArgumentParser, *, has_since: bool = True) -> Callable[..., Action]:
     """Add the flags that choose slices; return the function that adds flags to their group."""
-    from sfsample.cli.watch_options import CHOSEN_S  # most commands are not `history`
+    from sfsample.cli.watch_options import CHOSEN_S  # imported only for `history`
 
     _add_history(parser)
     group = parser.add_argument_group("which slices (times: now, -2h, 14:00, 'yesterday 14:00', ISO 8601)")
@@ -87,9 +86,9 @@ def _add_slices(parser: ArgumentParser, *, has_since: bool = True) -> Callable[.
     add("--service", type=values.name_as_kept, metavar="NAME", help="of this service, OWNER/NAME or NAME")
     add("--at", type=values.when, help="from this time on")
     add("--for", type=seconds, dest="length",
-        help=f"with --at: length (default: {spelled_seconds(CHOSEN_S)})")  # fmt: skip
+        help=f"with --at: the length of time (default: {spelled_seconds(CHOSEN_S)})")  # fmt: skip
     if has_since:
         add("--since", type=values.since, help="of the last TIME (2h, 7d)")
     add("--label", type=values.label, action="append", dest="labels",
-        help="with this label; repeatable, then all")  # fmt: skip
+        help="with this label; several: with all of them")  # fmt: skip
     return add

@@ -1,7 +1,7 @@
-"""Finds the files that an input stands for, and reads them as one report, for `convert` and `diff`.
+"""Finds the files of an input, and reads them as one report, for `convert` and `diff`.
 
-An input is a file, a directory or a pattern of a shell.  Of a directory, the files with the suffix of a
-profile are read.  Each match of a pattern is an input.  A file that the user names may have any suffix.
+An input is a file, a directory or a shell pattern.  From a directory, sfsample reads the files with the
+suffix of a profile.  Each match of a pattern is an input.  A file that the user names may have any suffix.
 """
 
 import os
@@ -22,7 +22,8 @@ _MAX_SKIPPED = 5  # names in the line about skipped files
 def find_files(inputs: Iterable[str], *, result: str = "", quiet: bool = False) -> list[str]:
     """Return the files of all inputs; `-` is standard input.  Raises SfsampleError.
 
-    Says which files are skipped, unless `quiet`.  `result` is the file that will be written: it is not read.
+    Prints which files are skipped, unless `quiet`.  `result`: the file that will be written, which is
+    skipped.
     """
     files: list[str] = []
     for path in inputs:
@@ -30,7 +31,7 @@ def find_files(inputs: Iterable[str], *, result: str = "", quiet: bool = False) 
         matches = sorted(glob(path, recursive=True)) if is_pattern else [path]
         if not matches:
             raise SfsampleError(f"no profile found: {path}: no file matches",
-                                "* and ? match no / and no leading dot, **/ any directories")  # fmt: skip
+                                "* and ? match no / and no leading dot; **/: any directories")  # fmt: skip
         for match in matches:
             files += _in_directory(match, result, quiet=quiet) if os.path.isdir(match) else [match]
     return files

@@ -1,4 +1,4 @@
-"""`sfsample inspect`: which unwind tables a file or a process has, what they cover, and whether they agree.
+"""`sfsample inspect`: the unwind tables of a file or a process, what they cover, and whether they agree.
 
 A file that cannot be read is an error.  If a module of a process cannot be read, a line on stderr says so,
 and the other modules are shown.
@@ -43,7 +43,7 @@ def _render_file(path: str, command: InspectCommand) -> str:
     inspection = _inspect(Module(file.image, 0, path), command)
     findings = list(inspection.findings)
     if file.left_out:
-        findings.insert(0, f"relocations of the tables that are not understood: {file.left_out} times")
+        findings.insert(0, f"{file.left_out} relocations of the tables are of unknown types")
     if file.image.relocatable:
         findings.insert(0, "not linked: its code sections are shown one after another, from 0")
     inspection = inspection._replace(layout=file.layout, findings=tuple(findings))

@@ -17,11 +17,12 @@ _SAME_S = 0.5  # time in which two SIGTERM count as one
 
 
 class Interrupt:
-    """While it is entered, SIGINT and SIGTERM request a stop; a second one raises KeyboardInterrupt.
+    """A context in which SIGINT and SIGTERM request a stop; the second signal raises KeyboardInterrupt.
 
-    A third one ends the process at once.  Two SIGTERM in half a second count as one, because timeout(1) sends
-    it to the process and to its group.  SIGHUP (the terminal has gone) requests a stop too, unless nohup(1)
-    made the process ignore it.  Ctrl-Z suspends sfsample when it holds no thread, so the target goes on.
+    The third signal ends the process at once.  Two SIGTERM in half a second count as one, because timeout(1)
+    sends SIGTERM to the process and to its group.  SIGHUP (the terminal has gone) requests a stop, too,
+    unless nohup(1) made the process ignore SIGHUP.  Ctrl-Z suspends sfsample only while sfsample holds no
+    thread, so the target goes on.
     """
 
     def __init__(self) -> None:
@@ -57,8 +58,8 @@ class Interrupt:
     def _suspend(self, number: int, _frame: FrameType | None) -> None:
         """Wait until no thread is held, then suspend sfsample.
 
-        The signal may arrive again between any two of these lines.  The second call leaves the work to the
-        first, because the lock may be free again and a thread be held.
+        The signal may arrive again between any two of these lines, and call this method in itself.  The inner
+        call leaves the work to the outer call, because a thread may be held again by now.
         """
         self._suspend_requested = True
         if self._suspending:

@@ -33,7 +33,7 @@ def not_a_pid(command: str, word: str, what: object) -> UsageError:
 
 
 def unknown_flags(command: str, words: Sequence[str], flags: Mapping[str, Iterable[str]]) -> UsageError:
-    """Return the error for words that a command does not take; `flags` has the flags of each command."""
+    """Return the error for unknown words of a command; `flags` has the flags of each command."""
     lines = []
     for flag in (word.partition("=")[0] for word in words if word.startswith("-")):
         owners = [name for name, names in flags.items() if flag in names]
@@ -47,12 +47,12 @@ def unknown_flags(command: str, words: Sequence[str], flags: Mapping[str, Iterab
 
 
 def try_help(program: str) -> str:
-    """Return the last help line of a mistake in the flags of a command."""
+    """Return the last help line of a usage error."""
     return f"try: {program} --help"
 
 
 def _similar(word: str, words: Iterable[str]) -> list[str]:
-    """Return the most similar of `words`, if any; a short word is similar to too many."""
+    """Return the word of `words` that is most similar, if any; not for short words, which have many."""
     from difflib import get_close_matches
 
     return get_close_matches(word, words, n=1, cutoff=0.75) if len(word) > 2 else []

@@ -1,8 +1,8 @@
-"""Defines the value of a command: what the user asks for.  `parse` returns it, and `run` takes it.
+"""Defines the value of a command: what the user asks for.  `parse` returns the value, `run` takes it.
 
-A field has the name of the flag's `dest`, and the default of the flag.  Here are the parts that several
-commands share, and the values of `record`, `top` and `dump`.  The other values are in other modules, because
-each class costs half a millisecond when sfsample starts.
+A field has the name of a flag's `dest`, and the default of the flag.  This module has the parts that several
+commands share, and the values of `record`, `top` and `dump`.  `file_options` and `watch_options` have the
+other values, because each class costs half a millisecond when sfsample starts.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class OutputOptions:
     """Where the result is written."""
 
     path: str = "-"
-    format: str = ""  # `parse` replaces "" by the format that the suffix of the path means
+    format: str = ""  # `parse` replaces "" by the format for the suffix of the path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +101,6 @@ class DumpCommand(Command):
             raise UsageError("--locals needs the Python frames of a live process",
                              "leave out --core and --python off")  # fmt: skip
         if self.core is None and self.exe is not None:
-            raise UsageError("--exe needs --core: it is the program of the core file")
+            raise UsageError("--exe needs --core: FILE is the program of the core file")
         if self.core is None and self.sysroot is not None:
-            raise UsageError("--sysroot needs --core: files of a live process are found where it sees them")
+            raise UsageError("--sysroot needs --core: a live process has a root directory of its own")

@@ -1,6 +1,6 @@
-"""Writes the result of a command to a file or to stdout, says what to do with it, and opens it.
+"""Writes the result of a command to a file or to stdout, suggests the next step, and opens the result.
 
-stdout carries only the result.  A file appears complete or not at all (tests/cli/test_output_file.py).
+stdout carries only the result.  A file is written completely or not at all (tests/cli/test_output_file.py).
 """
 
 import os
@@ -19,8 +19,8 @@ _STREAM_FDS = {"/dev/stdout": "1", "/dev/stderr": "2"}
 _OPEN_FD = re.compile(r"/dev/std(?:out|err)|/(?:dev|proc/self)/fd/(\d{1,9})", re.ASCII)
 
 _REMEDIES = {
-    EBADF: "it is closed; -o FILE writes a file",
-    EISDIR: "name a file in it, or choose another",
+    EBADF: "stdout is closed; -o FILE writes a file",
+    EISDIR: "name a file, not a directory",
     ENOENT: "make the directory, or choose another file",
     ENOSPC: "free some space, or choose another file",
 }
@@ -36,17 +36,17 @@ _NEXT = {  # next step, by format
 
 
 class Output:
-    """The destination of a result, checked before the work, so that a mistake shows at once.
+    """The destination of a result, which is checked before the work, so that a mistake shows at once.
 
-    `write` creates a regular file, not the constructor, so an interrupted command leaves nothing behind.
-    A path like /dev/stdout is an open file, which is written at its current offset (`>> log`).
-    Raises SfsampleError if the destination cannot be written.
+    Only `write` creates a file, so an interrupted command leaves no file behind.  A path like /dev/stdout is
+    an open file, to which `write` writes at the current offset (`>> log`).  Raises SfsampleError if the
+    destination cannot be written.
     """
 
     def __init__(self, path: str) -> None:
         self.file = ""  # path of the regular file that `write` replaces
         self._path = path
-        self._fd = -1  # descriptor of a device, a FIFO or an open file, which no rename may replace
+        self._fd = -1  # descriptor of a device, a FIFO or an open file; a rename would replace these
         try:
             self._check(path)
         except OSError as failure:
@@ -112,7 +112,7 @@ def _unwritable(path: str, failure: OSError) -> SfsampleError:
 
 
 def written_line(options: OutputOptions, output: Output) -> list[str]:
-    """Return the line of the summary about the result; no line if the result is no regular file."""
+    """Return the line about the result, for the summary; []: the result is no regular file."""
     if not output.file:
         return []
     stem = options.path.rpartition(".")[0]
@@ -124,13 +124,13 @@ def written_line(options: OutputOptions, output: Output) -> list[str]:
 
 
 def say_written(options: OutputOptions, output: Output, *, quiet: bool) -> None:
-    """Say this line as a message, unless `quiet`."""
+    """Print the line about the result as a message, unless `quiet`."""
     for line in () if quiet else written_line(options, output):
         say(" ".join(line.split()))
 
 
 def open_result(options: ProfileOutput, output: Output) -> None:
-    """Open the result in a browser, if --open is set.  Not as root: PATH and BROWSER decide what runs."""
+    """Open the result in a browser, if --open is set; not as root, as PATH and BROWSER choose a program."""
     if not options.open:
         return
     if not os.geteuid():

@@ -37,13 +37,13 @@ _OWN_WAYS = {  # ways to name the target, beside -p and -n
     "watch": {"--unit UNIT": "unit", **_GROUPS},
     "top": _GROUPS,
 }
-# placeholders of values in a help text, by the function that parses the value; other flags state theirs
+# placeholders of values in a help text, by the function that parses the value; see also `metavar`
 _PLACEHOLDERS: dict[object, str] = {
     quantities.seconds: "TIME", quantities.large_size: "SIZE", values.age: "TIME", values.dump_samples: "N",
     values.growth: "PERCENT", values.label: "KEY=VALUE", values.percent: "PERCENT", values.positive: "N",
     values.rate: "HZ", values.since: "TIME", values.when: "WHEN",
 }  # fmt: skip
-# functions that show a default in a help text, by the function that parses it; `str` shows other defaults
+# functions that print a default in a help text, by the function that parses it; `str` prints other defaults
 _SHOWN: dict[object, Callable[[Any], str]] = {
     quantities.seconds: quantities.spelled_seconds, values.age: quantities.spelled_seconds,
     quantities.large_size: quantities.spelled_size, values.size: quantities.spelled_size,
@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Allows no abbreviations: a script that says --dur would break when a second flag begins like that."""
+    """Allows no abbreviations: a script with --dur would break when a second flag begins with --dur."""
 
     def __init__(self, prog: str, description: str | None = None, epilog: str | None = None) -> None:
         width = min(shutil.get_terminal_size().columns, _MAX_HELP_COLUMNS) - 2
@@ -63,18 +63,18 @@ class _Parser(argparse.ArgumentParser):
                          allow_abbrev=False)  # fmt: skip
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002 - argparse's
-        """Write help; argparse would hide a failed write."""
-        from sfsample.cli.output_file import Output  # most runs print no help
+        """Write help; argparse would ignore a failed write."""
+        from sfsample.cli.output_file import Output  # imported only for help
 
         Output("-").write(message)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """Refuse a value that is no choice, in the same words for each version of Python."""
+        """Refuse a value that is no choice, in the same words in each version of Python."""
         if action.choices is not None and value not in action.choices:
             raise argparse.ArgumentError(action, f"not one of {', '.join(action.choices)}: {value}")
 
     def _get_value(self, action: argparse.Action, text: str) -> object:
-        """Parse a value; argparse would hide the reason of a refusal."""
+        """Parse a value; argparse would not print the reason of a refusal."""
         try:
             return action.type(text) if callable(action.type) else text
         except BadValue as refusal:
@@ -122,7 +122,7 @@ def parse(argv: list[str]) -> Command:
 def _command(
     command: str, arguments: dict[str, Any], program: list[str] | None, formats: tuple[str, ...] = ()
 ) -> Command:
-    """Return a command.  `arguments` has the values from argparse, by `dest`; `formats` are the command's."""
+    """Return a command.  `arguments`: the values from argparse, by `dest`; `formats`: possible formats."""
     for word in arguments.pop("pids", ()):
         try:
             arguments["pid"] = [*arguments["pid"], *values.pids(word)]
@@ -133,7 +133,7 @@ def _command(
     elif program is not None:
         raise UsageError("-- COMMAND is for record", "try: sfsample -- PROGRAM ARG")
     if arguments.get("perf_events") and arguments["mode"] == "wall":
-        raise UsageError("--perf-events needs --mode cpu: its timers do not run while a thread sleeps")
+        raise UsageError("--perf-events needs --mode cpu: timers do not run while a thread sleeps")
     if "backends" in arguments:
         arguments["backends"] = [*dict.fromkeys(arguments["backends"])]
     if command == "record":
@@ -161,7 +161,7 @@ def _build(kind: type[_T], arguments: Mapping[str, Any]) -> _T:
 
 
 def _with_config(command: str, words: list[str]) -> list[str]:
-    """Return the words of a command, after the words that its --config file stands for."""
+    """Return the words of the --config file, then the words of the command."""
     if command != "watch":
         return words
     places = [at for at, word in enumerate(words) if word.partition("=")[0] == "--config"]
@@ -181,7 +181,7 @@ def _with_config(command: str, words: list[str]) -> list[str]:
 
 
 def _join_times(words: list[str]) -> list[str]:
-    """Return the words with `--at -2h` joined to one word: argparse would take -2h for a flag."""
+    """Return the words, with `--at -2h` as one word `--at=-2h`: argparse would take -2h for a flag."""
     joined: list[str] = []
     for word in words:
         if joined and joined[-1] in ("--at", "--with", "--since") and re.match(r"-[\d.]", word):
@@ -192,7 +192,7 @@ def _join_times(words: list[str]) -> list[str]:
 
 
 def _split_history(words: list[str]) -> tuple[str, list[str]]:
-    """Return the action, and all words but the action; flags may stand before the action."""
+    """Return the action and all other words; flags may be before the action."""
     for at, word in enumerate(words):
         if word in HISTORY_ACTIONS and words[at - 1 : at] not in (["--history"], ["--service"]):
             return word, [*words[:at], *words[at + 1 :]]
@@ -246,7 +246,7 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
 
 
 def defaults(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
-    """Return the defaults of the fields of a command's class, and of the values in it, by name."""
+    """Return the defaults of the fields of a command's value, and of the values in it, by name."""
     result: dict[str, Any] = {}
     for field in fields(value):
         content = getattr(value, field.name)

@@ -1,7 +1,7 @@
-"""`sfsample record`: samples processes for a while, or a program that it starts, and writes the profile.
+"""`sfsample record`: samples processes for a while, or starts and samples a program, and writes the profile.
 
 Whatever ends the recording, the collected samples are written, and the summary on stderr says what was lost.
-A recording without a usable result is an error, and leaves the output file as it is.
+A recording without a usable result is an error, and does not change the output file.
 """
 
 import subprocess
@@ -64,7 +64,7 @@ def _saved_lines(bad_stacks: BadStackStore) -> list[str]:
 def _record(
     command: RecordCommand, output: Output, stats_output: Output | None, bad_stacks: BadStackStore | None
 ) -> tuple[Profile, list[str]]:
-    """Write the profile and the statistics; return the profile, and texts about missing names."""
+    """Record; write the profile and the statistics; return the profile, and texts about missing names."""
     if stats_output is not None and output.file and stats_output.file == output.file:
         raise UsageError(f"-o and --stats are the same file: {command.stats}")
     options = command.options
@@ -76,7 +76,7 @@ def _record(
         symbolizer = api.symbolizer(profile, symbols)
         report = with_names(lambda: api.named(profile, symbolizer), symbolizer, interrupt)
         statistics = json_text(report.stats.document)
-        try:  # before the profile, whose reader may go away
+        try:  # statistics before the profile, whose reader may go away
             if stats_output is not None:
                 stats_output.write(statistics)
             elif command.stats == "-":
@@ -112,7 +112,7 @@ def _sample(
 
 
 def progress_text(stats: Stats, elapsed_s: float, duration_s: float | None, cpu_s: float) -> str:
-    """Describe a recording that goes on; `cpu_s` is the CPU time of sfsample."""
+    """Return the text of the progress line; `cpu_s` is the CPU time of sfsample."""
     pauses = stats.pauses
     until = f"{elapsed_s:.0f} s" if duration_s is None else f"{elapsed_s:.0f} of {duration_s:g} s"
     parts = [until, f"{stats.samples} samples"]
@@ -126,7 +126,7 @@ def progress_text(stats: Stats, elapsed_s: float, duration_s: float | None, cpu_
 def targets(command: RecordCommand) -> Iterator[list[int]]:
     """Yield the pids to record; start the program of `-- COMMAND` before, and end it afterwards.
 
-    Raises SfsampleError if it cannot be started, NoSuchProcess if it ends too early.
+    Raises SfsampleError if the program cannot be started, NoSuchProcess if it ends too early.
     """
     if command.program is None:
         yield target_pids(command.target)
@@ -147,7 +147,7 @@ def _start(program: Sequence[str], *, has_stdout: bool) -> subprocess.Popen[byte
         return subprocess.Popen(program, stdout=None if has_stdout else sys.stderr)
     except OSError as failure:
         remedy = (
-            "it must be a file that may be executed (chmod +x)"
+            "the program must be an executable file (chmod +x)"
             if failure.errno == EACCES
             else "give a program on PATH, or a path"
         )
@@ -159,8 +159,8 @@ def _exit_help(child: subprocess.Popen[bytes]) -> tuple[str, ...]:
     if status is None:
         return ()
     if status < 0:
-        return (f"signal {-status} killed it",)
-    too_brief = () if status else ("it ended too soon; to sample a brief program, run it many times",)
+        return (f"signal {-status} killed the program",)
+    too_brief = () if status else ("the program ended too soon; run a brief program many times",)
     return (f"its exit status is {status}", *too_brief)
 
 

@@ -1,6 +1,6 @@
 """`sfsample replay`: unwinds a saved stack again, and shows the new result beside the recorded one.
 
-If the replay needs a file that this machine does not have, this is an error, never a shorter stack.
+If this machine lacks a file that the replay needs, the command fails; it never shows a shorter stack.
 """
 
 from collections.abc import Iterator

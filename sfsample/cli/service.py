@@ -1,6 +1,6 @@
 """`sfsample service`: shows or installs a systemd unit that runs `sfsample watch` with least privileges.
 
-All flags of the watch come from a TOML file (cli/config.py), so the unit need not change when they do.
+All flags of the watch come from a TOML file (cli/config.py), so new flags need no new unit.
 
 Source: systemd.exec(5), systemd.service(5), systemd.resource-control(5).
 """
@@ -34,7 +34,7 @@ RestartSec=30
 WatchdogSec=5min
 TimeoutStopSec=30
 
-# It may look at the processes of all users, and change nothing.
+# sfsample may look at the processes of all users, and change nothing.
 DynamicUser=yes
 User=sfsample
 StateDirectory=sfsample
@@ -62,7 +62,7 @@ RestrictSUIDSGID=yes
 LockPersonality=yes
 KeyringMode=private
 
-# It must not become the load that it measures.
+# sfsample must not become the load that it measures.
 Nice=5
 CPUQuota=20%
 MemoryMax=512M
@@ -77,7 +77,7 @@ def run(command: ServiceCommand) -> int:
     """Print the unit, or write it and say what to type next."""
     config, watch = os.path.abspath(command.config), Command()
     if command.action == "install" or os.path.exists(config):
-        watch = parse(["watch", "--config", config])  # a mistake shows now, not when systemd starts it
+        watch = parse(["watch", "--config", config])  # shows a mistake now, not when the service starts
     text = unit(config, watch)
     if command.action == "show":
         Output("-").write(text)
@@ -94,7 +94,7 @@ def run(command: ServiceCommand) -> int:
 
 
 def unit(config: str, watch: Command) -> str:
-    """Return the unit that runs `sfsample watch --config CONFIG`; `watch` is the value of that command."""
+    """Return the unit that runs `sfsample watch --config CONFIG`; `watch`: the value of this command."""
     command = shlex.join(own_program("watch", "--config", config))
     return _UNIT.format(command=command.replace("%", "%%"), network="\n".join(_network(watch)))
 

@@ -1,7 +1,7 @@
-"""Prints messages and progress on stderr, so that a terminal shows nothing but text.
+"""Prints messages and progress on stderr, without control characters of the target.
 
-Printing never fails: a stderr that is closed or gone must not cost a result.  Progress is one line, redrawn
-in place, and erased at the end.  It is shown only if stderr is a terminal, and not with --quiet.
+Printing never fails: without a usable stderr, the result must still be written.  Progress is one line, which
+is redrawn in place, and erased at the end.  Progress needs a terminal, and is not shown with --quiet.
 """
 
 import os
@@ -33,14 +33,14 @@ def say_at(what: object, *details: str) -> None:
 
 
 def emit(text: str, *, draws: bool = False) -> None:
-    """Write a text to stderr as it is, so it must be printable already; erase the progress line before.
+    """Erase the progress line, and write a text to stderr; the text must be printable already.
 
     `draws`: the text is a progress line, which the next text erases.
     """
     stream = sys.stderr
     if stream is None:  # the caller closed it
         return
-    with _LOCK:  # the sampling thread reports missed ticks
+    with _LOCK:  # the sampling thread prints missed ticks
         erased = _ERASE if draws or Progress.is_drawn else ""
         Progress.is_drawn = draws
         try:
@@ -56,7 +56,7 @@ def shows_progress(*, quiet: bool) -> bool:
 
 
 def progress_printer(*, quiet: bool) -> Callable[[str], None]:
-    """Return `say`, or a function without effect if progress is not shown."""
+    """Return `say`; if progress is not shown, a function without effect."""
     return say if shows_progress(quiet=quiet) else lambda _text: None
 
 
@@ -70,7 +70,7 @@ def silence(stream: TextIO) -> None:
 class Progress:
     """A context manager that shows the progress line."""
 
-    is_drawn = False  # the cursor is at the end of the line
+    is_drawn = False  # True: the progress line is on the terminal
 
     def __init__(self, *, quiet: bool) -> None:
         self.shown = shows_progress(quiet=quiet)
@@ -83,11 +83,11 @@ class Progress:
         emit("")  # erases the line
 
     def due(self) -> bool:
-        """Return True if the line can be shown, and was not drawn a moment ago."""
+        """Return True if the line can be shown, and was last drawn at least 0.1 s ago."""
         return self.shown and time.monotonic() - self._drawn_at_s >= _PERIOD_S and _is_writable()
 
     def show(self, text: str) -> None:
-        """Show a text; the caller has asked `due`."""
+        """Show a text; call `due` before."""
         self._drawn_at_s = time.monotonic()
         emit(printable(f"sfsample: {text}")[: _columns() - 1], draws=True)
 

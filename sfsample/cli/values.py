@@ -1,9 +1,9 @@
 """Parses the values of flags: a text from the command line becomes a checked value.
 
-A wrong value is refused here, with an example of an accepted one, so that no command sees it.
+This module refuses wrong values, and gives an example of a right value, so no command gets a wrong value.
 
-Times of day become seconds since the epoch.  A time without an offset is local time.  If local
-clocks show this time twice, the first counts.  `now` is inf: it ends a range of time, and begins no range.
+Times become seconds since the epoch.  A time without an offset is local time.  If local clocks show a time
+twice (the end of summer time), the first time counts.  `now` is inf: the end of a range, never its begin.
 """
 
 import os
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from sfsample.watching.triggers import Condition
 
 _Number = TypeVar("_Number", int, float)
-_MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # the least rate samples once in the longest time of `seconds`
-_LEAST = 5e-324  # least percentage above 0
+_MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 10_000  # the lowest rate is one sample in the longest time of `seconds`
+_LEAST = 5e-324  # smallest number above 0
 _CLOCK = re.compile(r"(?:(today|yesterday) ?)?(?:([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?)?", re.ASCII)
 _WHEN = "a time (now, -2h, 14:00, 'yesterday 14:00', 2026-11-24T14:00+01:00)"
 _BUILD_ID = re.compile("[0-9a-f]{6,64}", re.ASCII)
 
 
 def age(text: str) -> float:
-    """Parse an age with a unit: "7d".  A number without unit would be seconds, and delete nearly all."""
+    """Parse an age with a unit: "7d".  Without a unit, it would be seconds, and delete nearly all slices."""
     if text[-1:].isdecimal():
         raise refusal(text, "an age with its unit (12h, 7d, 4w)")
     return seconds(text)
@@ -84,7 +84,7 @@ def pids(text: str) -> list[int]:
 
 
 def _matching(pattern: str, what: str, spell: Callable[[str], str] = str) -> Callable[[str], str]:
-    """Return a parser of texts that match a pattern as a whole; `spell` makes equal values equal texts."""
+    """Return a parser of texts that match a whole pattern; `spell` gives equal values the same spelling."""
 
     def parse(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -125,14 +125,14 @@ def label(text: str) -> tuple[str, str]:
 
 def condition(text: str) -> "Condition":
     """Parse a condition of --trigger."""
-    from sfsample.watching.triggers import condition as parse  # most commands watch for none
+    from sfsample.watching.triggers import condition as parse  # imported only for --trigger
 
     return parse(text)
 
 
 def listen(text: str) -> str | tuple[str, int]:
     """Parse the address to listen on: the path of "unix:PATH", or an IP address and a port."""
-    from sfsample.watching.options import is_loopback  # most commands listen nowhere
+    from sfsample.watching.options import is_loopback  # imported only for --listen
 
     kind, _, path = text.partition(":")
     if kind == "unix" and path:
@@ -188,7 +188,7 @@ def _iso(text: str) -> float:
 
 
 def since(text: str) -> float:
-    """Parse the begin of a time that lasts until now: a length ("2h" is two hours ago), or a time."""
+    """Parse the begin of a range that ends now: a length of time ("2h" is two hours ago), or a time."""
     try:
         return time.time() - seconds(text)
     except BadValue:
@@ -196,7 +196,7 @@ def since(text: str) -> float:
 
 
 def when_or_build(text: str) -> float | str:
-    """Parse a time, or the begin of a build-id, which stays a text."""
+    """Parse a time, or the first digits of a build-id; these stay a text."""
     try:
         return when(text)
     except BadValue:
@@ -206,7 +206,7 @@ def when_or_build(text: str) -> float | str:
 
 
 def build_id(text: str) -> str:
-    """Parse the begin of a build-id; "" is any build-id."""
+    """Parse the first digits of a build-id; "" is any build-id."""
     if text and not _BUILD_ID.fullmatch(text):
         raise refusal(text, "6 to 64 digits of a build-id")
     return text

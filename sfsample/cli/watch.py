@@ -1,7 +1,7 @@
-"""`sfsample watch`: prints the messages of the daemon (`sfsample.watching`), and passes signals on to it.
+"""`sfsample watch`: prints the messages of the daemon (`sfsample.watching`), and passes signals to it.
 
-SIGUSR1 fires a trigger.  After SIGHUP the file of --config is read again.  SIGTERM ends the slice, which is
-kept, and the exit code is 0.
+SIGUSR1 fires a trigger.  After SIGHUP, sfsample reads the file of --config again.  At SIGTERM, sfsample keeps
+the unfinished slice, and exits with code 0.
 """
 
 import os
@@ -16,7 +16,7 @@ from sfsample.process.stuck import hand_over, take_over
 from sfsample.watching.loop import Watch
 from sfsample.watching.program import Program
 
-_SET_ASIDE = "SFSAMPLE_SET_ASIDE"  # variable with the processes that an earlier execution has set aside
+_SET_ASIDE = "SFSAMPLE_SET_ASIDE"  # variable with the processes that were set aside before an execve(2)
 
 
 def run(command: WatchCommand) -> int:
@@ -26,7 +26,7 @@ def run(command: WatchCommand) -> int:
             from sfsample.watching.push.backend import check_credentials
 
             check_credentials(command.options.push)
-        say(f"{command.config or 'flags'}: no mistake found")  # a mistake would have raised UsageError
+        say(f"{command.config or 'flags'}: no mistake found")  # `parse` has raised UsageError for a mistake
         return 0
     aside = os.environ.pop(_SET_ASIDE, "")
     take_over(aside)
@@ -57,7 +57,7 @@ def _watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool) -> str
 
 
 def make_watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool = False) -> Watch:
-    """Return the watch, with what this program gives it."""
+    """Return the watch of a command."""
     options, history = command.options, None
     if not command.no_history and (
         command.history or options.push.backends or options.files.output_dir is None

@@ -7,7 +7,7 @@ from sfsample.errors import UsageError
 from sfsample.history import Retention
 from sfsample.watching.options import Push, WatchOptions
 
-CHOSEN_S = 3600.0  # length of the time from --at on, without --for
+CHOSEN_S = 3600.0  # default of --for, in seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +23,11 @@ class WatchCommand(Command):
 
     def __post_init__(self) -> None:
         if self.no_history and (self.history or not self.options.files.output_dir):
-            raise UsageError("--no-history needs --output-dir, and no --history: slices are kept somewhere")
+            raise UsageError(
+                "--no-history needs --output-dir, and no --history: slices must be kept somewhere"
+            )
         if self.no_history and self.options.push.backends:
-            raise UsageError("--push needs a history: what a backend does not take waits there",
+            raise UsageError("--push needs a history: slices wait there until the backend takes them",
                              "leave --no-history out")  # fmt: skip
 
 
@@ -50,7 +52,7 @@ class HistoryQuestion(HistoryCommand):
         if self.at is not None and self.since is not None:
             raise UsageError("--at and --since both say when: use one of them")
         if self.length is not None and self.at is None:
-            raise UsageError("--for needs --at: from when on", "for the last hour: --since 1h")
+            raise UsageError("--for needs --at, the begin of the time", "for the last hour: --since 1h")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,7 @@ class HistoryDiff(HistoryQuestion, Comparison):
     """The flags of `history diff`."""
 
     other: float | str | None = None  # a time, or a build-id
-    deploy: str | None = None  # begin of a build-id; "" is any build-id
+    deploy: str | None = None  # first digits of a build-id; "" is any build-id
 
     def __post_init__(self) -> None:
         if self.deploy is not None:
@@ -92,7 +94,7 @@ class HistoryDiff(HistoryQuestion, Comparison):
         if self.at is None or self.other is None:
             raise UsageError("history diff needs --at WHEN and --with WHEN",
                              "for example: sfsample history diff --at -2h --for 1h --with now",
-                             "or before and after a new build: sfsample history diff --deploy")  # fmt: skip
+                             "to compare before and after a new build: --deploy")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +115,6 @@ class HistoryCheck(HistoryCommand):
 class HistoryPush(HistoryCommand):
     """The flags of `history push`."""
 
-    service: str | None = None
     push: Push = Push()
     follow: bool = False
 

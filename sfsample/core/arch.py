@@ -1,4 +1,4 @@
-"""The tables of machines.  Code asks these tables, and never branches on the name of a machine.
+"""The tables of machines (processor architectures).  No other code branches on the name of a machine.
 
 Registers have DWARF numbers.  The registers of a frame are a `dict[int, int]` with these numbers as keys.  An
 absent key means that the register's value is unknown.

@@ -1,25 +1,27 @@
-"""Types of the facts about a machine.  Their values are in `core/arches/`, one file for each machine."""
+"""Types of the facts about a machine.  The values are in `core/arches/`, one file for each machine."""
 
 from typing import Literal, NamedTuple
 
 ByteOrder = Literal["little", "big"]
-RelocationKind = tuple[int, bool]  # bytes stored; True: the value counts from the address of these bytes
+RelocationKind = tuple[
+    int, bool
+]  # number of bytes; True: the value is relative to the address of these bytes
 
 NT_PRSTATUS, NT_PRFPREG = 1, 2  # types of register sets: Linux include/uapi/linux/elf.h
 
 
 class SignalFrame(NamedTuple):
-    """What the kernel puts on the stack for a signal handler.  Offsets are bytes from sp at the trampoline.
+    """The kernel's frame on the stack for a signal handler.  Offsets are bytes from sp at the trampoline.
 
-    A signal frame in a stack copy is found by a search for `mark`.  If `mark` is b"", the search is for the
-    address of the trampoline, which the handler keeps on the stack.
+    sfsample finds signal frames in a stack copy by a search for `mark`.  If `mark` is b"", it searches for
+    the address of the trampoline, which the handler keeps on the stack.
     """
 
-    code: bytes  # instructions of the trampoline: it loads the number of sigreturn, and calls it
-    call: int  # bytes of the calling instruction, which ends the trampoline
+    code: bytes  # instructions of the trampoline, which make the system call sigreturn
+    call: int  # bytes of the last instruction, the system call
     saved: tuple[tuple[int, int], ...]  # (DWARF number, offset) of every register of the interrupted code
     mark: bytes  # fixed bytes inside the frame, or b""
-    mark_to_sp: int  # address of the saved sp = address that the search found + mark_to_sp
+    mark_to_sp: int  # address of the saved sp = address of the mark + mark_to_sp
 
 
 class Arch(NamedTuple):
@@ -30,7 +32,7 @@ class Arch(NamedTuple):
     byteorder: ByteOrder
     sp: int
     fp: int
-    ra: int  # register in which a call leaves the return address (AMD64: its column in a CFI table)
+    ra: int  # register with the return address after a call (AMD64: the column of RA in a CFI table)
     pc: int  # number of the pc among a frame's registers
     callee_saved: frozenset[int]  # registers that a call preserves, unless CFI says otherwise
     red_zone: int  # bytes below sp that the ABI lets a leaf function use
@@ -38,7 +40,7 @@ class Arch(NamedTuple):
     signal_frames: tuple[SignalFrame, ...]
     pushed_ra: int | None = None  # a call stores the return address at cfa + pushed_ra; None: in `ra`
     frame_records: bool = True  # fp points to two words: the caller's fp, the return address
-    record_ends_frame: bool = False  # these two words are the uppermost of the frame: cfa = fp + 16
+    record_ends_frame: bool = False  # True: the frame record is at the end of the frame: cfa = fp + 16
     sp_adjust: int = 0  # caller's sp = cfa + sp_adjust (s390x: cfa is sp at entry + 160)
     ra_mask: int = (1 << 64) - 1  # return address = signed return address & ra_mask
 
@@ -52,21 +54,21 @@ class RegisterSet(NamedTuple):
 
 
 class CoreWords(NamedTuple):
-    """Indices of 8-byte words of NT_PRSTATUS with more facts of a thread than its registers."""
+    """Indices of 8-byte words of NT_PRSTATUS that are not general registers."""
 
-    number: int  # word with the number of the system call; it is negative outside of one
-    first_argument: int  # word with the first argument, as the thread made the system call
+    number: int  # word with the number of the system call; negative: the thread was in no system call
+    first_argument: int  # word with the original first argument of the system call
     thread: int  # word with the address of glibc's struct pthread
     tid_at: int  # bytes from the start of struct pthread to the tid
 
 
 class RegisterLayout(NamedTuple):
-    """The form in which ptrace, core files, perf samples and /proc show registers and system calls."""
+    """The layout of registers and system calls in ptrace, core files, perf samples and /proc."""
 
     sets: tuple[RegisterSet, ...]  # register sets that unwinding needs; the general registers come first
     event_bits: tuple[tuple[int, int], ...]  # (bit of PERF_SAMPLE_REGS_USER, DWARF number), ascending
     result: int  # DWARF number of the register with the result of a system call
-    call: tuple[int, bytes]  # size of the system call instruction, and the bytes that it begins with
+    call: tuple[int, bytes]  # size of the system call instruction, and its first bytes
     arguments: tuple[int, ...]  # DWARF numbers of the registers with a system call's arguments, in order
     pending_result: int | None = None  # value of `result` while a system call lasts; None: unknown
     core_words: CoreWords | None = None  # None: in a core file the result has replaced the first argument

@@ -1,11 +1,11 @@
 """Bounds the cost of one look at a process.
 
 A look is one capture of a thread, or all reads of locks and tasks for one dump.  Lists and pointers in a
-target may lead to any number of objects.  So each read takes from the budget of the look.  When the budget is
-spent, nothing more is read.
+target may lead to any number of objects.  So each read reduces the budget of the look.  When the budget is
+spent, sfsample reads nothing more in this look.
 
-The cost is an estimate from the number and the size of reads, not from a clock.  So a busy machine loses no
-frames.
+The cost is an estimate from the number and the size of reads, not a measured time.  So frames are not lost
+because a machine is busy.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,15 @@ COPIED_NS = 1_000  # time for a frame that was copied before, with its place and
 _BYTE_NS = 200  # time for each byte after the first 512; line tables are decoded, too
 _SMALL_BYTES = 512
 
-# A first look took 8 ms with 2,000 threads, and 49 ms with 300 large functions on one stack.  Later ones took
-# 0.3 ms usually, 16 ms if one of 2,000 threads had just begun, 9 ms with 100,000 frames of recursion.
+# A first look took 8 ms with 2,000 threads, and 49 ms with 300 large functions on one stack.  Later looks
+# took 0.3 ms usually, 16 ms if one of 2,000 threads had just begun, 9 ms with 100,000 frames of recursion.
 CAPTURE_NS = 80_000_000
 # 10,000 asyncio tasks that wait for a lock took 1.9 s.
 DUMP_NS = 2_500_000_000
 
 
 class Budget:
-    """The time that is left for a look.  Each read calls `should_stop`; if it is True, the look ends."""
+    """The time that is left for a look.  Each read of a process calls `should_stop`; True ends the look."""
 
     def __init__(self, ns: int, should_stop: Callable[[], bool] = lambda: False) -> None:
         self._ns = self._left = ns
@@ -35,18 +35,18 @@ class Budget:
         self.why = ""  # reason why the look has ended too early
 
     def begin(self) -> None:
-        """Begin another look, with the rest of the budget and a quarter more, up to the whole budget."""
+        """Begin another look; its budget is the rest of the last one, plus a quarter of the whole budget."""
         self._left, self.why = min(self._ns, max(self._left, 0) + self._ns // 4), ""
 
     def take(self, size: int, small_ns: int = READ_NS) -> bool:
-        """Take the time of a read (`small_ns` for a small one); return True if the budget had it."""
+        """Take the time of a read (`small_ns`: of a small read); return False if the budget is spent."""
         self._left -= small_ns if size <= _SMALL_BYTES else small_ns + _BYTE_NS * (size - _SMALL_BYTES)
         if self._left < 0:
             self.why = self.why or "there are too many"
         return not self.why
 
     def permits(self, size: int) -> bool:
-        """Take the time of a read of a process; return True if the budget had it."""
+        """Take the time of a read of a process; return False if the budget is spent, or a stop is wanted."""
         checkpoint()
         if self._should_stop():
             self.why = self.why or "sfsample was asked to end"
@@ -54,7 +54,7 @@ class Budget:
 
 
 class CountedMemory:
-    """Little-endian memory, which `read` reads until the budget is spent."""
+    """Little-endian memory that can be read until the budget is spent."""
 
     byteorder: ByteOrder = "little"
 

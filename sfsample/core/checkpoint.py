@@ -1,14 +1,14 @@
-"""Releases stopped threads while sfsample computes, and keeps sfsample from being suspended meanwhile.
+"""Releases stopped threads while sfsample computes, and keeps sfsample from being suspended at a wrong time.
 
-A thread that was asked to stop may have to wait for a CPU.  It stops when it gets one, perhaps while sfsample
-follows the code of a large file (0.3 s for a JVM).  No other OS thread of sfsample can release it: ptrace(2)
-binds a tracee to one OS thread.  So code that can take milliseconds calls `checkpoint()` on its way.  At most
-once in a millisecond, that captures and releases every thread that has stopped; while no thread is to stop,
-it takes 50 ns.  A checkpoint captures threads, so no checkpoint may lie between a copy of a stack and
-the use of that copy.
+A thread that sfsample has asked to stop may have to wait for a CPU.  The thread stops when it gets a CPU,
+perhaps while sfsample analyses the code of a large file (0.3 s for a JVM).  Only the OS thread of sfsample
+that traces the thread can release it (ptrace(2)).  So code that can take milliseconds calls `checkpoint()`
+now and then.  At most once in a millisecond, `checkpoint()` captures and releases every thread that has
+stopped.  If no thread is to stop, the call takes 50 ns.  A checkpoint overwrites the copy of a stack, so
+there must be no checkpoint between the making and the use of a copy.
 
-If sfsample is suspended (Ctrl-Z), the target must not be.  So `SUSPEND_LOCK` is held as long as a thread is
-traced, and code that suspends sfsample takes it.
+If sfsample is suspended (Ctrl-Z), the target must go on.  So sfsample holds `SUSPEND_LOCK` as long as it
+traces a thread, and code that suspends sfsample takes this lock.
 """
 
 import threading
@@ -21,7 +21,7 @@ SUSPEND_LOCK = threading.Lock()
 _CHECKPOINT_NS = 1_000_000  # least time between two collections
 
 _T = TypeVar("_T")
-CollectStopped = Callable[[], object]  # function that is called on the OS thread that has added it
+CollectStopped = Callable[[], object]  # captures stopped threads; called on the OS thread that has added it
 
 
 class PendingStops:
@@ -33,27 +33,27 @@ class PendingStops:
         self._collected_ns = 0
 
     def add(self, collect: CollectStopped) -> None:
-        """Add the function of a process.  The first one waits for SUSPEND_LOCK."""
+        """Add the function of a process.  The first call takes SUSPEND_LOCK, and may have to wait."""
         with self._mutex:
             if not self._collectors:
                 SUSPEND_LOCK.acquire()
             self._collectors[collect] = threading.get_ident()
 
     def remove(self, collect: CollectStopped) -> None:
-        """Take back an `add`.  The last one releases SUSPEND_LOCK."""
+        """Remove a function.  When none is left, release SUSPEND_LOCK."""
         with self._mutex:
             if self._collectors.pop(collect, None) is not None and not self._collectors:
                 SUSPEND_LOCK.release()
 
     def forget(self, os_thread: int) -> None:
-        """Take back what a stuck OS thread has added: SUSPEND_LOCK must not wait for that thread."""
+        """Remove the functions of a stuck OS thread, so that it no longer holds SUSPEND_LOCK."""
         for collect, owner in tuple(self._collectors.items()):
             if owner == os_thread:
                 self.remove(collect)
 
     @contextmanager
     def unsuspended(self) -> Iterator[None]:
-        """Keep sfsample from being suspended while it traces a thread that it does not ask to stop."""
+        """Keep sfsample from being suspended while it traces a thread without a request to stop."""
 
         def nothing() -> None:
             pass

@@ -1,11 +1,12 @@
 """Opens files by path, below sfsample's root directory or that of a process, and writes files atomically.
 
-A target, a core file or a sysroot chooses the paths and the files, but sfsample opens them with all its own
-privileges.  So a path and its symbolic links are resolved inside the root directory.  Only regular files are
-opened, because opening a device or a FIFO can have an effect, or block.  A `Root` keeps its directory open,
-so files below it can be found after the process has ended.
+A target, a core file or a sysroot chooses the paths and the files, but sfsample opens them with its own
+privileges.  So sfsample resolves a path and its symbolic links inside the root directory.  It opens only
+regular files, because opening a device or a FIFO can have an effect, or block.  A `Root` keeps its directory
+open, so files below it can be found after the process has ended.
 
-openat2(2) with RESOLVE_IN_ROOT does the same, but Python does not offer it.  Here a step takes 2 us.
+openat2(2) with RESOLVE_IN_ROOT does the same, but Python does not offer this call.  A step of a path takes 2
+us.
 
 Source: open(2), O_PATH; proc(5), /proc/PID/fd; path_resolution(7).
 """
@@ -27,16 +28,16 @@ _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PATH_FLAGS = os.O_PATH | os.O_CLOEXEC
 _MAX_LINKS = 40  # symbolic links in one path; the kernel has the same limit
 _MAX_DEPTH = 256  # directories that are open at once
-_STREAMS = ("/dev/std", "/dev/fd/", "/proc/")  # prefixes of paths of files that a process has open
+_STREAMS = ("/dev/std", "/dev/fd/", "/proc/")  # prefixes of paths that may be an open file
 
 
 @contextmanager
 def whole_file(path: str, mode: int, *, keep: bool = False) -> Iterator[BinaryIO]:
-    """Yield a file to write; when the block ends without an exception, it appears at `path`, complete.
+    """Yield a temporary file; when the block ends without an exception, rename it to `path`.
 
-    The file belongs to the user of this process.  If it replaces a file of that user, it keeps that file's
-    mode.  Raises OSError.  With `keep`, the file stays under its temporary name if only the rename fails.
-    Then `filename` of the error is that name, and `filename2` is the path.
+    The file belongs to the user of this process.  If it replaces a file of this user, it gets the mode of the
+    old file.  Raises OSError.  `keep`: if only the rename fails, keep the temporary file; the error then has
+    its name in `filename`, and `path` in `filename2`.
     """
     temporary = os.path.join(os.path.dirname(path), f".sfsample-{os.getpid()}-{time.monotonic_ns():x}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -58,8 +59,8 @@ def whole_file(path: str, mode: int, *, keep: bool = False) -> Iterator[BinaryIO
 def open_regular(path: str, *, streams: bool = False) -> int:
     """Return a descriptor of the regular file at a path that the user or the kernel has chosen.
 
-    Magic links of /proc (`map_files`, `exe`) are followed.  With `streams`, a path to an open file of
-    sfsample (`/dev/stdin`, a shell's `<(...)`) may lead to a pipe or a device.  Raises OSError.
+    Magic links of /proc (`map_files`, `exe`) are followed.  `streams`: also accept a pipe or a device that
+    sfsample has open (`/dev/stdin`, a shell's `<(...)`).  Raises OSError.
     """
     _check_path(path)
     if streams and path.startswith(_STREAMS):
@@ -73,7 +74,7 @@ def _check_path(path: str) -> None:
 
 
 def read_regular(path: str, max_bytes: int, *, streams: bool = False) -> bytes:
-    """Return the contents of a file that `open_regular` opens.  Raises OSError, also for a larger file."""
+    """Return the contents of a file (see `open_regular`).  Raises OSError, also for a larger file."""
     with open(open_regular(path, streams=streams), "rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -125,15 +126,15 @@ class Root:
     def open(self, path: str, *, follow: bool = True) -> int:
         """Return a descriptor of the regular file at an absolute path inside this root.  Raises OSError.
 
-        With `follow` False, a symbolic link as the last component is refused.
+        `follow` False: refuse a symbolic link as the last component.
         """
         _check_path(path)
         return _reopened(self._walk(path, follow=follow))
 
     def _walk(self, path: str, *, follow: bool) -> int:
-        """Return an O_PATH descriptor of a path, resolved step by step, never above this root.
+        """Return an O_PATH descriptor of a path; resolve it step by step, never above this root.
 
-        A magic link of /proc (`exe`, `root`) is resolved by the text that readlink(2) gives for it.
+        For a magic link of /proc (`exe`, `root`), the text of readlink(2) counts.
         """
         names, links, opened = deque(path.split("/")), 0, [os.dup(self._fd)]
         try:
@@ -161,14 +162,14 @@ class Root:
             _close_all(opened)
 
     def map(self, path: str) -> mmap | None:
-        """Map the regular file at an absolute path; None if there is none, or if it is empty."""
+        """Map the regular file at an absolute path; None: it is missing, unreadable or empty."""
         with suppress(OSError):
             return map_and_close(self.open(path))
         return None
 
 
 class ProcessRoot(NamedTuple):
-    """A process's view of files.  Processes with the same root directory and `mounts` see the same files."""
+    """The files that a process sees: those below `root`, with the mounts of a namespace."""
 
     root: Root | None  # None: sfsample may not open it
     pid: int  # pid in the process's own pid namespace
@@ -177,7 +178,7 @@ class ProcessRoot(NamedTuple):
 
 
 def check_replaceable(path: str, old: os.stat_result | None) -> None:
-    """Raise the OSError that creating a file beside `path` and renaming it to `path` would raise."""
+    """Raise the OSError that would come from writing a temporary file and renaming it to `path`."""
     directory = os.path.dirname(path)
     parent = os.stat(directory)
     if not stat.S_ISDIR(parent.st_mode) or not os.access(directory, os.W_OK | os.X_OK):
@@ -191,5 +192,5 @@ def check_replaceable(path: str, old: os.stat_result | None) -> None:
 
 
 def os_error(number: int) -> OSError:
-    """Return the error of a system call that would fail."""
+    """Return the OSError for an errno."""
     return OSError(number, os.strerror(number))

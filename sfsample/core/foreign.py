@@ -1,7 +1,7 @@
 """Parses texts that come from outside: from a backend, a client, a file, the kernel, a clock.
 
-Each function returns a value or None, and no text makes it raise.  int() alone would not do: it accepts
-digits of any script and "1_0", and raises at 5,000 digits.  A date may have a year that no calendar has.
+Each function returns a value or None, and raises for no text.  int() is not enough: it accepts digits of any
+script and "1_0", and raises for 5,000 digits.  Some dates have a year that no calendar has.
 
 Invariant: for each text of tests/builders/absurd.py, every reader returns a value or refuses the text
 (tests/test_absurd_words.py).
@@ -37,7 +37,7 @@ def natural(text: str | bytes, below: int = 1 << 63) -> int | None:
 
 
 def utc(time_s: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Return a time since the epoch as text; if no calendar has it, in seconds."""
+    """Return a time since the epoch as text; if no calendar has this time, return the seconds."""
     moment = total(time.gmtime)(time_s)
     return f"{time_s:g} s" if moment is None else time.strftime(form, moment)
 

@@ -1,6 +1,6 @@
-"""Defines `Memory`, which the unwinder reads.  It returns bytes, or None if it has none, and never raises.
+"""Defines `Memory`, which the unwinder reads.  A read never raises; it returns None if bytes are missing.
 
-Nothing here reads a process: a live capture makes a `Memory` from a copy of the stack.
+This module reads no process: a live capture makes a `Memory` from a copy of the stack.
 """
 
 import sys
@@ -13,15 +13,15 @@ from typing import NewType, Protocol
 from sfsample.core.arch import ByteOrder
 
 Address = NewType("Address", int)  # run-time address in a process
-Vaddr = NewType("Vaddr", int)  # address that the ELF file states: vaddr = address - load bias
+Vaddr = NewType("Vaddr", int)  # address in the ELF file: vaddr = address - load bias
 
-_SMALL_BYTES = 144  # bytes of the largest small piece
+_SMALL_BYTES = 144  # size of the largest small piece (`JointMemory`)
 ADDRESS_SPACE = 1 << 64  # bytes
 USER_SPACE = 1 << 63  # bytes from address 0 on; all memory of a process lies there
 _WORDS = {"little": Struct("<Q"), "big": Struct(">Q")}
 
 Span = tuple[int, int]  # address, size in bytes
-Words = tuple[int, memoryview]  # address, and the 8-byte words from there on, as integers
+Words = tuple[int, memoryview]  # address, and the 8-byte words from this address on, as integers
 
 
 class Memory(Protocol):
@@ -65,7 +65,7 @@ class BytesMemory:
 
     @cached_property
     def words(self) -> Words | None:
-        """The aligned words, quick to read in bulk; None if the byte order is not this machine's."""
+        """The aligned words, for fast reading; None: the byte order is not this machine's."""
         if self.byteorder != sys.byteorder:
             return None
         skipped = -self.base % 8
@@ -74,7 +74,7 @@ class BytesMemory:
 
 
 class PiecewiseMemory:
-    """Several copies of one instant: a stack, and the stack that a signal handler interrupted."""
+    """Several copies from one instant, such as a stack and the stack that a signal handler interrupted."""
 
     __slots__ = ("pieces",)
 
@@ -98,9 +98,9 @@ class PiecewiseMemory:
 
 
 class JointMemory:
-    """Many pieces of memory, copied to one buffer.  Each is (address, size in bytes, offset in the buffer).
+    """Many pieces of memory in one buffer; a piece is (address, size in bytes, offset in the buffer).
 
-    A small piece is found by its first address only.
+    A read in a small piece must begin at its first address.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class JointMemory:
             yield address, bytes(self._data[offset : offset + end - address])
 
     def over(self, data: bytes | bytearray) -> "JointMemory":
-        """Return a memory with the same addresses, sizes and offsets of pieces, whose bytes are in `data`."""
+        """Return a memory with the same pieces, but with their bytes in `data`."""
         other = JointMemory(data, (), self.byteorder)
         other._small, other._large = self._small.copy(), self._large.copy()
         return other
@@ -160,7 +160,7 @@ class JointMemory:
 
 
 def words_at(memory: Memory, address: int) -> Words | None:
-    """Return the words of the copy that holds `address`; None: no `BytesMemory` in `memory` does."""
+    """Return the words of the copy that contains `address`; None: no `BytesMemory` in `memory` has it."""
     for piece in memory.pieces if isinstance(memory, PiecewiseMemory) else (memory,):
         if isinstance(piece, BytesMemory) and 0 <= address - piece.base < len(piece.data):
             return piece.words

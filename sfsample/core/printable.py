@@ -1,7 +1,7 @@
 """Makes text from outside harmless on a terminal.
 
-Names, paths and arguments come from outside.  They must not move the cursor, set a colour, or
-make a line look different from what it says.
+Names, paths and arguments come from outside.  They must not move the cursor, set a colour, or change the
+order of the letters on the screen.
 """
 
 from collections.abc import Iterable

@@ -4,9 +4,9 @@ from enum import StrEnum
 
 
 class PythonView(StrEnum):
-    """The frames that are shown of a thread that runs Python."""
+    """The frames of a Python thread that are shown."""
 
-    AUTO = "auto"  # Python frames, and native ones around them
-    ALL = "all"  # the interpreter's own frames too
+    AUTO = "auto"  # Python frames, and native frames without the interpreter's own
+    ALL = "all"  # Python frames and all native frames
     ONLY = "only"  # Python frames
     OFF = "off"  # native frames

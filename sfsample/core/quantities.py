@@ -1,4 +1,4 @@
-"""Parses times and sizes as users write them ("500ms", "7d", "64K"), and spells them again."""
+"""Parses times and sizes as users write them ("500ms", "7d", "64K"), and writes them in the same form."""
 
 import re
 from math import inf
@@ -8,11 +8,11 @@ from sfsample.core.foreign import natural
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SPELLED_UNITS = ("d", "h", "m", "s", "ms", "us")
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}  # bytes
-NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(?:e([+-]?\d+))?", re.ASCII)  # numbers of scripts; no nan, no 1_0
+NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(?:e([+-]?\d+))?", re.ASCII)  # like float(), but no "nan", no "1_0"
 
 
 class BadValue(ValueError):  # noqa: N818 - reads as what happened
-    """A text is not the value that it should be; the message says which values are accepted."""
+    """A text is no valid value; the message says which values are accepted."""
 
 
 def refusal(text: str, what: str) -> BadValue:
@@ -45,7 +45,7 @@ def any_size(text: str) -> int:
 
 
 def large_size(text: str) -> int:
-    """Parse a size of memory or files, from 1M on: in a smaller one, the unit was forgotten."""
+    """Parse a size of at least 1M; for a smaller number, the user has probably forgotten the unit."""
     size = any_size(text)
     within(size, 1 << 20, inf, text, "a size of at least 1M (500M, 2G)")
     return size
@@ -61,7 +61,7 @@ def spelled_seconds(value: float) -> str:
 
 
 def spelled_size(value: int) -> str:
-    """Spell a size in bytes."""
+    """Write a size in the largest unit that gives a whole number."""
     for unit, size in reversed(_SIZES.items()):
         if value % size == 0:
             return f"{value // size}{unit}"

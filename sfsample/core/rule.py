@@ -2,11 +2,11 @@
 
 from typing import NamedTuple
 
-CFA = -1  # `base` of a rule that counts from the frame's CFA, not from a register
+CFA = -1  # `base` of a rule with an offset from the frame's CFA instead of a register
 
 
 class Rule(NamedTuple):
-    """A value of the caller."""
+    """A rule for one value of the caller."""
 
     base: int  # DWARF register number, or CFA
     offset: int  # bytes

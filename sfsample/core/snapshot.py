@@ -17,21 +17,21 @@ GOROUTINE_SP, GOROUTINE_PC, GOROUTINE_FP, GOROUTINE_LOW, GOROUTINE_HIGH, SCHEDUL
 
 
 class Capture(StrEnum):
-    """The way in which a thread's state was taken."""
+    """The way in which a thread was captured."""
 
     STOPPED = "stopped"
     READ = "read"  # the thread slept, and was not stopped
     REUSED = "reused"  # the thread has not run since its last capture
-    EVENT = "event"  # the kernel took it in a timer interrupt
-    CORE = "core"  # a core file has it
+    EVENT = "event"  # the kernel copied registers and stack in a timer interrupt
+    CORE = "core"  # from a core file
     FAILED = "failed"
 
 
 class LastRun(NamedTuple):
-    """The last time that a thread began or ceased to run, by /proc/PID/task/TID/sched."""
+    """The last time when a thread started or stopped running, from /proc/PID/task/TID/sched."""
 
-    at: bytes  # exec_start, a time on a clock of its own
-    renewed_ns: int = 0  # time of the load average's last update, on another clock
+    at: bytes  # se.exec_start, on the clock of the CPU
+    renewed_ns: int = 0  # se.avg.last_update_time, on another clock
     left: int = -1  # times that the thread was taken off a CPU; -1: unknown
 
 
@@ -39,23 +39,23 @@ class SchedulerEvidence(NamedTuple):
     """The scheduler's counters of a thread (`ThreadFiles.counters`) before and after a capture."""
 
     before: bytes | None  # counters before the capture
-    after: bytes | None  # counters after it: while they stay the same, the thread has not run
+    after: bytes | None  # counters after the capture; if they are the same, the thread has not run
     stopped_ns: int = 0  # perf_counter_ns when the thread was seen to be stopped; 0: it was not stopped
-    interrupted_sleep: bool = False  # the stop interrupted a system call in which the thread slept
-    preempted_by_us: bool | None = None  # the thread had lost its CPU to sfsample; None: unknown
+    interrupted_sleep: bool = False  # True: the stop interrupted a sleep in a system call
+    preempted_by_us: bool | None = None  # True: the thread had lost its CPU to sfsample; None: unknown
     held_ns: tuple[int, int] = (0, 1 << 62)  # ns that the thread was stopped: at least, at most
 
 
 class ThreadSnapshot(NamedTuple):
-    """A thread at one instant, with all that its unwinding needs."""
+    """A thread at one instant: everything that unwinding needs."""
 
     tid: int
     registers: Registers
     memory: Memory
-    bounded: bool  # the copy ended at --stack-bytes, before the end of the mapping
+    bounded: bool  # True: the copy ended at --stack-bytes or --max-pause, before the end of the stack
     stop_ns: int  # ns from the request to stop to the release; 0: not stopped, or not measured
-    eintr: bool  # this stop made a system call of the target fail with EINTR
+    eintr: bool  # True: this stop made a system call of the target fail with EINTR
     arch: Arch = AMD64
     capture: Capture = Capture.STOPPED
     scheduler: SchedulerEvidence | None = None
-    assumed: bool = False  # True: some registers are from an earlier stop, so a failed walk accuses no table
+    assumed: bool = False  # True: some registers come from an earlier stop, so a failed walk proves no damage

@@ -1,4 +1,4 @@
-"""Defines a stack: its frames, and the reason why the walk ended.  Each frame says how it was found."""
+"""Defines a stack: its frames, how each frame was found, and the reason why the walk ended."""
 
 from enum import StrEnum
 from operator import itemgetter
@@ -28,10 +28,10 @@ class StopReason(StrEnum):
     OUTERMOST = "outermost"
     NO_ROW = "no_row"  # no stepper knows this pc
     NO_MODULE = "no_module"  # the pc is in no executable mapping
-    BAD_MEMORY = "bad_memory"  # the row needs a word that the stack copy lacks, and that was never mapped
-    STACK_COPY_ENDED = "stack_copy_ended"  # the row needs a word that lies beyond --stack-bytes
+    BAD_MEMORY = "bad_memory"  # the row needs a word that is not in the stack copy
+    STACK_COPY_ENDED = "stack_copy_ended"  # the row needs a word beyond the end of a limited copy
     REGISTER_UNKNOWN = "register_unknown"  # the row needs a register that an earlier step did not recover
-    NO_PROGRESS = "no_progress"  # the caller's frame does not lie above this one
+    NO_PROGRESS = "no_progress"  # the caller's frame does not lie above this frame
     BAD_PC = "bad_pc"  # the return address is not executable
     MAX_FRAMES = "max_frames"
     PYTHON = "python"  # the native frames are whole, but a Python frame was not copied
@@ -42,7 +42,7 @@ class Frame(NamedTuple):
 
     pc: int
     sp: int
-    cfa: int | None  # None: not computed, as the walk ended here
+    cfa: int | None  # None: the walk ended at this frame
     found: str  # a Found, or the label of a user's stepper
     exact: bool  # True: pc is the next instruction; False: pc is a return address
 
@@ -50,18 +50,18 @@ class Frame(NamedTuple):
     def lookup_pc(self) -> int:
         """The address to look up in tables and symbols.
 
-        For a return address it lies inside the call.  The return address itself may belong to the next
-        function, if the call never returns (`call abort` as the last instruction).  The innermost frame is
-        exact, and so is a frame that a signal interrupted.  This is the only place that subtracts one.
+        For a return address this is an address inside the call instruction.  The return address itself may
+        belong to the next function: the last instruction of a function may be `call abort`.  The innermost
+        frame is exact, and so is a frame that a signal interrupted.  No other code subtracts 1.
         """
         return self.pc if self.exact else self.pc - 1
 
 
-found_of = itemgetter(Frame._fields.index("found"))  # function: frame -> label; faster than the attribute
+found_of = itemgetter(Frame._fields.index("found"))  # like `frame.found`, but faster in `map`
 
 
 def common_tail(frames: tuple[Frame, ...], others: tuple[Frame, ...]) -> int:
-    """Return the number of outermost frames that are equal.  It is quick if they are the same objects."""
+    """Return the number of equal outermost frames; fast if these are the same objects."""
     same, limit = 0, min(len(frames), len(others))
     while same < limit:
         middle = (same + limit + 1) // 2
@@ -73,9 +73,9 @@ def common_tail(frames: tuple[Frame, ...], others: tuple[Frame, ...]) -> int:
 
 
 class Stack(NamedTuple):
-    """The frames of a stack, and the reason why there are no more."""
+    """The frames of a stack, and the reason why the walk ended."""
 
     frames: tuple[Frame, ...]  # frames, innermost first
     stop_reason: StopReason
-    stopped_at: str | None = None  # text for people: the place of the last frame, if a step failed there
+    stopped_at: str | None = None  # text: the place of the last frame, if the step from there failed
     missing: int | None = None  # address of the word that could not be read (BAD_MEMORY)

@@ -1,6 +1,6 @@
 """Defines the limits and methods of a walk that users choose; the library and the flags share the defaults.
 
-It imports nothing, because `sfsample --help` shows these values.
+This module must be fast to import, because `sfsample --help` needs it.
 """
 
 from typing import Final

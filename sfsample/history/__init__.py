@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """What is older than `keep_for` seconds is deleted, and the oldest until `keep_bytes` are left."""
+    """Limits: slices older than `keep_for` seconds, and the oldest beyond `keep_bytes`, are deleted."""
 
     keep_for: float = 90 * 86400.0
     keep_bytes: int = 10 << 30

@@ -1,12 +1,12 @@
 """Packs and unpacks the compressed parts of a file: columns of numbers, and batches of names.
 
-A slice is four columns of one length: the numbers of its stacks (ascending, each as its distance to the one
-before), samples, wall time and CPU time; numbers have 64 bits.  The lowest bytes of all numbers come first,
-then the next ones, because zlib compresses runs of equal bytes best.
+A slice is four columns of one length: the numbers of its stacks (ascending, each as the difference to the
+number before), samples, wall time and CPU time.  Numbers have 64 bits.  The lowest bytes of all numbers come
+first, then the second lowest bytes, and so on, because zlib compresses runs of equal bytes best.
 
-Times are in units of 0.1 ms.  The digits below are noise, and would take more than half of all bytes.
+Times are in units of 0.1 ms.  Smaller digits are noise, and would take more than half of all bytes.
 
-A batch of names is JSON: the frames and stacks of a slice that no slice before it had.
+A batch of names is JSON: the frames and stacks of a slice that are in no earlier slice of the file.
 
 Invariant: any bytes give values or raise BadInput, at a cost in proportion to their size
 (tests/history/test_blobs.py).
@@ -38,7 +38,7 @@ _BATCH_COST = 4  # units for each byte of a batch (see report/budget.py)
 
 
 def in_units(times_ns: Sequence[int]) -> list[int]:
-    """Return times in units; the remainder of each is added to the next, so that the sum stays the same."""
+    """Return times in units; each remainder is added to the next time, so that the sum stays the same."""
     sums = [total // TIME_UNIT_NS for total in accumulate(times_ns)]
     return [*map(sub, sums, [0, *sums])]
 
@@ -50,7 +50,7 @@ def pack_columns(columns: Columns) -> bytes:
     try:
         data = struct.pack(f"<{len(numbers)}Q", *numbers)
     except struct.error:
-        raise BadInput("numbers: not all of them are in 0 to 2**64 - 1") from None
+        raise BadInput("a number is not in 0 to 2**64 - 1") from None
     return zlib.compress(b"".join(data[byte::_NUMBER_BYTES] for byte in range(_NUMBER_BYTES)))
 
 
@@ -73,7 +73,7 @@ def unpack_columns(blob: bytes, stacks: int, budget: ReadingBudget) -> Columns:
     distances, *weights = (numbers[at * count : (at + 1) * count] for at in range(_COLUMNS))
     found = [*accumulate(distances)]
     if found and found[-1] >= stacks:
-        raise BadInput("damaged: it refers to a stack that there is not")
+        raise BadInput("damaged: a stack is missing")
     return [found, *weights]
 
 
@@ -83,7 +83,7 @@ def pack_json(document: Mapping[str, Any]) -> bytes:
 
 
 def unpack_json(blob: bytes, budget: ReadingBudget) -> JsonValue:
-    """Return the document in a result of `pack_json`.  Raises BadInput."""
+    """Return the document that `pack_json` has compressed.  Raises BadInput."""
     data = _decompress(blob)
     budget.charge(_BATCH_COST * len(data))
     return read_json(data)
@@ -105,8 +105,8 @@ def _decompress(blob: object) -> bytes:
 class ServiceNames:
     """The frames and stacks of one service in one file.
 
-    A stack has its process, its thread, its frames and its stop reason.  Threads have no ids, so
-    that a restarted service has the same stacks as before.
+    A stack has a process, a thread, frames and a stop reason.  Threads have no ids, so that a restarted
+    service has the same stacks as before.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class ServiceNames:
         ]
 
     def report(self, columns: Columns, names: Sequence[str]) -> Report:
-        """Return the report of columns of sums by stack; `names` are the names of the weights."""
+        """Return the report with these columns (stack numbers, then sums); `names`: of the weights."""
         builder, frames, stacks = ReportBuilder(names), [*self.frames], [*self.stacks]
         number = cache(lambda at: builder.number(frames[at]))
         for stack, *sums in zip(*columns, strict=True):
@@ -133,7 +133,7 @@ class ServiceNames:
         return builder.finish()
 
     def pack(self) -> bytes | None:
-        """Return a batch of all values that are new since the last batch; None: there are none."""
+        """Return a batch of all frames and stacks since the last batch; None: there are none."""
         frames = [*islice(self.frames, self._packed[0], None)]
         stacks = [*islice(self.stacks, self._packed[1], None)]
         self._packed = len(self.frames), len(self.stacks)
@@ -155,6 +155,6 @@ class ServiceNames:
 
 
 def _add(values: Numbers[_T], value: _T) -> None:
-    if value in values:  # a second one would move all numbers after it
+    if value in values:  # a second entry would change the numbers of all later ones
         raise BadInput("damaged: a frame or a stack is there twice")
     values[value] = len(values)

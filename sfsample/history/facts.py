@@ -1,6 +1,6 @@
 """Plain values of a history: the facts of a slice and of a gap, and a selection of slices.
 
-A file can hold anything, so `read_facts` and `read_gap` check the type and the range of every value.
+A file can contain anything, so `read_facts` and `read_gap` check the type and the range of every value.
 """
 
 import json
@@ -24,7 +24,7 @@ _Check = Callable[[object], bool]
 
 
 class Slice(NamedTuple):
-    """A slice that a watcher has closed; times are in seconds since the epoch, UTC."""
+    """A slice that a watch has recorded; times are in seconds since the epoch."""
 
     begin_s: float
     end_s: float
@@ -33,7 +33,7 @@ class Slice(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A time without slices, and why there are none."""
+    """A time without slices, and the reason."""
 
     begin_s: float
     end_s: float
@@ -57,12 +57,12 @@ class SliceFacts(NamedTuple):
     duration_ns: int | None  # the time that was recorded; the sum if slices were merged
     samples: int
     cpu_charged_ns: int  # CPU time of the threads
-    cpu_sampled_ns: int  # CPU time that samples stand for
+    cpu_sampled_ns: int  # CPU time that samples represent
     ticks: int
     late_ticks: int
     recorder: str | None  # the program and its version
     tier: str
-    pinned: bool  # a trigger has asked to keep it
+    pinned: bool  # True: not merged, and deleted last
 
     @property
     def number(self) -> int:
@@ -71,12 +71,12 @@ class SliceFacts(NamedTuple):
 
     @property
     def coverage(self) -> float | None:
-        """The share of the CPU time that samples stand for; None: no CPU time was used."""
+        """The share of the CPU time that samples represent; None: no CPU time was used."""
         return coverage_of(self.cpu_sampled_ns, self.cpu_charged_ns)
 
 
 class Selection(NamedTuple):
-    """Selects slices by service, time, labels (all of them) and the begin of the build-id."""
+    """Selects slices by service, time, labels (all must match) and the first digits of the build-id."""
 
     service: str | None = None
     begin_s: float = 0.0
@@ -85,7 +85,7 @@ class Selection(NamedTuple):
     build_id: str = ""
 
     def has(self, facts: SliceFacts) -> bool:
-        """Return True if a slice is selected: its middle is in the time, or it contains all of the time."""
+        """Return True if a slice is selected: its middle lies in the time, or it covers the whole time."""
         inside = self.begin_s <= (facts.begin_s + facts.end_s) / 2 < self.end_s
         around = facts.begin_s <= self.begin_s and self.end_s <= facts.end_s
         return (
@@ -116,7 +116,7 @@ def facts_of(closed: Slice) -> SliceFacts:
 
 
 def merged_facts(group: Sequence[SliceFacts], tier: str) -> SliceFacts:
-    """Return the facts of slices that are merged into one; `merge_key` of them is equal."""
+    """Return the facts of the slice that replaces a group; the slices have the same `merge_key`."""
     added = {name: sum(getattr(facts, name) for facts in group) for name in ("samples", *_COUNTS)}
     return group[0]._replace(
         id="", begin_s=min(facts.begin_s for facts in group), end_s=max(facts.end_s for facts in group),
@@ -125,7 +125,7 @@ def merged_facts(group: Sequence[SliceFacts], tier: str) -> SliceFacts:
 
 
 def grouped(slices: Iterable[SliceFacts], key: Callable[[SliceFacts], _K]) -> dict[_K, list[SliceFacts]]:
-    """Return the slices by their key, in the order in which they were given."""
+    """Return the slices by their key, in the same order."""
     groups: dict[_K, list[SliceFacts]] = {}
     for facts in slices:
         groups.setdefault(key(facts), []).append(facts)
@@ -133,7 +133,7 @@ def grouped(slices: Iterable[SliceFacts], key: Callable[[SliceFacts], _K]) -> di
 
 
 def merge_key(facts: SliceFacts, tier: str) -> tuple[object, ...]:
-    """Return a key that is equal for slices that a tier merges; a pinned slice has a key of its own."""
+    """Return a key; a tier merges slices with equal keys.  A pinned slice has its own key."""
     what = (facts.service, tuple(sorted(facts.labels.items())), facts.build_id, facts.host, facts.rate_hz,
             facts.mode, facts.weights, facts.duration_ns is None, facts.recorder)  # fmt: skip
     return (*what, facts.id if facts.pinned else facts.begin_s // TIERS[tier])
@@ -150,7 +150,7 @@ def as_row(facts: SliceFacts) -> tuple[Any, ...]:
 
 
 def read_facts(name: str, row: Sequence[Any]) -> SliceFacts:
-    """Return the facts that a row states.  Raises BadInput."""
+    """Return the facts in a row.  Raises BadInput."""
     for (column, _, is_valid), value in zip(COLUMNS, row, strict=True):
         if not is_valid(value):
             raise BadInput(f"slice {name}: {column} is not valid")
@@ -159,13 +159,13 @@ def read_facts(name: str, row: Sequence[Any]) -> SliceFacts:
     if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
         raise BadInput(f"slice {name}: labels are not valid")
     if facts.end_s < facts.begin_s:
-        raise BadInput(f"slice {name}: it ends before it begins")
+        raise BadInput(f"slice {name}: ends before it begins")
     weights = tuple(str(facts.weights).split(","))
     return facts._replace(labels=labels, weights=weights, pinned=bool(facts.pinned))
 
 
 def read_gap(row: Sequence[Any]) -> Gap:
-    """Return the gap that a row states.  Raises BadInput."""
+    """Return the gap in a row.  Raises BadInput."""
     begin_s, end_s, service, why = row
     if not (all(map(_is_time, row[:2])) and all(map(_is_text, row[2:])) and begin_s <= end_s):
         raise BadInput("a gap is not valid")

@@ -1,11 +1,11 @@
 """One file of a history: an SQLite database with the slices of one UTC day.
 
-The tables hold facts in columns, and stacks as blobs (history/blobs.py).  A commit is in the write-ahead log
-before it is acknowledged, so a writer that is killed loses only the slice that it was writing.  A reader sees
-the state at the time when it opened the file, even if slices are written, merged or deleted meanwhile.
+The tables have facts in columns, and stacks as blobs (history/blobs.py).  A commit is written to the
+write-ahead log first, so a writer that is killed loses only the slice that it was writing.  A reader sees the
+state at the time when it opened the file, even if slices are written, merged or deleted meanwhile.
 
-A file is used only if it belongs to this user or to root, and no one else may write it.  It must have exactly
-the tables of this version, so that no view and no trigger runs.  Every look-up has a limit.
+A file is used only if it belongs to this user or to root, and no other user may write to it.  The file must
+have exactly the tables of this version, so that no view and no SQL trigger runs.  Every query has a limit.
 
 Invariant: any file gives slices or raises BadInput, in bounded time (tests/history/test_hostile_files.py).
 """
@@ -37,18 +37,18 @@ from sfsample.report.stats import ReportStats, sum_stats
 from sfsample.report.time_slices import TIME_UNIT_NS, Columns, TimeSlice, add_columns
 
 _VERSION = 3  # version of the tables
-_BUSY_S = 30.0  # seconds that another process may write
+_BUSY_S = 30.0  # seconds to wait while another process writes
 _MAX_STEPS = 500  # callbacks during one statement, each after _STEP instructions: 10 to 20 s
 _STEP = 1_000_000
 _MAX_VALUE_BYTES = 100 << 20
-_MAX_SLICES = 2_000_000  # slices that are read of a file
+_MAX_SLICES = 2_000_000  # slices that are read from a file
 _Stacks = tuple[ReportStats, Columns]  # the statistics of a slice, and its columns
 _MAX_PROBLEMS = 20  # problems that are kept in the statistics of a slice
 _FACTS = ", ".join(name for name, *_ in COLUMNS)
 _TYPED_FACTS = ", ".join(f"{name} {kind}" for name, kind, _ in COLUMNS)
 _SCHEMA = (
     f"CREATE TABLE slice (id INTEGER PRIMARY KEY AUTOINCREMENT, {_TYPED_FACTS})",  # no id is used twice
-    # id: that of the slice; a negative id marks a sum that an earlier version kept
+    # id: id of the slice; a negative id marks a sum that an earlier version of sfsample wrote
     "CREATE TABLE stacks (id INTEGER PRIMARY KEY, stats BLOB, rows BLOB)",
     "CREATE TABLE names (id INTEGER PRIMARY KEY, service TEXT, batch BLOB)",
     "CREATE TABLE gap (begin_s REAL, end_s REAL, service TEXT, why TEXT)",
@@ -57,7 +57,7 @@ _COUNTER = "CREATE TABLE sqlite_sequence(name,seq)"  # SQLite's, for AUTOINCREME
 
 
 class Damaged(BadInput):
-    """A file is damaged, or is no SQLite file; a slice that is added to it may be lost."""
+    """A file is damaged, or is no SQLite file; a slice that is added to this file may be lost."""
 
 
 class HistoryFile:
@@ -101,12 +101,12 @@ class HistoryFile:
             self._run("BEGIN")
         version = self._version()
         if version not in (0, _VERSION):
-            raise BadInput(f"another sfsample has written it (tables of version {version}, not {_VERSION})")
+            raise BadInput(f"written by another version of sfsample (tables {version}, not {_VERSION})")
         tables = {sql for (sql,) in self._rows("SELECT sql FROM sqlite_master LIMIT 100")}
         if not tables:
             raise FileNotFoundError(self.path)  # the writer was killed before the first commit
         if tables != {*_SCHEMA, _COUNTER}:
-            raise BadInput("it has other tables than a history has")
+            raise BadInput("its tables are not those of a history")
 
     def close(self) -> None:
         """Close the file."""
@@ -122,12 +122,12 @@ class HistoryFile:
         except OverflowError:  # SQLite's integers have 64 bits
             raise BadInput("a number of more than 64 bits") from None
         except sqlite3.DatabaseError as failure:
-            if type(failure) is sqlite3.DatabaseError:  # its subclasses are other failures, as of a full disk
+            if type(failure) is sqlite3.DatabaseError:  # a subclass is another failure, such as a full disk
                 raise Damaged(f"damaged: {failure}") from None
             raise
 
     def _rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query.  Raises BadInput if damage makes it fail, or run too long."""
+        """Yield the rows of a query.  Raises BadInput if damage makes the query fail or take too long."""
         steps = iter(range(_MAX_STEPS))
         self._db.set_progress_handler(lambda: next(steps, None) is None, _STEP)
         try:
@@ -141,7 +141,7 @@ class HistoryFile:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Commit all changes of the block at its end, or none if it fails."""
+        """Commit all changes of the block; if the block fails, commit none."""
         self._run("BEGIN IMMEDIATE")
         try:
             yield
@@ -153,14 +153,14 @@ class HistoryFile:
 
     @property
     def is_current(self) -> bool:
-        """Return True if the path still leads to this file."""
+        """True if the path still leads to this file."""
         with suppress(FileNotFoundError):
             return os.stat(self.path).st_ino == self._inode
         return False
 
     @property
     def identity(self) -> int:
-        """A random number of the file, made at its first commit; a new file has another one."""
+        """A random number that identifies the file; a new file with the same path has another number."""
         [(number,)] = self._rows("PRAGMA application_id")
         return int(number)
 
@@ -169,7 +169,7 @@ class HistoryFile:
     def facts(self, first: int = 0, chosen: Selection = Selection()) -> Iterator[SliceFacts]:  # noqa: B008
         """Yield the facts of slices whose number is at least `first`, in the order of their numbers.
 
-        Slices of another service or time than `chosen` may be left out.
+        `chosen` makes the query faster: some slices of other services and times are left out.
         """
         stem = os.path.basename(self.path).removesuffix(".sqlite")
         is_any = chosen.begin_s == 0 and chosen.end_s == inf
@@ -222,7 +222,7 @@ class HistoryFile:
         )
 
     def _sums(self, facts: Sequence[SliceFacts], parts: Iterable[_Stacks]) -> _Stacks:
-        """Return the statistics and the columns of slices of one service together."""
+        """Return the sums of the statistics and of the columns of slices of one service."""
         all_stats, all_columns = zip(*parts, strict=True)
         stats = sum_stats(all_stats)
         stats = stats.having(problems=[*dict.fromkeys(stats.texts("problems"))][:_MAX_PROBLEMS])
@@ -243,15 +243,15 @@ class HistoryFile:
     def stacks(self, facts: SliceFacts) -> _Stacks:
         """Return the statistics and the columns of a slice.
 
-        Raises BadInput if it has another number of samples than its facts say.
+        Raises BadInput if the number of samples differs from the slice's facts.
         """
         stacks = len(self.names(facts.service).stacks)
         for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", facts.number):
             columns = unpack_columns(blob, stacks, self._budget)
             if (samples := sum(columns[1])) != facts.samples:
-                raise BadInput(f"slice {facts.id}: it has {samples} samples instead of {facts.samples}")
+                raise BadInput(f"slice {facts.id}: {samples} samples instead of {facts.samples}")
             return ReportStats(unpack_json(stats, self._budget).plain_object()), columns
-        raise BadInput(f"slice {facts.id}: it has no stacks")
+        raise BadInput(f"slice {facts.id}: no stacks")
 
     def is_whole(self, facts: SliceFacts) -> bool:
         """Return True if the stacks of a slice can be read."""
@@ -272,11 +272,11 @@ class HistoryFile:
         if batch := names.pack():
             self._run("INSERT INTO names (service, batch) VALUES (?, ?)", facts.service, batch)
         samples, *times = map(report.column, WEIGHTS)
-        # A number may be there twice, because threads have no ids.
+        # A stack may occur twice, because threads have no ids; `add_columns` adds it up.
         columns = (numbers, samples, *map(in_units, times))
         stats = sum_stats([report.stats]).having(
             problems=report.stats.texts("problems")[:_MAX_PROBLEMS],
-            cpu_ms_by_second=report.stats.cpu_ms_by_second,  # CPU time, which merged slices do not keep
+            cpu_ms_by_second=report.stats.cpu_ms_by_second,
         )
         self._insert(facts, stats, add_columns([columns], len(names.stacks)))
 
@@ -293,7 +293,7 @@ class HistoryFile:
         self._insert(merged, stats, columns)
 
     def pin(self, facts: SliceFacts) -> None:
-        """Pin a slice: it is not merged, and is deleted after all others if the history is too large."""
+        """Pin a slice, so that it is not merged, and is deleted last if the history is too large."""
         self._run("UPDATE slice SET pinned = 1 WHERE id = ?", facts.number)
 
     def compact(self) -> None:

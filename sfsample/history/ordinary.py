@@ -1,11 +1,11 @@
-"""Finds pairs of ordinary times, as long and as far apart as two times that are compared.
+"""Finds pairs of ordinary times, as long and as far apart as the two times that are compared.
 
-Both times of a pair lie before the end of the first compared time, or both after the begin of the second.
-Otherwise the pair would contain the change itself, which then would seem to be ordinary.
+Both times of a pair lie before the end of the first compared time, or both lie after the begin of the second
+compared time.  Otherwise the change would lie between the two times of a pair, and would seem to be ordinary.
 
 If the compared times are at least half a day apart, pairs have the same hours of other days, because only
-such pairs show the differences between days.  Nearer times are compared with any pair as far apart, until the
-history has enough days.
+such pairs show the differences between days.  If the compared times are nearer, any pair that is as far apart
+is used, until the history has enough days.
 """
 
 from bisect import bisect_left
@@ -18,10 +18,10 @@ from sfsample.history.facts import SliceFacts
 from sfsample.history.paths import DAY_S
 
 _FAR_S = DAY_S / 2
-_ENOUGH_DAYS = 10  # other days; if there are as many, nearer times are compared with their same hours too
+_ENOUGH_DAYS = 10  # if there are so many pairs with the same hours of other days, these are used in any case
 _MAX_PAIRS = 28
 _MAX_SLICES = 4000  # slices that are read, in about 2 s
-_MAX_TRIED = 10_000  # pairs that are tried, as slices may cover few of them
+_MAX_TRIED = 10_000  # pairs that are tried; slices may cover few of them
 _LEAST_S = 1.0  # shortest time that is compared
 _LEAST_COVERED = 0.8  # share of a time that slices cover
 
@@ -39,9 +39,9 @@ Pair = tuple[Span, Span]
 def ordinary_pairs(
     slices: Sequence[SliceFacts], one: Sequence[SliceFacts], other: Sequence[SliceFacts]
 ) -> tuple[list[Pair], str]:
-    """Return pairs of times, the nearest first, and a description of them.
+    """Return pairs of times, the nearest first, and a description of the pairs.
 
-    `slices` are all slices of the service, `one` and `other` those of the two compared times.
+    `slices`: all slices of the service; `one`, `other`: the slices of the compared times.
     """
     length_s = min(_length_s(one), _length_s(other))
     first, second = sorted((_span(one), _span(other)))
@@ -50,14 +50,14 @@ def ordinary_pairs(
     if not usable or length_s < _LEAST_S:
         return [], ""
     covered = _Covered(usable)
-    apart_s = (sum(second) - sum(first)) / 2  # distance of the middles, as one may be longer
+    apart_s = (sum(second) - sum(first)) / 2  # distance between the middles of the times
     begins = first.end_s - length_s, second.begin_s
     between_s, unit_s = begins[1] - begins[0], ceil(length_s / DAY_S) * DAY_S
     least_s = unit_s * max(1, ceil((between_s - length_s / 10) / unit_s))
     days = covered.choose(_shifted(begins, between_s, least_s, unit_s, covered.length_s), length_s)
     if apart_s >= _FAR_S or len(days) >= _ENOUGH_DAYS:
         return days, "the same hours of other days"
-    apart_s = max(1, round(apart_s / length_s)) * length_s  # a multiple, so that pairs share times
+    apart_s = max(1, round(apart_s / length_s)) * length_s  # multiple of the length: pairs share times
     others = covered.choose(_shifted(begins, apart_s, apart_s, length_s, covered.length_s), length_s)
     return others, "other times as long and as far apart"
 
@@ -67,7 +67,7 @@ def _span(slices: Sequence[SliceFacts]) -> Span:
 
 
 def _length_s(slices: Sequence[SliceFacts]) -> float:
-    """Return for how long there are slices."""
+    """Return the length of the time that slices cover."""
     span = _span(slices)
     return min(span.end_s - span.begin_s, sum(each.end_s - each.begin_s for each in slices))
 
@@ -75,7 +75,7 @@ def _length_s(slices: Sequence[SliceFacts]) -> float:
 def _shifted(
     begins: tuple[float, float], apart_s: float, least_s: float, step_s: float, longest_s: float
 ) -> Iterator[tuple[float, float]]:
-    """Yield the begins of both times of a pair: `begins`, shifted by at least `least_s` in steps."""
+    """Yield the begins of the two times of a pair: `begins`, shifted by `least_s`, then by more steps."""
     first_s, second_s = begins
     for at in range(ceil(longest_s / step_s) + 1):
         shift_s = least_s + at * step_s
@@ -84,7 +84,7 @@ def _shifted(
 
 
 class _Covered:
-    """The part of a time that slices cover."""
+    """The times that slices cover."""
 
     def __init__(self, slices: Sequence[SliceFacts]) -> None:
         ordered = sorted(((each.begin_s + each.end_s) / 2, each.end_s - each.begin_s) for each in slices)
@@ -93,7 +93,7 @@ class _Covered:
         self.length_s = max(each.end_s for each in slices) - min(each.begin_s for each in slices)
 
     def choose(self, begins: Iterator[tuple[float, float]], length_s: float) -> list[Pair]:
-        """Return the first pairs of which slices cover both times."""
+        """Return the first pairs whose two times are covered by slices."""
         chosen: list[Pair] = []
         counts: dict[Span, int] = {}
         for first_s, second_s in islice(begins, _MAX_TRIED):
@@ -107,7 +107,7 @@ class _Covered:
         return chosen
 
     def _count(self, span: Span) -> int:
-        """Return the number of slices of a time; 0 if they cover too little of it."""
+        """Return the number of slices in a time; 0: they cover too little of the time."""
         first, end = (bisect_left(self._middles, at_s) for at_s in span)
         covered_s = self._sums[end] - self._sums[first]
         return end - first if covered_s >= _LEAST_COVERED * (span.end_s - span.begin_s) else 0

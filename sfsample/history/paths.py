@@ -1,6 +1,6 @@
 """Names, checks and locks the files of a history, one for each UTC day.
 
-A file or directory is used only if it belongs to this user or to root, and no other user may write it.
+A file or directory is used only if it belongs to this user or to root, and no other user may write to it.
 """
 
 import os
@@ -22,12 +22,12 @@ from sfsample.errors import BadInput
 DAY_S = 86400
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite", re.ASCII)
 _ASIDE = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite\.damaged-\d{8}T\d{6}Z(?:-wal|-journal)?", re.ASCII)
-_OFFSET_BYTES = 7  # bytes of a name's hash, the offset of its lock; an off_t is positive
-BESIDE = ("-wal", "-shm", "-journal")  # files of SQLite's that belong to a database
+_OFFSET_BYTES = 7  # a lock's offset is this many bytes of a hash, so that it is a positive off_t
+BESIDE = ("-wal", "-shm", "-journal")  # suffixes of the files that SQLite keeps beside a database
 
 
 class FileName(NamedTuple):
-    """The name of a file of a history; `day` counts from the epoch."""
+    """The name of a file of a history; `day`: days since the epoch."""
 
     directory: str
     day: int
@@ -71,15 +71,15 @@ def check_owner(path: str, *, directory: bool = False) -> None:
         is_link = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "something else"
         raise BadInput(f"{is_link}, not a {'directory' if directory else 'regular file'}")
     if status.st_uid not in (0, os.geteuid()):
-        raise BadInput(f"it belongs to another user ({status.st_uid})")
+        raise BadInput(f"belongs to another user ({status.st_uid})")
     if status.st_mode & 0o022:
-        raise BadInput(f"other users may write it: chmod go-w {quote(path)}")
+        raise BadInput(f"other users may write to it: chmod go-w {quote(path)}")
 
 
 def remove(name: FileName) -> None:
     """Unlink a file of a history.
 
-    SQLite's files beside it go first, as SQLite would take them for those of a new file of that name.
+    SQLite's files beside it are unlinked first, because SQLite would use them for a new file with this name.
     """
     for suffix in (*BESIDE, ""):
         with suppress(FileNotFoundError):
@@ -98,10 +98,10 @@ def set_aside(name: FileName) -> str:
 
 
 def lock(directory: str, name: str) -> int | None:
-    """Return the descriptor that holds the lock until it is closed; None: another process holds it.
+    """Return a descriptor that holds the lock `name` until it is closed; None: another process has the lock.
 
-    A lock is one byte of a common file, so that no file is left behind.  A lock ends with its process, even
-    if the process is killed (open file description locks: fcntl(2)).
+    Each lock is one byte of the same file, so that only one file is left behind.  A lock ends with its
+    process, even if the process is killed (open file description locks: fcntl(2)).
     """
     path = os.path.join(directory, ".lock")
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

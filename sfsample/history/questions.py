@@ -1,6 +1,6 @@
 """Answers questions to a history: slices of a time, a deploy, a comparison.
 
-An answer says what is missing in it.
+An answer also says which slices are missing.
 """
 
 import time
@@ -26,23 +26,24 @@ class Compared(NamedTuple):
     """A comparison of two times."""
 
     sides: list[Side]  # before and after
-    ordinary: Ordinary  # pairs of ordinary times, by which changes are judged
-    reports: list[Report]  # before and after, or none if they are not kept
+    ordinary: Ordinary  # pairs of ordinary times, with which changes are compared
+    reports: list[Report]  # of both sides; [] if no caller needs them
 
 
 def with_owner(history: History, selection: Selection) -> Selection:
-    """Return a selection whose service has an owner: the user may leave it out if there is only one."""
+    """Return the selection with OWNER/NAME as its service; the user may leave out the only owner."""
     if selection.service is None or history.slices(selection):
         return selection
     there = {facts.service for facts in history.slices(selection._replace(service=None))}
     matches = sorted(service for service in there if service.partition("/")[2] == selection.service)
     if len(matches) > 1:
-        raise SfsampleError(f"several owners have it: {', '.join(matches)}", "use --service OWNER/NAME")
+        raise SfsampleError(f"several services have this name: {', '.join(matches)}",
+                            "use --service OWNER/NAME")  # fmt: skip
     return selection._replace(service=matches[0]) if matches else selection
 
 
 def choose(history: History, selection: Selection, *, one_service: bool = True) -> list[SliceFacts]:
-    """Return the selected slices.  Raises SfsampleError if there are none, or those of several services."""
+    """Return the selected slices.  Raises SfsampleError if there are none, or if services differ."""
     slices = history.slices(selection)
     if not slices:
         raise SfsampleError(
@@ -55,7 +56,7 @@ def choose(history: History, selection: Selection, *, one_service: bool = True) 
 
 
 def answer(selection: Selection, slices: list[SliceFacts], report: Report) -> Report:
-    """Return a report that says what is missing in it.  Raises SfsampleError if it is empty."""
+    """Return the report with texts about missing slices.  Raises SfsampleError if the report is empty."""
     if not report.total():
         raise SfsampleError(f"no slice can be read: {counted(len(slices), 'slice')} of {slices[0].service}",
                             "sfsample history check shows what is wrong")  # fmt: skip
@@ -69,7 +70,7 @@ def _missing(selection: Selection, slices: list[SliceFacts], report: Report) -> 
     if end_s == inf:
         end_s = now_s if begin_s else max(facts.end_s for facts in slices)
     begin_s = begin_s or slices[0].begin_s
-    allowed_s = max(facts.end_s - facts.begin_s for facts in slices)  # half of a slice at both ends
+    allowed_s = max(facts.end_s - facts.begin_s for facts in slices)  # half a slice at each end of the time
     allowed_s *= 2 if abs(end_s - now_s) < allowed_s else 1  # one slice is still being recorded
     covered_s, until_s = 0.0, begin_s
     for facts in slices:  # only the recorded time of a merged slice counts
@@ -79,7 +80,7 @@ def _missing(selection: Selection, slices: list[SliceFacts], report: Report) -> 
         until_s = max(until_s, ends_s)
     missing, samples = [], sum(facts.samples for facts in slices)
     if end_s - begin_s - covered_s > allowed_s:
-        missing.append(f"there are slices for {_long(covered_s)} of {_long(end_s - begin_s)}")
+        missing.append(f"slices cover only {_long(covered_s)} of {_long(end_s - begin_s)}")
     if report.total() != samples:
         missing.append(f"slices with {samples - report.total():,} of {samples:,} samples could not be read")
     return missing
@@ -97,7 +98,7 @@ def _selected(selection: Selection) -> str:
 
 
 def contents(history: History, wanted: str | None = None) -> Iterator[str]:
-    """Yield a line about the slices of the wanted service.  If there are none, yield lines about others."""
+    """Yield a line about the slices of the wanted service; if it has none, lines about other services."""
     slices = grouped(history.slices(), lambda facts: facts.service)
     if not slices:
         yield f"{history.directory} has no slice"
@@ -121,7 +122,7 @@ def compare(history: History, compared: Sequence[Selection], *, keep_reports: bo
     kept: list[Report] = []
     sides: list[Side] = []
     ids = [{facts.id for facts in slices} for slices in chosen]
-    missing = ["both times have slices in common"] if ids[0] & ids[1] else []
+    missing = ["some slices belong to both times"] if ids[0] & ids[1] else []
     for at, report in enumerate(history.reports([*compared, *ordinary_times])):
         if at < len(chosen):
             lacks = answer(compared[at], chosen[at], report).stats.texts("missing")
@@ -137,7 +138,7 @@ def compare(history: History, compared: Sequence[Selection], *, keep_reports: bo
 
 
 def deploy(history: History, selection: Selection, to_build: str, length_s: float) -> list[Selection]:
-    """Return the times before and after the last change of the build-id, to one that begins with a text."""
+    """Return the times before and after the last new build-id (of those that begin with `to_build`)."""
     slices = choose(history, selection)
     built = [facts for facts in slices if facts.build_id]
     changes = [
@@ -159,16 +160,16 @@ def deploy(history: History, selection: Selection, to_build: str, length_s: floa
 
 
 def _differing(slices: list[SliceFacts]) -> Iterator[str]:
-    """Yield a sentence for each property that should be the same in all slices, and is not."""
+    """Yield a sentence for each property that differs between slices, but should not."""
     for what, values in (("rate", {f"{facts.rate_hz or 0:g} Hz" for facts in slices}),
                          ("mode", {facts.mode or "unknown" for facts in slices}),
                          ("tier", {facts.tier for facts in slices})):  # fmt: skip
         if len(values) > 1:
-            yield f"the slices have not all the same {what}: {', '.join(sorted(values))}"
+            yield f"the slices differ in {what}: {', '.join(sorted(values))}"
 
 
 def _name(slices: list[SliceFacts]) -> str:
-    """Return the name of one side of a comparison: the service, its slices, how they are merged."""
+    """Return the name of one side of a comparison: the service, and its numbers and tiers of slices."""
     tiers = {facts.tier for facts in slices} - {"1m"}
     merged = f", merged to {' and '.join(sorted(tiers))}" if tiers else ""
     return f"{slices[0].service} ({counted(len(slices), 'slice')}{merged})"

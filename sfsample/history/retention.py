@@ -1,12 +1,12 @@
 """Keeps a history small: merges old slices, and deletes slices that are too old or too many.
 
-Slices of a minute are kept for two days, then merged to ten minutes; after two weeks to hours.  Slices within
-an hour of a change of the build-id on the same day are pinned.  A trigger can pin slices too.  A pinned slice
-is not merged.  If the history is too large, damaged files that were set aside are deleted first, pinned
-slices last.
+Slices of a minute are kept for two days, then merged to slices of ten minutes, and after two weeks to slices
+of an hour.  A pinned slice is not merged.  Slices within an hour of a change of the build-id on the same day
+are pinned.  A trigger pins slices, too.  If the history is too large, damaged files that were set aside are
+deleted first, and pinned slices last.
 
-The file of a day is deleted `keep_for` after the end of that day (90 days by default).  Each merged slice is
-one commit, so if the process is killed, the next process does the rest.
+The file of a day is deleted `keep_for` seconds after the end of this day (90 days by default).  Each merged
+slice is one commit, so if the process is killed, the next process does the rest.
 
 Invariant: the sums of each stack of each service stay the same (tests/history/test_retention.py).
 """
@@ -20,18 +20,14 @@ from sfsample.history.facts import SliceFacts, grouped, merge_key, merged_facts
 from sfsample.history.files import HistoryFile
 from sfsample.history.paths import DAY_S, file_names, files_set_aside, lock, remove
 
-_DUE_S = {
-    "1h": 14 * DAY_S,
-    "10m": 2 * DAY_S,
-}  # age of slices that are merged to a tier, from the end of their day
+_DUE_S = {"1h": 14 * DAY_S, "10m": 2 * DAY_S}  # tier -> age of a day whose slices are merged to this tier
 _PINNED_S = 3600.0  # seconds before and after a change of the build-id
 
-
-Skipping = Callable[[str], AbstractContextManager[None]]  # block that damage of the file at a path ends early
+Skipping = Callable[[str], AbstractContextManager[None]]  # `History.skipping`
 
 
 def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipping: Skipping) -> None:
-    """Tidy a history, unless another process does."""
+    """Tidy a history, unless another process is tidying it."""
     fd = lock(directory, "")
     if fd is None:
         return
@@ -43,7 +39,7 @@ def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipp
             elif tier:
                 with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
                     _merge(file, tier)
-        for name, path in files_set_aside(directory):  # files that no answer needs
+        for name, path in files_set_aside(directory):
             if name.end_s + keep_for_s <= now_s or size_of(directory) > keep_bytes:
                 os.unlink(path)
         _shrink(directory, keep_bytes, skipping)
@@ -64,7 +60,7 @@ def _merge(file: HistoryFile, tier: str) -> None:
 
 
 def _shrink(directory: str, keep_bytes: int, skipping: Skipping) -> None:
-    """Delete the oldest slices until `keep_bytes` are left: pinned ones last, and never the last day."""
+    """Delete the oldest slices until `keep_bytes` are left; delete pinned slices last, the last day never."""
     names = file_names(directory)[:-1]
     for name in names:
         if size_of(directory) > keep_bytes:
@@ -91,7 +87,7 @@ def size_of(directory: str) -> int:
 
 
 def _facts(file: HistoryFile) -> list[SliceFacts]:
-    """Return the facts of a file, the oldest first; those near a change of the build-id are pinned."""
+    """Return the facts of a file, the oldest first; slices near a change of the build-id are pinned."""
     found = sorted(file.facts(), key=lambda facts: facts.begin_s)
     built = grouped((facts for facts in found if facts.build_id), _origin)
     changes = {origin: [new.begin_s for old, new in pairwise(slices) if new.build_id != old.build_id]

@@ -1,6 +1,6 @@
-"""A history in a directory: watchers add slices to it, and questions are answered from it.
+"""A history in a directory: `sfsample watch` adds slices, `sfsample history` reads them.
 
-Several watchers may write, each for its own services.  Any number of processes may read meanwhile.
+Several watches may write, each for its own services.  Any number of processes may read meanwhile.
 """
 
 import os
@@ -31,8 +31,8 @@ _SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 class History:
     """A history; its directory is made if it is missing.  Methods raise SfsampleError.
 
-    `problems` has a sentence for each file that was skipped.  A damaged file is set aside before a slice is
-    added, because a slice in it may be lost.
+    `problems` has a sentence for each file that was skipped.  A damaged file is renamed ("set aside") before
+    a slice is added, because a slice in a damaged file may be lost.
     """
 
     def __init__(self, directory: str) -> None:
@@ -58,17 +58,17 @@ class History:
             if code in _SPACE or getattr(failure, "errno", 0) in (ENOSPC, EDQUOT):
                 raise NoSpace(f"{what}: {path}: {text}", "free some space") from None
             remedy = "choose another directory with --history"
-            if isinstance(failure, BadInput) and what != "cannot open":  # a check can say more
+            if isinstance(failure, BadInput) and what != "cannot open":
                 remedy = f"sfsample history check --history {quote(self.directory)} shows what is wrong"
             raise SfsampleError(f"{what}: {path}: {text}", remedy) from None
 
     def close(self) -> None:
-        """Close all files, and let others watch the services."""
+        """Close all files, and let other watches write the services."""
         self._close_writer()
         self.let_go(keep=())
 
     def let_go(self, keep: Container[str]) -> None:
-        """Let others watch all services but `keep`."""
+        """Let other watches write all services except `keep`."""
         for service in [service for service in self._locks if service not in keep]:
             os.close(self._locks.pop(service))
 
@@ -80,7 +80,7 @@ class History:
     # -- writing
 
     def add(self, closed: Slice) -> None:
-        """Keep a slice; after that, no crash of a program loses it."""
+        """Keep a slice, so that it is not lost if a program crashes."""
         with self._errors("cannot keep", f"a slice of {closed.service}"):
             facts = facts_of(closed)
             check_numbers(closed.report)
@@ -135,7 +135,7 @@ class History:
             self._close_writer()
 
     def _set_aside(self, name: FileName) -> None:
-        """Set a damaged file aside, unless another watcher has done so."""
+        """Set a damaged file aside, unless another watch has done so."""
         if name.path not in self._damaged:
             return
         self._close_writer()
@@ -144,8 +144,8 @@ class History:
             try:
                 if _file_id(name.path) == which:
                     path = set_aside(name)
-                    self.problems.pop(f"{name.path}: {why}", None)  # the message below says it
-                    self.problems[f"{name.path}: {why}: it is now {path}; slices go to a new file"] = None
+                    self.problems.pop(f"{name.path}: {why}", None)  # replaced by the message below
+                    self.problems[f"{name.path}: {why}: renamed to {path}; slices go to a new file"] = None
             finally:
                 os.close(fd)
 
@@ -154,8 +154,8 @@ class History:
             return
         fd = lock(self.directory, f"service {service}")
         if fd is None:
-            raise SfsampleError(f"another watcher writes the history of {service}: {self.directory}",
-                                "end it, or give this one another --history DIR")  # fmt: skip
+            raise SfsampleError(f"another watch writes the history of {service}: {self.directory}",
+                                "end that watch, or give this watch another --history DIR")  # fmt: skip
         self._locks[service] = fd
 
     def tidy(self, now_s: float, keep_for_s: float = RETENTION.keep_for,
@@ -167,13 +167,13 @@ class History:
     # -- reading
 
     def last_end_s(self, service: str, before_s: float) -> float | None:
-        """Return the end of the last slice or gap in the day before a time; None: there is none."""
+        """Return the end of the last slice or gap in the 24 hours before a time; None: there is none."""
         recent = Selection(service, before_s - DAY_S, before_s)
         ends = [*(facts.end_s for facts in self.slices(recent)), *(gap.end_s for gap in self.gaps(recent))]
         return max(ends, default=None)
 
     def _read(self, selections: Sequence[Selection], ask: Callable[[HistoryFile], Iterable[_T]]) -> list[_T]:
-        """Return the answers of the files whose time is selected, the oldest first."""
+        """Return the answers of all files of the selected times, the oldest first."""
         found: list[_T] = []
         with self._errors("cannot read", self.directory):
             for name in file_names(self.directory):
@@ -185,7 +185,7 @@ class History:
 
     @contextmanager
     def skipping(self, path: str) -> Iterator[None]:
-        """Go on after the block if a file is damaged, which is noted in `problems`, or was removed."""
+        """Go on after the block if its file is damaged or was removed; note damage in `problems`."""
         try:
             with suppress(FileNotFoundError):
                 yield
@@ -236,7 +236,7 @@ class History:
 
     def _answers(self, file: HistoryFile, slices: Iterable[SliceFacts], selection: Selection,
                  ask: Callable[[Sequence[SliceFacts]], _T]) -> Iterator[_T]:  # fmt: skip
-        """Yield the answer for each group of slices; slices that cannot be read are left out, and noted."""
+        """Yield the answer for each group of slices; leave out unreadable slices, and note a problem."""
         chosen = filter(selection.has, slices)
         for group in grouped(chosen, lambda facts: (facts.service, facts.weights)).values():
             try:
@@ -261,12 +261,12 @@ class History:
         return report
 
     def findings(self) -> Iterator[str]:
-        """Yield a sentence for each damage of a file: of its structure, facts, stacks and totals."""
+        """Yield a sentence for each damage in a file: in its structure, facts, stacks or totals."""
         self.problems.clear()
         for name, path in files_set_aside(self.directory):
-            again = os.path.basename(name.path + path.rpartition("Z")[2])  # SQLite may keep a log beside it
-            yield (f"{path}: damaged, and set aside: no answer has its slices; delete it when not needed; "
-                   f"for what is left of it: mkdir -m 700 OTHER; cp {quote(path)} OTHER/{again}; "
+            again = os.path.basename(name.path + path.rpartition("Z")[2])  # its former name
+            yield (f"{path}: a damaged file, whose slices are in no answer; delete it when not needed; "
+                   f"to read what is left: mkdir -m 700 OTHER; cp {quote(path)} OTHER/{again}; "
                    "sfsample history list --history OTHER")  # fmt: skip
         for name in file_names(self.directory):
             with self.skipping(name.path), closing(HistoryFile(name.path)) as file:
@@ -278,7 +278,7 @@ class History:
 
 
 def _file_id(path: str) -> int:
-    """Return a number that changes when another file takes the place of this file; 0: there is no file."""
+    """Return a number that changes when another file replaces this file; 0: there is no file."""
     with suppress(FileNotFoundError):
         return os.stat(path).st_ino
     return 0

@@ -1,7 +1,7 @@
 """Measures the share of a module's code that its unwind tables cover.
 
-Each byte of executable sections counts once.  If the file has no sections, bytes of executable segments
-count. Bytes that a table claims outside of them do not count.  Only the extents of functions are decoded.
+The code is the bytes of executable sections; without sections, the bytes of executable segments.  Each byte
+counts once.  Other bytes that a table covers do not count.  Only the extents of functions are decoded.
 """
 
 from bisect import bisect_right
@@ -19,7 +19,7 @@ class Coverage(NamedTuple):
     text_bytes: int  # bytes of all code
     sframe_bytes: int  # bytes that SFrame covers
     eh_frame_bytes: int  # bytes that `.eh_frame` covers
-    uncovered_bytes: int  # bytes that neither covers
+    uncovered_bytes: int  # bytes that neither table covers
     eh_frame_fdes: int  # number of FDEs
     dropped: tuple[Range, ...]  # functions that `.eh_frame` has and SFrame lacks; empty without SFrame
 
@@ -45,7 +45,7 @@ def measure_coverage(module: Module) -> Coverage:
 
 
 def _outside(functions: list[Range], covered: list[Range]) -> tuple[Range, ...]:
-    """Return the functions that share no byte with `covered`, which is a result of `merge_ranges`."""
+    """Return the functions that share no byte with `covered` (from `merge_ranges`)."""
     outside = []
     for start, end in functions:
         at = bisect_right(covered, start, key=lambda extent: extent[1])  # first range that ends after `start`
@@ -55,7 +55,7 @@ def _outside(functions: list[Range], covered: list[Range]) -> tuple[Range, ...]:
 
 
 def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
-    """Return sorted ranges.  Ranges that overlap or touch are joined, empty ones are left out."""
+    """Return sorted ranges.  Ranges that overlap or touch are joined; empty ranges are left out."""
     merged: list[Range] = []
     for start, end in sorted(ranges):
         if merged and start <= merged[-1][1]:

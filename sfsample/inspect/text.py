@@ -3,9 +3,9 @@
 The keys of the JSON are a contract with scripts: keys may be added, but never changed.  Rules have the
 notation of `readelf --sframe`:
 
-* `sp+8`, `fp+16`, `r10+0`: a register plus an offset; a number is a DWARF number;
-* `(fp-8)`: the word at that address;
-* `c-16`: the word at an offset from the CFA; `=c-16`: that address itself;
+* `sp+8`, `fp+16`, `r10+0`: a register plus an offset; r10 has the DWARF number 10;
+* `(fp-8)`: the word at the address fp-8;
+* `c-16`: the word at the address CFA-16; `=c-16`: the address CFA-16 itself;
 * `exp`: a DWARF expression.
 """
 
@@ -31,7 +31,7 @@ class Inspection(NamedTuple):
     """The results for one module."""
 
     module: Module
-    findings: tuple[str, ...]  # texts about faults of its tables
+    findings: tuple[str, ...]  # texts about damage in the tables
     coverage: Coverage
     verification: Verification | None  # None: the user did not ask for it
     base: int | None = None  # load bias; None: the module is in no process
@@ -182,9 +182,9 @@ def inspection_json(inspection: Inspection, *, rows: bool) -> dict[str, Any]:
 
 
 def _tables_json(module: Module, *, rows: bool) -> dict[str, Any]:
-    """Return the tables of a module as one object, with the first header and all functions.
+    """Return the tables of a module as one object: the first header, all functions.
 
-    Some linkers concatenate tables.
+    A module may have several tables, because some linkers concatenate them.
     """
     first = module.tables.sframe[0]
     document: dict[str, Any] = {
@@ -239,7 +239,7 @@ def _verification_json(verification: Verification, arch: Arch | None) -> dict[st
 
 
 def _rule_text(rule: Rule | None, arch: Arch) -> str | None:
-    """Return a rule as text; None if there is no rule, as the register is unchanged."""
+    """Return a rule as text; None: there is no rule, so the register is unchanged."""
     if rule is None:
         return None
     if rule.expression:
@@ -254,7 +254,7 @@ def _rule_text(rule: Rule | None, arch: Arch) -> str | None:
 def _ra_text(fre: SFrameFre, table: SFrameTable) -> str | None:
     """Return the RA rule of a row as text; None: the RA is unchanged, or the row is damaged.
 
-    "undefined": the frame is outermost.  "fixed": the RA is in the slot that the header states.
+    "undefined": the frame is outermost.  "fixed": the header says where the RA is.
     """
     if fre.cfa is None:
         return "undefined" if fre.problem is None else None
@@ -271,7 +271,7 @@ def _caller_rules_texts(rules: CallerRules, arch: Arch | None) -> dict[str, str 
 
 
 def _rows_of(fde: SFrameFde, table: SFrameTable) -> tuple[SFrameFre, ...]:
-    """Return the rows of a function; none if they are damaged, as the findings say then."""
+    """Return the rows of a function; (): they are damaged, and the findings say so."""
     try:
         return table.decode(fde)
     except FormatError:

@@ -1,11 +1,11 @@
-"""Compares SFrame with `.eh_frame`: two encodings that must lead to the same caller.
+"""Compares SFrame with `.eh_frame`: the two tables must lead to the same caller.
 
 The rules for CFA, return address and frame pointer are compared as they are written.  If CFI has an
-expression (PLT, stack realignment), both rows are executed over synthetic registers and memory.  Every
-interval in which both tables are constant is compared once.
+expression (PLT, stack realignment), both rows are executed with synthetic registers and memory instead.  Each
+interval in which the rows of both tables stay the same is compared once.
 
-A file may state functions of 4 GiB, rows that repeat at every byte, and rows that many functions share.  So
-the work is bounded in proportion to the size of the file.  Real files stay far below these bounds.
+A hostile file may have functions of 4 GiB, rows that repeat at every byte, and rows that many functions
+share.  So the work is bounded in proportion to the size of the file.  Real files stay far below these bounds.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,11 +25,11 @@ from sfsample.unwind.row import UnwindRow, apply_row
 from sfsample.unwind.steppers.cfi import to_row as row_of_cfi
 from sfsample.unwind.steppers.sframe import to_row as row_of_sframe
 
-_PROGRAM_BYTES = 512  # bytes of call frame instructions; a longer program is executed again for each place
+_PROGRAM_BYTES = 512  # bytes of call frame instructions; a longer program costs more intervals
 _LEAST_SIZE = 50_000_000  # bytes; a smaller file may take as much work as a file of this size
-_BYTES_PER_ROW = 25  # bytes of the file for each row that is read; a row itself has at least 3
+_BYTES_PER_ROW = 25  # bytes of the file for each row that is read; a row has at least 3 bytes
 _BYTES_PER_INTERVAL = 100  # bytes of the file for each interval that is compared
-_MAX_TABLE_SHARE = 4  # least ratio of the size of the file to that of an unwind table
+_MAX_TABLE_SHARE = 4  # an unwind table may have a quarter of the size of the file
 _MIX = 0x9E3779B97F4A7C15  # odd multiplier (2**64 / golden ratio), which spreads addresses over 64-bit words
 
 
@@ -60,7 +60,7 @@ class Verification(NamedTuple):
 
 
 def check_tables(module: Module) -> None:
-    """Raise SfsampleError if a table is too large to be read, or has too many rows."""
+    """Raise SfsampleError if a table is too large, or has too many rows."""
     size = max(len(module.image.data), _LEAST_SIZE)
     eh_frame = module.tables.eh_frame
     table_bytes = max(sum(table.used for table in module.tables.sframe), eh_frame.size if eh_frame else 0)
@@ -74,7 +74,7 @@ def check_tables(module: Module) -> None:
 def verify(module: Module) -> Verification:
     """Compare every SFrame row of a module with the row of `.eh_frame` at that pc.
 
-    Raises SfsampleError if the tables claim more places than a file of this size can have.
+    Raises SfsampleError if the tables have too many intervals for a file of this size.
     """
     arch = arch_of(module.image.machine, module.image.byteorder)
     eh_frame = module.tables.eh_frame
@@ -104,7 +104,7 @@ def verify(module: Module) -> Verification:
 def row_pair_at(
     module: Module, table: SFrameTable, vaddr: int, arch: Arch
 ) -> tuple[UnwindRow, UnwindRow | None] | None:
-    """Return the rows of SFrame and of CFI (None: CFI has none) at `vaddr`; None if SFrame has none."""
+    """Return the rows of SFrame and of CFI (None: no row) at `vaddr`; None: SFrame has no row."""
     try:
         fre = table.row_at(vaddr)
         cfi = module.tables.eh_frame.row_at(vaddr) if module.tables.eh_frame else None
@@ -180,10 +180,10 @@ def _execute(row: UnwindRow, pc: int, arch: Arch) -> tuple[int, Registers] | Sto
 def _interval_starts(
     table: SFrameTable, fde: SFrameFde, eh_frame: EhFrame, cfi_fdes: list[Fde], intervals: Intervals
 ) -> list[int]:
-    """Return the vaddrs at which either table begins a row; also every vaddr with an expression in CFI."""
+    """Return the vaddrs at which a row of SFrame or CFI begins; also each vaddr with an expression in CFI."""
     module = intervals.module
     limits = [high for low, high in module.image.executable if low <= fde.start < high]
-    end = min([fde.start + fde.size, *limits]) if limits else fde.start  # the code of the file may end before
+    end = min([fde.start + fde.size, *limits]) if limits else fde.start  # no address outside the code
     overlapping = _overlapping(cfi_fdes, fde.start, end, intervals)
     starts = set()
     try:

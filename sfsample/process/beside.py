@@ -1,8 +1,8 @@
-"""Copies the memory in which a language keeps the frames of a thread, in the same system call as its stack.
+"""Copies a thread's stack, and the memory in which its language keeps frames, in one system call.
 
-Before the pause a plan says what to copy, and sfsample allocates all memory for it.  In the pause the plan
-may copy other pieces, with one call for each step.  The thread waits meanwhile, so this code must be fast: it
-works on plain integers.
+Before the pause, a plan lists the pieces to copy, and sfsample allocates the buffer for them.  During the
+pause, the plan may copy more pieces, with one call for each step.  The thread waits meanwhile, so this code
+works on plain integers, which is fast.
 
 Source: process_vm_readv(2): a call ends at the first piece that cannot be read.
 """
@@ -19,8 +19,8 @@ from sfsample.core.arch import ByteOrder
 from sfsample.core.memory import USER_SPACE, BytesMemory, JointMemory, Span
 from sfsample.process.vm import CopyBuffer, readv
 
-_MAX_CALLS = 5  # calls for the pieces of a plan; each but the last ends at a piece that cannot be read
-_FOLLOWED_BYTES = 1 << 19  # bytes of the other pieces, which the plan copies in the pause
+_MAX_CALLS = 5  # calls for the pieces of a plan; a call ends at a piece that cannot be read
+_FOLLOWED_BYTES = 1 << 19  # bytes for the pieces that a plan adds in the pause
 
 
 class Room:
@@ -32,13 +32,13 @@ class Room:
         self._remote = array("Q", bytes(16))  # one `struct iovec`
         self._one = self._remote.buffer_info()[0], 1
         self._pid = 0
-        self._index, self._is_own = JointMemory(b"", (), "little"), True  # index; False: it belongs to a plan
-        self.is_whole = False  # True: all pieces of the plan were copied, so they are in its order
+        self._index, self._is_own = JointMemory(b"", (), "little"), True  # True: `_note` may add to the index
+        self.is_whole = False  # True: all pieces of the plan were copied, in the order of the plan
         self.until_ns = 0  # time after which nothing more is copied (perf_counter_ns)
         self.reserve(0)
 
     def reserve(self, size: int) -> None:
-        """Allocate `size` bytes for the pieces of a plan, and memory for pieces that it adds in the pause."""
+        """Allocate `size` bytes for the pieces of a plan, and more for those that it adds in the pause."""
         self.size = self._used = size
         self.bytes = bytearray((size & -8) + _FOLLOWED_BYTES)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.bytes))
@@ -47,7 +47,7 @@ class Room:
     def read(self, pid: int, at: int, size: int, remote: Span, stack: Span = (0, 0)) -> int:
         """Copy pieces to position `at`, then a stack to another buffer; return the number of bytes copied.
 
-        `remote`: address and number of the `struct iovec`; `stack`: address and size of the other buffer.
+        `remote`: address and number of the `struct iovec`.  `stack`: address and size of the stack's buffer.
         """
         local = self._local
         local[0], local[1] = self._address + at, size
@@ -81,7 +81,7 @@ class Room:
         return at // 8
 
     def copy_all(self, pieces: Sequence[Span]) -> None:
-        """Copy pieces together, without unreadable ones; after `_MAX_CALLS` unreadable ones it ends."""
+        """Copy the readable pieces together; give up after `_MAX_CALLS` unreadable pieces."""
         left = [piece for piece in pieces if piece[0] < USER_SPACE]
         for _ in range(_MAX_CALLS):
             size = sum(size for _, size in left)
@@ -97,7 +97,7 @@ class Room:
             left = left[done + 1 :]
 
     def _note(self, address: int, size: int) -> None:
-        """Note that a piece was copied behind the pieces that are there."""
+        """Note that a piece was copied to the end of the used bytes."""
         if not self._is_own:
             self._index, self._is_own = self._index.over(b""), True
         self._index.add(address, size, self._used)
@@ -113,14 +113,14 @@ class BesidePlan(Protocol):
 
     @property
     def groups(self) -> tuple[tuple[Span, ...], ...]:
-        """Return groups of pieces.  If a piece cannot be read, those behind it in its group are left out."""
+        """Return groups of pieces.  If a piece cannot be read, the later pieces of its group are left out."""
 
     def follow(self, room: Room, stack: BytesMemory) -> None:
-        """Copy other pieces that are needed, as the copies in `room` and `stack` show."""
+        """Copy the pieces to which the copies in `room` and `stack` lead."""
 
 
 class Beside:
-    """Copies the pieces that the plan of one thread had when this object was made (`groups`)."""
+    """Copies the pieces (`groups`) that the plan of one thread had when this object was made."""
 
     def __init__(self, plan: BesidePlan, room: Room, order: ByteOrder) -> None:
         self.plan, self.groups = plan, plan.groups
@@ -171,7 +171,7 @@ class Beside:
         return stack_bytes
 
     def follow(self, stack: BytesMemory, until_ns: int) -> None:
-        """Let the plan copy other pieces that are needed, until a time (perf_counter_ns)."""
+        """Let the plan copy more pieces, until `until_ns` (perf_counter_ns)."""
         if self._has_read:
             self._room.until_ns = until_ns
             self.plan.follow(self._room, stack)

@@ -1,10 +1,10 @@
 """Captures one thread in the gentlest way that gives its whole stack, unwinds it, and checks the result.
 
-sfsample reads a sleeping thread and does not stop it, even if it fell asleep just before the stop.  It stops
-the thread only if the stack depends on a register that /proc does not give, and only if the kernel resumes
-the system call unnoticed afterwards.  One stop is enough for each place where it sleeps: sfsample keeps
-the registers that calls preserve, and tries them first the next time.  If a stop would break the call,
-sfsample searches the stack for the frame (`found: scan`, unwind/frame_search.py).
+sfsample reads a sleeping thread instead of stopping it.  Sometimes the stack depends on a register that /proc
+does not give.  Then sfsample stops the thread, if the kernel can resume the thread's system call so that the
+program does not notice.  One stop is enough for each place where a thread sleeps: sfsample keeps the
+callee-saved registers, and tries them at the next capture.  If a stop would make the call fail, sfsample
+searches the stack for the frame (`found: scan`, unwind/frame_search.py).
 
 The target can replace a library by another one at the same addresses.  So sfsample checks the libraries
 before and after each capture.
@@ -38,40 +38,37 @@ from sfsample.runtimes.go.goroutines import Goroutine
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_ATTEMPTS = 8
-_MAX_DOUBTS = 3  # captures that are repeated if a stack ends too early while libraries come and go
+_MAX_DOUBTS = 3  # repetitions of a capture whose stack may be incomplete only for a moment
 _POLL_SLEEP_S = 0.000_05  # pause in seconds between two checks whether a thread sleeps
 _SELDOM = 100  # divisor: a thread that runs for less than 1/100 of the time runs seldom
-_MIN_PATIENCE_NS = 1_000_000  # wait for a sleeping thread to stop: sfsample does not stop it there again
+_MIN_PATIENCE_NS = 1_000_000  # shortest wait in ns until a sleeping thread stops
 
-# The kernel's own threads in a process (io_uring, vhost) run none of its code.  Their kernel functions are
-# known only while they sleep, and with --kernel.
+# A kernel worker (io_uring, vhost) is a thread of the process that runs no code of the program.  Its kernel
+# functions are known only while it sleeps, and only with --kernel.
 _KERNEL_WORKER = ("kernel_worker",)
 
-_CUT_SHORT = "only the innermost part of a stack was copied, as that took longer than --max-pause"
+_CUT_SHORT = "only the innermost part of a stack was copied, as copying took longer than --max-pause"
 _log = logging.getLogger("sfsample.process")
 
 _Walked = tuple[ThreadSnapshot, Stack, SleepingThread | None]
 
 
 class CapturedStack(NamedTuple):
-    """A thread's stack, and how it was captured.
-
-    A capture is repeated if the walk found out that the copy lacked something.
-    """
+    """A thread's stack, and how it was captured."""
 
     snapshot: ThreadSnapshot
     stack: Stack
     generation: int  # version of the module map
     modules: tuple[Module | None, ...]  # module of each frame
     kernel: tuple[str, ...] = ()  # kernel functions in which the thread sleeps, innermost first
-    again: int = 0  # number of outermost frames that equal those of the last capture, in the same modules
+    again: int = 0  # number of outermost frames that the last capture has, too, in the same modules
     stops: tuple[ThreadSnapshot, ...] = ()  # snapshots for which sfsample stopped the thread
     reading: SleepingThread | None = None  # the last snapshot, if sfsample took it without a stop
     python: PythonStack | None = None  # the Python frames
 
 
 class ThreadCapturer:
-    """Captures threads of one process, from `source`; with `stop` False it never stops a thread."""
+    """Captures threads of one process, from `source`; `stop` False: without ever stopping a thread."""
 
     def __init__(
         self, process: LiveProcess, unwinder: Unwinder, *, stop: bool = True, kernel: bool = False,
@@ -96,13 +93,12 @@ class ThreadCapturer:
         stop_filter: StopFilter = AWAKE_THREADS,
         last: Located | None = None,
     ) -> CapturedStack | NotCaptured:
-        """Capture and unwind; repeat it when an attempt found out what the copy lacked.
+        """Capture and unwind a thread; capture it again if the walk needed memory that was not copied.
 
-        `state`: the thread's letter (proc(5)): in R it is not read, in D never stopped.  `patience_ns`: the
-        longest wait for the thread to stop.  `stop_filter`: the threads that may be stopped.  A sleeping
-        thread that may not be stopped is read if the filter is `AWAKE_THREADS`, or if sfsample has already
-        stopped this thread.
-        `last`: the frames of the last capture.  Raises as `LiveProcess.capture`.
+        `state`: letter of the thread's state (proc(5)); a thread in R is not read, a thread in D is never
+        stopped.  `patience_ns`: the longest wait until the thread stops.  `stop_filter`: the threads that may
+        be stopped; with `AWAKE_THREADS`, a thread that falls asleep meanwhile is read.  `last`: the frames of
+        the last capture.  Raises as `LiveProcess.capture`.
         """
         process = self._process
         stops: list[ThreadSnapshot] = []
@@ -126,7 +122,7 @@ class ThreadCapturer:
             if snapshot.capture is Capture.STOPPED:
                 stops.append(snapshot)
                 evidence = snapshot.scheduler
-                # a checkpoint captured the thread after the libraries had changed, but before this check
+                # a checkpoint captured the thread before this check, perhaps after the libraries had changed
                 if evidence and evidence.stopped_ns < checked_ns and asked != generation:
                     checked = frozenset()
             if not is_last and (process.copy.learn(thread, stack) or self._learn_goroutine(thread, taken)):
@@ -138,10 +134,10 @@ class ThreadCapturer:
             if self.python is not None:
                 python = self.python.stack(thread, snapshot.memory, stack.frames)
                 captured = captured._replace(python=python)
-                # a reading disturbs no thread, and stays valid as long as the thread sleeps
+                # a sleeping thread can be read again without a stop
                 if reading is not None and attempt < _MAX_DOUBTS and self.python.is_doubtful(python):
                     continue
-            # while libraries come and go, one that is missing for a moment may cut a stack short
+            # a library that is unmapped for a moment may cut a stack short
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and process.modules.has_unmapped_files
             if self._is_certain(thread, stack, captured.modules, checked) and not (
                 cut_short and attempt < _MAX_DOUBTS
@@ -153,7 +149,7 @@ class ThreadCapturer:
             _log.debug("thread %d is captured again: libraries may have changed meanwhile", thread.tid)
             process.modules.allow_refresh()  # the next capture sees the change
         return NotCaptured(
-            Reason.UNSTABLE, "libraries were replaced by others while it was captured", stops=tuple(stops)
+            Reason.UNSTABLE, "its libraries were replaced during each capture", stops=tuple(stops)
         )
 
     def prepare(self, thread: Thread) -> None:
@@ -190,9 +186,9 @@ class ThreadCapturer:
         return thread.asleep is not None and not self.source.restarts(thread.asleep)
 
     def wait_until_asleep(self, thread: Thread, until_ns: int) -> bool:
-        """Give a thread time to fall asleep again: a stop just before that could break its call.
+        """Wait until a thread sleeps, at most until `until_ns`; return True if the wait took some time.
 
-        True: the wait took some time.
+        A stop just before the thread falls asleep could make its system call fail.
         """
         waited, asleep = False, thread.files.asleep
         while self._stop and asleep() is None and time.perf_counter_ns() < until_ns:
@@ -205,7 +201,7 @@ class ThreadCapturer:
     def _take(
         self, thread: Thread, state: str, patience_ns: int, stop_filter: StopFilter
     ) -> _Walked | NotCaptured:
-        """Read a thread if it sleeps, stop it if it runs; its state may have changed since `state`."""
+        """Read a thread if it sleeps now, stop it if it runs; `state` may be out of date."""
         reading = None if state == "R" else self.source.read(thread)
         if reading is None:
             return self._walk_stopped(thread, self._capture_running(thread, state, patience_ns, stop_filter))
@@ -242,8 +238,8 @@ class ThreadCapturer:
     def _walk_by_last_stop(self, thread: Thread, reading: SleepingThread) -> _Walked | None:
         """Walk with the registers of the last stop; trust the walk if it finds the same callers.
 
-        The stack does not hold the caller of a leaf function.  So the walk uses the return register only if
-        the thread has run exactly once since the stop: to fall asleep again.
+        A leaf function may have its return address only in a register.  The walk uses the old value of this
+        register only if the thread has run exactly once since the stop: to fall asleep again.
         """
         last = thread.last_stop
         if last is None or last.asleep != reading.asleep:
@@ -288,7 +284,7 @@ class ThreadCapturer:
         return self.source.capture(thread, patience_ns, stop_filter)
 
     def _kernel(self, thread: Thread, reading: SleepingThread) -> tuple[str, ...]:
-        """Return the kernel functions in which a thread sleeps; () if unknown, or if it has run since."""
+        """Return the kernel functions in which a thread sleeps; (): unknown, or it has run since."""
         functions, counters = thread.files.kernel_stack(), thread.files.counters()
         self.kernel_refused |= functions is None and counters is not None
         return functions or () if counters == reading.counters else ()
@@ -315,7 +311,7 @@ class ThreadCapturer:
     # -- the libraries in which a stack lies
 
     def _check_libraries(self, thread: Thread) -> frozenset[Module]:
-        """Return the modules that the stack may show and that still are at their addresses."""
+        """Return the modules that the stack may show and that are still mapped at their addresses."""
         process = self._process
         self._have_moved(thread.modules | process.modules.unstable_modules)
         expected = thread.modules | process.modules.unstable_modules
@@ -323,7 +319,7 @@ class ThreadCapturer:
             if not process.identities.replaced(thread.tid, expected):
                 return expected
             expected = process.modules.reload(expected)
-            process.modules.allow_refresh()  # the thread may run in a library that is mapped next
+            process.modules.allow_refresh()  # the thread may enter a library that is mapped later
         return frozenset()
 
     def _is_certain(

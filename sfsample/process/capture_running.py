@@ -20,7 +20,7 @@ from sfsample.process.syscall_mending import mend
 from sfsample.process.thread import Thread
 
 NO_LIMIT_NS = 1 << 62
-_MAX_READINGS = 3  # readings of the scheduler's figures, which disagree if the thread gets a CPU meanwhile
+_MAX_READINGS = 3  # attempts to read the scheduler's figures at one instant
 _NO_CPU = "it has no CPU"
 
 
@@ -31,7 +31,7 @@ class StopFilter(NamedTuple):
     that thread.  If the kernel does not show which thread has a CPU, `wake_up` has no effect.
     """
 
-    awake: bool  # True: no sleeping thread
+    awake: bool  # True: sleeping threads may not be stopped
     wake_up: WakeUp = WakeUp(0)  # time when sfsample got its CPU
 
 
@@ -50,7 +50,7 @@ class CopiedThread(NamedTuple):
 def copy_stopped(
     tracer: Tracer, copy: StackCopy, thread: Thread, until_ns: int = NO_LIMIT_NS
 ) -> CopiedThread | None:
-    """Read a stopped thread, its stack until `until_ns` (perf_counter_ns); None: it was killed meanwhile."""
+    """Read a stopped thread; copy its stack only until `until_ns` (perf_counter_ns); None: it was killed."""
     sp = tracer.reader.read(thread.tid)
     if sp is None:
         return None
@@ -64,7 +64,7 @@ def snapshot_of(
     """Return the snapshot of the thread that `tracer` and `copy` have read last."""
     if copied is None:
         return NotCaptured(Reason.GONE, "killed while it was stopped")
-    if copied.counters is None:  # counters come from a file of this process
+    if copied.counters is None:  # this process has no such thread any more
         return NotCaptured(Reason.GONE, OTHER_PROCESS)
     registers = tracer.reader.by_dwarf_number()
     memory, bounded = copy.result(thread, copied.sp)
@@ -79,7 +79,7 @@ class RunningCapture:
         self.pid = pid
         self._copy = copy
         self.tracer = Tracer(pid, arch, child=child)
-        # captures of checkpoints since `release_pending`, for the next `capture` of each thread
+        # captures that checkpoints have made: the next `capture` of the thread returns them
         self._collected: dict[Thread, ThreadSnapshot | NotCaptured] = {}
         self._is_holding = False  # this capture is in PENDING_STOPS
         self._busy = False
@@ -105,7 +105,7 @@ class RunningCapture:
             tracer.rehearse(thread.tid)
             self._copy.rehearse(thread)
         collecting, self._busy = gc.isenabled(), True
-        gc.disable()  # a collection must not fall into the pause
+        gc.disable()  # no garbage collection during the pause
         self._begin_holding()
         try:
             if not was_pending:
@@ -187,10 +187,10 @@ class RunningCapture:
                 )
         return BeforeStop(counters, files.asleep() is not None)
 
-    # -- threads that were asked to stop and have not yet
+    # -- threads that have not stopped in time
 
     def collect_stopped(self) -> None:
-        """Capture the threads that have stopped by now, for the next `capture` of each, and release them."""
+        """Capture and release the threads that have stopped by now; `capture` returns the results later."""
         for request in () if self._busy else tuple(self.tracer.pending.values()):
             thread = request.thread
             if thread is not None and self.tracer.has_stopped(request):
@@ -199,7 +199,7 @@ class RunningCapture:
                     self._collected[thread] = captured
 
     def release_pending(self) -> bool:
-        """Release threads that stopped too late, uncaptured; True: no stop is pending any more."""
+        """Release threads that stopped too late, without a capture; return True if no stop is pending."""
         self._collected.clear()  # captures that the caller has not fetched
         if not self._is_holding:
             return True  # no thread is held, and no stop is pending

@@ -11,8 +11,8 @@ from sfsample.process.procfs import read_text
 def common_cgroup(pids: Collection[int]) -> str | None:
     """Return the directory of the version 2 control group that all processes are in; None: unknown.
 
-    The directory counts only if it lists the processes: the path in /proc is wrong if it belongs to another
-    cgroup namespace, or if only a part of the tree is mounted.
+    The directory must list the processes.  Otherwise the path in /proc is wrong: it belongs to another cgroup
+    namespace, or only a part of the tree is mounted.
     """
     root, paths = unified_mount_point(), {path_of(pid) for pid in pids}
     if not root or len(paths) != 1 or None in paths:
@@ -23,7 +23,7 @@ def common_cgroup(pids: Collection[int]) -> str | None:
 
 
 def path_of(pid: int) -> str | None:
-    """Return the path of the version 2 control group of a process, as /proc has it; None: unknown."""
+    """Return the path of the version 2 control group of a process, as /proc shows it; None: unknown."""
     lines = read_text(f"/proc/{pid}/cgroup").split("\n")
     return next((line[3:] for line in lines if line.startswith("0::")), None)
 

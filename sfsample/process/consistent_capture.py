@@ -1,8 +1,8 @@
 """Captures every thread of a process at one instant.
 
-sfsample stops the running threads one after the other, and releases none before it has captured the last.
-Meanwhile it reads the sleeping threads; the result names those that ran nevertheless.  It releases all
-stopped threads whatever happens.
+sfsample stops one running thread after another, and releases them only after it has captured all of them.
+Meanwhile it reads the sleeping threads.  The result lists the sleeping threads that ran in the meantime
+(`ran`).  sfsample releases all stopped threads whatever happens.
 """
 
 import gc
@@ -27,18 +27,18 @@ _MAX_ROUNDS = 4  # listings of the threads: new ones may start while sfsample st
 _LATE_STOP_S = 1.0  # wait in seconds for threads that did not stop in time
 _POLL_SLEEP_S = 0.001
 
-_NOT_AT_THAT_INSTANT = NotCaptured(Reason.NOT_STOPPABLE, "ran, but not at that instant")
-_TRACED_THEN = NotCaptured(Reason.REFUSED, "another process traced it at that instant")
+_NOT_AT_THAT_INSTANT = NotCaptured(Reason.NOT_STOPPABLE, "ran, but not at the instant of the capture")
+_TRACED_THEN = NotCaptured(Reason.REFUSED, "another process traced it during the capture")
 
 Captures = dict[int, ThreadSnapshot | NotCaptured]
 
 
 class ConsistentCapture(NamedTuple):
-    """The captured threads, by thread id.  Its methods stand for those of `LiveProcess`."""
+    """The captured threads, by thread id.  `ThreadCapturer` uses it in place of a `LiveProcess`."""
 
     stopped: Captures
     asleep: dict[int, SleepingThread]
-    ran: tuple[int, ...]  # sleeping threads that ran meanwhile: their stacks are not of this instant
+    ran: tuple[int, ...]  # sleeping threads that ran meanwhile: their stacks are from another instant
     held_ns: int  # time from the first request to stop until the last release
 
     def read(self, thread: Thread) -> SleepingThread | None:
@@ -132,7 +132,7 @@ def _stop_running(
 
 
 def _release_late(tracers: dict[int, Tracer]) -> None:
-    """Release threads that stop only now.  The kernel releases the others when the tracing OS thread ends."""
+    """Release threads that stop late.  After that, the kernel releases them when the tracing thread ends."""
     deadline = time.monotonic() + _LATE_STOP_S
     late = list(tracers.values())
     while (late := [each for each in late if not each.release_pending()]) and time.monotonic() < deadline:

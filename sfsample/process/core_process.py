@@ -1,7 +1,7 @@
 """Presents a core file as a process: module map, memory, and a snapshot of each thread.
 
-If memory was not dumped, sfsample reads it from the files that were mapped.  It uses a file only if the
-dumped bytes of that file are the same.  Only the constructor raises; a later failure of a thread or a module
+sfsample reads memory that was not dumped from the mapped files.  sfsample uses a file only if it has the same
+bytes as the dumped part of its mapping.  Only the constructor raises; a later failure of a thread or a module
 becomes a line of `problems`.
 """
 
@@ -50,7 +50,9 @@ class CoreMemory:
         self._core = core
         self._segments = sorted((s for s in core.segments if s.filesz), key=lambda s: s.vaddr)
         self._starts = [s.vaddr for s in self._segments]
-        self.modules: ModuleMap | None = None  # the mapped files; set once it has been built from this memory
+        self.modules: ModuleMap | None = (
+            None  # the mapped files; None until the map is built from this memory
+        )
         self._owners: dict[Mapping, Module | None] = {}  # owners of mappings without code
         self.byteorder = core.byteorder
 
@@ -173,9 +175,9 @@ class CoreProcess:
         )
 
     def _maps(self) -> tuple[Mapping, ...]:
-        """Join the segments, which have the permissions, and NT_FILE, which has the paths.
+        """Return the mappings: the segments have the permissions, the note NT_FILE has the paths.
 
-        gdb writes no segment for memory that it does not dump at all, which is mostly code.
+        gdb writes no segment for memory that it does not dump, such as code.
         """
         files = {f.start: f for f in self._core.files}
         segments = {s.vaddr: s for s in self._core.segments}
@@ -196,7 +198,7 @@ class CoreProcess:
 
 
 class CoreImages:
-    """Opens the files that were mapped, inside `sysroot`; `exe` replaces the program, whatever its path."""
+    """Opens the mapped files below `sysroot`, and the file `exe` in place of the program."""
 
     def __init__(self, core: CoreFile, memory: CoreMemory, exe: str | None, sysroot: str) -> None:
         self._core = core
@@ -258,7 +260,7 @@ class CoreImages:
         yield self._sysroot + mapping.path, partial(self.root.open, mapping.path)
 
     def _difference(self, image: ElfImage, mapping: Mapping) -> str:
-        """Return both build-ids as text; empty if the core file lacks the build-id of the mapped file."""
+        """Return the build-ids of the image and of the mapped file as text; "": the mapped one is unknown."""
         start = next((f.start for f in self._core.files if (f.path, f.offset) == (mapping.path, 0)), None)
         head = None if start is None else self._memory.dumped(start, _PAGE_BYTES)
         try:
@@ -268,7 +270,7 @@ class CoreImages:
         return f" (build-id {image.build_id or 'none'}, mapped was {mapped})" if mapped else ""
 
     def _is_mapped(self, image: ElfImage, mapping: Mapping) -> bool:
-        """Return True if the dumped part of the image's headers and notes equals that of the file."""
+        """Return True if the image has the dumped headers and notes, as far as they were dumped."""
         if image.machine != self._core.image.machine:
             return False
         bias = image.load_bias(mapping.start, mapping.offset, executable=mapping.executable)

@@ -1,6 +1,6 @@
 """Finds the Python frames of the threads in a core file.
 
-All threads together have one budget, whatever the file contains.
+One budget limits what sfsample reads for all threads together.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from sfsample.runtimes.cpython.python_stack import Names, PythonStack
 from sfsample.runtimes.cpython.threads import Gil, read_gil, shared_states, thread_states
 
 _UNLISTED = "no Python frames: the core file has no list of Python's threads"
-_SPENT = "Python frames are missing: the core file leads to more of them than sfsample reads"
+_SPENT = "Python frames are missing: the core file has more than sfsample reads"
 
 
 class CorePython:

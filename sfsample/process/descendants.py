@@ -1,10 +1,9 @@
 """Finds the descendants of processes as they are created.
 
-sfsample opens each descendant once, soon after its creation.  It lists /proc at the caller's request, and
-when the kernel has assigned an id since the last listing.  It reads the parent of new entries only.  (If the
-kernel gives an id to another process, the entry in /proc has another inode.)  If a parent ends before
-sfsample sees it or its child, the child belongs to init and is not found.  sfsample and its children are left
-out.
+sfsample opens each descendant once, soon after its creation.  sfsample lists /proc if the caller requests it,
+or if the kernel has assigned an id since the last listing, and reads only the new entries.  (An entry with a
+new inode is another process with a reused id.)  If a process ends before sfsample sees its child, the child
+belongs to init, and sfsample does not find it.  sfsample and its children are left out.
 
 Source: proc(5), /proc/PID/stat: the fourth field is the parent.  (/proc/PID/task/TID/children needs
 CONFIG_PROC_CHILDREN and would have to be read for every thread of every process.)
@@ -39,7 +38,7 @@ class Descendants:
             self._waiting.extend(self.list_new())
         while self._waiting:
             pid, stat = self._waiting.popleft()
-            if stat.is_over:  # there may be thousands of zombies
+            if stat.is_over:  # quicker than opening: there may be thousands of zombies
                 yield NoSuchProcess(pid, f"process has ended: {pid}")
                 continue
             try:
@@ -64,13 +63,13 @@ class Descendants:
         return list(self._join(new))
 
     def _join(self, new: dict[int, Stat]) -> Iterator[tuple[int, Stat]]:
-        """Add the processes whose parent is a member, until there are no more."""
+        """Yield the new processes whose parent is a member; each becomes a member."""
         new.pop(os.getpid(), None)
         children: dict[int, list[int]] = {}
         for pid, stat in new.items():
             children.setdefault(stat.parent, []).append(pid)
         joined = [pid for parent in self._members for pid in children.pop(parent, ())]
-        for pid in joined:  # the loop also visits those that it adds
+        for pid in joined:  # the loop also visits the pids that it adds
             if pid not in self._members:
                 self._members[pid] = new[pid].starttime
                 yield pid, new[pid]

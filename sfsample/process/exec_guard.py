@@ -1,14 +1,16 @@
 """Keeps stops from costing a program the privileges that its file gives it: setuid, setgid, capabilities.
 
 execve(2) gives no privileges while a process without CAP_SYS_PTRACE traces the calling thread.  /proc does
-not show that a running thread is in execve, and a thread that is asked to stop there stops only afterwards.
-But most processes that execute such a program (sudo) were created for that: a child of a shell, a wrapper
-script. So sfsample stops no process that has used little CPU time.  (Its age says less: it may wait for a
-CPU.)
+not show that a running thread is in execve.  A thread that is asked to stop during execve stops only at the
+end of execve, without the privileges.
+
+Most processes that execute such a program (sudo) were created to execute it: a child of a shell, a wrapper
+script.  Such a process is young.  So sfsample stops no process that has used little CPU time.  (The age in
+seconds says less: the process may have waited for a CPU.)
 
 Source: Linux fs/exec.c, check_unsafe_exec, and begin_new_exec (clears PF_FORKNOEXEC); security/commoncap.c,
 cap_bprm_creds_from_file; kernel/capability.c, ptracer_capable: the capability counts in the target's user
-namespace.  To trace a process of another namespace takes the capability there, so sfsample's own set decides.
+namespace.  sfsample can trace only a process in whose namespace its own capabilities count, so these decide.
 """
 
 import os
@@ -39,14 +41,14 @@ def is_young(process: Stat) -> bool:
 
 
 class ExecGuard:
-    """Decides for the threads of process `pid`."""
+    """Decides whether running threads of process `pid` may be stopped."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._permits = False
 
     def forbids(self) -> bool:
-        """Return True if tracing a running thread is a risk; once it is no risk, it stays so."""
+        """Return True if a stop is a risk; after the first False, the answer stays False."""
         if not self._permits:
             process = None if stops_keep_privileges() else stat_of(self._pid)
             self._permits = process is None or not is_young(process)

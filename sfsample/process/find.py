@@ -48,16 +48,16 @@ def _zombie(pid: int, stat: Stat) -> NoSuchProcess:
 
 
 def _check_proc_mount(pid: int) -> None:
-    """Refuse a /proc of another pid namespace: its pids are not those of system calls."""
+    """Refuse a /proc of another pid namespace: system calls would use its pids for other processes."""
     try:
         own_pid = os.readlink("/proc/self")
     except OSError:  # sfsample is not in that namespace
         own_pid = ""
     if own_pid != str(os.getpid()):
         raise UnsupportedTarget(
-            pid, f"cannot tell who is process {pid}: /proc is that of another pid namespace",
-            "mount the one of ours: mount -t proc proc /proc (unshare: --mount-proc),",
-            "or run sfsample where /proc was mounted")  # fmt: skip
+            pid, f"cannot tell which process is {pid}: /proc shows another pid namespace",
+            "mount a /proc of your own: mount -t proc proc /proc (unshare: --mount-proc),",
+            "or run sfsample in the pid namespace of this /proc")  # fmt: skip
 
 
 def _arch(proc: ProcFs) -> Arch:

@@ -36,7 +36,7 @@ class TargetFinder:
         self.service = next(filter(None, names), "busiest" if target.busiest else "")
 
     def pids(self) -> list[int]:
-        """Look for the processes, each time anew.
+        """Return the pids of the processes; each call searches again.
 
         Raises NoSuchProcess, or UsageError if more processes match than the flag may select.
         """
@@ -63,7 +63,7 @@ class TargetFinder:
         if not found:
             alike = similar_names(name)
             raise NoSuchProcess(0, f"no such process: no process matches {name}",
-                                *([f"processes with such a name: {', '.join(alike)}"] if alike else []),
+                                *([f"processes with similar names: {', '.join(alike)}"] if alike else []),
                                 "-n takes the name of a process, or a part of its command line")  # fmt: skip
         if len(found) > 1 and not self._target.all:
             lines = [f"{pid}  {' '.join(command.split())[:_MAX_SHOWN_COMMAND]}" for pid, command in found]
@@ -88,7 +88,7 @@ class TargetFinder:
             raise NoSuchProcess(
                 0, f"no such process: no process is in the control group {path}",
                 *(["the control group is there, but empty"] if is_there else []),
-                f"those with processes and such a path: {', '.join(alike)}" if alike
+                f"similar paths of groups with processes: {', '.join(alike)}" if alike
                 else "systemd-cgls shows them; a path is as in /proc/PID/cgroup")  # fmt: skip
         return _programs(groups[path], f"control group {path}")
 
@@ -119,8 +119,8 @@ def _the_group(kind: str, prefix: str) -> tuple[str, list[int]]:
                          *_shown(groups, kind, found))  # fmt: skip
     if not found:
         where = (f"the {kind}s with processes:", *_shown(groups, kind, groups)) if groups else (
-            f"no process that sfsample sees is in a {kind}; inside a container, only its own are seen",
-            "(docker: --pid=host, Kubernetes: hostPID: true)")  # fmt: skip
+            f"no process that sfsample sees is in a {kind}; inside a container, sfsample sees only the",
+            "processes of this container (docker: --pid=host, Kubernetes: hostPID: true)")  # fmt: skip
         raise NoSuchProcess(0, f"no such process: no process is in a {kind} {prefix}", *where)
     return found[0], groups[found[0]]
 

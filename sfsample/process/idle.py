@@ -3,9 +3,11 @@
 Source: proc(5), /proc/PID/stat: times are clock ticks; the children's times are of children waited for.
 """
 
-import os
 import time
+from contextlib import closing
 
+from sfsample.process.descendants import Descendants
+from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import stat_of
 
 _LOOK_S = 0.1  # seconds between two looks at the CPU time of the children: ten clock ticks
@@ -28,13 +30,7 @@ def why_idle(pids: list[int]) -> tuple[str, str] | None:
 
 def _children(pids: list[int]) -> tuple[int, int]:
     """Return the number of descendants of processes, and their CPU time, ended descendants included."""
-    numbers = map(int, filter(str.isdecimal, os.listdir("/proc")))
-    stats = {pid: stat for pid in numbers if (stat := stat_of(pid))}
-    queue = [pid for pid in pids if pid in stats]
-    ticks = sum(stats[pid].reaped_cpu for pid in queue)
-    others = stats.keys() - {*pids, os.getpid()}
-    for parent in queue:  # the loop also visits the children that it adds
-        children = [pid for pid in others if stats[pid].parent == parent]
-        ticks += sum(stats[pid].cpu + stats[pid].reaped_cpu for pid in children)
-        queue += children
-    return len(queue) - len({*pids} & stats.keys()), ticks
+    with closing(Descendants(pids, LiveProcess)) as found:
+        descendants = [stat for _, stat in found.list_new()]
+    reaped = sum(stat.reaped_cpu for pid in pids if (stat := stat_of(pid)))
+    return len(descendants), reaped + sum(stat.cpu + stat.reaped_cpu for stat in descendants)

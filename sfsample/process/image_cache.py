@@ -1,11 +1,11 @@
 """Shares ELF files, unwind tables and root directories among the processes of a run, so each is opened once.
 
 Two files are the same if their device, inode, time of the last change and size are the same.  Only the kernel
-sets these; another program's file can have the same build-id, path or part of the contents.  Processes share
-tables only if their root directory is the same, too: a debug file that is found there adds to the tables.
-The cache drops the least recently used entries; processes keep references to the images that they still use.
+sets these values, while any program can make a file with the same build-id or path.  Processes share tables
+only if their root directory is the same, too: a debug file below the root directory adds to the tables.  The
+cache drops the least recently used entries; processes keep references to the images that they still use.
 
-Invariant: no process can put its file or its debug file in the place of another process's
+Invariant: no process can put its file or its debug file in the place of another process's file
 (tests/process/test_image_cache.py).
 """
 

@@ -1,11 +1,11 @@
 """Finds and opens the ELF file behind a mapping of a live process.
 
-sfsample uses a file only if headers and notes (build-id) equal those in the target's memory.  It tries, in
-this order: the path inside the target's root directory, the path in sfsample's own root directory,
-/proc/PID/map_files (the mapped file itself, even if it was deleted), and the target's memory, which is always
-right but has no `.symtab`.  The vdso is in no file, so sfsample reads it from memory.  The target may have
-replaced a library since sfsample read the memory map.  So sfsample uses a file that it found by address alone
-only if the mapping is still the same.
+sfsample uses a file only if its headers and notes (build-id) equal the bytes in the target's memory.
+sfsample tries, in this order: the path inside the target's root directory, the path in sfsample's own root
+directory, /proc/PID/map_files (the mapped file itself, even if it was deleted), and the target's memory,
+which is always right but has no `.symtab`.  The vdso is in no file, so sfsample reads it from memory.  The
+target may replace a library after sfsample has read the memory map.  So sfsample checks the mapping again
+before and after it opens a file of map_files or copies the memory.
 """
 
 import os
@@ -89,7 +89,7 @@ class ImageOpener:
             raise FormatError("memory map", mapping.start, "another file was mapped there meanwhile")
 
     def _candidates(self, mapping: Mapping) -> Iterator[Callable[[], int]]:
-        """Yield functions that open the file, one in sfsample's root: a path in maps is outside a chroot."""
+        """Yield functions that open the file.  If the target is in a chroot, its maps have outside paths."""
         if not mapping.deleted:
             for root in self._roots:
                 yield partial(root.open, mapping.path)
@@ -136,8 +136,8 @@ class ImageOpener:
         return data
 
     def _rebuild(self, mapping: Mapping) -> ElfImage:
-        """Lay out the loaded segments as a file, without writable ones, which the process changes."""
-        self._check_still_mapped(mapping)  # check before the reading; another one follows it
+        """Make an image of the loaded segments, except writable ones, which the process changes."""
+        self._check_still_mapped(mapping)
         file = mapping.path, mapping.inode
         below = (other for other in reversed(self._proc.maps()) if other.start <= mapping.start)
         base = next((m.start for m in below if (m.path, m.inode) == file and not m.offset), None)

@@ -1,10 +1,11 @@
 """Finds the labels of a profile: facts about a process, from the kernel and from the process itself.
 
-A later source wins: first the kernel, then a few variables of the environment, then the process context that
-OpenTelemetry specifies.  A label stays the same as long as the process lives; the pid is no label.
+The sources are the kernel, a few environment variables, and the process context that OpenTelemetry specifies.
+If two sources have the same label, the later one in this list wins.  A label stays the same as long as the
+process lives; the pid is no label.
 
 Invariant: whatever the target stores, the result is a bounded dictionary of texts, and an unreadable fact is
-absent (tests/process/test_labels.py).  The texts are not cleaned yet: the report does that for all names.
+absent (tests/process/test_labels.py).  The texts may have control characters, which the report removes.
 
 Source: proc(5); systemd.unit(5); OpenTelemetry semantic conventions (names of the labels), resource SDK
 (OTEL_RESOURCE_ATTRIBUTES), OTEP 4719, process_context.proto, resource.proto, common.proto (field numbers).
@@ -42,7 +43,7 @@ _CONTEXT_PATHS = ("[anon:OTEL_CTX]", "[anon_shmem:OTEL_CTX]", "/memfd:OTEL_CTX")
 _HEADER = Struct("=8sIIQQ")  # signature, version, size of the payload, time of publication, address
 _SIGNATURE, _VERSION = b"OTEL_CTX", 2
 _UNIT = re.compile(r".+\.(?:service|scope)")
-MANAGER = re.compile(r"user@(\d+)\.service")  # its user can make control groups below it, for any program
+MANAGER = re.compile(r"user@(\d+)\.service")  # the user can make any control groups below this one
 # systemd's control group of a process: the first one below the slices, which only root can make
 _GROUP = re.compile(r"^\d+:(?:name=systemd)?:/(?:[^/\n]+\.slice/)*([^/\n]+)", re.MULTILINE)
 _BAD_IN_KEY = re.compile(r"[^a-zA-Z0-9_.]")

@@ -1,7 +1,7 @@
 """Measures the load of processes from /proc, so cheaply that `watch` can do it every few seconds, for months.
 
 One file of the process has CPU time, memory and number of threads; one file of its control group has the
-pressure.  Waits for a CPU, and stuck threads, take a file of each thread, so they are read only on request.
+pressure.  For waits for a CPU and stuck threads, `LoadMeter` reads a file of each thread, only on request.
 
 Source: proc(5), /proc/PID/stat; Linux Documentation/scheduler/sched-stats, /proc/PID/task/TID/schedstat;
 Documentation/accounting/psi.
@@ -58,7 +58,7 @@ class LoadMeter:
         return values
 
     def _pressure(self, pids: Iterable[int]) -> dict[str, float]:
-        """Return the highest `some avg10` of the control groups; the root group has that of the machine."""
+        """Return the highest `some avg10` of the control groups; the root group has the machine's value."""
         paths = {path for pid in pids if (path := path_of(pid))}
         texts = (read_text(f"{self._root}{path}/cpu.pressure" if path.strip("/") else "/proc/pressure/cpu")
                  for path in paths)  # fmt: skip

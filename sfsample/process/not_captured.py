@@ -14,7 +14,7 @@ class Reason(Enum):
 
     GONE = "the thread has ended, which is normal"
     REFUSED = "the kernel refused, or another process traces the thread"
-    PENDING = "the thread was asked to stop and has not yet: capture it again later"
+    PENDING = "the thread was asked to stop, and has not stopped yet: capture it again later"
     OFF_CPU = "the thread was not asked to stop, because it has no CPU"
     NOT_STOPPABLE = "the thread cannot be stopped, or must not be (--no-stop)"
     UNSTABLE = "libraries were replaced by others during the capture"

@@ -1,12 +1,12 @@
 """Sets kernel timers that sample registers and stack of a running thread in the timer interrupt.
 
 No thread is stopped, and sfsample runs only to read the rings.  The timer of a thread counts the CPU time of
-that thread, and each sample stands for the CPU time of one period.  New threads inherit the timer.  All
+that thread, and each sample represents the CPU time of one period.  New threads inherit the timer.  All
 threads on a CPU write to the ring of that CPU, because an inherited event cannot have a ring of its own.
 
 Alternatively, one timer per CPU serves the threads of the processes' control group, or of the whole machine.
-It also samples threads that end before a timer of their own would fire.  But it interrupts the other threads
-of the group once per period, and needs more permission.  sfsample drops the records of other processes.
+A timer of a CPU also samples threads that end before a timer of their own would fire.  But it also interrupts
+the other threads of the group, and needs more permission.  sfsample drops the records of other processes.
 
 When the kernel switches between two threads that inherited the same timers, or between such a thread and its
 parent, it exchanges their timers.  The elapsed part of a period is then lost with the thread that ends first.
@@ -53,7 +53,7 @@ _WORD = Struct("=Q")
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
 _libc = ctypes.CDLL(None, use_errno=True)
 _time_of = attrgetter("at_ns")
-_MAX_QUICK_EVENTS = 4096  # timers that take 0.1 s to set
+_MAX_QUICK_EVENTS = 4096  # timers that sfsample can set in 0.1 s
 _ALL_RINGS_BYTES = 32 << 20
 _MAX_RING_BYTES, _MIN_RING_BYTES = 8 << 20, 16 << 10  # size of the ring of one CPU
 _FULL_RING_BYTES = 128 << 10  # the smallest ring that has space for two of the largest copies
@@ -82,9 +82,9 @@ class _LockedMemoryError(OSError):
 class PerfEvents:
     """Timers of threads and of the threads that these create, and the rings for the samples.
 
-    `tids`: threads of the processes `pids`; ended threads are left out.  `subprocesses`: the processes that
-    they create get timers, too.  `per_cpu`: one timer per CPU, for all threads of `pids`.  Call `begin`, then
-    `read` now and then, then `close`.  Raises TargetError with help lines if the kernel refuses.
+    `tids`: threads of the processes `pids`; ended threads are left out.  `subprocesses`: new processes of
+    these threads get timers, too.  `per_cpu`: one timer per CPU, for all threads of `pids`.  Call `begin`,
+    then `read` now and then, then `close`.  Raises TargetError with help lines if the kernel refuses.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class _Ring:
         (tail,) = _WORD.unpack_from(memory, _TAIL)
         while tail < head:
             at = tail % size
-            _, _, length = HEADER.unpack_from(memory, PAGESIZE + at)  # never split: 8-byte multiples
+            _, _, length = HEADER.unpack_from(memory, PAGESIZE + at)  # 8 bytes, which never wrap around
             data = memory[PAGESIZE + at : PAGESIZE + min(at + length, size)]
             if len(data) < length:
                 data += memory[PAGESIZE : PAGESIZE + length - len(data)]
@@ -328,8 +328,8 @@ def _refusal(failure: OSError, pid: int, threads: int, *, per_cpu: bool) -> Targ
         most = 0 if per_cpu else 1
         return NotPermitted(
             pid, f"not permitted to set timers (perf_event_open(2)): {pid}",
-            f"kernel.perf_event_paranoid is {paranoid}; it takes {most} or less, CAP_PERFMON, or root",
-            "a container's seccomp filter may refuse it, too; without --perf-events it is not needed",
+            f"kernel.perf_event_paranoid is {paranoid}; timers need {most} or less, CAP_PERFMON, or root",
+            "a container's seccomp filter may refuse the call, too; or record without --perf-events",
         )  # fmt: skip
     if failure.errno in NO_FILE_ERRNOS:
         files = (threads + 1) * (len(_online_cpus()) + 1) + _OTHER_FILES
@@ -340,7 +340,7 @@ def _refusal(failure: OSError, pid: int, threads: int, *, per_cpu: bool) -> Targ
         )  # fmt: skip
     return UnsupportedTarget(
         pid, f"cannot set timers (perf_event_open(2)): {failure.strerror}",
-        "this takes Linux 5.13, with perf events; record without --perf-events",
+        "timers need Linux 5.13, with perf events; record without --perf-events",
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ class PerfSample(NamedTuple):
     at_ns: int  # time on the clock of perf_counter_ns, as in the other records
     pid: int
     tid: int
-    period_ns: int  # CPU time that the sample stands for
+    period_ns: int  # CPU time that the sample represents
     registers: Registers  # empty if the thread has left user space for good, or runs 32-bit code
     memory: BytesMemory
     bounded: bool  # the stack may be longer than the copy
@@ -122,14 +122,14 @@ class Parser:
 
 
 class Family:
-    """Separates the records of some processes, and with `subprocesses` of their descendants, from others."""
+    """Selects the records of some processes; with `subprocesses`, also those of their descendants."""
 
     def __init__(self, pids: Iterable[int], *, subprocesses: bool) -> None:
         self._pids = set(pids)
         self._subprocesses = subprocesses
 
     def has(self, record: Record) -> bool:
-        """Return True if a record belongs to such a process, or reports losses; call it in order of time."""
+        """Return True if a record belongs to these processes, or reports losses; call it in order of time."""
         if isinstance(record, Lost):
             return True
         if self._subprocesses and isinstance(record, Born) and record.parent in self._pids:

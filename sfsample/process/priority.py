@@ -1,8 +1,8 @@
-"""Sets how the kernel schedules sfsample's own thread: wake it at the tick, and run it soon for a short time.
+"""Asks the kernel to wake sfsample's own thread exactly at the tick, and to run it soon.
 
-Requests that the kernel does not know or permit have no effect.  A short time slice needs no privilege (Linux
-6.12).  Without it, on a busy machine, the sampler gets a CPU when the target falls asleep rather than at the
-tick, and sees too much of the code that runs before the sleep (docs/overhead.md).
+Requests that the kernel does not know or permit have no effect.  A thread with a short time slice runs soon;
+this needs no privilege (Linux 6.12).  With the default slice, the sampler on a busy machine often gets a CPU
+only when the target falls asleep, and sees too much of the code before the sleep (docs/overhead.md).
 
 While sfsample holds a target thread, or has asked it to stop, sfsample runs at the lowest real-time priority
 (which needs CAP_SYS_NICE).  Otherwise the thread would stay stopped until sfsample runs again: many
@@ -31,7 +31,7 @@ def wake_promptly() -> None:
 
 
 def avoid_preempting() -> None:
-    """From now on, do not let the calling thread preempt others when it wakes up: its work can wait.
+    """From now on, do not let the calling thread preempt other threads when it wakes up: its work can wait.
 
     Its share of CPU time stays the same.  A nice value would make the share smaller: on Linux 6.18, beside
     six busy loops on two CPUs, a thread alone in its autogroup with nice 10 did not run for 100 s, because
@@ -56,7 +56,7 @@ class RealTimePriority(threading.local):
 
     def __init__(self) -> None:
         self._depth = 0  # number of open calls to `begin`
-        self._is_allowed = os.sched_getscheduler(0) == os.SCHED_OTHER  # policy chosen by the user stays
+        self._is_allowed = os.sched_getscheduler(0) == os.SCHED_OTHER  # False: the user chose another policy
 
     def begin(self) -> None:
         """From now on, run before all threads that are scheduled normally."""

@@ -1,7 +1,7 @@
 """Parses the text of /proc files: pure functions, from text to values.
 
-Elsewhere are memory maps (`modules.mapping`) and the files that only `process.facts` and
-`process.permission` read.
+Two kinds of files are parsed elsewhere: memory maps (`modules.mapping`), and the files that only
+`process.facts` and `process.permission` read.
 
 Source: proc(5); Linux fs/proc/base.c, proc_pid_stack; time_namespaces(7), /proc/PID/timens_offsets;
 cgroups(7), /proc/PID/cgroup.
@@ -73,9 +73,7 @@ class SyscallInfo(NamedTuple):
     args: tuple[int, ...]  # empty outside a system call
     sp: int = 0
     pc: int = 0
-    # A stop interrupted the call and the kernel continues it; `number` is the call as the thread made it (see
-    # `process.facts.thread_facts`).
-    restarted: bool = False
+    restarted: bool = False  # True: the kernel shows restart_syscall(2); `number` is the original call
 
 
 @total
@@ -105,7 +103,7 @@ def parse_schedstat(counters: bytes | None) -> SchedStat:
 
 @total
 def parse_last_run(text: bytes | None) -> LastRun | None:
-    """Parse a `sched` file: the time when a thread last began or ceased to run; None: it is not there."""
+    """Parse a `sched` file: the time when a thread last started or stopped running; None: it is not there."""
     match = _LAST_RUN.search(text or b"")
     if match is None:
         return None
@@ -132,9 +130,9 @@ def parse_last_id(loadavg: bytes) -> bytes | None:
 
 
 def control_groups(cgroup: str) -> set[str]:
-    """Return the names of the units, and of the groups in them, in systemd's paths of /proc/PID/cgroup.
+    """Return the names of systemd's units, and of the groups below them, in the paths of /proc/PID/cgroup.
 
-    Only the hierarchy of systemd counts: the one of version 2, or "systemd" of version 1.
+    Only the hierarchy of systemd counts: the version 2 hierarchy, or "systemd" of version 1.
     """
     rows = (row for row in _groups(cgroup) if row[1] in {"", "name=systemd"})
     return {name for *_, path in rows for name in path.split("/")}
@@ -165,8 +163,8 @@ def pod_uids(cgroup: str) -> tuple[str, ...]:
 def cgroup_paths(cgroup: str) -> frozenset[str]:
     """Return the paths of the control groups that a process is in, and of the groups above them.
 
-    The result has each path as the kernel writes it.  It also has the path below /sys/fs/cgroup in version 1,
-    where the first directory is the controller (/memory/a, /systemd/a; /unified/a beside them).
+    The result has each path as the kernel writes it (/a), and as it is below /sys/fs/cgroup in version 1,
+    where the first directory is the controller (/memory/a, /systemd/a, or /unified/a for version 2).
     """
     paths = set()
     for _, kind, path in _groups(cgroup):

@@ -39,8 +39,8 @@ from sfsample.process.vm import may_access, read_memory
 _CLOSE_DEADLINE_S = 1.0
 _CLOSE_POLL_S = 0.001
 _DETACH_POLL_S = 0.0002
-# The kernel also refuses an exiting thread (an execve(2) may then give its id to another thread).  And a
-# tracer may detach before sfsample can find out which it was.  So try again.
+# A refusal may be over at the next attempt: the thread was exiting (an execve(2) may then give its id to
+# another thread), or its tracer has detached before sfsample could find out which process it was.
 _MAX_ATTEMPTS = 3
 
 
@@ -57,7 +57,7 @@ class LiveProcess:
     ) -> None:
         """Open the process.
 
-        `attach` False: do not check now that sfsample may trace it.  `image_cache` is shared by processes.
+        `attach` False: do not check now whether sfsample may trace it.  Processes may share `image_cache`.
         """
         images = image_cache or ImageCache()
         if pid == os.getpid():
@@ -109,7 +109,7 @@ class LiveProcess:
         if traced_by_sfsample(self.proc, tid):
             raise AlreadyTraced(
                 self.pid, f"sfsample traces it already: {self.pid}",
-                "for a recording that goes on, or is stuck in a system call on it",
+                "the tracer is a recording that goes on, or that is stuck in a system call on this process",
             )  # fmt: skip
         stat = self.proc.thread(tid).stat()
         if stat is not None and stat.state not in "ZX" and not tracer_of(self.proc, tid):
@@ -135,7 +135,7 @@ class LiveProcess:
         try:
             maps = self.proc.maps()
         except NotPermitted as refusal:
-            problem = f"{refusal} any more; what was mapped later has no names"
+            problem = f"{refusal} any more; files mapped later have no names"
             if not self._mapped:
                 raise
             if problem not in self.opener.problems:
@@ -183,7 +183,7 @@ class LiveProcess:
     def _forget_ended(self, alive: list[int]) -> None:
         self.proc.keep_only(alive)
         for tid in self._threads.keys() - {*alive}:
-            self._threads.pop(tid).stop.thread = None  # end of captures, and of the reference cycle
+            self._threads.pop(tid).stop.thread = None  # ends its captures, and breaks the reference cycle
 
     def capture_consistently(self) -> ConsistentCapture:
         """Capture all threads at one instant."""
@@ -220,7 +220,7 @@ class LiveProcess:
         raise not_permitted(self.proc)
 
     def _refusal(self, tid: int) -> NotCaptured | None:
-        """Return the reason why sfsample could not attach to a thread; None: there is none any more."""
+        """Return the reason why sfsample could not attach to a thread; None: the reason is gone."""
         stat = self.proc.thread(tid).stat()
         if stat is None or stat.state in "ZX":
             return NotCaptured(Reason.GONE, "exited")
@@ -255,9 +255,9 @@ class LiveProcess:
 def _root_of(proc: ProcFs, images: ImageCache) -> ProcessRoot:
     """Return the root directory, pid and user id of a process as the process itself sees them.
 
-    With them, sfsample finds debug files and perf maps even after the process has ended.  If it may not open
-    the root directory, it searches only the files in its own.  Source: proc(5): `Uid` (the second is the
-    effective one) and `NSpid` (the last is the innermost).
+    With these, sfsample finds debug files and perf maps even after the process has ended.  If sfsample may
+    not open the root directory of the process, it searches its own.  Source: proc(5): `Uid` (the second
+    number is the effective id) and `NSpid` (the last number is in the innermost namespace).
     """
     status = proc.status()
     pid = int((status.get("NSpid") or str(proc.pid)).split()[-1])

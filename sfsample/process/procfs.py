@@ -1,8 +1,8 @@
 """Reads /proc/PID as values: memory map, threads, states, counters.
 
-sfsample opens every file below a directory that stays open.  So it never takes a recycled pid for the process
-of that directory: after the process has ended, its files answer ESRCH.  If a process or thread has ended, the
-result is None, never an exception.  `cause_of` judges other failures, and `proc_text` parses the text.
+sfsample opens every file below a directory that stays open.  So it never mistakes a later process with the
+same pid for the target: after the end of the target, its files answer ESRCH.  If a process or thread has
+ended, the result is None, never an exception.  `cause_of` judges other failures, `proc_text` parses the text.
 
 Source: proc(5); open(2) and read(2), "ERRORS"; clock_getcpuclockid(3): the number of a process's clock; Linux
 kernel/fork.c, copy_process: alloc_pid comes before attach_pid.
@@ -36,7 +36,7 @@ from sfsample.process.thread_files import ThreadFiles, max_kept_open
 
 _T = TypeVar("_T")
 _CHUNK_BYTES = 1 << 20
-_LOADAVG_BYTES = 128  # limit that is more than /proc/loadavg has
+_LOADAVG_BYTES = 128  # more bytes than /proc/loadavg has
 _CPUCLOCK_SCHED = 2
 # _IOWR('f', 17, struct procmap_query): Linux include/uapi/linux/fs.h, PROCMAP_QUERY
 _PROCMAP_QUERY, _QUERY_BYTES = 0xC068_6611, 104
@@ -45,7 +45,7 @@ _ANSWER = Struct("=24x2Q16x2Q2I")  # vma_start, vma_end; vma_offset, inode, dev_
 _MAX_READINGS = 4  # readings of a process that seems to have ended
 _LOOKS = 3  # attempts before a file counts as unreadable
 HIDDEN = (
-    "/proc does not show it to us: it is mounted with hidepid, for another pid namespace, or not at all;",
+    "/proc is mounted with hidepid, for another pid namespace, or not at all;",
     "run as root: sudo sfsample ...",
 )
 
@@ -229,9 +229,9 @@ class ProcFs:
     def has_ended(self) -> bool:
         """Return True if no thread of the process lives.
 
-        The first thread may end before the others, and is a zombie then.  When another thread calls
-        execve(2), the first thread is a zombie until the other one takes its id.  So one reading may show a
-        zombie without other threads although the process lives on, but several readings do not.
+        The first thread may end before the other threads, and is then a zombie.  When another thread calls
+        execve(2), the first thread is a zombie until the calling thread takes its id.  So one reading may
+        show only a zombie although the process lives on, but several readings do not.
         """
         return all(self._seems_ended() for _ in range(_MAX_READINGS))
 
@@ -244,7 +244,7 @@ class ProcFs:
     def anchor(self) -> int:
         """Return the thread id under which memory, memory map and files of the process can be read.
 
-        It is the pid, unless the first thread has ended with pthread_exit(3) and others live on.
+        The id is the pid, unless the first thread has ended with pthread_exit(3) and other threads live on.
         """
         stat = self.stat()
         if stat is not None and stat.state in "ZX":

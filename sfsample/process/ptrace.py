@@ -14,7 +14,7 @@ from sfsample.core.snapshot import Registers
 from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, with_pac_mask
 from sfsample.process.vm import Iovec
 
-# ctypes starts ldconfig, or gcc from PATH, to find the C library.  CDLL(None) is the one of this process.
+# ctypes starts ldconfig, or gcc from PATH, to find the C library.  CDLL(None) finds it without a program.
 _search = ctypes.util.find_library
 ctypes.util.find_library = lambda name: None  # noqa: ARG005 - as `find_library` names it
 

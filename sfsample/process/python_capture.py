@@ -48,7 +48,7 @@ class PythonCapture:
         self._generation = -1
         self._room, self._budget = Room(), Budget(CAPTURE_NS)
         self._guesses = 0
-        self._tid = process.pid  # id of a thread by which sfsample reads the memory
+        self._tid = process.pid  # id of the thread through which sfsample reads the memory
         self._pieces: dict[tuple[Span, ...], Pieces] = {}  # lists of pieces that were read last
         self._runtime: PythonRuntime | None = None
         self.interpreter: Interpreter | None = None
@@ -58,21 +58,21 @@ class PythonCapture:
         self.problem = ""  # reason why Python frames are not shown; "": there is none
 
     def prepare(self, thread: Thread) -> None:
-        """Begin a look: let the next capture of a thread copy the memory that its Python frames need."""
+        """Let the next capture of a thread copy the memory that its Python frames need."""
         self._budget.begin()
         if self._process.modules.generation != self._generation:
             self._find()
         runtime, last = self._runtime, thread.beside
         plan = None if runtime is None else runtime.plan(self._native_id(thread))
         before = self._id_before_fork
-        # If the main thread has an old id, look for it again at each capture.  The child may have freed the
-        # thread state with this id, and freed memory may look the same.
+        # A forked child may list its main thread by an old id (`_find_id_before_fork`).  Look for the old id
+        # again at each capture: the child may have freed this thread state, and the memory may look the same.
         if runtime is not None and thread.tid == self._pid and (before or (before is None and plan is None)):
             self._id_before_fork = self._find_id_before_fork()
             if before and before != self._id_before_fork:  # PyOS_AfterFork_Child was called
                 runtime = self._runtime = self._new_runtime()
             plan = runtime.plan(self._native_id(thread))
-        if self._has_spent("its interpreters, threads and frames are") or plan is None:
+        if self._has_spent("its interpreters, threads and frames need") or plan is None:
             thread.beside = None
         elif last is None or last.plan is not plan or last.groups is not plan.groups:
             thread.beside = Beside(plan, self._room, self._process.arch.byteorder)
@@ -82,7 +82,7 @@ class PythonCapture:
         if self._runtime is None or thread.beside is None:
             return None
         python = self._runtime.stack(self._native_id(thread), memory, frames)
-        if self._has_spent(f"the frames of thread {thread.tid} are"):
+        if self._has_spent(f"the frames of thread {thread.tid} need"):
             return None
         if python is None or python.is_whole or python.activations or self._mapping is None:
             return python
@@ -94,8 +94,8 @@ class PythonCapture:
     def over_breaks(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack, resume: Resume) -> Stack:
         """Walk on if a stack ends too early; return the longer stack, or `stack` itself if that fails.
 
-        The walk goes on behind the native frame of the next activation outside.  sfsample finds this frame by
-        the mark: the distance from the mark to the CFA is always the same.
+        The walk goes on behind the next native frame of the interpreter's loop.  `loop_marks` finds a mark in
+        this frame; the distance from the mark to the CFA of the frame is always the same.
         """
         longer = stack
         for _ in range(_MAX_BREAKS if self._runtime is not None and thread.beside is not None else 0):
@@ -116,7 +116,7 @@ class PythonCapture:
         marks, distance = runtime.loop_marks(self._native_id(thread), memory, sp)
         if distance is not None or not marks or self._guesses > _MAX_GUESSES:
             return [min(marks) + distance] if marks and distance is not None else ()
-        self._guesses += 1  # guess of the distance; a right one has a return address at CFA - 8 of each mark
+        self._guesses += 1  # the right distance has a return address at CFA - 8 for each mark
         modules = self._process.modules
         words = {guess: [memory.word(mark + guess - 8) or 0 for mark in marks] for guess in _DISTANCES}
         return [min(marks) + guess for guess, returns in words.items()
@@ -168,8 +168,8 @@ class PythonCapture:
     def _find_id_before_fork(self) -> int:
         """Return the old id that the interpreter of a forked child has for its main thread; 0: none.
 
-        It is the thread id from the parent, until the child calls PyOS_AfterFork_Child.  C code may fork
-        without this call, as uWSGI does for its workers.
+        The old id is the id of the forking thread in the parent.  PyOS_AfterFork_Child replaces the old id,
+        but not all C code calls this function: uWSGI does not call it in its workers.
         """
         assert self.interpreter is not None  # noqa: S101 - the caller has checked
         listed = thread_states(self.interpreter, self._read)

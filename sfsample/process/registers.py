@@ -29,9 +29,9 @@ def decode(register_set: RegisterSet, raw: bytes | bytearray | memoryview, arch:
 
 
 def with_pac_mask(arch: Arch, raw: bytes | bytearray | memoryview) -> Arch:
-    """Return the architecture with the process's mask; `raw` is NT_ARM_PAC_MASK: data mask, code mask."""
+    """Return the architecture with the mask of return addresses in `raw`, a note NT_ARM_PAC_MASK."""
     order = "<" if arch.byteorder == "little" else ">"
-    mask: int = unpack_from(f"{order}2Q", raw)[1]
+    mask: int = unpack_from(f"{order}2Q", raw)[1]  # data mask, code mask
     return arch._replace(ra_mask=~mask & (1 << 64) - 1) if mask else arch
 
 

@@ -20,7 +20,7 @@ Source: Linux Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat"; 
 __schedule (nvcsw, nivcsw); kernel/sched/stats.h, sched_info_depart and sched_info_arrive (pcount);
 kernel/sched/debug.c, proc_sched_show_task; kernel/sched/fair.c, put_prev_entity and set_next_entity
 (`exec_start` and the average's `last_update_time` of both threads come from one reading of the run queue's
-clocks), requeue_delayed_entity and enqueue_entity (the latter is renewed when a sleeper is woken).
+clocks), requeue_delayed_entity and enqueue_entity (`last_update_time` is renewed when a sleeper is woken).
 """
 
 import os
@@ -49,7 +49,7 @@ class RunState(Enum):
 
     @property
     def counts_as_cpu(self) -> bool:
-        """True if a sample of the thread stands for CPU time.  UNKNOWN does: the kernel gives no figures."""
+        """True if a sample of the thread represents CPU time; UNKNOWN counts: the kernel has no figures."""
         return self not in (RunState.WAITING, RunState.ASLEEP)
 
 
@@ -79,7 +79,7 @@ def classify(before: BeforeStop, after: SchedulerEvidence | None, wake_up: WakeU
     """Return the state of a thread when it was asked to stop; `after` is None while it has not stopped.
 
     If a thread was put on a CPU once between the request and the stop, it had waited for one, or slept.  Its
-    stack is then no longer that of the tick.  Its sample counts only if the thread lost the CPU to sfsample
+    stack may then have changed since the tick.  Its sample counts only if the thread lost the CPU to sfsample
     and has not run since.
     """
     if after is None:
@@ -112,9 +112,9 @@ def _before_stop(before: BeforeStop, wake_up: WakeUp) -> RunState:
 
 
 def shared_switch(one: LastRun, other: LastRun | None) -> bool:
-    """Return True if one thread took the CPU from the other, and neither has been woken since.
+    """Return True if one thread followed the other on a CPU, and neither has been woken since.
 
-    The other thread may also have fallen asleep and so left its CPU to the first.
+    One thread took the CPU from the other thread, or the other thread fell asleep.
     """
     if other is None or one.at != other.at:
         return False
@@ -137,11 +137,11 @@ def times_run(counters: bytes | None) -> int | None:
 
 
 def held_ns(stop: ThreadSnapshot) -> int:
-    """Return the time in ns for which a stop held a thread, without its own wait for a CPU on which to stop.
+    """Return the time in ns for which a stop held a thread, without the thread's wait for a CPU.
 
-    The counted wait includes the wait before the request.  So the result is never less than the time since
-    sfsample saw the thread stopped.  And it is never more than the time since sfsample last saw it run, as
-    the thread may have waited for a lock in the kernel.
+    The kernel's count of this wait includes the wait before the request.  So the result is never less than
+    the time since sfsample saw the thread stopped.  The thread may also have waited for a lock in the kernel.
+    So the result is never more than the time since sfsample last saw the thread run.
     """
     if stop.scheduler is None:
         return stop.stop_ns

@@ -36,11 +36,11 @@ _FIRST_LOOK_S = 1.0  # seconds for which the first look counts CPU time
 def find_by_name(name: str) -> list[tuple[int, str]]:
     """Return pid and command line of the processes called `name`.
 
-    If there is no such process, return those whose command line contains `name`.  Left out are the ancestors
-    of sfsample (the command line of the shell contains the same words) and, in command lines, other instances
-    of sfsample.  Raises NotPermitted.
+    If there is no such process, return those whose command line contains `name`, except other instances of
+    sfsample.  The ancestors of sfsample are left out: the command line of the shell contains the same words.
+    Raises NotPermitted.
     """
-    import psutil  # the other searches need one file of a process, and no library
+    import psutil  # imported here, because no other search needs psutil
 
     if not _pids():
         raise NotPermitted(0, f"not permitted to look for: {name}", *HIDDEN)
@@ -76,7 +76,7 @@ def similar(spelling: str, names: dict[str, str]) -> list[str]:
 
 
 def groups_by_cgroup(kind: str, proc: str = "/proc") -> dict[str, list[int]]:
-    """Return the pids of each container (`kind`), pod, control group or unit; its name is the key."""
+    """Return the pids of each container, pod, control group or unit (`kind`), by its name."""
     parse = _PARSERS[kind]
     groups: dict[str, list[int]] = {}
     for pid in _pids(proc):
@@ -86,7 +86,7 @@ def groups_by_cgroup(kind: str, proc: str = "/proc") -> dict[str, list[int]]:
 
 
 def groups_by_user(proc: str = "/proc") -> dict[int, list[int]]:
-    """Return the pids of each effective user id (which the owner of /proc/PID may not be)."""
+    """Return the pids of each effective user id (the owner of /proc/PID may be another user)."""
     groups: dict[int, list[int]] = {}
     for pid in _pids(proc):
         if users := parse_status(read_text(f"{proc}/{pid}/status")).get("Uid", "").split():
@@ -101,7 +101,7 @@ def programs(pids: Iterable[int], proc: str = "/proc") -> list[int]:
 
 
 class CpuTimes:
-    """Compares the CPU time of processes with that at the last look."""
+    """Measures which processes use the most CPU time between two looks."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[int, int], int] = {}  # CPU time in clock ticks, by pid and start time
@@ -137,9 +137,9 @@ def why_no_unit(unit: str, proc: str = "/proc", root: str = "") -> list[str]:
         return ["systemd does not run here: there is no /run/systemd/system, and no process is in a unit;",
                 "-n NAME finds a process by its name or command line"]  # fmt: skip
     alike = similar(os.path.splitext(name)[0], units)
-    lines = [f"units with processes and such a name: {', '.join(alike)}"] if alike else []
+    lines = [f"units with processes and similar names: {', '.join(alike)}"] if alike else []
     if is_booted:
-        lines.append(f"is there such a unit, and is it active?  systemctl status {quote(name)}")
+        lines.append(f"does the unit exist, and is it active?  systemctl status {quote(name)}")
     return lines
 
 

@@ -195,7 +195,7 @@ class StackCopy:
         return True
 
     def _visited(self, stack: Stack, starts: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the starts of those copied stacks on which the walk has frames."""
+        """Return those of `starts` (of copied stacks) on which the walk has frames."""
         sps = [frame.sp for frame in stack.frames]
         return tuple(start for start in starts if any(start <= sp < start + self._slice for sp in sps))
 

@@ -60,16 +60,16 @@ _MINUS_EINTR = _WORD - EINTR
 _INTERRUPTED = (EINTR, 512, 513, 514, 516)
 
 # A thread that runs on another CPU stops within tens of microseconds: poll for that long.  A thread that
-# waits for this very CPU stops when sfsample leaves it: sleep until the kernel sends SIGCHLD for the stop.
+# waits for sfsample's CPU stops when sfsample sleeps: sleep until the kernel sends SIGCHLD for the stop.
 # (Longer polling, or sched_yield, delays the thread by milliseconds; waitpid has no time limit.)
 _POLL_NS = 50_000
 _LONGEST_SLEEP_S = 0.001  # limit in seconds: another thread of sfsample may have taken the signal
 _SIGCHLD = {signal.SIGCHLD}
-# A thread that waits for a CPU on a busy machine is not stopped yet: waiting for it does it no harm.
+# The wait may be long: a thread that waits for a CPU on a busy machine is not stopped yet.
 PATIENCE_NS = 1_000_000_000
 _SLOW_STOP = "in uninterruptible sleep, or the machine is overloaded"
 # An execve(2) that ends other threads can make the kernel forget a request to stop (6 of 2,743 on Linux 6.18,
-# with a program that does so all the time).  So sfsample repeats the request.
+# with a program that only calls execve).  So sfsample repeats the request.
 _REPEAT_REQUEST_NS = 10_000_000
 # thread ids that any OS thread of sfsample may trace, except children of sfsample
 _TRACED: set[int] = set()
@@ -121,12 +121,14 @@ class Tracer:
         self.reader = RegisterReader(arch)
         self._held: StopRequest | None = None  # the request between `stop` and `release`
         self._repeat_at_ns = 0
-        self.pending: dict[int, StopRequest] = {}  # thread id -> REQUESTED one for which no call waits now
+        self.pending: dict[
+            int, StopRequest
+        ] = {}  # thread id -> request in REQUESTED, if no call waits for it
 
     def rehearse(self, tid: int) -> None:
         """Make the calls of the pause on a thread that is not traced.
 
-        They fail at once, but their code is then in the CPU's caches, which saves 12 of 75 us in the pause.
+        The calls fail at once.  The CPU's caches then have their code, which saves 12 of 75 us in the pause.
         """
         try:
             os.waitpid(self._own_pid, _WAIT_FLAGS)  # no child of sfsample, so nothing is reaped
@@ -142,7 +144,7 @@ class Tracer:
         """
         self._held = request
         earlier = self.pending.pop(request.tid, None)
-        if earlier is not None:  # this request, or that of a tracee with this id from an execve
+        if earlier is not None:  # this request, or the request of a tracee that an execve gave this id
             request.state, request.signal_number = earlier.state, 0
             request.requested_ns, request.last_running_ns = earlier.requested_ns, earlier.last_running_ns
         elif (refusal := self._request(request)) is not None:
@@ -152,8 +154,8 @@ class Tracer:
     def _request(self, request: StopRequest) -> NotCaptured | None:
         """Become the tracer of a thread and ask it to stop; None: the thread will stop.
 
-        No work comes between the two calls: a tracee also stops when a signal reaches it, so sfsample would
-        see little else of a thread that handles many signals.
+        PTRACE_INTERRUPT follows PTRACE_SEIZE at once.  A signal stops a tracee, too, so after a longer time
+        sfsample would see a thread that handles many signals only at its signals.
         """
         tid = request.tid
         if not request.before.asleep and self._guard.forbids():
@@ -201,7 +203,7 @@ class Tracer:
                 await_stop(patience_ns / 1e9)
 
     def _taken_by_execve(self, request: StopRequest) -> StopRequest | None:
-        """Return the request that continues: an execve(2) took the id, and the tracee now has the pid."""
+        """Note that an execve(2) took the id; return the request of the tracee, which now has the pid."""
         request.state = StopState.LOST
         _TRACED.discard(request.tid)
         if self._pid in self.pending or request.tid == self._pid:
@@ -212,7 +214,7 @@ class Tracer:
         return leader
 
     def _repeat_requests(self, requests: Iterable[StopRequest]) -> None:
-        """Repeat PTRACE_INTERRUPT at a limited rate; a second one changes nothing."""
+        """Repeat PTRACE_INTERRUPT at a limited rate; a repeated request changes nothing."""
         now = time.perf_counter_ns()
         for request in requests if now > self._repeat_at_ns else ():
             self._repeat_at_ns = now + _REPEAT_REQUEST_NS
@@ -234,7 +236,7 @@ class Tracer:
             request.state = StopState.LOST
             _TRACED.discard(request.tid)
             return NotCaptured(Reason.GONE, "exited")
-        # an event stop is sfsample's (or a group stop, which continues); any other stop has a signal
+        # sfsample's stop is an event stop without a signal (as is a group stop); any other stop has a signal
         request.signal_number = 0 if status >> 16 == PTRACE_EVENT_STOP else os.WSTOPSIG(status)
         request.state = StopState.STOPPED
         return None
@@ -247,19 +249,19 @@ class Tracer:
         if request.state is StopState.STOPPED and detach(request.tid, request.signal_number):
             request.state = StopState.RELEASED
             _TRACED.discard(request.tid)
-        else:  # killed while stopped: without a wait for it, its process cannot exec or be reaped
+        else:  # killed while stopped: sfsample must wait for its end, or its process cannot exec or be reaped
             request.state = StopState.REQUESTED
             self.pending[request.tid] = request
             self._release(request)
         return time.perf_counter_ns() - request.requested_ns
 
-    # -- what a stopped thread tells
+    # -- facts about a stopped thread
 
     def eintr(self, tid: int, registers: Registers) -> bool:
         """Return True if the stop that gave these registers makes a system call fail with EINTR.
 
-        On the way out of an interrupted call, the register of the result shows the kernel's next step.  It
-        restarts the call (-ERESTART*) or returns -EINTR (epoll_wait, semop, sigtimedwait; signal(7)).
+        On the way out of an interrupted call, the register of the result shows the kernel's next step: to
+        restart the call (-ERESTART*), or to return -EINTR (epoll_wait, semop, sigtimedwait; signal(7)).
         """
         size, code = self._layout.call
         if registers[self._layout.result] != _MINUS_EINTR:
@@ -335,11 +337,12 @@ def traces_others_than(pid: int | None) -> bool:
 
 
 def reap_killed_tracees() -> None:
-    """Reap traced threads that were killed, on any thread of sfsample.
+    """Reap traced threads that were killed; any thread of sfsample may call this.
 
-    An execve(2) in the target waits for that, and PTRACE_SEIZE of another of its threads waits for the
-    execve.  So the tracing thread and the target would wait for ever.  Look first whether a thread has ended:
-    a wait for its end would also take the status of a stop (Linux kernel/exit.c, wait_task_stopped).
+    An execve(2) in the target waits until its killed threads are reaped, and PTRACE_SEIZE of another thread
+    waits for the execve.  Without the reaping, the tracing thread and the target would wait for ever.  The
+    first waitid(2) only looks, as a wait would take away the status of a thread that is stopped, not ended
+    (Linux kernel/exit.c, wait_task_stopped).
     """
     for tid in tuple(_TRACED):
         with suppress(ChildProcessError):

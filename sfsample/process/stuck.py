@@ -1,8 +1,9 @@
-"""Finds the process on which an OS thread of sfsample is stuck, and sets it aside, so that others go on.
+"""Finds the process on which an OS thread of sfsample is stuck in a system call, and sets the process aside.
 
 The next call on that process may be stuck, too.  So sfsample does not open the process while the OS thread is
-stuck, and for some seconds in any case.  `watch` executes itself anew, which ends the stuck OS thread and
-releases the threads that it holds.  Before that, it hands over which processes are set aside.
+stuck, and for some seconds in any case.  Recordings of other processes go on.  `watch` executes itself anew,
+which ends the stuck OS thread and releases the target's threads that it holds.  `hand_over` and `take_over`
+pass the list of the processes that are set aside through this execve(2).
 """
 
 import os
@@ -42,8 +43,8 @@ _aside: dict[tuple[int, int], _Aside] = {}  # process id and start time -> how i
 def target_of(ident: int) -> int | None:
     """Return the id of the process that a thread of sfsample handles; None: unknown.
 
-    The innermost Python frame whose `self` has a process tells.  (A field that samplers set would be wrong at
-    checkpoints, where threads of other processes are captured.)
+    The id comes from the innermost Python frame whose `self` has a process.  (The process of the current
+    sampler would be wrong: a checkpoint may capture a thread of another process.)
     """
     frame = sys._current_frames().get(ident)  # noqa: SLF001 - documented so
     while frame is not None:
@@ -62,7 +63,7 @@ def waits_for_sfsample(os_thread: int) -> bool:
 
 
 def set_aside(pid: int, os_thread: int) -> None:
-    """Set aside a process on which an OS thread is stuck."""
+    """Take no samples of a process for a while: an OS thread is stuck on it."""
     if stat := stat_of(pid):
         stats = {tid: stat_of(f"{pid}/task/{tid}") for tid in os.listdir(f"/proc/{pid}/task")}
         stopped = ", ".join(tid for tid, thread in stats.items() if thread and thread.state == "t")
@@ -71,16 +72,16 @@ def set_aside(pid: int, os_thread: int) -> None:
 
 
 def check_not_aside(pid: int) -> None:
-    """Raise SetAside for a process that is set aside."""
+    """Raise SetAside if a process is not to be sampled, because a call on it is or was stuck."""
     stat = stat_of(pid) if _aside else None
     aside = _aside.get((pid, stat.starttime)) if stat else None
     if aside is not None and aside.is_stuck:
         raise SetAside(
             pid, f"sfsample traces it already, in a call that does not return{aside.held}: {pid}",
-            "for a recording that goes on, or is stuck in a system call on it",
+            "the tracer is a recording that goes on, or that is stuck in a system call on this process",
         )  # fmt: skip
     if aside is not None and time.monotonic() < aside.until_s:
-        raise SetAside(pid, f"set aside for a while, as a call on it did not return: {pid}")
+        raise SetAside(pid, f"not sampled for a while, because a system call on it did not return: {pid}")
 
 
 def any_stuck() -> bool:

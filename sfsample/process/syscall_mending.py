@@ -1,11 +1,12 @@
 """Makes the kernel restart a system call that would fail with EINTR because sfsample stopped the thread.
 
-It writes one register of a stopped thread, and only if the kernel has just put EINTR there because of the
-stop.  -EINTR becomes -ERESTARTNOHAND, which poll(2) and others return there by themselves.  The kernel does
-the rest when the thread runs on.  If a signal handler is to run, the program gets its EINTR after all.  If
-not, the call starts again with its full time-out.  (The call had just begun: sfsample does not stop a thread
-that has slept for long.)  The call must have had no effect, and must not have reached its time-out
-(io_getevents may have).  This works only on x86-64: AArch64 decides before the stop, s390x was not tried.
+sfsample writes one register of a stopped thread, and only if the kernel has just written -EINTR to it because
+of the stop.  sfsample replaces -EINTR by -ERESTARTNOHAND, which calls like poll(2) return by themselves.
+When the thread runs on, the kernel then starts the call again, with its full time-out.  (The call had just
+begun: sfsample does not stop a thread that has slept for long.)  If a signal handler is to run, the program
+gets EINTR after all.  sfsample does not restart a call that may have reached its time-out (io_getevents).
+
+This works only on x86-64: AArch64 decides before the stop whether to restart, and s390x was not tried.
 
 Source: Linux arch/x86/kernel/signal.c: the thread stops in get_signal, and only then
 arch_do_signal_or_restart decides if the call starts again.  fs/eventpoll.c, ipc/sem.c, fs/aio.c and

@@ -1,6 +1,6 @@
 """Looks up names and numbers of this machine's system calls.
 
-The table is that of python-ptrace; on s390x, which python-ptrace lacks, that of the package system-calls.
+The table comes from python-ptrace; on s390x, which python-ptrace lacks, from the package system-calls.
 """
 
 import os

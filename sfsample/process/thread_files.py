@@ -1,8 +1,8 @@
 """Reads the /proc files of one thread again and again: /proc/PID/task/TID/{stat,schedstat,syscall,sched}.
 
-Files stay open, so that a reading is one system call, until half the limit of open files is reached.  After
-the thread has ended, a reading fails with ESRCH, even if a new thread has the id.  Then sfsample opens the
-file of the new thread, if there is one.  Source: proc(5).
+Files stay open, so that a reading is one system call.  They use up at most half of the limit of open files.
+After the thread has ended, a reading fails with ESRCH, even if a new thread has the id.  Then sfsample opens
+the file of the new thread, if there is one.  Source: proc(5).
 """
 
 import os
@@ -21,8 +21,8 @@ from sfsample.process.proc_text import (
     parse_syscall,
 )
 
-_CHUNK_BYTES = 4096  # size that no file has
-_SHORT_BYTES = 128  # size that no schedstat file has
+_CHUNK_BYTES = 4096  # more bytes than any of these files has
+_SHORT_BYTES = 128  # more bytes than a schedstat file has
 _MAX_LIMIT = 1 << 16  # open files; the system's limit may be infinite
 KERNEL_STACK_REFUSED = (
     "kernel stacks cannot be read: that needs CAP_SYS_ADMIN, and a kernel with CONFIG_STACKTRACE"
@@ -70,7 +70,7 @@ class ThreadFiles:
             if failure.errno != ESRCH:
                 self._check(failure)
                 return None
-            self.close()  # a new thread may have the id, and a new file
+            self.close()  # the thread ended, and a new thread may have its id
             return self._open_and_read(name)
 
     def _open_and_read(self, name: str) -> bytes | None:
@@ -131,7 +131,7 @@ class ThreadFiles:
         return (self.read("status") or b"").partition(b"\nvoluntary_ctxt_switches")[2] or None
 
     def last_run(self) -> LastRun | None:
-        """Return the time when the thread last began or ceased to run; None: unknown."""
+        """Return the time when the thread last started or stopped running; None: unknown."""
         return parse_last_run(self.read("sched"))
 
     def kernel_stack(self) -> tuple[str, ...] | None:

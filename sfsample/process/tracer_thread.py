@@ -2,10 +2,12 @@
 
 ptrace(2) ties tracees to the tracing *thread*; when that thread ends, the kernel releases all of them.  The
 program itself may live on (`sfsample watch` between two slices, a user of the library), but it then traces no
-thread, even if a thread in uninterruptible sleep has not stopped yet.  There is one exception: a system
-call on a target may never return (a page that another program must bring, userfaultfd(2)).  Then `run` leaves
-the work behind, and sets the process aside (`process.stuck`).  Threads that the work has stopped stay stopped
-until the call returns.  Then the work gets an exception instead of the result, like Ctrl-C, and ends.
+thread, even if a thread in uninterruptible sleep has not stopped yet.
+
+There is one exception: a system call on a target may never return (another program must bring a page,
+userfaultfd(2)).  Then `run` leaves the work behind, and sets the process aside (`process.stuck`).  Threads
+that the work has stopped stay stopped until the call returns.  Then the work gets an exception in place of
+the result, and ends.
 
 The calling thread waits in `run` and makes no call that can block, so it always receives signals.  Python
 raises Ctrl-C there, so it cannot interrupt the work while a target thread is stopped.
@@ -52,16 +54,18 @@ class TracerThread(Generic[_T]):
         self._should_stop = should_stop
         self._may_leave = may_leave
         self._asked_s = time.monotonic()  # time of the last call of `should_stop`
-        self._stop_wanted_s: float | None = None  # time when it was first true, or the caller gave up
+        self._stop_wanted_s: float | None = (
+            None  # time when `should_stop` was first true, or the caller gave up
+        )
         self._work_lock = _thread.allocate_lock()  # held until the work is over
         self._finished = False
         self._result: list[_T] = []
         self._failure: BaseException | None = None
         self._collects = gc.isenabled()
         self._cpu_clock: int | None = None  # clock of the OS thread that does the work
-        self._ident = self._os_thread = 0  # ids of that thread, for Python and for the kernel
-        self.cpu_ns = 0  # CPU time that it has used
-        # Seconds for which it has used no CPU time; work that samples uses some ten times a second.
+        self._ident = self._os_thread = 0  # ids of this OS thread, for Python and for the kernel
+        self.cpu_ns = 0  # CPU time that this OS thread has used
+        # seconds for which this OS thread has used no CPU time; a sampler uses some about ten times a second
         self.idle_s, self._looked_s = 0.0, time.monotonic()
 
     def run(self) -> _T:
@@ -100,7 +104,7 @@ class TracerThread(Generic[_T]):
             raise NoThread from None
         finally:
             stop_s = self._stop_wanted_s = self._stop_wanted_s or time.monotonic()
-            # either thread may hold the lock, so it says nothing
+            # do not look at the lock here: either thread may hold it
             while started and not self._finished and time.monotonic() < stop_s + _PATIENCE_S:
                 time.sleep(_END_POLL_S)
             if started and not self._finished:
@@ -126,7 +130,7 @@ class TracerThread(Generic[_T]):
             raise NoReturn(pid, holds_others=traces_others_than(pid))
 
     def _leave_behind(self) -> None:
-        """Let others go on: undo the work's effects on all of sfsample; the work ends when its call returns.
+        """Undo what the work changed for all of sfsample; the work itself ends when its call returns.
 
         The work gets LeftBehind instead of the result of its call.  It releases the threads that it holds,
         and does nothing else.

@@ -1,1 +1,1 @@
-"""Profiles with names, as plain values: built, merged, compared, read from files and written to files."""
+"""Reports (profiles with names, as plain values): makes, merges, compares, reads and writes them."""

@@ -1,22 +1,22 @@
-"""Bounds what a file can make sfsample spend: a few hundred bytes can state a billion frames.
+"""Bounds the memory and time for reading a file: a few hundred bytes can describe a billion frames.
 
-A reader charges the cost of each object before it makes it, so that a hostile file is refused in time.  The
-unit is a byte of memory, or about 20 ns of work: a budget of 400 million units is less than 500 MB and 10 s.
-A file of more than 50 MB may cost more, in proportion to its size.
+Before a reader makes an object, it charges the cost of the object, so that a hostile file is refused in time.
+The unit is a byte of memory, or about 20 ns of work: a budget of 400 million units is less than 500 MB and
+10 s.  The budget of a file of more than 50 MB is larger, in proportion to its size.
 
-Invariant: no file takes more (tests/report/test_hostile_files.py).
+Invariant: no file takes more than its budget (tests/report/test_hostile_files.py).
 """
 
 from sfsample.errors import BadInput
 
 _COST_PER_BYTE = 8
-LEAST_SIZE = 50_000_000  # bytes: a smaller file may cost as much as one of this size
+LEAST_SIZE = 50_000_000  # bytes; smaller files have the budget of this size
 
 
 class ReadingBudget:
     """The budget for reading a file that has `size` bytes on the disk.
 
-    `place` and `number` say where the reader is, for the error: "line", 5.
+    `place` and `number` are the reader's place in the file, for the error: "line", 5.
     """
 
     def __init__(self, size: int) -> None:
@@ -24,7 +24,7 @@ class ReadingBudget:
         self.place, self.number = "byte", 0
 
     def charge(self, cost: int) -> None:
-        """Spend `cost`.  Raises BadInput when it is more than is left."""
+        """Spend `cost`.  Raises BadInput if less than `cost` is left."""
         self.left -= cost
         if self.left < 0:
             raise BadInput(f"{self.place} {self.number}: more stacks and names than fit into memory: "

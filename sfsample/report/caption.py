@@ -1,6 +1,6 @@
-"""Puts into words what a report is: its extent, and what the recording lost.
+"""Describes a report in words: its samples, times and rate, and the losses of the recording.
 
-Every format that has a place for such text shows it.  Unknown facts are left out.
+Every format with a place for text shows these words.  Unknown facts are left out.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from sfsample.core.foreign import utc
 from sfsample.core.quantities import counted
 from sfsample.report.report import CPU, OUTERMOST, Report
 
-_MIN_COVERAGE = 0.9  # share of the CPU time; less is a loss
+_MIN_COVERAGE = 0.9  # share of the CPU time; a smaller share is reported as a loss
 _MAX_PIDS = 8  # process ids listed
 _TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))  # ns of each unit
 
@@ -65,7 +65,7 @@ def losses(report: Report) -> list[str]:
     whole = sum(stack.weights[0] for stack in report.stacks if stack.stop_reason == OUTERMOST)
     lost = [loss.text for loss in stats.losses(total, whole) if loss.number]
     if report.timeline and report.timeline.dropped:
-        lost.append(f"{report.timeline.dropped} samples have no place on the timeline: it is full")
+        lost.append(f"{report.timeline.dropped} samples are not on the timeline, which is full")
     if share is not None and share < _MIN_COVERAGE:
-        lost.insert(0, f"samples stand for {100 * share:.0f} % of the CPU time")
+        lost.insert(0, f"samples cover {100 * share:.0f} % of the CPU time")
     return [*stats.texts("missing"), *lost]

@@ -1,10 +1,9 @@
 """Compares two reports: which functions changed, and which differences are only noise.
 
-docs/diff.md explains the arithmetic.  Counts are compared, never percentages: if k of n samples hit a
-function, the error of k is about its square root.  The verdicts allow for the number of functions that are
-compared.  If ordinary times are known, a change must also be larger than the differences between ordinary
-times (report/noise.py).
-Each report becomes a `Side` first, which takes far less memory.
+docs/diff.md explains the arithmetic.  Counts are compared, not percentages, because the error of a count is
+known: about its square root.  The more functions are compared, the larger a change must be.  If other times
+of the same service are known ("ordinary times"), a change must also be larger than the differences between
+the ordinary times (report/noise.py).  Each report is first reduced to a `Side`, which takes far less memory.
 
 Invariant: verdicts and intervals are wrong as seldom as stated (tests/report/test_difference.py).
 """
@@ -21,9 +20,9 @@ from sfsample.symbolize.named_frame import NamedFrame
 _Z = 1.96  # standard deviations: 95 % of a normal distribution
 _FALSE_DISCOVERY_RATE = 0.05  # share of the verdicts "grew" and "shrank" that may be wrong
 GREW, SHRANK, NOISE = "grew", "shrank", "noise"
-UNKNOWN = "unknown"  # more than chance explains, but there are too few ordinary times to judge it
+UNKNOWN = "unknown"  # larger than chance explains, but there are too few ordinary times for a verdict
 _MAX_LOG = 700.0  # largest logarithm of a float
-_LEAST_COUNTED = 0.9  # share of the ticks of a duration: if fewer were counted, some part has no count
+_LEAST_COUNTED = 0.9  # counted ticks / expected ticks; a count with a smaller ratio is not used
 
 
 class Side(NamedTuple):
@@ -57,7 +56,7 @@ class Change(NamedTuple):
     low: float
     high: float  # inf: the function may be new
     verdict: str
-    ordinary: float | None = None  # the ratio by which two ordinary times differ (root mean square), if known
+    ordinary: float | None = None  # usual ratio between two ordinary times (root mean square); None: unknown
 
     @property
     def change(self) -> float:
@@ -66,28 +65,28 @@ class Change(NamedTuple):
 
 
 class Ordinary(NamedTuple):
-    """Pairs of ordinary times, as long and as far apart as the two compared times; `what` names them."""
+    """Pairs of ordinary times, as long and as far apart as the compared times; `what` describes the pairs."""
 
     pairs: tuple[tuple[Side, Side], ...]
     what: str
-    warnings: tuple[str, ...] = ()  # why the answer says less than it seems to
+    warnings: tuple[str, ...] = ()  # reasons to doubt the answer
 
     @property
     def enough(self) -> bool:
-        """Whether there are enough pairs for verdicts."""
+        """True if there are enough pairs for verdicts."""
         return len(self.pairs) >= LEAST_PAIRS
 
 
 class Difference(NamedTuple):
     """All functions, by self samples and by total samples (with callees); the largest change first.
 
-    `per_time`: shares are of one CPU's time; otherwise (a duration or rate is unknown) of all samples.
+    `per_time`: a share is a part of one CPU's time; False (a duration or rate is unknown): of all samples.
     """
 
     sides: tuple[Side, Side]
-    relative: bool  # shares of all samples were asked for
+    relative: bool  # the user asked for shares of all samples
     per_time: bool
-    exposures: tuple[float, float]  # before and after: the number of samples that a share of 1 would be
+    exposures: tuple[float, float]  # number of samples of a function with share 1, before and after
     overall: Change
     by_self: tuple[Change, ...]
     by_total: tuple[Change, ...]
@@ -97,7 +96,7 @@ class Difference(NamedTuple):
 def compare_sides(
     before: Side, after: Side, *, relative: bool = False, ordinary: Ordinary | None = None
 ) -> Difference:
-    """Return the changes; `relative`: in shares of all samples even if both rates are known."""
+    """Return the changes; `relative`: as shares of all samples, even if both rates are known."""
     per_time = bool(before.ticks and after.ticks) and not relative
     pairs = [(before, after), *(ordinary.pairs if ordinary else ())]
     exposures, *others_exposures = [
@@ -130,10 +129,10 @@ def count(report: Report, name: str = "", files: int = 1) -> Side:
 
 
 def _ticks(report: Report) -> float:
-    """Return the number of ticks that were taken, 0 if it is unknown.
+    """Return the number of ticks that were taken; 0: unknown.
 
-    The duration times the rate is only an estimate of the ticks that were due.  The statistics have their
-    exact number.  That number is too small if some of the merged reports have no statistics.
+    The statistics have the exact number of ticks that were due.  If some of the merged reports have no
+    statistics, this number is too small; then duration * rate is used as an estimate.
     """
     number, due = report.stats.number, (report.duration_ns or 0) / 1e9 * (report.rate_hz or 0)
     if due and (ticks := number("ticks")) > _LEAST_COUNTED * due:
@@ -174,8 +173,8 @@ def _changes(
 ) -> tuple[Change, ...]:
     """Return the changes of all functions, the largest first.
 
-    `usual` gives the ordinary differences of one function; None: the inputs are files.
-    Equal changes stay in the order of the frames: the innermost first.
+    `usual` returns the ordinary differences of a function; None: the inputs are files.  Equal changes keep
+    the order of the frames: the innermost first.
     """
     names = [*dict.fromkeys((*after, *before))]
     changes = [_change(name, (before.get(name, 0), after.get(name, 0)), exposures) for name in names]
@@ -195,14 +194,14 @@ def _changes(
 
 
 def _change(name: str, pair: tuple[int, int], exposures: tuple[float, float]) -> Change:
-    """Return the change of a function with the verdict of its sign alone."""
+    """Return the change of a function; the verdict is only its sign, not yet its significance."""
     shares = [count / exposure if exposure else 0.0 for count, exposure in zip(pair, exposures, strict=True)]
     verdict = GREW if shares[1] > shares[0] else SHRANK
     return Change(name, *pair, shares[0], shares[1], *ratio_interval(*pair, exposures), verdict)
 
 
 def _widen(change: Change, difference: float, ordinary: list[float]) -> Change:
-    """Return a change with the interval of ordinary differences if that is the wider one."""
+    """Return a change whose interval also covers the ordinary differences."""
     width = half_width(ordinary)
     low = min(change.low, _power(difference - width))
     high = max(change.high, _power(difference + width))
@@ -216,7 +215,8 @@ def _power(exponent: float) -> float:
 def _p_value(before: float, after: float, exposures: tuple[float, float]) -> float:
     """Return the probability of a difference at least this large if nothing has changed.
 
-    Given the sum, `after` is binomial; this is the normal approximation with continuity correction.
+    With a fixed sum of both counts, `after` has a binomial distribution; this is the normal approximation
+    with continuity correction.
     """
     count = before + after
     part = exposures[1] / sum(exposures) if any(exposures) else 0.5  # expected share of samples in `after`
@@ -227,13 +227,13 @@ def _p_value(before: float, after: float, exposures: tuple[float, float]) -> flo
 
 
 def sees_growth(ratio: float, share: float, exposure: float, functions: int) -> bool:
-    """Return True if the growth of one function by `ratio` would be significant among all functions."""
+    """Return True if `functions` are compared and the growth of one of them by `ratio` is significant."""
     chance = _p_value(share * exposure, ratio * share * exposure, (exposure, exposure))
     return chance <= _FALSE_DISCOVERY_RATE / max(1, functions)
 
 
 def _significant(p_values: list[float]) -> list[bool]:
-    """Return a flag for each p-value: the difference is significant (Benjamini and Hochberg 1995)."""
+    """Return True for each p-value of a significant difference (Benjamini and Hochberg 1995)."""
     ranked = sorted(range(len(p_values)), key=p_values.__getitem__)
     rate, count = _FALSE_DISCOVERY_RATE, len(p_values)
     kept = [rank for rank, at in enumerate(ranked, 1) if p_values[at] <= rate * rank / count]
@@ -247,7 +247,7 @@ def ratio_interval(before: int, after: int, exposures: tuple[float, float]) -> t
     if not count or not all(exposures):
         return 0.0, float("inf")
     low, high = _wilson(after, count)
-    low_before, high_before = _wilson(before, count)  # 1 - high would lose its digits
+    low_before, high_before = _wilson(before, count)  # more exact than 1 - high and 1 - low
     odds = exposures[0] / exposures[1]
     return low / high_before * odds, high / low_before * odds if low_before else float("inf")
 

@@ -1,8 +1,8 @@
 """Turns documents into JSON text.
 
-Paths and names whose bytes are not UTF-8 arrive as lone surrogates.  JSON parsers refuse lone surrogates, so
-they are written as U+FFFD.  The text is ASCII.  A document with NaN or Infinity, which JSON parsers refuse
-too, raises ValueError.
+The text is ASCII.  A byte of a path or name that is not UTF-8 is a lone surrogate in Python.  JSON parsers
+refuse lone surrogates, so they are written as U+FFFD.  JSON parsers also refuse NaN and Infinity, so a
+document with these raises ValueError.
 """
 
 import json
@@ -14,7 +14,7 @@ _ESCAPED = re.compile(r"(\\[^u]|\\ud[89ab]..\\ud[c-f]..)|\\ud[89a-f]..")  # grou
 
 
 def json_text(document: Mapping[str, Any], indent: int | None = None) -> str:
-    """Return a document as JSON, with a newline at its end."""
+    """Return a document as JSON, with a newline at the end."""
     text = json.dumps(document, indent=indent, allow_nan=False)
     if "\\ud" in text:  # a surrogate, which is rare
         text = _ESCAPED.sub(lambda found: found[1] or "\\ufffd", text)

@@ -1,6 +1,6 @@
-"""Makes reports out of reports: merges several, merges frames, selects stacks.
+"""Makes reports out of reports: merges reports, merges frames, selects stacks.
 
-Weights are added and never invented.  If the merged values differ, the result is unknown.  A report that is
+Weights are added.  If two merged values (a host, a rate) differ, the result is unknown.  A report that is
 made of several reports has no timeline.
 """
 
@@ -20,9 +20,9 @@ _FRAME_COST, _STACK_COST, _REFERENCE_COST = 500, 300, 8  # see report/budget.py
 
 
 def rebuild(report: Report, change: Callable[[Sequence[NamedFrame]], Iterable[NamedFrame] | None]) -> Report:
-    """Return the report with other frames in each stack.
+    """Return the report with changed frames in each stack.
 
-    `change` gets and gives the frames of a stack, innermost first; if it gives None, the stack is dropped.
+    `change` takes and returns the frames of a stack, innermost first; None: the stack is dropped.
     """
     builder = ReportBuilder(report.weights)
     indexes: list[int | None] = []
@@ -50,9 +50,9 @@ def _renumber(timeline: ReportTimeline, indexes: list[int | None]) -> ReportTime
 
 
 def merge(reports: Iterable[Report], budget: ReadingBudget | None = None) -> Report:
-    """Return one report of several, with the weights that all of them have.  Durations are added.
+    """Return the sum of several reports, with the weights that all reports have.  Durations are added.
 
-    Each report is freed before the next one is read.  Raises BadInput if the sum is larger than `budget`.
+    Each report is freed before the next one is read.  Raises BadInput if the sum costs more than `budget`.
     """
     rest = iter(reports)
     first, second = next(rest), next(rest, None)
@@ -85,13 +85,13 @@ def common(values: Iterable[_V]) -> _V | None:
 
 
 def sum_known(values: Iterable[int | None]) -> int | None:
-    """Return the sum, None if one of the values is unknown."""
+    """Return the sum; None if one of the values is None."""
     numbers = [*values]
     return None if None in numbers else sum(filter(None, numbers))
 
 
 def common_values(given: Sequence[dict[str, _V] | None]) -> dict[str, _V] | None:
-    """Return the items that are the same in all dictionaries, None if there are none."""
+    """Return the items that are the same in all dictionaries; None if there is no such item."""
     first, *others = [each or {} for each in given] or [{}]
     return {k: v for k, v in first.items() if all(each.get(k) == v for each in others)} or None
 
@@ -144,7 +144,7 @@ def merge_by(report: Report, by: MergeBy) -> Report:
 
 
 def _common(first: NamedFrame, second: NamedFrame) -> NamedFrame:
-    """Return the first frame; fields in which the second frame differs are unknown."""
+    """Return the first frame; fields that differ in the second frame become unknown."""
     pairs = zip(first, second, _UNKNOWN, strict=True)
     fields: list[Any] = [a if a == b else unknown for a, b, unknown in pairs]
     return NamedFrame(*fields)._replace(text=first.text)
@@ -173,13 +173,13 @@ _KEYS: dict[MergeBy, Callable[[NamedFrame], _FrameKey]] = {
 
 
 def filter_stacks(report: Report, matches: Callable[[NamedFrame], bool], *, keep: bool = True) -> Report:
-    """Return the stacks that have a matching frame; if `keep` is false, the stacks that have none."""
+    """Return the report with only the stacks that have a matching frame; `keep` False: without them."""
     chosen = {frame for frame in report.frames if matches(frame)}
     return rebuild(report, lambda frames: None if chosen.isdisjoint(frames) is keep else frames)
 
 
 def focus(report: Report, matches: Callable[[NamedFrame], bool]) -> Report:
-    """Return the stacks that have a matching frame, cut so that the outermost such frame is their root."""
+    """Return only the stacks that have a matching frame; the outermost matching frame becomes the root."""
     chosen = {frame for frame in report.frames if matches(frame)}
 
     def cut(frames: Sequence[NamedFrame]) -> Sequence[NamedFrame] | None:

@@ -1,6 +1,6 @@
-"""Puts names into reports: into the report of a profile, and into frames of a report that have no name.
+"""Puts names into reports: makes the report of a profile, and names frames of a report without a name.
 
-A symbolizer gives a place its name.  A place with inlined functions becomes a frame for each of them.
+A symbolizer names a place in a module.  A place with inlined functions becomes a frame for each function.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from sfsample.report.stats import ReportStats
 from sfsample.symbolize.named_frame import NamedFrame, clean_name, python_frame
 from sfsample.symbolize.symbolizer import OfflineSymbolizer, Symbolizer
 
-_EXACT = ("context", "signal_frame")  # frames whose pc is an instruction; other pcs are return addresses
+_EXACT = ("context", "signal_frame")  # `found` of frames whose pc is no return address
 
 
 def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
@@ -51,7 +51,7 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
 
 
 def labels_of(processes: Iterable[Identity], given: dict[str, str]) -> dict[str, str] | None:
-    """Return the labels that all processes have in common, and those of --label."""
+    """Return the labels that all processes have in common, and the labels of --label."""
     found = common_values([process.labels for process in processes]) or {}
     return {key: clean_name(value) for key, value in (found | given).items()} or None
 
@@ -80,7 +80,7 @@ def _name_by_build_id(frame: NamedFrame, symbolizer: OfflineSymbolizer) -> list[
 
 
 def with_python_lines(report: Report) -> Report:
-    """Return the report whose Python functions show the line that was executed."""
+    """Return the report with the executed line in the text of each Python frame."""
 
     def with_line(frame: NamedFrame) -> NamedFrame:
         if frame.kind != "p" or frame.function is None or not frame.file or not frame.line:
@@ -92,7 +92,7 @@ def with_python_lines(report: Report) -> Report:
 
 
 def with_python_marks(report: Report) -> Report:
-    """Return the report whose Python functions end in `_[p]`."""
+    """Return the report with `_[p]` at the end of each Python function."""
     marked = [frame._replace(text=f"{frame.text.removesuffix('_[p]')}_[p]") if frame.kind == "p" else frame
               for frame in report.frames]  # fmt: skip
     return report._replace(frames=tuple(marked))

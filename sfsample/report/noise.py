@@ -1,14 +1,14 @@
-"""Decides whether two times differ by more than two ordinary times do.
+"""Decides whether two periods of time differ by more than two ordinary periods.
 
-An ordinary difference is that of two other periods of the same service, as long and as far apart.  Single
-slices would not do: load and phases last for minutes or hours, so most pairs of unchanged hours would be
-called changed.
+An ordinary difference is the difference between two other periods of the same service, as long and as far
+apart as the compared ones.  Differences between single slices would be too small: load and phases last for
+minutes or hours, so most unchanged hours would seem to have changed.
 
-The difference of a function is the logarithm of the ratio of its shares.  If nothing has changed, this
-difference, divided by the root mean square of n ordinary ones, has Student's t distribution with n degrees of
-freedom.  The mean is not subtracted, because it would hide the difference between ordinary days.
+The difference of a function is the logarithm of the ratio of its shares.  Divide this difference by the root
+mean square of n ordinary differences: if nothing has changed, the result has Student's t distribution with n
+degrees of freedom.  The mean is not subtracted, because it is a part of the difference between ordinary days.
 
-Invariant: in at most 5 % of comparisons of unchanged times a function is said to have changed
+Invariant: if nothing has changed, at most 5 % of comparisons say that a function has changed
 (tests/report/test_noise.py, scripts/prove-comparison).
 """
 
@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from functools import cache
 from math import atan, cos, log, pi, sin, sqrt
 
-LEAST_PAIRS = 3  # ordinary differences; with fewer there is no verdict
+LEAST_PAIRS = 3  # ordinary differences that a verdict needs
 _ERROR_RATE = 0.05  # share of intervals that miss the true value
 
 
 def log_ratio(before: float, after: float, exposures: tuple[float, float]) -> float:
-    """Return the logarithm of the ratio of two shares; half a sample is added to each to keep it finite."""
+    """Return the logarithm of the ratio of two shares; half a sample is added to each, so it is finite."""
     ratio = (after + 0.5) / (before + 0.5)
     return log(ratio * exposures[0] / exposures[1]) if all(exposures) else 0.0
 
@@ -32,9 +32,9 @@ def spread(differences: Sequence[float]) -> float:
 
 
 def p_value(difference: float, ordinary: Sequence[float]) -> float:
-    """Return the probability of an ordinary difference that is at least as large.
+    """Return the probability that an ordinary difference is at least as large as `difference`.
 
-    The result is 1 if an ordinary difference that was seen is as large.
+    The result is 1 if one of `ordinary` is as large.
     """
     if abs(difference) <= max(map(abs, ordinary)):
         return 1.0
@@ -43,7 +43,7 @@ def p_value(difference: float, ordinary: Sequence[float]) -> float:
 
 
 def half_width(ordinary: Sequence[float]) -> float:
-    """Return the bound of 95 of 100 ordinary differences, which are logarithms of ratios."""
+    """Return the bound that 95 of 100 ordinary differences (logarithms of ratios) do not exceed."""
     return _critical(len(ordinary)) * spread(ordinary)
 
 

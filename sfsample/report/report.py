@@ -1,7 +1,7 @@
-"""A report is a profile with names: the value between a recording and every format.
+"""A report is a profile with names.  Every format writes a report.
 
-A report holds plain values: no process, no open file, no clock.  Its tables refer to each other by index.
-The code that makes a report cleans every text in it, so that a writer can print it to a terminal as it is.
+A report contains plain values: no process, no open file.  Its tables refer to each other by index.  The code
+that makes a report cleans every text in it, so that a writer can print the text to a terminal as it is.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,14 +11,14 @@ from sfsample.report.stats import ReportStats
 from sfsample.symbolize.named_frame import NamedFrame
 
 _T = TypeVar("_T")
-SAMPLES, WALL, CPU = "samples", "wall_ns", "cpu_ns"  # the last two are in nanoseconds
+SAMPLES, WALL, CPU = "samples", "wall_ns", "cpu_ns"
 WEIGHTS = (SAMPLES, WALL, CPU)
-TARGET_FIELDS = ("exe", "build_id", "unit", "container", "started")  # the last in seconds since the epoch
+TARGET_FIELDS = ("exe", "build_id", "unit", "container", "started")  # started: seconds since the epoch
 OUTERMOST = "outermost"  # the stop reason of a stack that is complete
 
 
 class ReportThread(NamedTuple):
-    """A thread that was sampled; an id is None if the source does not state it."""
+    """A thread that was sampled; None: an unknown id."""
 
     process: str
     name: str
@@ -32,7 +32,7 @@ class ReportThread(NamedTuple):
 
 
 class ReportStack(NamedTuple):
-    """A stack of one thread: indexes of frames, innermost first; `Report.weights` names the weights."""
+    """A stack of one thread: indexes of frames, innermost first; names of the weights: `Report.weights`."""
 
     thread: int
     frames: tuple[int, ...]
@@ -43,7 +43,7 @@ class ReportStack(NamedTuple):
 class ReportTimeline(NamedTuple):
     """The samples in order of time, as columns of one length.
 
-    A recording that is too long for the timeline keeps its first samples; `dropped` counts the others.
+    The timeline of a long recording has only its first samples; `dropped` is the number of later samples.
     """
 
     at_ns: Sequence[int]  # time since the start of the recording
@@ -55,9 +55,9 @@ class ReportTimeline(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Threads, frames, stacks, and what was lost (`stats`).
+    """Threads, frames, stacks, and statistics with the losses.
 
-    `weights` names the numbers of each stack; the first is always "samples".
+    `weights`: the names of the numbers of each stack; the first is always "samples".
     """
 
     threads: tuple[ReportThread, ...]
@@ -90,7 +90,7 @@ class Report(NamedTuple):
 
 
 class Numbers(dict[_T, int]):
-    """Numbers the values from 0 on, in the order of the first look-ups."""
+    """A number for each value, from 0 on, in the order of the first look-ups."""
 
     def __missing__(self, value: _T) -> int:
         self[value] = number = len(self)
@@ -98,9 +98,9 @@ class Numbers(dict[_T, int]):
 
 
 class ReportBuilder:
-    """Fills the tables of a report and adds up equal stacks; `weights` names the numbers of each stack.
+    """Fills the tables of a report and adds up equal stacks; `weights`: the names of each stack's numbers.
 
-    Every report is made by this class, so that no table has a row twice and every index is valid.
+    Only this class makes reports, so that no table has a row twice, and every index is valid.
     """
 
     def __init__(self, weights: Sequence[str] = (SAMPLES,)) -> None:
@@ -123,7 +123,7 @@ class ReportBuilder:
     def add_row(
         self, thread: ReportThread, frames: Iterable[int], stop_reason: str, weights: tuple[int, ...]
     ) -> int:
-        """Add a stack by the indexes of its frames.  It is faster than `add`, as no frames are compared."""
+        """Add a stack by the indexes of its frames; faster than `add`, because no frames are compared."""
         at = self._stacks[self._threads[thread], tuple(frames), stop_reason]
         if at == len(self._sums):
             self._sums.append(weights)
@@ -143,5 +143,5 @@ class ReportBuilder:
 
 
 def truncation_mark(stack: ReportStack) -> str | None:
-    """Return the text that marks a stack whose outermost frame was not reached, None for a complete stack."""
+    """Return the mark of a stack whose outermost frame was not reached; None: the stack is complete."""
     return None if stack.stop_reason == OUTERMOST else f"[truncated: {stack.stop_reason}]"

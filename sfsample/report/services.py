@@ -1,6 +1,6 @@
-"""Splits the report of several programs into one report for each service, as a history keeps them.
+"""Splits the report of several programs into one report for each service, for the history.
 
-A recording of a machine, a user or a control group has many services, but a question is about one of them.
+A recording of a machine, a user or a control group has many services; a user asks about one service.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ _NAME = "service.name"
 def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
     """Return the name and the report of each service that has samples.
 
-    The statistics of a part are those of its own samples; facts of the whole recording are left out.
+    The statistics of a part describe its own samples; most facts of the whole recording are left out.
     """
     keys = [_key(thread, profile) for thread in report.threads]
     builders = {key: ReportBuilder(report.weights) for key in keys}
@@ -32,7 +32,7 @@ def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
 
 
 def with_service(report: Report, service: str, profile: Profile) -> Report:
-    """Return the report with its service as label.  --label wins; a report without that label stays."""
+    """Return the report with its service as the label service.name, if it has this label; --label wins."""
     labels, name = report.labels or {}, clean_name(profile.labels.get(_NAME) or service)
     return report._replace(labels=labels | {_NAME: name}) if _NAME in labels else report
 
@@ -40,8 +40,8 @@ def with_service(report: Report, service: str, profile: Profile) -> Report:
 def _key(thread: ReportThread, profile: Profile) -> tuple[str, str]:
     """Return the service of a thread, and its container, because two containers may run the same program.
 
-    The service is the value of --label, else OWNER/NAME.  For a unit without a name of its own it is OWNER.
-    The process chooses the NAME (by its labels or its program), but not the OWNER.
+    The service is the value of --label, else OWNER/NAME, or OWNER if the name is the same.  A process can
+    choose its NAME (by its labels or its program), but not its OWNER.
     """
     identity = profile.identities.get(thread.pid or 0, Identity({}))
     unit, owner = identity.unit or "", identity.owner or "unknown"

@@ -1,8 +1,8 @@
-"""Turns stacks into paths of labels, root first: flame graphs are drawn from them.
+"""Turns stacks into paths of labels, root first, for flame graphs.
 
-A label is a function of a module, whatever the address in it.  The root (a process or a thread) and the mark
-of a truncated stack are labels too.  Labels are numbered in the order of their texts, so that sorted paths
-are in the order of the boxes of a flame graph.
+A label is a function of a module, without an address.  The root (a process or a thread) and the mark of a
+truncated stack are labels, too.  Labels are numbered in the order of their texts, so sorted paths have the
+order of the boxes of a flame graph.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from sfsample.report.report import Report, ReportStack, truncation_mark
 
-_INNERMOST = "context"  # `found` of every innermost frame; it tells nothing about the function
+_INNERMOST = "context"  # `found` of every innermost frame, whatever the function
 
 
 class Label(NamedTuple):
-    """The text of one box, and the path of its module; for a Python function, of its source file."""
+    """The text of a box, and the path of its module (of its source file, for a Python function)."""
 
     text: str
     module: str | None = None
@@ -30,7 +30,7 @@ class StackPaths(NamedTuple):
 
 
 def stack_paths(report: Report, *, threads: bool) -> StackPaths:
-    """Return the paths of a report's stacks, in its order.  `threads`: each thread has a root of its own."""
+    """Return the paths of a report's stacks, in the same order.  `threads`: each thread has its own root."""
     roots = [_root(report, stack, threads=threads) for stack in report.stacks]
     frame_labels = [
         Label(frame.text, frame.file if frame.kind == "p" else frame.module) for frame in report.frames

@@ -1,7 +1,7 @@
-"""The statistics of a report: what its recording did and lost.
+"""The statistics of a report: counts and losses of its recording.
 
-The statistics are the object that `--stats` writes, or the part of that object that a file has.  A file can
-hold anything: a value of a wrong type is unknown.
+`--stats` writes the statistics as a JSON object; a file with a report may have only a part of this object.  A
+value with a wrong type counts as unknown, because a file can contain anything.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from sfsample.recording.losses import Loss, coverage_of, losses
 _ADDED = ("ticks", "late_ticks", "samples", "eintr_prone_stops", "cpu_charged_ns", "cpu_sampled_ns",
           "spared_ticks")  # fmt: skip
 _ADDED_BY_NAME = ("captures", "stacks", "frames")
-_SAME = ("mode", "recorder")  # texts that a sum has if all parts have the same
+_SAME = ("mode", "recorder")  # texts that a sum keeps if they are the same in all parts
 _BY_SECOND, _MAX_MS = "cpu_ms_by_second", 1 << 32
 
 
@@ -30,7 +30,7 @@ class ReportStats:
         return type(self)({**self.document, **values})
 
     def only(self, keys: Iterable[str]) -> Self:
-        """Return these statistics with some of the keys, as far as they have a value."""
+        """Return only the values of some keys; a key without a value is left out."""
         return type(self)({key: value for key in keys if (value := self.document.get(key))})
 
     def number(self, key: str) -> int:
@@ -50,18 +50,18 @@ class ReportStats:
         return {name: number for name, number in counts if type(number) is int and number >= 0}
 
     def texts(self, key: str) -> list[str]:
-        """Return a list of texts: `problems`, and `missing` of a selection out of a history."""
+        """Return a list of texts: `problems`, or `missing` (in a report from a history)."""
         value = self.document.get(key)
         return [*map(str, value)] if isinstance(value, list) else []
 
     @property
     def has_cpu_time(self) -> bool:
-        """Whether the CPU time of the threads is known; it is 0 in an idle minute."""
+        """True if the CPU time of the threads is known; it is 0 in an idle minute."""
         return "cpu_charged_ns" in self.document
 
     @property
     def coverage(self) -> float | None:
-        """The share of the CPU time that samples stand for, 0 to 1; None: unknown, or none was used."""
+        """The share of the CPU time that samples represent, 0 to 1; None: unknown, or no CPU time."""
         has_both = self.has_cpu_time and "cpu_sampled_ns" in self.document
         return coverage_of(self.number("cpu_sampled_ns"), self.number("cpu_charged_ns")) if has_both else None
 
@@ -74,7 +74,7 @@ class ReportStats:
         return tuple(value)
 
     def losses(self, samples: int, whole_stacks: int) -> list[Loss]:
-        """Return every kind of loss; the numbers of samples and of whole stacks are those of the report."""
+        """Return every kind of loss; `samples` and `whole_stacks` are numbers of the report."""
         ticks, late, spared = map(self.number, ("ticks", "late_ticks", "spared_ticks"))
         failed = self.numbers("captures").get("failed", 0)
         return losses(ticks=ticks, late_ticks=late, spared_ticks=spared, failed_captures=failed,
@@ -82,7 +82,7 @@ class ReportStats:
 
 
 def sum_stats(parts: Iterable[ReportStats]) -> ReportStats:
-    """Return the sums of the counts, above all of the losses; values that cannot be added are left out."""
+    """Return the sums of the counts; values that cannot be added are left out."""
     known = [part for part in parts if part.document]
     if not known:
         return ReportStats()

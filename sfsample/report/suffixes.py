@@ -1,6 +1,6 @@
-"""Defines the names of the formats, and the format that each suffix of a file name means.
+"""Defines the names of the formats, and the format for each suffix of a file name.
 
-It imports nothing heavy, because `sfsample --help` shows these names.
+This module must be fast to import, because `sfsample --help` needs it.
 """
 
 import os
@@ -21,17 +21,17 @@ _TEXT_SUFFIXES = {".txt": "text", ".json": "json", ".html": "html", ".htm": "htm
 
 
 def format_of(path: str, formats: Collection[str] = FORMATS) -> str:
-    """Return the format that the suffix of a file name means; without a suffix, the first of `formats`."""
+    """Return the format for the suffix of a file name; without a suffix, the first of `formats`."""
     name, kinds = os.path.basename(path).lower(), _SUFFIXES if "folded" in formats else _TEXT_SUFFIXES
     suffixes = {suffix: kind for suffix, kind in kinds.items() if kind in formats}
     longest = max((suffix for suffix in suffixes if name.endswith(suffix)), key=len, default="")
     if not longest and os.path.splitext(name)[1]:
-        raise UsageError(f"no such format: {path}", f"a suffix says which: {', '.join(suffixes)}; or -f does")
+        raise UsageError(f"no such format: {path}", f"known suffixes: {', '.join(suffixes)}; or use -f")
     return suffixes[longest] if longest else next(iter(formats))
 
 
 def is_profile(name: str) -> bool:
-    """Whether the suffix of a file name, without .gz, means a format that sfsample reads."""
+    """Return True if sfsample reads files with this suffix; a suffix .gz is ignored."""
     name = name.lower().removesuffix(".gz")
     return max((suffix for suffix in _SUFFIXES if name.endswith(suffix)), key=len, default="") in READABLE
 

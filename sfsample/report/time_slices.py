@@ -10,27 +10,27 @@ Columns = Sequence[Sequence[int]]  # stacks, samples, wall time, CPU time: colum
 
 
 class TimeSlice(NamedTuple):
-    """A slice of time, in seconds since the epoch; its columns have indexes of the report's stacks."""
+    """A slice of time, in seconds since the epoch; the first column has indexes of the report's stacks."""
 
     begin_s: float
     end_s: float
     cpu_charged_ns: int  # CPU time of the threads
-    cpu_sampled_ns: int  # CPU time that samples stand for
+    cpu_sampled_ns: int  # CPU time that samples represent
     columns: Columns
     cpu_ms: Sequence[int] = ()  # sampled CPU time of each second; empty if it is unknown
 
 
 class TimeSlices(NamedTuple):
-    """The slices of a report, the oldest first, and times without slices: begin, end, why."""
+    """The slices of a report, the oldest first, and the gaps between them: begin, end, reason."""
 
     slices: Sequence[TimeSlice]
     gaps: Sequence[tuple[float, float, str]] = ()
 
 
 def add_columns(slices: Iterable[Columns], stacks: int) -> Columns:
-    """Return the numbers of the stacks that occur, in ascending order, and the sums of each over all slices.
+    """Return the numbers of the stacks in the slices, in ascending order, and the sums of each stack.
 
-    All numbers are below `stacks`.
+    `stacks`: the number of stacks of the report.
     """
     seen: set[int] = set()
     samples, wall, cpu = sums = [[0] * stacks for _ in range(3)]
@@ -55,7 +55,7 @@ def join_slices(group: Sequence[TimeSlice], stacks: int) -> TimeSlice:
 
 
 def renumber(parts: Iterable[tuple[Report, Sequence[TimeSlice]]]) -> list[TimeSlice]:
-    """Return the slices of several reports with the indexes that stacks have after `merge` of the reports."""
+    """Return the slices of several reports, with the indexes of stacks in the merged report."""
     indexes = Numbers[object]()
     found: list[TimeSlice] = []
     for report, slices in parts:

@@ -1,11 +1,11 @@
-"""Defines a saved stack, as a value and as JSON.  It can be unwound later, or on another machine.
+"""Defines a saved stack, as a value and as JSON.  A saved stack can be unwound later, or on another machine.
 
 A saved stack has the registers, the bytes of the stack, the mappings, and the build-ids of the mapped files.
-It also has the memory that was copied for Python frames, and code that lies in no file: the vdso, and a few
+It also has the memory that was copied for Python frames, and code that is in no file: the vdso, and a few
 bytes of generated code.  It has no other memory of the process.
 
-On some machines signal handlers return to the vdso.  A walk that ended too early may have missed the vdso, so
-an incomplete stack always has it.
+On some machines signal handlers return to the vdso.  If a walk ended too early, the vdso may be missing among
+its modules, so an incomplete stack always contains the vdso.
 
 Invariant: any damage in a file is a `FormatError` (tests/saved_stacks/test_replay.py).
 """
@@ -31,12 +31,12 @@ from sfsample.runtimes.cpython.saved import SavedPython
 
 SCHEMA = "sfsample.stack/1"
 VDSO = "[vdso]"
-_BYTES_ABOVE_FRAME = 16 << 10  # bytes of stack saved above the last frame, in each piece
+_BYTES_ABOVE_FRAME = 16 << 10  # bytes that are saved above the last frame, in each piece of stack
 _MAX_STACK_BYTES = 1 << 20  # bytes of stack in one file
 _MAX_UNPACKED_BYTES = 16 << 20  # bytes of one unpacked field
 _MAX_PIECES = 5_000
-MAX_CHARACTERS = 8 << 20  # characters that are read of a file; their JSON values take at most 200 MB
-_CODE_BYTES = 512  # bytes of generated code saved from the pc of a frame on
+MAX_CHARACTERS = 8 << 20  # characters that are read from a file; the JSON values take at most 200 MB
+_CODE_BYTES = 512  # bytes of generated code that are saved from the pc of a frame on
 
 Pieces = tuple[tuple[int, bytes], ...]  # (address, bytes) of each piece
 
@@ -76,7 +76,7 @@ class SavedStack(NamedTuple):
 
 
 def save(process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMap) -> SavedStack:
-    """Return the saved stack of a walk of `snapshot`, whose result is `stack`."""
+    """Return the saved stack of a snapshot; `stack` is the result of its walk."""
     pieces, cut = _stack_pieces(snapshot, stack)
     images = {module.path: module for module in modules.open_all()}
     vdso = images.pop(VDSO, None)
@@ -98,14 +98,14 @@ def save(process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMa
 
 
 def identify(module: Module) -> SavedModule:
-    """Return the identity of a module's file, by which another machine can recognize it."""
+    """Return the identity of a module's file, so that another machine can recognize the file."""
     vaddr, size = module.image.fingerprint_range
     data = module.image.loaded(vaddr, size) or b""
     return SavedModule(module.path, module.build_id, sha256(data).hexdigest()[:32])
 
 
 def _stack_pieces(snapshot: ThreadSnapshot, stack: Stack) -> tuple[Pieces, bool]:
-    """Return the stack up to a little above the last frame, and True if bytes were left out."""
+    """Return the stack up to some bytes above the last frame; True: bytes were left out."""
     pieces, room, is_cut = [], _MAX_STACK_BYTES, False
     for at, data in _flatten(snapshot.memory):
         inside = [frame.sp - at for frame in stack.frames if at <= frame.sp < at + len(data)]
@@ -199,7 +199,7 @@ def _python(value: dict[str, Any]) -> SavedPython:
     states = tuple(map(_parse_word, value["states"]))
     saved = SavedPython(int(value["minor"]), _unpack(value["table"]), states, names)
     try:
-        _ = saved.layout  # check: it raises BadInput if the layout is damaged
+        _ = saved.layout  # raises BadInput if the layout is damaged
     except BadInput as damage:
         raise ValueError(str(damage)) from None
     return saved
@@ -238,7 +238,7 @@ def _pack(data: bytes) -> str:
 
 def _unpack(text: str, room: int = _MAX_UNPACKED_BYTES) -> bytes:
     unpacker = decompressobj()
-    data = unpacker.decompress(b64decode(text, validate=True), max(room, 1))  # limit; 0 would mean none
+    data = unpacker.decompress(b64decode(text, validate=True), max(room, 1))  # 0 would mean no limit
     if not unpacker.eof:
         raise ValueError("packed bytes do not end")
     return data

@@ -1,8 +1,8 @@
 """Unwinds a saved stack again, with the files on this machine.
 
-A file is used only if it is the file that was mapped when the stack was saved: it has the same build-id.  A
-file without a build-id must have the same checksum.  If a file is missing or differs, the replay ends with an
-error that names it, because a walk without it would prove nothing.
+A file must be the file that was mapped when the stack was saved: its build-id must be the same; without a
+build-id, its checksum.  If a file is missing or differs, the replay ends with an error that names the file,
+because a walk without this file would prove nothing.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class ReplayedStack(NamedTuple):
     """The result of a replay."""
 
     stack: Stack
-    modules: tuple[Module | None, ...]  # module of each frame; None: in no module
+    modules: tuple[Module | None, ...]  # module of each frame; None: the frame is in no module
     problems: tuple[str, ...]  # texts about files that could not be read
     python: PythonStack | None = None
 
@@ -68,8 +68,8 @@ def replay(
     stack = Unwinder(modules, steppers, max_frames).walk(snapshot)
     if refused:
         first, *others = refused.values()
-        raise SfsampleError(f"cannot replay: {first}", *others, "get the files of the machine it was "
-                            "saved on, and name their root with --sysroot")  # fmt: skip
+        raise SfsampleError(f"cannot replay: {first}", *others, "copy these files from the machine of the "
+                            "recording to a directory, and name it with --sysroot")  # fmt: skip
     frame_modules = tuple(modules.find(frame.lookup_pc) for frame in stack.frames)
     python = saved.python.place(snapshot.memory, stack.frames) if saved.python else None
     if python is not None and not python.is_whole and stack.stop_reason is StopReason.OUTERMOST:
@@ -78,7 +78,7 @@ def replay(
 
 
 def _reader(pieces: Pieces) -> ReadMemory:
-    """Return a function that reads saved code.  All other bytes are 0, which no stepper recognizes."""
+    """Return a function that reads saved code; other bytes are 0, which no stepper recognizes."""
 
     def read(address: int, size: int) -> bytes:
         code = bytearray(size)

@@ -1,8 +1,8 @@
 """Keeps incomplete stacks in a directory, one small file each.
 
-Each distinct stack (by return addresses and stop reason) has one file, and the number of files is limited.
-Only the user may read the files, because a stack may hold passwords.  A file that cannot be written is a
-problem in the report, and never ends a recording.
+Stacks with the same return addresses and stop reason have one file, and the number of files is limited.  Only
+the user may read the files, because a stack may contain passwords.  If a file cannot be written, the
+recording goes on, and its summary has a line about the problem.
 """
 
 import os
@@ -64,9 +64,9 @@ class BadStackStore:
 
 
 def _key(stack: Stack, modules: ModuleMap) -> str:
-    """Return a hash of the stop reason and the return addresses; of a single frame, its pc.
+    """Return a hash of the stop reason and the return addresses (of a single frame: of its pc).
 
-    Addresses are vaddrs, so the hash does not depend on the addresses of modules.
+    The addresses are vaddrs, so the hash does not depend on the place of modules in memory.
     """
     places = []
     for frame in stack.frames[1:] or stack.frames:

@@ -1,6 +1,6 @@
-"""Keeps the slices of `watch` in a history, and has a child process merge and delete old ones.
+"""Keeps the slices of `watch` in a history; a child process merges and deletes old slices.
 
-Merging a day of slices takes seconds.  If `watch` itself did it, it could take no sample meanwhile.
+Merging a day of slices takes seconds, in which `watch` could take no sample.
 """
 
 import os
@@ -37,16 +37,17 @@ class HistorySink(Sink):
         self._history: History | None = None
         self._tidy: subprocess.Popen[bytes] | None = None
         self._tidy_due_s = time.monotonic()
-        self._unstarted = Trouble(say, "the history is not tidied until then")
+        self._unstarted = Trouble(say, "old slices are neither merged nor deleted until then")
 
     def prepare(self) -> None:
         """Open the history."""
         self._open()
 
     def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002 - a sink's
-        """Keep the part of each service; return where they are.  Raises SfsampleError if no part is kept.
+        """Keep the part of each service; return their place, for a message.
 
-        If another watcher keeps one of the services, this is said once.
+        If a part cannot be kept (another watcher keeps its service), `say` prints the reason once.  Raises
+        SfsampleError if no part is kept.
         """
         self._services = [part.service for part in parts]
         history, kept, failures = self._open(), dict[str, None](), list[SfsampleError]()
@@ -61,13 +62,13 @@ class HistorySink(Sink):
         self._tidy_now_and_then()
         if not kept and failures:
             raise failures[0]
-        self._say_once(failures, "the other services are kept; this is said once")
+        self._say_once(failures, "the other services are kept; this message comes once")
         check = f"sfsample history check --history {quote(self._directory)} shows what is wrong"
         self._say_once([SfsampleError(problem) for problem in history.problems], check)
         return f"history of {', '.join(kept) if len(kept) <= _MAX_SHOWN else f'{len(kept)} services'}"
 
     def _add(self, history: History, part: Slice) -> None:
-        """Keep a slice, and the gap before it if sfsample failed or did not run."""
+        """Keep a slice; if sfsample failed or did not run before it, keep a gap, too."""
         service, now_s = part.service, part.begin_s
         is_new, was_lost = service not in self._ends_s, service in self._lost
         end_s = history.last_end_s(service, now_s) if is_new else self._ends_s[service]
@@ -92,7 +93,7 @@ class HistorySink(Sink):
                 self._ends_s[service] = end_s
 
     def pin(self, last_s: float) -> int:
-        """Pin the slices of the last `last_s` seconds, only of services that this watch has kept in them."""
+        """Pin the slices of the last `last_s` seconds that belong to this watch's services of that time."""
         now_s = time.time()
         self._ends_s = {name: at_s for name, at_s in self._ends_s.items() if at_s > now_s - last_s}
         return self._open().pin(self._ends_s, now_s - last_s, now_s)
@@ -106,7 +107,7 @@ class HistorySink(Sink):
         return {}
 
     def close(self) -> None:
-        """Close the history, so that others may write it; a child that tidies it goes on."""
+        """Close the history, so that other processes may write it; the child that tidies it goes on."""
         if self._history is not None:
             self._history.close()
 

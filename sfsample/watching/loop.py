@@ -1,8 +1,9 @@
 """The loop of a watch: records slices, and hands each to its sinks, for months.
 
-Slot k begins at start + k * every.  The target is looked up again for each slot.  While it is missing, it is
-looked up every two seconds, so a target that is started again is recorded.  After the first slot no failure
-ends the watch.  A full disk never ends it.  SIGTERM ends the slice, which is kept, and the exit code is 0.
+Time is divided into slots; slot k begins at start + k * every.  The loop looks for the target at the begin of
+each slot, and every two seconds while the target is missing, so a target that is started again is recorded.
+After the first slot no failure ends the watch, and a full disk never ends it.  At SIGTERM the loop keeps the
+unfinished slice, and the exit code is 0.
 """
 
 import gc
@@ -10,7 +11,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from sfsample.core.filesystem import whole_file
 from sfsample.errors import NoSuchProcess, SfsampleError, TargetError
 from sfsample.process.find import start_time
 from sfsample.process.find_target import TargetFinder
@@ -38,7 +38,7 @@ class Watch:
     """Finds the target, records its slices, and answers triggers and requests."""
 
     def __init__(self, options: WatchOptions, program: Program, *, is_anew: bool = False) -> None:
-        """Prepare.  `is_anew`: an execve(2) began this program, so a process given by -p may have ended."""
+        """Prepare.  `is_anew`: sfsample has executed itself again, so processes of -p may have ended."""
         self._options, self._program, self._say = options, program, program.say
         self._watchdog = Watchdog()
         self.why_anew = ""
@@ -47,7 +47,7 @@ class Watch:
         self._start_times = {pid: start for pid, start in starts.items() if start is not None}
         self._pids: list[int] = []
         self._is_absent = False  # the target was missing at the end of the last slice
-        self._missing = Trouble(self._say, "it is looked for again for every slice")
+        self._missing = Trouble(self._say, "sfsample looks for the target again at every slice")
         self._targets = TargetFinder(options.target)
         label = _label(self._targets.service, options.target.pid)
         sinks = _choose_sinks(options, program, label)
@@ -56,7 +56,6 @@ class Watch:
         self.triggers = Triggers(options.triggers, options.cooldown, meter.read, self._say)
         dumps = SliceFiles(options.files.output_dir or program.history or "", label, ".dump.txt")
         self._response = Response(options, dumps, sinks, self._say)
-        self._unwritten = Trouble(self._say, "the file stays as it is")
         target = self._targets.service or label
         self._recorder = SliceRecorder(options, program, self.door, target, sinks)
 
@@ -66,11 +65,8 @@ class Watch:
         notify("READY=1")
         for left_s in slots(self._options.every, self._should_stop, self._serve):
             self._fill(min(self._options.slice_s, left_s))
-            if path := self._options.metrics_file:
-                # node_exporter has metrics with the same names (process_*), so these get a prefix
-                write_metrics(path, self.door.metrics("sfsample_"), self._unwritten)
             if any_stuck():
-                self.why_anew = "begins anew, to release what a call holds that does not return"
+                self.why_anew = "restarts, to release threads that a stuck system call holds"
             gc.collect()  # reference cycles of a slice would hold its tables for some more slices
             if self._options.target.pid and not _alive(self._start_times):
                 if not self._options.quiet:
@@ -87,7 +83,7 @@ class Watch:
         return self._program.should_stop() or bool(self.why_anew)
 
     def _fill(self, slice_s: float) -> None:
-        """Record a slice; record another if a requested profile cut it, or when the target is back."""
+        """Record the slice of a slot; after a requested profile, or when the target is back, a second one."""
         end_s = time.monotonic() + slice_s
         self.slot(slice_s)
         while not self._should_stop():
@@ -100,15 +96,15 @@ class Watch:
             self.slot(rest_s)
 
     def slot(self, slice_s: float, options: RecordOptions | None = None) -> float | None:
-        """Record and keep one slice; return its ticks per second, or None if it is not kept.
+        """Record and keep one slice; return its ticks per second, or None if the slice is not kept.
 
-        If it has its own `options`, nothing cuts it short.  Raises a failure that ends the watch.
+        A slice with its own `options` is not cut short.  Raises a failure that ends the watch.
         """
         uncut_until_s, now_s, ticks = time.monotonic() + _MIN_SLICE_S, time.time(), 0
 
         def should_stop() -> bool:
             nonlocal ticks
-            if ticks != self._recorder.stats.ticks:  # else a tick takes long, and may never end
+            if ticks != self._recorder.stats.ticks:  # if a tick never ends, systemd must notice
                 self._watchdog.alive()
             ticks = self._recorder.stats.ticks
             is_cut = options is None and (self.door.is_due() or self.triggers.is_due())
@@ -129,7 +125,7 @@ class Watch:
         return hz
 
     def _lose_target(self, failure: NoSuchProcess, now_s: float) -> None:
-        """Say that there is no target; raise the failure if no later look can find one."""
+        """Say that the target is missing; raise the failure if the watch cannot go on without it."""
         self._is_absent = True
         self._set_pids([])
         self.door.failed(failure)
@@ -140,7 +136,7 @@ class Watch:
             raise failure
 
     def _serve(self) -> bool:
-        """Answer a trigger, or a client that waits for a profile; return False if there was neither."""
+        """Answer a trigger, or a client that waits for a profile; return False if nothing waits."""
         if fired := self.triggers.take():
             self._response.answer(fired, self._find, self.slot)
             self.door.count("triggers_total", f'{{condition="{fired.name}"}}')
@@ -152,7 +148,7 @@ class Watch:
         ))  # fmt: skip
 
     def _find(self) -> list[int]:
-        """Return the pids of the target; say so if all of them are new.  Raises NoSuchProcess."""
+        """Return the pids of the target; print them if all are new.  Raises NoSuchProcess."""
         pids, before = self._options.target.pid, self._pids
         if pids:
             if not (alive := _alive(self._start_times)):
@@ -172,21 +168,11 @@ class Watch:
         return pids
 
 
-def write_metrics(path: str, metrics: str, trouble: Trouble) -> None:
-    """Replace the file, which the textfile collector of node_exporter reads at any time."""
-    try:
-        with whole_file(path, 0o644) as file:
-            file.write(metrics.encode())
-        trouble.over()
-    except OSError as failure:
-        trouble.met(f"cannot write: {path}: {failure.strerror}")
-
-
 def slots(every_s: float, should_stop: Callable[[], bool], between: Callable[[], bool]) -> Iterator[float]:
-    """Wait for slot after slot; yield how many seconds are left of each.
+    """Wait for one slot after another; at its begin, yield the seconds until the next slot.
 
-    `between` is called while it waits, and returns True if it did something.  A slot that is less than half
-    over is begun late: if --for equals --every, slices follow without a gap.  Any other slot is missed.
+    While it waits, it calls `between`, which returns True if it did something.  If a slot begins late, by
+    less than half a slot, it is shortened; if it would begin later, it is left out.
     """
     start, slot = time.monotonic(), 0
     while True:
@@ -208,7 +194,7 @@ def wait_until(at_s: float, should_stop: Callable[[], bool], between: Callable[[
 
 
 def _choose_sinks(options: WatchOptions, program: Program, label: str) -> list[Sink]:
-    """Return the sinks.  The history is before its push: a slice is kept first, then sent."""
+    """Return the sinks.  HistorySink is before PushSink: a slice is kept first, then sent."""
     sinks: list[Sink] = []
     if (directory := options.files.output_dir) is not None:
         sinks.append(FileSink(directory, options.files, options.keep, label, program.say))
@@ -226,7 +212,7 @@ def _ended(pids: Iterable[int]) -> str:
 
 
 def _alive(start_times: dict[int, int]) -> list[int]:
-    """Return the pids that are still the same processes; a later process has another start time.
+    """Return the pids of the processes that live on: their start times are the same.
 
     A process whose start time cannot be read now counts as alive.
     """

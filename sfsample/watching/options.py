@@ -23,11 +23,11 @@ _MAX_SECRET = 1 << 16  # bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Listen:
-    """Where profiles, metrics and health are served: the path of a Unix socket, or an address and a port."""
+    """The address of the HTTP server: the path of a Unix socket, or an IP address and a port."""
 
     address: str | tuple[str, int] | None = None
     token_file: str | None = None
-    hosts: tuple[str, ...] = ()  # names that the header `Host` may have, beside the address
+    hosts: tuple[str, ...] = ()  # names that the header `Host` may have, besides the address
 
     def __post_init__(self) -> None:
         if self.address is None and (self.hosts or self.token_file is not None):
@@ -46,7 +46,7 @@ def is_loopback(address: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Push:
-    """The backends that slices are sent to, and the file with the headers to add."""
+    """The backends that slices are sent to, and the file with additional headers."""
 
     backends: "tuple[Backend, ...]" = ()
     auth_file: str | None = None
@@ -58,7 +58,7 @@ class Push:
 
 @dataclass(frozen=True, kw_only=True)
 class Keep:
-    """Limits beyond which old slices are deleted.  None: no limit for files, RETENTION for the history."""
+    """Limits; older slices are deleted.  None: no limit for files, RETENTION for the history."""
 
     keep: int | None = None  # number of files
     keep_for: float | None = None  # seconds
@@ -89,7 +89,6 @@ class WatchOptions:
     slice: float | None = None  # length in seconds; None: until the next slice begins
     files: Files = Files()
     keep: Keep = Keep()
-    metrics_file: str | None = None
     triggers: "tuple[Condition, ...]" = ()
     cooldown: float = 600.0  # seconds from a trigger to the next one
     listen: Listen = Listen()

@@ -1,9 +1,9 @@
-"""Starts sfsample's own children, and says how a user starts this very sfsample again.
+"""Starts sfsample's own children, and gives the command line that starts this very sfsample again.
 
-`watch` may run as root in a directory that others may write.  So no search path decides what a child runs:
-absolute paths name the interpreter and the package of this process.  With -I Python ignores the current
-directory, the variables PYTHON* and the user's own modules.  `sfsample.__main__` then adds the directory of
-the package, behind all others: `pip install --user` and `--target` put the dependencies there.
+`watch` may run as root in a directory that other users may write to.  So no search path decides what a child
+runs: absolute paths name the interpreter and the package of this process.  With -I, Python ignores the
+current directory, the variables PYTHON* and the user's own modules.  Then `sfsample.__main__` appends the
+directory of the package to the search path: `pip install --user` and `--target` put the dependencies there.
 
 Source: Python's documentation, "Command line and environment", -I; "The initialization of sys.path".
 """
@@ -28,7 +28,7 @@ def own_program(*words: str) -> list[str]:
     return [_PYTHON, "-I", _MAIN, *words]
 
 
-# `parse` reads each of these words as the flags that are meant (tests/watching/test_own_program.py)
+# Invariant: `parse` reads these words back as the same options (tests/watching/test_own_program.py)
 
 
 def prune_words(history: str, retention: Retention) -> list[str]:
@@ -45,7 +45,7 @@ def push_words(history: str, push: Push) -> list[str]:
 
 
 def dump_words(pids: Sequence[int], path: str, options: RecordOptions) -> list[str]:
-    """Return the words of the child that dumps processes to a file, by the same tables as `options`."""
+    """Return the words of the child that dumps processes to a file, with the unwind flags of `options`."""
     chosen = [f"--unwind={','.join(map(str, options.steppers))}", *([] if options.stop else ["--no-stop"])]
     chosen += [f"--debug-dir={directory}" for directory in options.debug_dirs]
     return ["dump", *map(str, pids), f"--output={path}", "--format=text", "--quiet", *chosen]
@@ -54,7 +54,7 @@ def dump_words(pids: Sequence[int], path: str, options: RecordOptions) -> list[s
 def start_child(
     words: list[str], trouble: Trouble, *, stdin: int = subprocess.DEVNULL, stderr: int | None = None
 ) -> "subprocess.Popen[bytes] | None":
-    """Start sfsample in its own session; if it cannot be started, say so and return None."""
+    """Start sfsample in its own session; if this fails, report it to `trouble` and return None."""
     try:
         child = subprocess.Popen(own_program(*words), stdin=stdin, stdout=subprocess.DEVNULL, stderr=stderr,
                                  start_new_session=True)  # fmt: skip

@@ -1,7 +1,7 @@
-"""Defines what all parts of a watch use: what the program gives to it, failures that last, and sinks.
+"""Defines what all parts of a watch use: the functions of the program, lasting failures, and sinks.
 
-A sink takes slices and gaps, which are times without a slice.  It keeps them as files (`slice_files`) or in a
-history, or has them sent to another machine.
+A sink takes slices, and gaps, which are times without a slice.  One sink writes files (`slice_files`), one
+keeps a history (`history_sink`), and one sends slices to another machine (`push/sink`).
 """
 
 from collections.abc import Callable, Sequence
@@ -25,13 +25,13 @@ class Program(NamedTuple):
 
 
 class Trouble:
-    """A failure that may last for many slots: it is said when it begins, and when it changes.
+    """A failure that may last for many slots: it is printed when it begins, and when its text changes.
 
-    `until_then` is a help line: what happens while it lasts.  With `once`, a change is not said.
+    `until_then` is a help line: the consequence while the failure lasts.  `once`: do not print a change.
     """
 
     def __init__(self, say: Say, until_then: str, *, once: bool = False) -> None:
-        self._say, self._until_then, self._once = say, f"{until_then}; this is said once", once
+        self._say, self._until_then, self._once = say, f"{until_then}; this message comes once", once
         self._what = ""
         self._slots = 0
 
@@ -43,7 +43,7 @@ class Trouble:
             self._say(what, *help_lines, self._until_then)
 
     def over(self) -> int:
-        """End the failure; return the number of slots that it lasted."""
+        """Note that the failure is over; return the number of slots that it lasted."""
         slots, self._what, self._slots = self._slots, "", 0
         return slots
 
@@ -52,17 +52,17 @@ class Sink:
     """Takes slices, and does nothing with them.  Each method may raise SfsampleError, or OSError."""
 
     def prepare(self) -> None:
-        """Find out whether slices can be kept, before the first one is recorded."""
+        """Check, before the first slice is recorded, that slices can be kept."""
 
     def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002
-        """Keep a slice, or its part of each service; return the place, for a message."""
+        """Keep the whole slice, or its part for each service; return the place, for a message."""
         return ""
 
     def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
-        """Keep a gap: no slice between two times, and why.  The flags name the `target`."""
+        """Keep a gap: a time without a slice, and the reason.  `target`: the name in the flags."""
 
     def pin(self, last_s: float) -> int:  # noqa: ARG002
-        """Keep the slices of the last `last_s` seconds longer than others; return their number."""
+        """Keep the slices of the last `last_s` seconds longer than other slices; return their number."""
         return 0
 
     def metrics(self) -> Metrics:

@@ -8,7 +8,7 @@ import socket
 import time
 from contextlib import suppress
 
-_ALIVE_INTERVAL_S = 30.0  # time between two messages, far below WatchdogSec= of the unit (cli/service.py)
+_ALIVE_INTERVAL_S = 30.0  # time between two messages; WatchdogSec= of the unit is longer (cli/service.py)
 
 
 def notify(*states: str) -> None:
@@ -27,7 +27,7 @@ class Watchdog:
         self._due_s = 0.0
 
     def alive(self) -> None:
-        """Tell systemd, if the time has come; the caller calls this often."""
+        """Tell systemd, if 30 s have passed; call this often."""
         if time.monotonic() >= self._due_s:
             self._due_s = time.monotonic() + _ALIVE_INTERVAL_S
             notify("WATCHDOG=1")

@@ -1,9 +1,9 @@
 """Writes the files of `watch`, names them, and deletes files that are too many or too old.
 
-A name has the time of the clock, which may be set later.  So `watch` measures the age of a file that it knows
-by a clock that is never set: setting the time deletes no new file, and keeps no old one.
+A file name contains the time of the system clock, which may be changed later.  So `watch` measures the age of
+its files by a clock that is never changed.
 
-Invariant: a file of another label or format is never deleted (tests/watching/test_slice_files.py).
+Invariant: a file with another label or format is never deleted (tests/watching/test_slice_files.py).
 """
 
 import os
@@ -27,7 +27,7 @@ _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 
 
 class FileSink(Sink):
-    """Writes each slice to a file of --output-dir; gaps show in the names, and nothing is pinned."""
+    """Writes each slice to a file in --output-dir; keeps no gaps, and pins no files."""
 
     def __init__(self, directory: str, how: Files, keep: Keep, label: str, say: Say) -> None:
         self._how, self._keep = how, keep
@@ -35,7 +35,7 @@ class FileSink(Sink):
         self._not_deleted = Trouble(say, "older files stay")
 
     def prepare(self) -> None:
-        """Make the directory if it is missing.  Raises SfsampleError if no file can be made in it."""
+        """Make the directory if it is missing.  Raises SfsampleError if no file can be written in it."""
         directory = self._files.directory
         try:
             os.makedirs(directory, exist_ok=True)
@@ -77,11 +77,11 @@ class SliceFiles:
         self._label, self._suffix = label, suffix
         self._name = re.compile(f"{re.escape(label)}-(\\d{{8}}T\\d{{6}}Z){re.escape(suffix)}")
         self._begun_s: dict[str, float] = {}  # begin of the slice by CLOCK_BOOTTIME, by file name
-        with suppress(OSError):  # the directory is missing or unreadable; `delete_old` says that
+        with suppress(OSError):  # the directory is missing or unreadable; `delete_old` reports that
             self._list()
 
     def free_path(self, begin_s: float | None = None) -> str:
-        """Name a slice after its begin (now); if that name is taken, after the next free second."""
+        """Return a path named after the begin of a slice (None: now), or after the next free second."""
         second = int(time.time() if begin_s is None else begin_s)
         while True:
             begin = utc(second, _TIME_FORMAT)
@@ -108,7 +108,7 @@ class SliceFiles:
                 os.unlink(os.path.join(self.directory, name))
 
     def _list(self) -> None:
-        """Note the begin of each slice; for a file that is not known yet, from its name.  Raises OSError."""
+        """Note the begin of each slice; the begin of a new file is in its name.  Raises OSError."""
         now_s, clock_s, known = _boot_time_s(), time.time(), self._begun_s
         self._begun_s = {}
         for match in filter(None, map(self._name.fullmatch, os.listdir(self.directory))):

@@ -1,6 +1,6 @@
-"""Records a slice of `watch`, finds its names, and hands it to the sinks, as it does with gaps.
+"""Records a slice of `watch`, finds its names, and hands it to the sinks; gaps go to the sinks, too.
 
-A sink that fails loses its slice; other sinks get it.  A failure that lasts is said once.
+If a sink fails, the other sinks still get the slice.  A failure that lasts is printed once.
 """
 
 import time
@@ -26,34 +26,34 @@ from sfsample.watching.program import Program, Sink, Trouble
 from sfsample.watching.pull.door import Door
 from sfsample.watching.sd_notify import notify
 
-_MIN_GAP_S = 1.0  # time that the writing of a slice may take; only a longer time is a gap
+_MIN_GAP_S = 1.0  # shortest gap; writing a slice may take less time
 _LATE = "sfsample was late, or answered a request or a trigger, or the clock was set"
 _MIN_LEFT = 0.25  # share of --max-overhead that samples get, whatever other work costs
-_MIN_PASSED_S = 1.0  # least time that other costs are spread over: the start is costly, and a slice follows
+_MIN_PASSED_S = 1.0  # least time to which other costs are compared: the costly start takes less
 
 
 class SliceRecorder:
-    """What is kept from one slice to the next: the sinks, the present gap, and what has been said.
+    """Records slices; keeps the sinks, the present gap, and the messages that were printed.
 
-    The flags name the `target`.
+    `target`: the name of the target in the flags.
     """
 
     def __init__(self, options: WatchOptions, program: Program, door: Door, target: str,
                  sinks: Sequence[Sink]) -> None:  # fmt: skip
         self._options, self._program, self._door, self._target = options, program, door, target
         self._say = program.say
-        # while set, a failure ends the watch, but not a full disk, or a failed or endless call on the target
+        # True: a failure ends the watch, except a full disk and a failed or endless call on the target
         self.may_fail = True
         self.has_kept = False  # a sink has the last slice
         self.stats = Stats(options.record.rate)  # statistics of the present or the last slice
         self._sinks = [(sink, Trouble(self._say, "slices are lost until then")) for sink in sinks]
         self._lost = Trouble(self._say, "slices are lost until then")
-        self._reported: set[str] = set()  # missing names, and why there was no sample
+        self._reported: set[str] = set()  # printed causes of missing names and of missing samples
         self._share = Share(options.record.max_overhead or 1.0, lambda: time.process_time() - door.served_s)
         self._gap: tuple[float, str] | None = None  # begin of the present gap, and its reason
 
     def prepare(self) -> None:
-        """Find out whether the sinks can keep slices."""
+        """Check that the sinks can keep slices."""
         for sink, lost in self._sinks:
             self._attempt(sink.prepare, lost)
 
@@ -114,13 +114,13 @@ class SliceRecorder:
             return None
 
     def _unsaid(self, texts: Mapping[str, str]) -> list[str]:
-        """Return the texts whose causes, their keys, were not said yet; note these as said."""
+        """Return the texts whose cause (the key) was not printed yet; note them as printed."""
         new = [text for cause, text in texts.items() if cause not in self._reported]
         self._reported.update(texts)
         return new
 
     def _say_empty(self, stats: Stats, why: str, *details: str) -> None:
-        """Say why there is no slice; say each of the `details`, which help, only once."""
+        """Say why there is no slice; say each help line (`details`) only once."""
         new = self._unsaid({text: text for text in details})
         if not self._options.quiet:
             self._say(f"no file: no sample in {stats.duration_s:.1f} s: {why}", *stats.failure, *new)
@@ -168,8 +168,8 @@ class SliceRecorder:
 class Share:
     """The share of the time that samples may take: the share of the watch, less its other costs.
 
-    Other costs, as measured in the last slice, are to find and open processes, to find names, and to write.
-    `own_cpu_s` returns the CPU time of sfsample without the answers to HTTP clients.
+    Other costs are finding and opening processes, finding names, and writing.  They are measured in the last
+    slice.  `own_cpu_s` returns the CPU time of sfsample without the answers to HTTP clients.
     """
 
     def __init__(self, share: float, own_cpu_s: Callable[[], float]) -> None:
@@ -187,7 +187,7 @@ class Share:
 
 
 def _why_empty(stats: Stats, pids: list[int]) -> list[str]:
-    """Return the reason for a slice without a sample, and remedies; nothing if it has a sample."""
+    """Return the reason why a slice has no sample, and remedies; []: the slice has a sample."""
     if stats.samples:
         return []
     try:
@@ -196,7 +196,7 @@ def _why_empty(stats: Stats, pids: list[int]) -> list[str]:
         raise
     except SfsampleError as failure:
         return [str(failure), *failure.help]
-    return list(no_sample_lines(stats)) if stats.taken_ticks else ["it ended before the first tick"]
+    return list(no_sample_lines(stats)) if stats.taken_ticks else ["the slice ended before the first tick"]
 
 
 def _outcome(stats: Stats) -> str:

@@ -1,7 +1,7 @@
 """Answers a trigger of `watch`: pins the last slices, takes a dump, then samples more often for a while.
 
-A child process, `sfsample dump`, takes the dump: it needs memory and time for names, and may fail.  Only this
-user can read the files, because a dump contains command lines, addresses and paths.
+A child process, `sfsample dump`, takes the dump, because a dump needs memory and time, and may fail.  Only
+this user can read the files, because a dump contains command lines, addresses and paths.
 """
 
 import subprocess
@@ -20,10 +20,10 @@ from sfsample.watching.triggers import Fired
 
 _BEFORE_S = 120.0  # time before a trigger whose slices are pinned
 _CLOSER_S, _CLOSER_HZ = 30.0, 99.0  # length and rate of the slice after a trigger
-_CLOSER_SHARE = 0.1  # CPU that the samples of that slice may take: the usual 3 % would leave few ticks
+_CLOSER_SHARE = 0.1  # share of a CPU for the samples of that slice: the usual 3 % would leave few ticks
 _MAX_DUMPS = 100  # dumps that are kept of a target
 _MAX_PROCESSES = 20  # processes in a dump
-_PATIENCE_S = 60.0  # time after which the child is killed; its targets go on
+_PATIENCE_S = 60.0  # time after which the child is killed; its target threads then run on
 _ENDED_WELL = (0, 5)  # exit codes; 5: a thread could not be captured, as the dump says
 
 # records a slice of so many seconds; returns its ticks per second, or None if the slice is lost
@@ -62,16 +62,16 @@ class Response:
                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=_PATIENCE_S,
                                   check=False)  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise SfsampleError(f"it took more than {_PATIENCE_S:.0f} s") from None
+            raise SfsampleError(f"the dump took more than {_PATIENCE_S:.0f} s") from None
         if done.returncode not in _ENDED_WELL:
             said = done.stderr.decode("utf-8", "replace").partition("\n")[0]
-            raise SfsampleError(said.removeprefix("sfsample: ") or "it was ended")
+            raise SfsampleError(said.removeprefix("sfsample: ") or "the child was killed")
         keep_for = self._options.keep.of_history().keep_for
         self._files.delete_old(path, Keep(keep=_MAX_DUMPS, keep_for=keep_for))
         return path
 
     def _pin(self, fired: Fired) -> int:
-        """Pin the slices of the two minutes before a trigger, and later slices; return their number."""
+        """Pin the slices since two minutes before a trigger; return their number."""
         last_s, counts = _BEFORE_S + max(0.0, time.time() - fired.at_s), [0]
         for sink in self._sinks:
             try:

@@ -1,7 +1,8 @@
 """Decides when a trigger of `watch` fires: when a `--trigger CONDITION` is met, or at SIGUSR1.
 
-The conditions are checked every five seconds, or less often if a check costs more than half a percent of that
-time.  After a trigger none fires for the time of `--cooldown`; values for percentiles are still collected.
+The conditions are checked every five seconds.  If checks cost more than half a percent of the time, they are
+made less often.  After a trigger, no condition fires until `--cooldown` is over; values for percentiles are
+still collected.
 """
 
 import re
@@ -17,16 +18,16 @@ from sfsample.watching.program import Say
 
 LOOK_S = 5.0
 _MAX_SHARE = 0.005  # share of the time that looks may cost
-_PATIENCE_S = 1.0  # time to wait for an instant at which no thread is held
+_PATIENCE_S = 1.0  # time for which a look waits until no thread is held
 _DAY_LOOKS = 17280  # looks in a day
-_HOUR_LOOKS = 720  # looks in an hour, after which percentiles are computed again, from the last day
-_IN_A_ROW = 3  # looks above a percentile (one in a hundred is above the 99th), or without a value
+_HOUR_LOOKS = 720  # looks in an hour; every hour, percentiles of the last day are computed
+_IN_A_ROW = 3  # looks above a percentile until a trigger fires; looks without a value until a message
 _CONDITION = re.compile(r"([a-z.]+)>(p)?(.+)")
 _EXAMPLES = "cpu>80, cpu>p99, rss>2G, threads>500, psi.cpu>20, delay>10%, stuck>30s"
 
 
 class Condition(NamedTuple):
-    """A condition of --trigger: a metric is above a limit, or above a percentile of its last day."""
+    """A condition of --trigger: a metric is above a limit, or above a percentile of the last day."""
 
     text: str  # what the user typed
     metric: str  # see process/load.py
@@ -67,7 +68,7 @@ def _percent(text: str) -> float:
 
 
 _shown_percent = "{:.0f} %".format
-_Metric = tuple[Callable[[str], float], Callable[[float], str]]  # one parses a limit, one shows a value
+_Metric = tuple[Callable[[str], float], Callable[[float], str]]  # functions: parse a limit, show a value
 _METRICS: dict[str, _Metric] = {
     "cpu": (_percent, _shown_percent),
     "rss": (large_size, lambda value: f"{value / (1 << 20):.0f} MiB"),
@@ -87,14 +88,14 @@ class Triggers:
         self.pids: Sequence[int] = ()
         self._due_s = self._rest_until_s = 0.0
         self._day: deque[float] = deque(maxlen=_DAY_LOOKS)  # values of cpu
-        self._ordered: list[float] = []  # values of cpu in order, as of the last full hour
+        self._ordered: list[float] = []  # values of cpu, sorted once an hour
         self._above: Counter[Condition] = Counter()  # looks in a row above the percentile
         self._fired: Fired | None = None
-        self._unknown = {condition.metric for condition in conditions}  # metrics that never had a value
+        self._unknown = {condition.metric for condition in conditions}  # metrics without any value so far
         self._looks = 0
 
     def fire(self) -> None:
-        """Fire by hand (SIGUSR1), whatever the cool-down."""
+        """Fire at once (SIGUSR1), even in the cool-down."""
         self._fired = Fired("SIGUSR1", "", time.time())
 
     def is_due(self) -> bool:
@@ -109,11 +110,11 @@ class Triggers:
         return self._fired is not None
 
     def take(self) -> Fired | None:
-        """Return the trigger that has fired, if any; after it, the caller calls `answered`."""
+        """Return the trigger that has fired, if any; the caller answers it, then calls `answered`."""
         return self._fired if self.is_due() else None
 
     def answered(self) -> None:
-        """Begin the cool-down; triggers that fired meanwhile need no further answer."""
+        """Begin the cool-down; drop triggers that fired during the answer."""
         self._fired = None
         self._above.clear()
         self._rest_until_s = time.monotonic() + self._cooldown_s
@@ -123,7 +124,7 @@ class Triggers:
         self._looks += 1
         if self._looks == _IN_A_ROW and self._unknown:
             self._say(f"no value for --trigger: {', '.join(sorted(self._unknown))}",
-                      "the kernel does not measure it, or does not show it in this container")  # fmt: skip
+                      "the kernel does not measure this, or does not show it in a container")  # fmt: skip
         for condition in self._conditions:
             if self._is_above(condition, values) and self._fired is None and now_s >= self._rest_until_s:
                 shown = _METRICS[condition.metric][1](values[condition.metric])

@@ -164,7 +164,7 @@ def test_diff_without_ordinary_times_has_no_verdict_and_says_where_slices_are_mi
     assert "unknown" in next(line for line in out.splitlines() if line.endswith("slow"))
     assert "no slices" in err
     assert "no verdict: the history has no pairs of other times" in err
-    assert "--fail-on: not known whether a function grew" in err
+    assert "--fail-on: too few comparable times to judge whether a function grew" in err
     document = json.loads(run(*words, "--with", "ffee" + "ddcc", "--json")[1])
     assert document["schema"] == "sfsample.diff/1"
     assert [side["samples"] for side in document["inputs"]] == [3 * 910, 3 * 1800]
@@ -253,7 +253,7 @@ def test_diff_says_that_slices_are_merged_and_that_they_differ(run_deployed, tmp
     assert main([*words, "--at", at[0], "--with", at[1]]) == 0
     out = capsys.readouterr()
     assert "before: redis (3 slices, merged to 10m)" in out.out
-    assert "the slices have not all the same rate: 19 Hz, 99 Hz" in out.err
+    assert "the slices differ in rate: 19 Hz, 99 Hz" in out.err
 
 
 def test_empty_selection_says_what_there_is(run):
@@ -294,7 +294,7 @@ def test_claim_of_another_owner_does_not_take_a_name_away(run, owned):
     owned("shop.service/shop")
     code, out, err = run("export", "--service", "shop")
     assert (code, out) == (1, "")
-    assert err == ("sfsample: several owners have it: shop.service/shop, user-1000/shop\n"
+    assert err == ("sfsample: several services have this name: shop.service/shop, user-1000/shop\n"
                    "  use --service OWNER/NAME\n")  # fmt: skip
 
 
@@ -320,7 +320,7 @@ def test_prune_without_a_selection_applies_retention(run):
 
 
 def test_check_finds_damage(run, directory):
-    assert run("check")[:2] == (0, f"{directory}: 10 slices: all of it is whole\n")
+    assert run("check")[:2] == (0, f"{directory}: 10 slices: every slice can be read\n")
     [name] = file_names(directory)
     with closing(sqlite3.connect(name.path, isolation_level=None)) as database:
         database.execute("UPDATE slice SET samples = samples + 1 WHERE id = 1")
@@ -371,10 +371,10 @@ def damage(directory, numbers):
 
 def test_time_without_slices_is_said_in_text_and_json(run):
     _, out, _ = run("show", "--service", "redis", "--at", "-190m", "--for", "1h")
-    assert "lost: there are slices for 3 min of 1 h\n" in out
+    assert "lost: slices cover only 3 min of 1 h\n" in out
     _, out, err = run("export", "--service", "redis", "--at", "-190m", "--for", "1h", "-f", "json")
-    assert json.loads(out)["stats"]["missing"] == ["there are slices for 3 min of 1 h"]
-    assert err == "sfsample: warning: there are slices for 3 min of 1 h\n"
+    assert json.loads(out)["stats"]["missing"] == ["slices cover only 3 min of 1 h"]
+    assert err == "sfsample: warning: slices cover only 3 min of 1 h\n"
     _, out, _ = run("show", "--service", "redis", "--at", "-60m", "--for", "1m")
     assert "there are slices" not in out
 
@@ -401,10 +401,10 @@ def test_export_of_nothing_is_an_error_and_no_file(run, directory, tmp_path):
 def test_diff_says_what_it_has_not_and_that_times_are_the_same(run):
     words = ["--service", "redis", "--at", "-190m", "--for", "1h"]
     _, _, err = run("diff", *words, "--with", "-130m")
-    assert "warning: before: there are slices for 3 min of 1 h\n" in err
-    assert "warning: after: there are slices for 3 min of 1 h\n" in err
+    assert "warning: before: slices cover only 3 min of 1 h\n" in err
+    assert "warning: after: slices cover only 3 min of 1 h\n" in err
     assert "slices in common" not in err
-    assert "warning: both times have slices in common\n" in run("diff", *words, "--with", "-185m")[2]
+    assert "warning: some slices belong to both times\n" in run("diff", *words, "--with", "-185m")[2]
 
 
 def test_since_now_is_no_date_of_the_future(run):

@@ -52,11 +52,11 @@ def check_skipped(history: History, what: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "what"),
     [
-        ("PRAGMA user_version=2", "another sfsample"),
-        ("CREATE TRIGGER t AFTER INSERT ON slice BEGIN DELETE FROM gap; END", "other tables"),
-        ("CREATE VIEW v AS SELECT * FROM slice", "other tables"),
-        ("DROP TABLE stacks", "other tables"),
-        ("ALTER TABLE gap ADD COLUMN more TEXT", "other tables"),
+        ("PRAGMA user_version=2", "another version of sfsample"),
+        ("CREATE TRIGGER t AFTER INSERT ON slice BEGIN DELETE FROM gap; END", "not those of a history"),
+        ("CREATE VIEW v AS SELECT * FROM slice", "not those of a history"),
+        ("DROP TABLE stacks", "not those of a history"),
+        ("ALTER TABLE gap ADD COLUMN more TEXT", "not those of a history"),
         ("UPDATE slice SET begin_s = 'x'", "begin_s is not valid"),
         ("UPDATE slice SET begin_s = 1e300", "begin_s is not valid"),
         ("UPDATE slice SET begin_s = -1", "begin_s is not valid"),
@@ -77,8 +77,8 @@ def check_skipped(history: History, what: str) -> None:
         ("UPDATE stacks SET rows = zeroblob(50)", "damaged"),
         ("UPDATE stacks SET stats = zeroblob(50)", "damaged"),
         ("UPDATE names SET batch = zeroblob(50)", "damaged"),
-        ("DELETE FROM names", "a stack that there is not"),
-        ("DELETE FROM stacks", "it has no stacks"),
+        ("DELETE FROM names", "a stack is missing"),
+        ("DELETE FROM stacks", "no stacks"),
     ],
 )
 def test_wrong_contents_are_skipped_with_a_sentence(history, statement, what):
@@ -155,9 +155,9 @@ def test_directory_that_is_a_link_is_refused(tmp_path):
 def test_what_others_may_write_is_refused(history, tmp_path):
     os.chmod(path(history), 0o666)  # noqa: S103
     assert history.report().total() == 25
-    assert "other users may write it" in next(iter(history.problems))
+    assert "other users may write to it" in next(iter(history.problems))
     os.chmod(tmp_path, 0o777)  # noqa: S103
-    with pytest.raises(SfsampleError, match="other users may write it"):
+    with pytest.raises(SfsampleError, match="other users may write to it"):
         History(str(tmp_path))
 
 
@@ -170,7 +170,7 @@ def test_what_belongs_to_another_user_is_refused(tmp_path, monkeypatch):
     if owner == 0:  # root may have written it
         check_owner(str(name))
         os.chown(name, 12345, -1)
-    with pytest.raises(BadInput, match="it belongs to another user"):
+    with pytest.raises(BadInput, match="belongs to another user"):
         check_owner(str(name))
 
 
@@ -215,7 +215,7 @@ def test_what_is_left_of_a_file_that_was_set_aside_can_be_read(history, tmp_path
     )  # no row of another slice is touched
     os.rename(path(history), f"{path(history)}.damaged-20261124T100000Z")
     [finding] = history.findings()
-    commands = finding.partition("left of it: ")[2].rpartition(";")[0].replace("OTHER", f"{tmp_path}/other")
+    commands = finding.partition("what is left: ")[2].rpartition(";")[0].replace("OTHER", f"{tmp_path}/other")
     subprocess.run(commands, shell=True, check=True)  # noqa: S602 - as a user would
     left = History(f"{tmp_path}/other")
     assert left.report().total() == sum(range(50)) * 4
@@ -267,6 +267,6 @@ def test_what_was_set_aside_goes_by_age_and_first_for_the_size(history, limits, 
 
 def test_file_of_another_version_is_not_set_aside(history):
     change(history, "PRAGMA user_version=99")
-    with pytest.raises(SfsampleError, match="another sfsample has written it"):
+    with pytest.raises(SfsampleError, match="written by another version of sfsample"):
         history.add(minute(1450))
     assert set_aside(history) == []

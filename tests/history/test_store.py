@@ -122,7 +122,7 @@ def test_gaps_are_kept(tmp_path):
 def test_second_watcher_of_a_service_is_refused(tmp_path):
     first, second = History(str(tmp_path)), History(str(tmp_path))
     first.add(minute(0))
-    with pytest.raises(SfsampleError, match="another watcher writes the history of redis"):
+    with pytest.raises(SfsampleError, match="another watch writes the history of redis"):
         second.add(minute(1))
     second.add(minute(1, service="nginx"))
     first.close()
@@ -277,7 +277,7 @@ def test_service_that_is_let_go_is_free_and_another_may_write_it(tmp_path):
     first.let_go(keep=["redis"])
     assert [path.name for path in tmp_path.glob(".*")] == [".lock"]
     second.add(minute(1, service="cc1"))
-    with pytest.raises(SfsampleError, match="another watcher"):
+    with pytest.raises(SfsampleError, match="another watch"):
         second.add(minute(1))
 
 

@@ -82,7 +82,7 @@ def assert_refused(pid: int, *gates: str, wrapper: list[str] | tuple[str, ...] =
     assert failing(process) - {"read memory"} == {*gates, "attach"}
     assert process["may_attach"] is False
     error = sfsample("dump", "-p", pid, wrapper=wrapper).refused(4)
-    assert f"sfsample doctor {pid} shows everything that may refuse it" in error
+    assert f"sfsample doctor {pid} shows everything that may refuse access" in error
     for gate in (process["gates"][name] for name in gates):
         assert gate["found"] in error
         command = f"sudo {shlex.join(own_program('dump', '-p', str(pid)))}"
@@ -113,7 +113,7 @@ def test_doctor_without_a_target_judges_five_gates() -> None:
 def test_doctor_says_to_an_ordinary_user_what_stops_may_cost() -> None:
     gate = doctor(code=0, wrapper=NOBODY)["gates"]["execve(2)"]
     assert gate["status"] == "unknown"
-    assert gate["found"].startswith("a stop within it costs a setuid program its privileges")
+    assert gate["found"].startswith("a stop in execve(2) costs a setuid program its privileges")
 
 
 @as_root

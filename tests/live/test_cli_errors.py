@@ -163,7 +163,7 @@ def test_process_of_outer_user_namespace_is_not_permitted(sleeper: Target) -> No
 def test_proc_of_another_pid_namespace_is_an_error(sleeper: Target, words: list[str]) -> None:
     """For the kernel the pid may be another process, or none."""
     text = sfsample(*words, "-p", sleeper.pid, wrapper=["unshare", "--pid", "--fork"]).refused(1)
-    assert f"cannot tell who is process {sleeper.pid}: /proc is that of another pid namespace" in text
+    assert f"cannot tell which process is {sleeper.pid}: /proc shows another pid namespace" in text
     assert "--mount-proc" in text
 
 
@@ -173,7 +173,7 @@ def test_missing_proc_is_an_error() -> None:
     if subprocess.run([*wrapper, "true"], capture_output=True, check=False).returncode:
         pytest.skip("mount namespaces are not allowed here")
     text = sfsample("-n", "anything", "-d", "100ms", wrapper=wrapper).refused(4)
-    assert text.startswith("sfsample: not permitted to look for: anything\n  /proc does not show it")
+    assert text.startswith("sfsample: not permitted to look for: anything\n  /proc is mounted with hidepid")
 
 
 def test_unwritable_output_is_an_error(sleeper: Target, tmp_path: Path) -> None:

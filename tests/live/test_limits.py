@@ -65,7 +65,7 @@ def test_memory_map_that_is_refused_later_ends_no_recording(
     library.record(leaf.pid, should_stop=lambda: bool(refused), profile=profile)
     assert profile.stats.samples
     assert (
-        "not permitted to read the memory map any more; what was mapped later has no names"
+        "not permitted to read the memory map any more; files mapped later have no names"
         in profile.stats.problems
     )
 

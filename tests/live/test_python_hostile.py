@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 PROGRAM = Path(__file__).parents[1] / "data" / "python_hostile.py"
 SAMPLES = fewer(100)  # of the neighbour
-NO_FRAMES = "no Python frames of process {}: its interpreters, threads and frames are more than 20,000 reads"
+NO_FRAMES = "no Python frames of process {}: its interpreters, threads and frames need more than 20,000 reads"
 CASES = [(python, way) for python in PYTHONS for way in ("interpreters", "tables")
          if way == "interpreters" or python.name[:10] not in ("python3.11", "python3.12")]  # fmt: skip
 

@@ -73,7 +73,7 @@ def test_one_claim_of_two_users_is_two_services(tmp_path: Path) -> None:
         shown = sfsample("history", "show", "--service", name, *history)
         assert (shown.code, shown.out.decode().partition(":")[0]) == (0, name)
     text = sfsample("history", "show", "--service", "redis", *history).refused(1)
-    assert text.startswith(f"sfsample: several owners have it: {', '.join(sorted(names))}\n")
+    assert text.startswith(f"sfsample: several services have this name: {', '.join(sorted(names))}\n")
 
 
 def test_claim_that_comes_first_locks_nobody_out(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_claim_that_comes_first_locks_nobody_out(tmp_path: Path) -> None:
             child.send_signal(signal.SIGTERM)
         for child in watches:
             done = ended(child)
-            assert (done.code, [line for line in done.err if "another watcher" in line]) == (0, [])
+            assert (done.code, [line for line in done.err if "another watch" in line]) == (0, [])
 
 
 def test_target_that_flags_name_is_the_service_whatever_it_claims(tmp_path: Path) -> None:

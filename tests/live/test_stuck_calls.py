@@ -184,7 +184,8 @@ def test_library_is_free_to_go_on_where_its_thread_is_stuck(target):
         sfsample.record(target.pid, 0.2)
     with pytest.raises(sfsample.NotPermitted, match="sfsample traces it already") as refusal:
         sfsample.record(target.pid, 0.2)
-    assert refusal.value.help == ("for a recording that goes on, or is stuck in a system call on it",)
+    tracer = "the tracer is a recording that goes on, or that is stuck in a system call on this process"
+    assert refusal.value.help == (tracer,)
     with running(fixture("v3"), "leaf") as other:
         profile = sfsample.Profile(99)
         sfsample.record(other.pid, HANG_S, profile=profile, should_stop=lambda: profile.stats.samples > 0)

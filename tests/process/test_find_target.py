@@ -64,7 +64,7 @@ def test_wrong_values_name_what_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal(NoSuchProcess, "--user", "4242")[1].startswith("users with processes: root")
     assert refusal(UsageError, "--user", "rot")[1].startswith("did you mean: root")
     monkeypatch.setitem(GROUPS, "container", {})
-    assert "inside a container, only its own are seen" in refusal(NoSuchProcess, "--container", "beef")[1]
+    assert "inside a container, sfsample sees only the" in refusal(NoSuchProcess, "--container", "beef")[1]
 
 
 @pytest.mark.parametrize(

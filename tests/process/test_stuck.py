@@ -65,7 +65,7 @@ def test_process_is_set_aside_for_a_while_and_handed_over(monkeypatch):
     monkeypatch.setattr(stuck, "time", SimpleNamespace(monotonic=lambda: now[0]))
     pid = os.getpid()
     stuck.set_aside(pid, 0)
-    with pytest.raises(AlreadyTraced, match="set aside for a while"):
+    with pytest.raises(AlreadyTraced, match="not sampled for a while"):
         stuck.check_not_aside(pid)
     text = stuck.hand_over()
     monkeypatch.setattr(stuck, "_aside", {})

@@ -154,12 +154,14 @@ def test_growth_is_seen_if_it_is_said_to_be(samples, is_seen):
 def test_too_few_samples_are_a_warning_that_names_the_side():
     few, many = from_lines("p;a 30", "p;b 10"), from_lines("p;a 3000", "p;b 1000")
     [warning] = warnings(compare(few, many))
-    assert warning == "before has 40 samples: too few to see a function of 10 % double; record longer"
+    assert (
+        warning == "before has 40 samples: too few to notice that a function of 10 % doubles; record longer"
+    )
     [warning] = warnings(compare(few, few))
     assert warning.startswith("before has 40 samples and after has 40 samples: too few")
     assert warnings(compare(many, many)) == []
     assert warnings(compare(from_lines(), many)) == [
-        "before has 0 samples: too few to see a function of 10 % double; record longer"
+        "before has 0 samples: too few to notice that a function of 10 % doubles; record longer"
     ]
 
 
@@ -177,7 +179,7 @@ def test_inputs_of_different_modes_or_processes_are_a_warning():
     assert warnings(compare(wall, wall)) == warnings(compare(cpu, timed(60, "p;a 4000"))) == []
     assert "shares of one thread's time" in list(difference_text(compare(wall, wall)))[2]
     assert warnings(compare(timed(60, "p;a 4000"), timed(60, "q;a 4000"))) == [
-        "before is of p and after of q: no process has the same name"
+        "the processes differ: p before, q after"
     ]
     assert warnings(compare(timed(60, "p;a 4000"), timed(60, "q;a 400", "p;a 4000"))) == []
 

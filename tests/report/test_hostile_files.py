@@ -204,7 +204,9 @@ def test_empty_file_is_refused(tmp_path: Path, capsys: Any, data: bytes, command
     empty.write_bytes(data)
     other.write_bytes(FORMATS["json"].write(full()))
     assert main([command, str(other), str(empty)]) == 1
-    assert capsys.readouterr().err.startswith(f"sfsample: cannot read: {empty}: no profile: it is empty\n  ")
+    assert capsys.readouterr().err.startswith(
+        f"sfsample: cannot read: {empty}: no profile: the file is empty\n  "
+    )
 
 
 @pytest.mark.parametrize("words", [["convert"], ["diff", "/dev/null"], ["replay"], ["inspect"]])

@@ -120,8 +120,8 @@ def test_service_that_another_watcher_keeps_does_not_cost_the_others(sink, direc
     other.add_gap("web", BEGIN_S, BEGIN_S + 60, "it watches this one")
     for minute in (1, 2):
         assert sink.add(*closed(minute, "p;main;a 7", services=("web", "bank"))) == "history of bank"
-    assert capsys.readouterr().err.count("another watcher writes the history of web") == 1
-    with pytest.raises(SfsampleError, match="another watcher writes the history of web"):
+    assert capsys.readouterr().err.count("another watch writes the history of web") == 1
+    with pytest.raises(SfsampleError, match="another watch writes the history of web"):
         sink.add(*closed(3, "p;main;a 7", services=("web",)))
     other.close()
     assert [facts.service for facts in History(str(directory)).slices()] == ["bank", "bank"]
@@ -211,7 +211,7 @@ def test_damaged_file_is_said_once_and_a_new_one_goes_on(sink, directory, capsys
     for minute in (1, 2):
         assert sink.add(*closed(minute, "p;main;a 7")) == "history of bank"
     first, *rest = capsys.readouterr().err.splitlines()
-    assert f"{name.path}: damaged: file is not a database: it is now {name.path}.damaged-" in first
+    assert f"{name.path}: damaged: file is not a database: renamed to {name.path}.damaged-" in first
     assert rest == [f"  sfsample history check --history {directory} shows what is wrong"]
     assert main(["history", "check", "--history", str(directory)]) == 1
-    assert "set aside" in capsys.readouterr().out
+    assert "a damaged file" in capsys.readouterr().out

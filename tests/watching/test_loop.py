@@ -164,8 +164,8 @@ def test_misspelt_unit_names_those_that_exist(tmp_path: Path) -> None:
     where = unit_directory(tmp_path, groups={1: "nginx.service", 2: "cron.service"},
                            files=("run/systemd/system/x",))  # fmt: skip
     assert why_no_unit("ngnix", *where) == [
-        "units with processes and such a name: nginx.service",
-        "is there such a unit, and is it active?  systemctl status ngnix.service",
+        "units with processes and similar names: nginx.service",
+        "does the unit exist, and is it active?  systemctl status ngnix.service",
     ]
 
 
@@ -207,7 +207,7 @@ def test_missing_target_is_said_once_and_again_when_it_is_found(messages: Messag
     assert re.fullmatch(f"{STAMP}no such process: bank", first)
     assert more == [
         "  look elsewhere",
-        "  it is looked for again for every slice; this is said once",
+        "  sfsample looks for the target again at every slice; this message comes once",
     ]
     assert messages.slot(GONE) == []
     [found] = messages.slot([12])
@@ -234,7 +234,7 @@ def test_only_the_first_slot_may_fail(messages: Messages, failure: Exception) ->
         messages.slot(failure)
     messages.watch._recorder.may_fail = True
     messages.slot([12])
-    assert messages.slot(failure)[-1] == "  slices are lost until then; this is said once"
+    assert messages.slot(failure)[-1] == "  slices are lost until then; this message comes once"
     assert messages.slot(failure) == []
 
 
@@ -322,6 +322,14 @@ class Recording:
         profile.started_ns, profile.stats.samples = round(self._clock[0] * 1e9), 1
         profile.stats.duration_s = length_s
         self._clock[0] += length_s
+
+
+def test_answered_trigger_is_counted() -> None:
+    watching = watch_of("-n", "bank", "--output-dir", "gone")
+    watching._response.answer = lambda *_: None
+    watching.triggers.fire()
+    assert watching._serve()
+    assert 'sfsample_triggers_total{condition="SIGUSR1"} 1\n' in watching.door.metrics()
 
 
 def test_sinks_get_slices_and_the_gaps_between_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
-"""Runs `sfsample top`: samples on one thread, draws and reads keys on the other.
+"""Runs `sfsample top`: one thread samples, the main thread draws and reads keys.
 
-The sampling thread never waits for the terminal.  Both threads share one interpreter: while the main thread
-computes, the sampling thread cannot release a target thread.  So the main thread computes only while sfsample
-holds no thread of the target (`SUSPEND_LOCK`).
+The sampling thread never waits for the terminal.  While the main thread computes, it holds the interpreter,
+so the sampling thread cannot release a target thread.  So the main thread computes only while sfsample holds
+no thread of the target (`SUSPEND_LOCK`).
 """
 
 import sys
@@ -59,7 +59,7 @@ class _Session:
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Sample meanwhile; release the target at the end.  Raises the failure that ended the sampling."""
+        """Sample while the context lasts.  Raises the failure that ended the sampling."""
         self._started_s, self._cpu_at_start_s = time.monotonic(), time.process_time()
         try:
             self._thread.start()
@@ -123,7 +123,7 @@ class _Session:
 
     @cached_property
     def _symbolizer(self) -> Symbolizer:
-        """The symbolizer, made for the first location: the root directories of processes are known then."""
+        """The symbolizer; made late, when the root directories of the processes are known."""
         return api.symbolizer(self._window.profile, self._symbol_options)
 
     def _names_at(self, location: Location) -> list[FunctionName]:

@@ -1,7 +1,7 @@
 """Draws on the terminal of `top` and reads keys; the only module that uses curses.
 
-Whatever ends `top` (a key, a signal that `Interrupt` handles, a bug), the terminal is left as it was.  Some
-terminals refuse some features (colours, a hidden cursor); `top` goes on without them.
+Whatever ends `top` (a key, a signal, a bug), the terminal is restored.  If a terminal lacks a feature
+(colours, a hidden cursor), `top` goes on without this feature.
 """
 
 import os
@@ -50,10 +50,10 @@ class Screen:
         return _KEY_NAMES.get(key, key if isinstance(key, str) else "")
 
     def draw(self, lines: list[Line]) -> None:
-        """Draw lines; a terminal that has just become smaller shows only some, until the next drawing."""
+        """Draw lines; if the terminal has just become smaller, some lines are missing until the next call."""
         self._window.erase()
         for row, line in enumerate(lines):
-            with suppress(curses.error):  # the last column of the last line raises it too
+            with suppress(curses.error):  # writing to the last column of the last line always fails
                 self._window.addstr(row, 0, line.text, _STYLES[line.style])
         self._window.refresh()
 
@@ -69,7 +69,7 @@ class Screen:
 def terminal() -> Iterator[Screen]:
     """Take over the terminal, and give it back at the end."""
     for name in ("LINES", "COLUMNS"):
-        os.environ.pop(name, None)  # curses prefers these to the real size, which may change
+        os.environ.pop(name, None)  # curses would use these instead of the real size
     try:
         window = curses.initscr()
     except curses.error as failure:

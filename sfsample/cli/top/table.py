@@ -1,4 +1,4 @@
-"""Counts the samples of the window of `top` as rows of a table: values in, values out."""
+"""Counts the samples in the window of `top` as rows of a table; pure functions."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,12 +16,12 @@ TaskKey = ThreadKey | int  # a thread, or the key of a process
 
 
 class Row(NamedTuple):
-    """A line of the table: of a function, or of a thread or process (a task)."""
+    """A row of the table: a function, or a task, which is a thread or a process."""
 
     name: str
     where: str  # module of the function, or id of the task
     first: int  # own samples of the function, or samples of the task
-    second: int  # samples of the function and of those that it calls, or CPU time of the task in ns
+    second: int  # samples of the function and of its callees, or CPU time of the task in ns
     task: TaskKey | None = None  # None for a function
 
 
@@ -36,7 +36,7 @@ class Table(NamedTuple):
 def make_table(
     records: Sequence[WindowRecord], rows: Iterable[Row], word: str, *, sort_by_second: bool
 ) -> Table:
-    """Return the rows whose name or place contains a word, the largest first."""
+    """Return the rows whose `name` or `where` contains a word, the largest first."""
     word = word.lower()
     matches = (row for row in rows if word in row.name.lower() or word in row.where.lower())
     truncated = sum(record.times for record in records if record.key.stop_reason is not StopReason.OUTERMOST)
@@ -65,7 +65,7 @@ def function_rows(
 
 
 def _callers(frames: list[FunctionName], function: str | None) -> list[FunctionName]:
-    """Return the callers of the outermost frame of a function; if it is None, all frames."""
+    """Return the frames outside the outermost frame of `function`; None: all frames."""
     if function is None:
         return frames
     ends = (at for at, (name, _) in enumerate(frames, 1) if name == function)

@@ -1,7 +1,7 @@
-"""Computes the lines that `top` shows, and what each key changes: values in, lines of text out.
+"""Computes the lines that `top` shows, and what each key changes.
 
-Invariant: `screen` returns at most as many lines as the terminal has; no line has more letters than the
-terminal has columns; every text from the target is made printable (tests/cli/top/test_view.py).
+Invariant: `screen` returns at most as many lines as the terminal has, and no line is wider than the terminal;
+every text from the target is made printable (tests/cli/top/test_view.py).
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ FUNCTIONS, THREADS, PROCESSES = VIEWS = ("functions", "threads", "processes")
 KEYS = "q quit  t threads  s sort  p pause  / search  c callers  w write html  ? help"
 HELP = (
     "up, down, page up/down  select a function (or a thread, a process)",
-    "c, Enter                its callers; of a thread or process: its functions",
+    "c, Enter                callers of a function; functions of a thread or process",
     "t                       functions, threads, processes",
     "s                       sort by the first or the second column of numbers",
     "p, space                freeze the screen; sampling goes on",
@@ -42,7 +42,7 @@ class Line(NamedTuple):
 
 
 class TopView:
-    """What the user has chosen, which keys change, and the table that was counted last."""
+    """The choices of the user, which keys change, and the last table."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -50,7 +50,7 @@ class TopView:
         self.span_ns = 0  # time that the table covers
         self.message = ""
         self.view = FUNCTIONS
-        self.task: TaskKey | None = None  # show the functions of this thread or process only
+        self.task: TaskKey | None = None  # the only thread or process whose functions are shown
         self.callers_of: str | None = None
         self.sort_by_second = False
         self.paused = False
@@ -171,7 +171,7 @@ class TopView:
         return f"  {first}{marks[0]}   TOTAL{marks[1]}   {what}{task}"
 
     def _body(self, width: int, height: int) -> list[Line]:
-        """Return as many lines as `height`."""
+        """Return `height` lines."""
         rows, selected, height = self.table.rows, self.selected, max(0, height)
         first = max(0, min(selected - height // 2, len(rows) - height))
         shown = rows[first : first + height]

@@ -1,7 +1,8 @@
 """AArch64, little and big endian.
 
-User code lies below 2**48 unless a program asks for more.  Pointer authentication (PAC) uses the bits above.
-If the mask of a process is known (NT_ARM_PAC_MASK), its complement replaces `ra_mask`.
+User code lies below 2**48 unless a program asks for more address space.  Pointer authentication (PAC) uses
+the upper bits.  If the mask of a process is known (NT_ARM_PAC_MASK), the complement of the mask replaces
+`ra_mask`.
 
 Source: AADWARF64 section 4.1 (DWARF numbers); AAPCS64 section 6.1.1 (callee-saved registers); AAELF64 section
 5.7 (relocations); Linux arch/arm64/include/uapi/asm/sigcontext.h, ucontext.h, ptrace.h (`struct
@@ -11,7 +12,7 @@ user_pt_regs`) and perf_regs.h, arch/arm64/kernel/signal.c; syscall(2), "Archite
 from sfsample.core.arch_types import NT_PRSTATUS, Arch, RegisterLayout, RegisterSet, SignalFrame
 
 # At the trampoline, siginfo (128 bytes) lies at sp.  `struct ucontext` follows, with `uc_mcontext` at byte
-# 176: fault_address, x0..x30, sp, pc, pstate.  Then come records, 16-byte aligned; the FPU's is the first.
+# 176: fault_address, x0..x30, sp, pc, pstate.  16-byte aligned records follow; the first has FPU registers.
 _SAVED = (*((n, 128 + 176 + 8 + 8 * n) for n in range(32)), (32, 128 + 176 + 8 + 8 * 32))
 
 AARCH64 = Arch(
@@ -23,7 +24,7 @@ AARCH64 = Arch(
     ),
     ra_mask=(1 << 48) - 1,
 )  # fmt: skip
-# Instructions are little endian here too.  Data are big endian, and the mark is data.
+# Instructions are little endian on this machine, too.  Data, such as the mark, are big endian.
 AARCH64_BE = AARCH64._replace(
     name="aarch64_be", byteorder="big",
     signal_frames=tuple(f._replace(mark=bytes.fromhex("4650800100000210")) for f in AARCH64.signal_frames),

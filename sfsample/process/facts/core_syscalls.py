@@ -1,8 +1,8 @@
 """Finds the system call that a thread was in when its core file was written, and its tid as glibc knows it.
 
-sfsample believes in a system call only if the kernel had interrupted it (the result register says so) and a
-system call instruction lies before the pc.  The core file must come from a machine like this one, whose
-`RegisterLayout.core_words` are known: the table of system calls is that of this machine.
+sfsample reports a system call only if the result register shows that the kernel interrupted one, and a system
+call instruction lies before the pc.  sfsample has only the table of this machine's system calls, so the core
+file must have the same architecture.
 
 Source: include/linux/errno.h (ERESTARTSYS).
 """
@@ -23,7 +23,7 @@ _SIGN_BIT = 1 << 63
 
 
 def core_call(core: CoreProcess, thread: CoreThread) -> DecodedSyscall | None:
-    """Return the system call that a thread slept in; what was not dumped is missing from it."""
+    """Return the system call that a thread slept in, decoded as far as its memory was dumped."""
     known, words = _words(core, thread)
     arch, layout = core.arch, layout_of(core.arch)
     if known is None or _signed(words[layout.word(layout.result)]) not in _INTERRUPTED:
@@ -52,7 +52,7 @@ def own_tid(core: CoreProcess, thread: CoreThread) -> int:
 
 
 def _words(core: CoreProcess, thread: CoreThread) -> tuple[CoreWords | None, tuple[int, ...]]:
-    """Return the words of a thread's NT_PRSTATUS, and which of them are known besides the registers."""
+    """Return the indexes of the words that are no registers in NT_PRSTATUS, and all words; None: unknown."""
     layout, raw = layout_of(core.arch), thread.sets.get(NT_PRSTATUS, b"")
     size = layout.sets[0].size
     if os.uname().machine != core.arch.name or len(raw) < size:

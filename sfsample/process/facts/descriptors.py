@@ -6,8 +6,8 @@ socket, and searches the table as bytes: the table of a server may have 100,000 
 
 The other end of a TCP connection is the socket with the same two addresses in reverse, in the same network
 namespace.  Until a process has accepted the connection, the other end is the listening socket.  sfsample
-believes this only if the remote address certainly is this machine's: a server on the same port may run
-elsewhere.  The other end of a unix socket is not in /proc, so sfsample asks the kernel, as ss(8) does.
+names the listening socket only if the remote address certainly is this machine's: the server may run on
+another machine.  The other end of a unix socket is not in /proc, so sfsample asks the kernel, as ss(8) does.
 
 Source: proc(5), "/proc/net/tcp" (a connection that is not accepted has inode 0), "/proc/net/unix"; the
 kernel's Documentation/filesystems/proc.rst (fdinfo); sock_diag(7), <linux/unix_diag.h>, setns(2).
@@ -44,7 +44,7 @@ _INODE, _UNIX_INODE = 9, 6  # index of the inode among the fields of a line; in 
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _CLONE_NEWNET = 0x40000000
 _UDIAG_SHOW_PEER, _UNIX_DIAG_PEER = 4, 2
-_ANY = 0xFFFFFFFF  # every state; no cookie
+_ANY = 0xFFFFFFFF  # mask of every state; also the value for "no cookie"
 _MAX_ANSWER_BYTES = 4096
 _HEADER = Struct("=IHHII")  # struct nlmsghdr
 _REQUEST = Struct("=BBHIIIII")  # struct unix_diag_req
@@ -67,8 +67,7 @@ class Descriptor(NamedTuple):
     kind: str  # "pipe", "socket", "epoll", "file", "eventfd", ...
     inode: int
     mode: str  # see `access_mode`
-    # "tcp 10.0.0.1:5 -> 10.0.0.2:80 established"; control characters in a file name are still there
-    text: str
+    text: str  # "tcp 10.0.0.1:5 -> 10.0.0.2:80 established"; a file name may have control characters
     watches: tuple[int, ...] = ()  # descriptors that an epoll waits for
 
 
@@ -127,7 +126,7 @@ class SocketTable:
             if fields := self._line_of(inode, protocol):
                 return _internet_text(protocol, fields)
         fields = self._line_of(inode, "unix", _UNIX_INODE)
-        return total(_unix_text)(fields) or f"socket {inode}"  # a path may have lines of its own
+        return total(_unix_text)(fields) or f"socket {inode}"  # a path with newlines spoils the fields
 
     def peer(self, inode: int) -> PeerSocket | None:
         """Return the socket at the other end; None: it is on another machine, or sfsample cannot see it."""
@@ -176,7 +175,7 @@ def _unix_text(fields: list[str]) -> str:
 
 
 def tcp_peer(fields: Sequence[str], search: SearchTable) -> PeerSocket | None:
-    """Return the other end of a connection; `fields` are those of its line in the table."""
+    """Return the other end of a connection; `fields` are the fields of the connection's line in the table."""
     local, remote, state = fields[1:4]
     for (table, there), (_, here) in zip(_spellings(remote), _spellings(local), strict=False):
         if reverse := search(table, rb"\n[^\n]*: %s %s [^\n]*" % (there.encode(), here.encode())):
@@ -234,7 +233,7 @@ def _netlink_socket_in(pid: int) -> socket.socket:
     """Move the calling OS thread into the network namespace of a process, and open a socket there."""
     with open(f"/proc/{pid}/ns/net", "rb") as namespace:
         if ctypes.CDLL(None).setns(namespace.fileno(), _CLONE_NEWNET):
-            raise PermissionError  # it takes CAP_SYS_ADMIN
+            raise PermissionError  # setns(2) needs CAP_SYS_ADMIN
     return _netlink_socket()
 
 

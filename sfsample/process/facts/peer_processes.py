@@ -14,7 +14,7 @@ from sfsample.core.foreign import total
 from sfsample.process.facts.descriptors import access_mode
 from sfsample.process.procfs import read_link, read_text
 
-_LOCK_PID, _LOCK_INODE = 3, 4  # fields of a line of /proc/locks behind its number
+_LOCK_PID, _LOCK_INODE = 3, 4  # indexes of the fields after the number of a line of /proc/locks
 
 
 class NearEnd(NamedTuple):
@@ -33,9 +33,9 @@ class PeerProcess(NamedTuple):
 
 
 def find_peer_processes(links: Mapping[str, NearEnd]) -> tuple[PeerProcess, ...]:
-    """Return the processes that have these files open, by pid.
+    """Return the processes that have a file of `links` open, in the order of their pids.
 
-    A key is the other end as /proc/PID/fd shows it: "pipe:[12]", "socket:[34]".
+    A key of `links` is the other end as /proc/PID/fd shows it: "pipe:[12]", "socket:[34]".
     """
     pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
     return tuple(dict.fromkeys(peer for pid in pids for peer in _in_process(pid, links)))

@@ -1,10 +1,10 @@
 """Decodes the arguments of a system call: descriptors, paths, time-outs, children.
 
-Tables say which argument means what.  sfsample looks up what an argument refers to while the process is
-there, and keeps it as text.  Arguments that mean nothing to a user (buffers, sizes) are left out; the JSON
-has all numbers.  sfsample reads structures in memory as this machine lays them out, so it does not decode
-calls of another machine.  libc on s390x makes socket calls through socketcall(2); sfsample decodes the call
-inside.
+Tables give the meaning of each argument.  sfsample looks up what an argument refers to while the process is
+there, and keeps the answer as text.  Arguments that mean nothing to a user (buffers, sizes) are left out; the
+JSON has all numbers.  sfsample assumes this machine's layout of structures in memory, so it does not decode
+calls of another machine.  libc on s390x makes socket calls through socketcall(2); sfsample decodes the inner
+call.
 
 Source: syscall(2) and the man page of each call; <linux/futex.h>; <linux/net.h>.
 """
@@ -23,7 +23,7 @@ _MAX_SELECTED = 1024  # FD_SETSIZE
 _POLLFD, _TIMESPEC = Struct("=ihh"), Struct("=qq")
 _FUTEX_COMMANDS = {0: "wait", 1: "wake", 6: "lock pi", 9: "wait", 11: "wait requeue pi", 13: "lock pi"}
 _FUTEX_COMMAND_MASK, _FUTEX_LOCK_PI = 127, 6
-_FUTEX_TIMEOUT_IS_INSTANT = {0: False, 6: True, 9: True, 11: True, 13: True}  # otherwise a duration
+_FUTEX_TIMEOUT_IS_INSTANT = {0: False, 6: True, 9: True, 11: True, 13: True}  # False: it is a duration
 _FUTEX_CLOCK_REALTIME = 256
 _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
 _TIMER_ABSTIME = 1
@@ -163,7 +163,7 @@ def _futex(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
 
 
 def _sleep(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
-    """Look up the duration, or what is left of it, which the kernel writes when a stop restarts the call."""
+    """Look up the duration; after a stop, the remaining duration, which the kernel has written."""
     restarted = call.syscall.restarted
     if call.name == "nanosleep":
         return _duration_at(call, lookup, call.syscall.args[restarted])
@@ -197,7 +197,7 @@ def _instant_at(call: DecodedSyscall, lookup: TargetLookup, at: int, clock: int)
 
 
 def _seconds_at(lookup: TargetLookup, at: int, unit: float = 1e-9) -> float | None:
-    """Read a struct timespec; `unit` is that of its second field, in seconds (1e-6 for a timeval)."""
+    """Read a struct timespec; `unit` is the unit of the second field, in seconds (1e-6 for a timeval)."""
     data = lookup.read(at, _TIMESPEC.size) if at else None
     if data is None:
         return None

@@ -1,7 +1,7 @@
 """Reads what a dump shows of a live process's threads besides their stacks.
 
-A dump keeps these values, so everything later works without the process.  No thread is stopped.  sfsample
-reads memory only at addresses that a system call has.  An unknown value is None.
+A dump keeps these values, so later steps need no process.  No thread is stopped.  sfsample reads memory only
+at addresses that are arguments of a system call.  An unknown value is None.
 
 /proc does not say since when a thread waits.  But `se.exec_start` in the `sched` file of a thread says when
 the thread last ran, on the clock of its CPU.  The clock of each CPU leaves out the time that this CPU spent
@@ -105,7 +105,7 @@ class FactReader:
         return None if info is None else decode_syscall(info, syscall_name(info.number), self._target)
 
     def lock_memory(self, call: DecodedSyscall | None) -> Memory:
-        """Return a copy of the memory around the futex word that a thread waits on; empty for other calls."""
+        """Return a copy of the memory around the futex word that a thread waits on; empty: no such word."""
         if call is None or call.name != "futex":
             return PiecewiseMemory()
         word = call.syscall.args[0]

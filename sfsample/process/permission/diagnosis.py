@@ -1,7 +1,7 @@
 """Finds out whether sfsample may attach to a process: judges every gate, then tries.
 
-The kernel has the last word, so sfsample tries all that does no harm.  It stops no thread.  A gate that it
-could not try is "unknown".
+A gate is a check of the kernel that can refuse an attach.  The kernel has the last word, so sfsample tries
+all that does no harm, and stops no thread.  A gate that sfsample could not try is "unknown".
 """
 
 import os
@@ -18,7 +18,7 @@ from sfsample.process.ptrace import may_attach
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.process.vm import may_access, read_memory
 
-NOT_NEEDED = ("files",)  # gates that an attach does not need: a closed one costs names only
+NOT_NEEDED = ("files",)  # gates whose refusal costs only names
 _MAX_FILES_NAMED = 3
 _PROBE_BYTES = 8
 _MOUNTS = Remedy(
@@ -38,14 +38,14 @@ class Diagnosis(NamedTuple):
 
     @property
     def is_closed(self) -> bool:
-        """True if an attach fails; if sfsample did not try: if a gate is closed."""
+        """True if sfsample failed to attach; if sfsample could not try, True if a gate is closed."""
         if self.may_attach is None:
             return any(gate.status == "fail" for gate in self.gates if gate.name not in NOT_NEEDED)
         return not self.may_attach
 
 
 def diagnose(pid: int | None) -> Diagnosis:
-    """Judge and try every gate to a process; `pid` None: those that depend on sfsample alone.
+    """Judge and try every gate to a process; `pid` None: the gates that depend on sfsample alone.
 
     Raises NoSuchProcess and UnsupportedTarget.
     """
@@ -64,7 +64,7 @@ def diagnose(pid: int | None) -> Diagnosis:
 
 
 def _attach(proc: ProcFs) -> Gate:
-    """Attach to a thread, and detach at once without a stop; of a young process, only ask for access."""
+    """Attach to a thread, and detach at once without a stop; for a young process, only check the access."""
     tid = proc.anchor()
     stat = proc.thread(tid).stat()
     if stat is not None and stat.state in "Tt":

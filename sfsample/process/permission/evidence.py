@@ -1,8 +1,9 @@
 """Reads what the kernel checks when sfsample wants to trace a process: its own credentials and the target's.
 
-Most of it is in /proc.  A seccomp filter may refuse system calls for any target, so sfsample tries them on a
-process that cannot exist: after ESRCH the kernel has accepted the call, after another error something refuses
-it.  A filter may also kill the caller, so a child process tries if sfsample runs under a filter.
+Most credentials are in /proc.  A seccomp filter may refuse system calls for any target.  So sfsample tries
+each call on a process that cannot exist: ESRCH means that the kernel accepted the call, and any other error
+means that something refuses the call.  A filter may also kill the caller.  So if sfsample runs under a
+filter, a child process tries the calls.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Judges every gate that can refuse an attach: is it open, and if not, what opens it.
+"""Judges every gate (a check that can refuse an attach): is the gate open, and if not, what opens it.
 
 This module works on values alone.  From the credentials of sfsample and of the target it derives the answer
 of the kernel, gate by gate, with a remedy for each place in which sfsample may run.  If it cannot judge a
@@ -84,7 +84,7 @@ _SECCOMP = Remedy(
 
 
 def judge_gates(own: SelfCredentials, target: TargetCredentials | None) -> tuple[Gate, ...]:
-    """Judge every gate; without a target, those that depend on sfsample alone."""
+    """Judge every gate; without a target, the gates that depend on sfsample alone."""
     if target is None:
         return (_privilege(own), _execve(own), _yama(own), *_calls(own))
     return (_tracer(target), _user(own, target), _dumpable(own, target), _capabilities(own, target),
@@ -96,7 +96,7 @@ def closed_gates_help(own: SelfCredentials, target: TargetCredentials) -> tuple[
     """Return help lines that name the closed gates and what opens them, on a host and in a container."""
     closed = [gate for gate in judge_gates(own, target) if gate.status == "fail"]
     if closed and closed[0].name == "tracer":
-        closed = closed[:1]  # until that tracer is gone the other gates do not matter
+        closed = closed[:1]  # the other gates do not matter before the tracer ends
     lines = []
     for remedy in dict.fromkeys(gate.remedy for gate in closed):  # one remedy may open several gates
         causes = [gate.found for gate in closed if gate.remedy == remedy]
@@ -112,7 +112,7 @@ def closed_gates_help(own: SelfCredentials, target: TargetCredentials) -> tuple[
 def _privilege(own: SelfCredentials) -> Gate:
     name = "capability"
     if own.may_trace:
-        where = "" if own.outermost else " (in a user namespace: it counts only for processes in that)"
+        where = "" if own.outermost else " (only for processes in its own user namespace)"
         return Gate(name, "pass", f"uid {own.uid} holds CAP_SYS_PTRACE{where}")
     found = f"uid {own.uid} without CAP_SYS_PTRACE: may trace only its own processes"
     return Gate(name, "unknown", found, _PRIVILEGE)
@@ -143,14 +143,14 @@ def _dumpable(own: SelfCredentials, target: TargetCredentials) -> Gate:
 
 def _capabilities(own: SelfCredentials, target: TargetCredentials) -> Gate:
     if own.may_trace or not target.permitted & ~own.permitted:
-        return Gate("capabilities", "pass", "it holds none that you would have to hold")
+        return Gate("capabilities", "pass", "it holds no capability that you lack")
     return Gate("capabilities", "fail", "it holds capabilities that you do not hold", _PRIVILEGE)
 
 
 def _execve(own: SelfCredentials) -> Gate:
     if own.may_trace:
         return Gate("execve(2)", "pass", "your stops cost no setuid program its privileges")
-    found = "a stop within it costs a setuid program its privileges: you stop no young process"
+    found = "a stop in execve(2) costs a setuid program its privileges: sfsample stops no young process"
     return Gate("execve(2)", "unknown", found)
 
 
@@ -175,11 +175,13 @@ def _namespace(own: SelfCredentials, target: TargetCredentials) -> Gate:
     name = "user namespace"
     hidden = target.user_namespace is None and own.may_trace and not own.outermost
     if target.user_namespace == own.user_namespace and not hidden:
-        return Gate(name, "pass", "it runs in the same one as you")
+        return Gate(name, "pass", "it runs in the same user namespace as you")
     if own.outermost and own.may_trace:
-        return Gate(name, "pass", "you hold CAP_SYS_PTRACE in the initial one, which counts in all")
+        return Gate(
+            name, "pass", "you hold CAP_SYS_PTRACE in the initial user namespace, which counts in all"
+        )
     if target.user_namespace is None and not hidden:
-        return Gate(name, "unknown", "you may not see in which one it runs")
+        return Gate(name, "unknown", "you may not see in which user namespace it runs")
     found = "it runs in another user namespace (it is in a container, or you are)"
     return Gate(name, "fail", found, Remedy(
         "run as root on the host, outside every container",
@@ -219,7 +221,7 @@ def _security_module(own: SelfCredentials, target: TargetCredentials) -> Gate:
     if own.label == target.label:
         return Gate(name, "pass", f"both run as {own.label}" if own.label else "none restricts the processes")
     theirs, ours = target.label or "unconfined", own.label or "unconfined"
-    found = f"it runs as {theirs}, you as {ours}: that may forbid it"
+    found = f"it runs as {theirs}, you as {ours}: the security module may forbid tracing"
     return Gate(name, "unknown", found, Remedy(
         'dmesg or the audit log shows a refusal (apparmor="DENIED", avc: denied)',
         docker="--security-opt apparmor=unconfined",

@@ -1,6 +1,6 @@
-"""The formats of profiles: each is a module with `write`, and with `read` if it can be read back.
+"""The formats of profiles: each is a module with `write`; formats that can be read back have `read`, too.
 
-A module is imported when it is used.  The contents of a file, never its name, decide which module reads the
+A module is imported when it is used.  The contents of a file, not its name, decide which module reads the
 file.  Every failure names the file, the place in the file and a next step.  A hostile file costs memory in
 proportion to its size.
 
@@ -28,7 +28,7 @@ _MIN_RATE_HZ, _MAX_RATE_HZ = 1e-9, 1e9  # periods between 1 ns and 2**63 ns
 
 
 class Format(NamedTuple):
-    """A format, and what its writer needs."""
+    """A format, and the needs of its writer."""
 
     module: str  # name of the module in this package
     timeline: bool = False  # True: the format can show when each sample was taken
@@ -36,12 +36,12 @@ class Format(NamedTuple):
     spells_names: bool = False  # True: the writer writes a name for each frame of each stack
 
     def cost(self, report: Report) -> int:
-        """Return about how many bytes of memory the frames of the stacks take while they are written."""
+        """Return the bytes of memory, roughly, that the frames of the stacks need during `write`."""
         letters = [self.frame_bytes + len(frame.text) * self.spells_names for frame in report.frames]
         return sum(sum(map(letters.__getitem__, stack.frames)) for stack in report.stacks)
 
     def write(self, report: Report, *, threads: bool = False) -> bytes:
-        """Return the bytes of the file.  `threads`: a stack has its thread as root, in formats with roots."""
+        """Return the bytes of the file.  `threads`: the root of a stack is its thread (folded, html, svg)."""
         data: bytes = import_module(f"sfsample.report.formats.{self.module}").write(report, threads=threads)
         return data
 
@@ -64,7 +64,7 @@ def read_report(path: str) -> Report:
     except BadInput as failure:
         raise SfsampleError(f"cannot read: {path}: {failure}", _HINT) from None
     if report == Report((), (), ()):
-        raise SfsampleError(f"cannot read: {path}: no profile: it is empty", _HINT)
+        raise SfsampleError(f"cannot read: {path}: no profile: the file is empty", _HINT)
     return report
 
 
@@ -74,7 +74,7 @@ def parse(data: bytes) -> Report:
     if data[:2] == b"\x1f\x8b":
         data = _decompress(data)
     if _PICTURE.match(data):
-        raise BadInput("a picture: it can be made from a profile, but no profile from it")
+        raise BadInput("a picture, from which no profile can be read")
     if _JSON.match(data):
         from sfsample.report.formats.profile_json import read
     elif _is_text(data[:4096]):
@@ -87,7 +87,7 @@ def parse(data: bytes) -> Report:
 
 
 def check_numbers(report: Report) -> None:
-    """Raise BadInput if a sum, a time or the rate is one that some format cannot hold."""
+    """Raise BadInput if a sum, a time or the rate is too large for some format."""
     numbers = [report.started_ns or 0, report.duration_ns or 0, *map(report.total, report.weights)]
     if report.timeline is not None:
         numbers += map(sum, (report.timeline.samples, report.timeline.wall_ns, report.timeline.cpu_ns))
@@ -100,7 +100,7 @@ def check_numbers(report: Report) -> None:
 
 
 def _load(path: str) -> bytes:
-    if path == "-" and sys.stdin is None:  # the program that started sfsample had closed it
+    if path == "-" and sys.stdin is None:  # the program that started sfsample had closed stdin
         raise SfsampleError("cannot read: standard input: it is closed", _HINT)
     try:
         if path == "-":

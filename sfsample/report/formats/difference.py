@@ -1,7 +1,7 @@
 """Writes a difference as text, as JSON and as an html page.
 
-The text first says what was compared, then lists the real changes and counts the noise.  The page is that of
-the flame graph, with two weights and with colours for the change.
+The text says what was compared, lists the real changes, and counts the other functions.  The page is a flame
+graph with two weights (before and after) and with colours for the change.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,8 +21,8 @@ from sfsample.symbolize.named_frame import NamedFrame
 _SIDES = ("before", "after")
 _MAX_ROWS = 20  # functions in a table, unless verbose
 _MAX_NAMES = 3  # names of processes or functions in a sentence or row
-_CHANGING_LOAD = 1.05  # ordinary ratio; from there on the text advises to compare shares
-_FUNCTION_SHARE = 0.1  # share of a function; if its doubling would not be seen, there are too few samples
+_CHANGING_LOAD = 1.05  # usual ratio of loads; if it is higher, the text advises to compare shares
+_FUNCTION_SHARE = 0.1  # share of a large function: enough samples must show that such a function doubles
 
 
 # -- what was compared, in words
@@ -47,7 +47,7 @@ def _input_text(side: Side) -> str:
 
 
 def compared(difference: Difference) -> str:
-    """Return the sentence that names the whole of which shares are given, and the reason."""
+    """Return the words that say what a share is a part of, and why."""
     if difference.per_time:
         whole = "thread's" if "wall" in {side.mode for side in difference.sides} else "CPU's"
         return f"rates, in shares of one {whole} time"
@@ -66,7 +66,7 @@ def warnings(difference: Difference) -> list[str]:
                      "only wall has the threads that sleep")  # fmt: skip
     if before.processes and after.processes and not {*before.processes} & {*after.processes}:
         old, new = listed(before.processes, _MAX_NAMES), listed(after.processes, _MAX_NAMES)
-        found.append(f"before is of {old} and after of {new}: no process has the same name")
+        found.append(f"the processes differ: {old} before, {new} after")
     return found
 
 
@@ -79,29 +79,29 @@ def _too_few_pairs(difference: Difference) -> Iterator[str]:
         number = counted(len(ordinary.pairs), "pair") if ordinary.pairs else "no pairs"
         found = f"{number} of {ordinary.what or 'ordinary times'}"
         yield (f"no verdict: the history has {found}, and {LEAST_PAIRS} are needed to know "
-               "how ordinary times differ; shorter times (--for) have more")  # fmt: skip
+               "how ordinary times differ; with shorter times (--for) there are more pairs")  # fmt: skip
     yield from ordinary.warnings
 
 
 def _noise_lines(difference: Difference) -> Iterator[str]:
-    """Yield the sentences about ordinary differences, which a history knows."""
+    """Yield the sentences about ordinary differences, which only a history has."""
     ordinary, load = difference.ordinary, difference.overall.ordinary or 1.0
     if ordinary is not None and ordinary.enough:
-        yield (f"ordinary: {len(ordinary.pairs)} pairs of {ordinary.what}; what has changed "
-               "differs by more than those")  # fmt: skip
+        yield (f"ordinary: {len(ordinary.pairs)} pairs of {ordinary.what}; a function has changed if it "
+               "differs by more than in these pairs")  # fmt: skip
         if load > _CHANGING_LOAD and not difference.relative:
-            yield f"ordinary: all of it together differs by x{load:.2f}; --relative leaves the load out"
+            yield f"ordinary: the load differs by x{load:.2f}; --relative leaves the load out"
     elif ordinary is not None:
-        yield "ordinary: not known; unknown is what is beyond the chance of sampling"
+        yield "ordinary: not known; a function is unknown if it differs by more than chance explains"
 
 
 def _too_few(difference: Difference) -> str:
-    """Return a sentence if the counts are too small to see the growth of a large function, else ''."""
+    """Return a sentence if there are too few samples to see a large function grow; "": enough samples."""
     share = _FUNCTION_SHARE * max(difference.overall.share_before, difference.overall.share_after)
     sides = zip(_SIDES, difference.sides, difference.exposures, strict=True)
     few = [f"{text} has {counted(side.samples)}" for text, side, exposure in sides
            if not sees_growth(2.0, share, exposure, len(difference.by_self))]  # fmt: skip
-    lost = "too few to see a function of 10 % double; record longer"
+    lost = "too few to notice that a function of 10 % doubles; record longer"
     return f"{' and '.join(few)}: {lost}" if few else ""
 
 
@@ -152,7 +152,7 @@ def difference_text(difference: Difference, *, verbose: bool = False) -> Iterato
 
 
 def _table(changes: Sequence[Change], *, verbose: bool) -> Iterator[str]:
-    """Yield the rows of real changes, equal ones as one row, and the number of functions that are noise."""
+    """Yield the rows of real changes (equal changes in one row), and the number of unchanged functions."""
     rows: dict[Change, list[str]] = {}
     for change in changes:
         if change.verdict != NOISE:
@@ -185,11 +185,11 @@ def _ratio(ratio: float) -> str:
 
 
 def difference_html(before: Report, after: Report, difference: Difference) -> bytes:
-    """Return the page: one tree of both reports, as wide as `after`, coloured by the change."""
+    """Return the page: one tree of both reports; widths are those of `after`, colours show the change."""
     reports = zip(_SIDES, (before, after), strict=True)
     lost = [f"{text}: {what}" for text, report in reports for what in losses(report)]
     both = _side_by_side(before, after)
-    del before, after, reports  # memory, of which the page needs as much
+    del before, after, reports  # frees memory, as the page needs as much
     data = page_data(both, threads=False)
     by_name = {change.name: change for change in difference.by_total}
     changes = [by_name.get(text) for text in data["frames"]["text"]]
@@ -217,9 +217,9 @@ def _verdict_text(change: Change | None) -> str:
 
 
 def _side_by_side(before: Report, after: Report) -> Report:
-    """Return one report with the weights "after" and "before".  Its frames are names only.
+    """Return one report with the weights "after" and "before", and with frames that are only names.
 
-    So a function has one box in the graph even if its address has changed.  Its module is that of `after`.
+    So a function has one box in the graph even if its address has changed.  Its module comes from `after`.
     """
     builder = ReportBuilder(("after", "before"))
     rows: dict[str, NamedFrame] = {}
@@ -230,7 +230,7 @@ def _side_by_side(before: Report, after: Report) -> Report:
             for name, frame in zip(names, report.frames, strict=True)
         ]
         for stack in report.stacks:
-            process, name, *_ = report.threads[stack.thread]  # not the ids: those differ between recordings
+            process, name, *_ = report.threads[stack.thread]  # without ids, which differ between recordings
             frames = [number[at] for at in stack.frames]
             builder.add_row(ReportThread(process, name), frames, stack.stop_reason, weights(stack.weights[0]))
     return builder.finish()

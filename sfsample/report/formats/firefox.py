@@ -1,8 +1,9 @@
 """`-f firefox`: a processed profile for https://profiler.firefox.com.
 
-The format is version 49 (docs-developer/CHANGELOG-formats.md in firefox-devtools/profiler; the profiler
-upgrades older versions when it loads them).  Each thread has its tables, a table is a set of columns, and a
-stack is a chain of prefixes.  If there is no timeline, samples follow each other without gaps.
+The format is version 49 (docs-developer/CHANGELOG-formats.md in firefox-devtools/profiler; the profiler also
+loads older versions).  Each thread has its own tables.  A table is a set of columns.  A stack is its
+innermost frame and the number of its caller's stack.  Without a timeline, samples follow each other without
+gaps.
 """
 
 from collections.abc import Iterator
@@ -70,7 +71,7 @@ def _interval_ms(report: Report) -> float:
 
 
 def _rows_by_thread(report: Report) -> Iterator[tuple[ReportThread, list[int], list[_Row]]]:
-    """Yield each thread, its stacks and its samples; if times are unknown, samples follow each other."""
+    """Yield each thread, its stacks and its samples; without times, samples follow each other."""
     stacks: list[list[int]] = [[] for _ in report.threads]
     for at, stack in enumerate(report.stacks):
         stacks[stack.thread].append(at)
@@ -114,9 +115,9 @@ class _ThreadTables:
         }
 
     def _stack_rows(self, stacks: list[int]) -> dict[int, int | None]:
-        """Fill the stack table; return the row of each stack.  A stack without frames has the row None.
+        """Fill the stack table; return the row of each stack (None: a stack without frames).
 
-        The paths are sorted, so a path shares its prefix with the path before, and no look-up is needed.
+        The paths are sorted, so a path shares its longest known prefix with the path before it.
         """
         rows: dict[int, int | None] = {}
         before: tuple[int, ...] = ()
@@ -149,7 +150,7 @@ class _ThreadTables:
 
     def as_json(self) -> dict[str, Any]:
         """Return the thread object."""
-        thread, frames = self._thread, self._frame_table()  # frames first: they fill functions and resources
+        thread, frames = self._thread, self._frame_table()  # frames first: this fills functions and resources
         funcs = self._func_table()
         resources = _table(
             lib=[lib for lib, _ in self._resources],

@@ -1,10 +1,9 @@
 """`-f folded`: one line for each distinct stack, root first: `process;frame;...;frame count`.
 
-The output is sorted UTF-8 text; stacks with the same text are one line.  The reader also takes lines of other
-tools.  The first frame of a line is the process (or `name/TID`).  A frame whose text is an address in a
-module is read as an address.
+The output is sorted UTF-8 text; stacks with the same text are one line.  The first frame of a line is the
+process (or `name/TID`).  The reader also reads folded stacks of other tools, and addresses in modules.
 
-Invariant: folded text that is read and written again is the same (tests/report/test_report.py).
+Invariant: reading and writing folded text gives the same text (tests/report/test_report.py).
 """
 
 import re
@@ -30,7 +29,7 @@ _LINE_COST, _REFERENCE_COST, _FRAME_COST = 700, 24, 1000  # see report/budget.py
 def write(report: Report, *, threads: bool) -> bytes:
     """Return the file.  `threads`: the first frame is `name/TID`."""
     labels, _, paths = stack_paths(report, threads=threads)
-    # Sorting by frames gives the order of the lines if each frame but the last one has its ";".
+    # Sorting the frames gives the same order as sorting the lines, if each frame except the last has its ";".
     texts = sorted({text for label in labels for text in (label.text, f"{label.text};")})
     rank = {text: at for at, text in enumerate(texts)}
     inner, last = [rank[f"{label.text};"] for label in labels], [rank[label.text] for label in labels]
@@ -72,7 +71,7 @@ def read(data: bytes, budget: ReadingBudget) -> Report:
 
 
 def _thread(root: str) -> ReportThread:
-    """Return the thread.  `name/7` may be thread 7 or a process of that name; the text stays the same."""
+    """Return the thread.  `name/7` may be thread 7 or a process with this name; both give the same text."""
     parts = _THREAD.fullmatch(root)
     return ReportThread(root, parts[1], None, int(parts[2])) if parts else ReportThread(root, root)
 

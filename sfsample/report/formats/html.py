@@ -1,11 +1,11 @@
 """`-f html`: one file with an interactive flame graph; it needs neither a network nor a server.
 
-The sources are in report/formats/page/, and only this module puts them together.  The profile is JSON in a
-script element with every `<` escaped, so that no name can end the element.  page/profile.js reads it.
+The sources of the page are in report/formats/page/; this module joins them.  The profile is JSON in a script
+element, which page/profile.js reads.  Every `<` is escaped, so that no name can end the element.
 
-Paths are sorted, and each states only its difference from the path before.  So the page builds its tree in
-one pass, in the order in which it draws.  The number of a label is written as `width` letters, '?' being 0,
-because a browser reads letters faster than digits.
+Paths are sorted, and each path has only its difference from the path before.  So the page builds its tree in
+one pass, in the order of drawing.  The number of a label is written as `width` letters ('?' is 0), because a
+browser reads letters faster than digits.
 
 Invariant: no name becomes markup, and the page makes no request (tests/browser/test_page.py).
 """
@@ -25,7 +25,7 @@ from sfsample.report.time_slices import TimeSlices
 from sfsample.symbolize.named_frame import clean_name
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
-_ZERO, _BASE = ord("?"), 64  # the letter for digit 0, and how many digits there are
+_ZERO, _BASE = ord("?"), 64  # the letter for digit 0, and the number of digits
 _MODES = {"cpu": "running threads only", "wall": "sleeping threads too"}
 _Row = tuple[tuple[int, ...], int]  # path and thread index
 _PLACEHOLDER = re.compile(r"/\*\{\{([a-z.]+)\}\}\*/")  # a file of the page, or "profile"
@@ -97,7 +97,7 @@ def _weights_by_row(report: Report, paths: StackPaths) -> dict[_Row, tuple[int, 
 
 
 def _pack(paths: list[tuple[int, ...]], label_count: int) -> dict[str, Any]:
-    """Return columns by path: how many labels it shares with the path before, and its other labels."""
+    """Return columns with a row per path: labels shared with the path before it, and the other labels."""
     width = 1
     while _BASE**width < label_count:
         width += 1

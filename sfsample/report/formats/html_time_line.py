@@ -1,9 +1,9 @@
-"""The time line of the html page: for each slice, its part of each row of the page.
+"""The time line of the html page: for each slice of time, its samples and times in each row of the page.
 
-A slice is a string of letters: the numbers of its rows (each as the distance to the one before), then
-samples, then times.  A number has digits of five bits, the lowest first; the sixth bit says that another
-digit follows.  Times are in units of 10 ms.  The remainder of a row in one slice is added to the next slice,
-so the sum of a row over any time is wrong by less than a unit.
+A slice is a string of letters: the numbers of its rows (each as the difference to the number before), then
+samples, then times.  A number has digits of five bits, the lowest first; a sixth bit marks that another digit
+follows.  Times are in units of 10 ms.  The remainder of a time is added to the same row of the next slice, so
+the sum of a row over several slices is wrong by less than 10 ms.
 
 Slices are joined in pairs until they fit, so a page has less than 10 MB (scripts/bench/page PAGE.html).
 """
@@ -21,11 +21,11 @@ from sfsample.symbolize.named_frame import clean_name
 _MAX_ENTRIES = 1_500_000  # rows of all slices, each of about four letters
 _UNIT_NS = 10_000_000
 _PER_UNIT = _UNIT_NS // TIME_UNIT_NS
-_ZERO, _BASE = ord("?"), 32  # the letter for digit 0, and how many digits there are
+_ZERO, _BASE = ord("?"), 32  # the letter for digit 0, and the number of digits
 
 
 class _Words(dict[int, str]):
-    """Numbers as letters."""
+    """The letters of each number."""
 
     def __missing__(self, number: int) -> str:
         word, rest = "", number

@@ -1,9 +1,9 @@
-"""Encodes a report as a request of OTLP profiles: for `--push otlp=URL` only, as the format may still change.
+"""Encodes a report as an OTLP profiles request, only for `--push otlp=URL`, because OTLP profiles may change.
 
-The tables of OTLP have the fields of pprof in the same order.  Rows have no id: they are found by index.  So
-the number of a field is less by one, and element 0 of each table is empty.  Stacks are a table too.  A
-profile has one weight, so each weight is a profile.  The numbers are those of opentelemetry-proto 1.10,
-"Development":
+The tables of OTLP have the fields of pprof in the same order, but no ids: rows refer to each other by index.
+So each field number is one less than in pprof, and row 0 of each table is empty.  Stacks are a table, too.
+An OTLP profile has one weight, so each weight of the report is a profile.  Field numbers of
+opentelemetry-proto 1.10 ("Development"):
 
     ExportProfilesServiceRequest  resource_profiles 1, dictionary 2
     ProfilesDictionary   mapping_table 1, location_table 2, function_table 3, link_table 4, string_table 5,
@@ -16,7 +16,8 @@ profile has one weight, so each weight is a profile.  The numbers are those of o
     Mapping              memory_limit 2, filename_strindex 4
     Link                 trace_id 1, span_id 2
 
-Invariant: opentelemetry-proto decodes it to the same weights of the same stacks (tests/report/test_otlp.py).
+Invariant: opentelemetry-proto decodes a request to the same weights of the same stacks
+(tests/report/test_otlp.py).
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,7 @@ _EMPTY_LINK = (message(1, bytes(16)), message(2, bytes(8)))
 
 
 def export_request(report: Report, attributes: Mapping[str, str], identity: str) -> bytes:
-    """Return the request; `identity` is the same text at each attempt to send it."""
+    """Return the request; `identity`: a text that is the same at each attempt to send this report."""
     return b"".join(_OtlpEncoder(report).request(attributes, identity))
 
 
@@ -44,7 +45,7 @@ class _OtlpEncoder(Encoder):
         yield message(2, *self._dictionary(stacks))
 
     def _profile(self, at: int, identity: str) -> Iterator[bytes]:
-        """Yield the fields of the profile of one weight, without the stacks of which it is 0."""
+        """Yield the fields of the profile of one weight; leave out stacks with weight 0."""
         report, weight = self._report, self._report.weights[at]
         kind = self._value_type(*VALUE_TYPES[weight])
         yield message(1, *kind)

@@ -1,10 +1,10 @@
 """`-f pprof`: Google's profile.proto, gzipped, as `go tool pprof`, Pyroscope and Parca use it.
 
-The field numbers are those of proto/profile.proto in github.com/google/pprof; a comment gives the name of
-each.  A frame and the functions inlined into it are one Location with one Line each, innermost first.
-Threads are labels.  The mangled name goes to `system_name`, so that pprof does not shorten the demangled one.
+Field numbers come from proto/profile.proto in github.com/google/pprof; comments give the field names.  A
+frame and the functions inlined into it are one Location, with one Line for each function, innermost first.
+Threads are labels.  `system_name` has the mangled name, so that pprof does not shorten the demangled name.
 
-Files of other programs are read too: the first sample type counted in "count" gives the weight "samples".
+Files of other programs can be read, too: the first sample type with the unit "count" becomes "samples".
 """
 
 import gzip
@@ -38,7 +38,7 @@ VALUE_TYPES = {SAMPLES: ("samples", "count"), WALL: ("wall", "nanoseconds"), CPU
 _TIME_WEIGHTS = {VALUE_TYPES[weight]: weight for weight in (WALL, CPU)}
 _T = TypeVar("_T")
 _LocationKey = tuple[int, ...] | tuple[str]  # indexes of frames, or a mark of truncation
-_HOST, _LABEL = "host: ", "label: "  # begin the comments that name the machine, and each label (key=value)
+_HOST, _LABEL = "host: ", "label: "  # prefixes of comments with the machine, and with a label (key=value)
 _MAX_ADDRESS = (1 << 64) - 1
 _NUMBER_COST, _BYTES_COST, _ROW_COST = 80, 250, 500  # see report/budget.py
 _SAMPLE_COST, _REFERENCE_COST, _FRAME_COST = 700, 24, 1000
@@ -51,10 +51,7 @@ def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - threads 
 
 
 class Encoder:
-    """Encodes one report.  The id of a row is its place in its table, from 1 on.
-
-    A thread without names has no labels.
-    """
+    """Encodes one report.  The id of a row is its place in its table, from 1 on."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -74,7 +71,7 @@ class Encoder:
             yield message(1, *self._value_type(*VALUE_TYPES[weight]))  # sample_type
         for stack in report.stacks:
             yield message(2, *self._sample(stack))  # sample
-        for number, key in enumerate(self._locations, 1):  # locations first, as they fill both tables below
+        for number, key in enumerate(self._locations, 1):  # locations first: this fills the two tables below
             yield message(4, integer(1, number), *self._location(key, 2))  # location: id
         for number, (path, build_id) in enumerate(self._mappings, 1):
             yield message(3, *self._mapping(path, build_id, number))  # mapping
@@ -88,7 +85,7 @@ class Encoder:
         for text in self._comments():
             yield integer(13, self._strings[text])  # comment
         yield integer(14, self._strings[VALUE_TYPES[SAMPLES][0]])  # default_sample_type
-        for text in self._strings:  # strings last, as all tables above fill them
+        for text in self._strings:  # strings last: all fields above add strings
             yield message(6, text.encode("utf-8", "replace"))  # string_table
 
     def _comments(self) -> Iterator[str]:
@@ -111,7 +108,7 @@ class Encoder:
         return message(1, *map(self._location_id, keys))  # location_id
 
     def _location_keys(self, row: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """Yield the frames of each location: the functions inlined there, then the function that has them."""
+        """Yield the frames of each location: inlined functions, then the function that contains them."""
         inlined = self._inlined
         start = 0
         for end, at in enumerate(row, 1):
@@ -133,7 +130,7 @@ class Encoder:
                 yield message(3, integer(1, self._strings[key]), integer(3, number))  # key, num
 
     def _location(self, key: _LocationKey, first: int) -> Iterator[bytes]:
-        """Yield the fields of a location behind its id, numbered from `first` on."""
+        """Yield the fields of a location after its id; field numbers begin with `first`."""
         frames = [NamedFrame(at) if isinstance(at, str) else self._report.frames[at] for at in key]
         outer = frames[-1]
         if outer.module is not None:
@@ -143,12 +140,11 @@ class Encoder:
             name = frame.text.removesuffix("_[i]") if frame.inlined else frame.text
             names = (name, frame.raw or name, frame.file or "")
             function = self._functions[names] + 1
-            yield message(
-                first + 2, integer(1, function), integer(2, frame.line or 0)
-            )  # line: function_id, line
+            line = integer(1, function), integer(2, frame.line or 0)  # function_id, line
+            yield message(first + 2, *line)  # line
 
     def _function(self, names: tuple[str, str, str], first: int) -> Iterator[bytes]:
-        """Yield name, system_name and filename, numbered from `first` on."""
+        """Yield name, system_name and filename; field numbers begin with `first`."""
         for field, text in enumerate(names, first):
             yield integer(field, self._strings[text])
 
@@ -181,7 +177,7 @@ def read(data: bytes, budget: ReadingBudget) -> Report:
 
 
 class _Location(NamedTuple):
-    """Indexes of frames, innermost first; `stop_reason` of a mark of truncation, else ""."""
+    """Indexes of frames, innermost first; `stop_reason`: not "" for a mark of truncation."""
 
     frames: tuple[int, ...]
     stop_reason: str
@@ -295,7 +291,7 @@ class _ProfileReader:
         return (self._parse(_bytes(value)) for value in self._profile.get(field, ()))
 
     def _table(self, field: int) -> dict[int, _Message]:
-        """Return the messages of a field by their id, which is field 1 in each of them."""
+        """Return the messages of a field by their id, which is field 1 of each message."""
         rows = {_integer(row, 1): row for row in self._messages(field)}
         self._budget.charge(len(rows) * _ROW_COST)
         return rows
@@ -321,7 +317,7 @@ class _ProfileReader:
 
 def _required(found: _T | None, what: str) -> _T:
     if found is None:
-        raise BadInput(f"pprof refers to {what} that is not there")
+        raise BadInput(f"pprof refers to {what} that is missing")
     return found
 
 

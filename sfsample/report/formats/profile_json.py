@@ -1,10 +1,10 @@
 """`-f json`: the whole report as `sfsample.profile/1` (docs/profile-json.md).
 
-Only `coverage` is derived, from `stats`.  Addresses are hexadecimal strings, `_ns` numbers are integers and
-unknown values are null, as in every JSON of sfsample.  `read` checks types, indexes and the lengths of
-columns.  It cleans texts again, because a file can hold anything.
+`coverage` is computed from `stats`; all other values are in the report as they are.  As in every JSON of
+sfsample, addresses are hexadecimal strings, `_ns` numbers are integers and unknown values are null.  `read`
+checks types, indexes and the lengths of columns, and cleans texts, because a file can contain anything.
 
-Invariant: `read` returns the report that was written, and raises only BadInput, whatever the document holds
+Invariant: `read` returns the report that was written, and raises only BadInput, whatever the file contains
 (tests/report/test_report.py).
 """
 
@@ -33,11 +33,11 @@ from sfsample.symbolize.named_frame import NamedFrame, clean_name
 _Module = tuple[str, str | None]  # path and build-id
 _SCHEMA = "sfsample.profile/1"
 _T = TypeVar("_T")
-_MAX_DEPTH = 50  # levels of `stats`; those of --stats are 4
+_MAX_DEPTH = 50  # levels of `stats`; sfsample itself writes 4
 _ADDRESS = re.compile("(0x)?[0-9a-fA-F]{1,16}")
 _MAX_COUNT = (1 << 63) - 1  # pprof cannot hold more
-_COSTS = {b",": 36, b"[": 64, b"{": 360, b'"': 30}  # bytes of memory of the value behind a sign
-_WIDE_COST = 8  # bytes of memory for each byte of a text, in which one letter may widen all others
+_COSTS = {b",": 36, b"[": 64, b"{": 360, b'"': 30}  # bytes of memory for the value after a character
+_WIDE_COST = 8  # bytes of memory for each byte of a text: one letter outside ASCII widens all letters
 
 
 def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file always has the threads
@@ -103,11 +103,11 @@ class JsonValue:
         self.place = place
 
     def error(self, expected: str) -> BadInput:
-        """Return the error that states the place and what was expected there."""
+        """Return the error with the place, and with the kind of value that was expected there."""
         return BadInput(f"{self.place or 'the document'}: not {expected}")
 
     def field(self, name: str) -> "JsonValue":
-        """Return a member of an object; null where it is missing."""
+        """Return a member of an object; null if it is missing."""
         return JsonValue(self.members().get(name), f"{self.place}.{name}".lstrip("."))
 
     def members(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class JsonValue:
         return self.value
 
     def plain_object(self) -> dict[str, Any]:
-        """Return an object in which every number is one that a JSON parser can hold."""
+        """Return an object in which no number is too large for other JSON parsers."""
         if not _is_plain(self.members()):
             raise self.error("an object with numbers up to 2**63 and not nested deeply")
         return self.members()
@@ -134,13 +134,13 @@ class JsonValue:
         return None if self.value is None else read(self)
 
     def text(self) -> str:
-        """Return a string, fit for a terminal."""
+        """Return a string without control characters."""
         if not isinstance(self.value, str):
             raise self.error("a text")
         return clean_name(self.value)
 
     def texts(self) -> dict[str, str]:
-        """Return an object of strings, fit for a terminal."""
+        """Return an object of strings without control characters."""
         return {clean_name(key): self.field(key).text() for key in self.members()}
 
     def flag(self) -> bool:
@@ -169,7 +169,7 @@ class JsonValue:
         return [item.count(below) for item in self.items()]
 
     def address(self) -> int:
-        """Return the 64-bit number that a hexadecimal string states."""
+        """Return the 64-bit number in a hexadecimal string."""
         if not _ADDRESS.fullmatch(self.text()):
             raise self.error('an address ("0x1f")')
         return int(self.value, 16)
@@ -179,7 +179,7 @@ def read_json(data: bytes | str) -> JsonValue:
     """Return any JSON document.  Raises BadInput."""
     try:
         return JsonValue(json.loads(data))
-    except (ValueError, RecursionError) as failure:  # a mere ValueError is that of int()
+    except (ValueError, RecursionError) as failure:  # a plain ValueError comes from int()
         why = "a number that is too long" if type(failure) is ValueError else failure
         raise BadInput(f"not JSON, or cut off: {why}") from None
 
@@ -243,7 +243,7 @@ def _target(value: JsonValue) -> dict[str, Any] | None:
 
 
 def read_frames(root: JsonValue, budget: ReadingBudget) -> list[NamedFrame]:
-    """Return the frames of an object that has the tables of `frames_json`."""
+    """Return the frames of an object with the tables that `frames_json` returns."""
     modules = [(module.field("path").text(), module.field("build_id").optional(JsonValue.text))
                for module in root.field("modules").items()]  # fmt: skip
     return [_read_frame(frame, modules, budget) for frame in root.field("frames").items()]

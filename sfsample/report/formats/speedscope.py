@@ -1,8 +1,7 @@
 """`-f speedscope`: for https://www.speedscope.app and its offline copy.
 
-The file follows speedscope's file-format-schema.json.  It has one profile for each thread and weight.
-Samples are in order of time if the report has a timeline, otherwise in order of weight.  Stacks are root
-first.
+The file follows speedscope's file-format-schema.json, with one profile for each thread and weight.  Samples
+are in order of time if the report has a timeline, otherwise in order of weight.  Stacks are root first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -74,10 +73,7 @@ def _profiles(report: Report, stacks: list[list[int]]) -> Iterator[dict[str, Any
 
 
 def _samples(report: Report) -> tuple[Sequence[int], dict[str, Sequence[int]]]:
-    """Return a list of stacks, and a column for each weight.
-
-    If there is a timeline, the list has the stack of each sample.  Otherwise it has each stack once.
-    """
+    """Return the stack of each sample, and a column for each weight; without a timeline, each stack once."""
     timeline = report.timeline
     if timeline is not None and not timeline.dropped:
         return timeline.stack, {SAMPLES: timeline.samples, WALL: timeline.wall_ns, CPU: timeline.cpu_ns}

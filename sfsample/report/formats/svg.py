@@ -1,8 +1,8 @@
 """`-f svg`: a static flame graph, for a ticket or a README.
 
-The file has no script, no links and nothing from outside.  The outermost function is at the bottom.  Boxes
-narrower than a third of a pixel are left out.  If there still are too many, the narrowest are left out.  A
-note counts the boxes that were left out.
+The file has no script and no links.  The outermost function is at the bottom.  Boxes narrower than a third of
+a pixel are left out; if there are still too many boxes, the narrowest are left out.  A note in the picture
+counts them.
 
 Invariant: every name is escaped, in a text or a title (tests/report/formats/test_svg.py).
 """
@@ -48,10 +48,9 @@ def write(report: Report, *, threads: bool) -> bytes:
 
 
 def _boxes(report: Report, paths: StackPaths) -> tuple[list[_Box], int]:
-    """Return the boxes, siblings in the order of their names, and the number of hidden ones.
+    """Return the boxes, siblings in the order of their names, and the number of boxes that were left out.
 
-    Stacks are visited in the order of their paths.  The samples of a box are those that are visited while
-    its function is on the current path.
+    The loop visits stacks in the order of their paths.  It counts a sample for each box on the current path.
     """
     total, end = report.total(), len(paths.labels)
     scale = (_WIDTH - 2 * _MARGIN) / total if total else 0.0
@@ -76,7 +75,7 @@ def _boxes(report: Report, paths: StackPaths) -> tuple[list[_Box], int]:
         samples += more_samples
         cpu_ns += more_cpu_ns
         if len(boxes) > 2 * _MAX_BOXES:
-            boxes.sort(key=lambda box: (-box.width, box.depth))  # callers before what they call
+            boxes.sort(key=lambda box: (-box.width, box.depth))  # callers before callees
             hidden += len(boxes) - _MAX_BOXES
             del boxes[_MAX_BOXES:]
     return boxes, hidden
@@ -116,7 +115,7 @@ def _box_xml(box: _Box, top: int, total: int) -> str:
 
 
 def _color(box: _Box) -> str:
-    """Return a warm colour that depends on the module only, so that it is the same in every graph."""
+    """Return a warm colour for a module; it is the same in every graph."""
     if box.text.startswith("[truncated: "):
         return _TRUNCATED_COLOR
     mix = 0
@@ -127,5 +126,5 @@ def _color(box: _Box) -> str:
 
 
 def _xml(text: str) -> str:
-    """Escape a text, and drop the characters that XML 1.0 cannot hold."""
+    """Escape a text, and drop the characters that XML 1.0 does not allow."""
     return escape(_NOT_XML.sub("", text))

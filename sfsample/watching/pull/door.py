@@ -1,7 +1,8 @@
 """Holds what the loop of `watch` and the threads of its HTTP server share: one requested profile, and counts.
 
-A thread of the server asks here and waits.  Only the loop records.  It finds names and encodes the profile
-after the recording.  So no thread of the server touches a target, and no target thread is held meanwhile.
+A thread of the server asks for a profile here, and waits.  The loop records the profile.  After the
+recording, the loop finds names and encodes the profile, while no target thread is held.  So no thread of the
+server touches a target.
 """
 
 import os
@@ -26,22 +27,22 @@ _PAUSES_S = (0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0
 _COUNTED = ("sfsample_slices_total", "sfsample_samples_total", "sfsample_missed_ticks_total",
             "sfsample_failures_total", "sfsample_pulled_profiles_total")  # fmt: skip
 _HELP = {  # metrics in the order of the output; a counter without labels is in _COUNTED too
-    "sfsample_slices_total": "Slices recorded and kept, those without a sample included.",
-    "sfsample_samples_total": "Samples in these slices.",
+    "sfsample_slices_total": "Slices that were recorded, with or without samples.",
+    "sfsample_samples_total": "Samples in the recorded slices.",
     "sfsample_missed_ticks_total": "Ticks that were not taken, because the sampler was late.",
     "sfsample_failures_total": "Slices that were lost, and requested profiles that failed.",
     "sfsample_pulled_profiles_total": "Profiles recorded for a request.",
     "sfsample_http_responses_total": "Answers to requests, by status.",
-    "sfsample_lost_total": "What is missing in these slices, by reason.",
+    "sfsample_lost_total": "Samples that are missing in the recorded slices, by reason.",
     "sfsample_stop_seconds": "For how long threads were stopped, from the request to the release.",
     "sfsample_triggers_total": "Triggers that were answered, by condition.",
     "sfsample_history_bytes": "Bytes of the history.",
     "sfsample_history_oldest_timestamp_seconds": "Begin of the oldest day of the history.",
     "sfsample_targets": "Processes that were found for the last slice or request.",
-    "sfsample_last_slice_timestamp_seconds": "When the last slice was closed; absent before.",
+    "sfsample_last_slice_timestamp_seconds": "When the last slice was closed; absent before the first.",
     "sfsample_push_lag_seconds": "How far a backend of --push is behind the history.",
-    "sfsample_pushed_slices_total": "Slices that a backend has taken, by this watch or another one.",
-    "sfsample_push_dropped_slices_total": "Slices that a backend has not taken and never will.",
+    "sfsample_pushed_slices_total": "Slices that a backend has taken, from this watch or an earlier one.",
+    "sfsample_push_dropped_slices_total": "Slices that a backend has refused for good.",
     "process_cpu_seconds_total": "CPU time of sfsample.",
     "process_resident_memory_bytes": "Resident memory of sfsample.",
     "process_open_fds": "Open files of sfsample.",
@@ -49,7 +50,7 @@ _HELP = {  # metrics in the order of the output; a counter without labels is in 
 
 
 class Wanted:
-    """A requested profile: its options (None: the option of the watch counts), and its result."""
+    """A requested profile: its options (None: as for the slices of the watch), and its result."""
 
     def __init__(self, seconds: int, mode: Mode | None = None, rate: float | None = None) -> None:
         self.seconds, self.mode, self.rate = seconds, mode, rate
@@ -62,7 +63,7 @@ def requested_profile(
     base: RecordOptions, symbols: SymbolOptions, pids: list[int], wanted: Wanted,
     should_stop: Callable[[], bool], *, all_of: bool,
 ) -> bytes:  # fmt: skip
-    """Record a profile; return it as pprof, empty if no thread ran.  It ends when the client has gone."""
+    """Record until the time is over or the client has gone; return pprof, b"" for a client that has gone."""
     if should_stop() or not pids:
         raise SfsampleError("sfsample ends" if should_stop() else "the process has ended")
     mode, rate = wanted.mode or base.mode, wanted.rate or base.rate
@@ -82,7 +83,7 @@ def requested_profile(
 
 
 class Door:
-    """The server calls `ask`, `why_unhealthy`, `metrics`, `count`.  The loop calls `count` and the rest."""
+    """The server calls `ask`, `why_unhealthy`, `metrics`, `count`.  The loop calls all other methods."""
 
     def __init__(
         self, every_s: float, slice_s: float, of_sinks: Sequence[Callable[[], Metrics]] = ()
@@ -96,7 +97,7 @@ class Door:
         self.answering_s = self.served_s = 0.0  # CPU time of threads that answer; of the whole server
         self._wanted: Wanted | None = None
         self.has_ended = False  # the loop has ended
-        # by name and the rest of the line; no lock guards them: at worst an answer is not counted
+        # counts by name and label; there is no lock, so sometimes an answer is not counted
         self._counts: dict[str, dict[str, float]] = {name: {"": 0} for name in _COUNTED}
         self._last_slice: dict[str, float] = {}
 
@@ -152,15 +153,15 @@ class Door:
         return 0
 
     def why_unhealthy(self) -> str:
-        """Return the reason that no slice was closed in time; "" if one was."""
+        """Return the reason why no slice was closed in time; "": a slice was closed in time."""
         late_s = time.monotonic() - self._due_s
         if late_s <= 0:
             return ""
         why = self._last_failure or "the loop does not go on"
         return f"no slice was closed for {self._patience_s + late_s:.0f} s: {why}"
 
-    def metrics(self, prefix: str = "") -> str:
-        """Return the metrics as Prometheus text, with `prefix` before the names `process_*`."""
+    def metrics(self) -> str:
+        """Return the metrics as Prometheus text."""
         values: dict[str, dict[str, float]] = {
             **self._counts,
             "sfsample_targets": {"": self.targets},
@@ -173,9 +174,8 @@ class Door:
             values |= metrics()
         lines = []
         for name, text in _HELP.items():
-            shown = f"{prefix}{name}" if name.startswith("process_") else name
-            lines += [f"# HELP {shown} {text}", f"# TYPE {shown} {_kind(name)}"]
-            lines += [f"{shown}{end} {number}" for end, number in dict(values.get(name, {})).items()]
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} {_kind(name)}"]
+            lines += [f"{name}{end} {number}" for end, number in dict(values.get(name, {})).items()]
         return "\n".join([*lines, ""])
 
 
@@ -186,7 +186,7 @@ def _kind(name: str) -> str:
 
 
 def _pauses(pauses: Pauses) -> dict[str, float]:
-    """Return the rows of the histogram of pauses, by the end of their names."""
+    """Return the rows of the histogram of pauses; a key is the end of a row's name."""
     rows = {f'_bucket{{le="{limit_s}"}}': pauses.up_to(round(limit_s * 1e9)) for limit_s in _PAUSES_S}
     return {**rows, '_bucket{le="+Inf"}': pauses.count, "_count": pauses.count, "_sum": pauses.total / 1e9}
 

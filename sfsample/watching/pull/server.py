@@ -1,14 +1,15 @@
 """Opens the pull door, answers HTTP requests, and refuses requests that no client of a profiler sends.
 
-http.server parses only a head of bounded size that came in bounded time.  A web page must not reach this port
-through the user's browser.  So a name in `Host` must be an allowed one, because DNS can give any name this
-address, and `Origin` and `Sec-Fetch-Site` must not name another site.  Each connection has one answer.
+The size of a request head and the time for its arrival are bounded.  A web page must not reach this port
+through the user's browser.  So `Origin` and `Sec-Fetch-Site` must not name another site.  And `Host` must be
+an allowed name, because an attacker's DNS can give the attacker's name this address.  Each connection has one
+answer.
 
 A server thread that computes holds the interpreter, which would lengthen a pause of the target.  So it
 computes only while no target thread is held (SUSPEND_LOCK); it waits and sends at any time.
 
-Answers are no cost of sampling, so --max-overhead does not limit them.  They have their own limit: when they
-have taken a tenth of a CPU, the server accepts no connection.  So a flood leaves the rest to the sampler.
+--max-overhead does not limit the cost of answers, which have their own limit: when answers have taken a tenth
+of a CPU, the server accepts no connection for a while.  So a flood of requests does not stop the sampling.
 """
 
 import hmac
@@ -46,7 +47,7 @@ _HEAD_S = 5.0  # time for the head to arrive
 _SEND_S = 10.0  # time for a client to take an answer
 _MAX_CONNECTIONS = 32
 _MAX_SHARE = 0.1  # share of a CPU; in a flood, connections wait in the queue of the kernel
-_POLL_S = 0.1  # time between two looks whether the client is there
+_POLL_S = 0.1  # time between two checks whether the client is still there
 _MAX_HOLD_S = 1.0  # time that an answer waits for target threads to be released
 _MAX_SECONDS, _USUAL_SECONDS, _MAX_RATE_HZ = 120, "30", 1000  # Go's net/http/pprof records 30 s too
 _MODES: dict[str, Mode] = {"cpu": "cpu", "wall": "wall"}
@@ -65,7 +66,7 @@ class Answer(NamedTuple):
 
 
 class Refusal(Exception):  # noqa: N818 - reads as what happened
-    """The request is refused, with this answer."""
+    """The request is refused; `answer` says why."""
 
     def __init__(self, status: int, why: str, *headers: tuple[str, str]) -> None:
         super().__init__(why)
@@ -75,8 +76,9 @@ class Refusal(Exception):  # noqa: N818 - reads as what happened
 class Server(ThreadingMixIn, TCPServer):
     """One thread accepts connections; each connection has its own thread.
 
-    `free` counts the connections that may still begin.  `server_close` waits for the others: seconds at most,
-    as they have time limits.  A request needs the `token`, if any; its `Host` is the address or in `hosts`.
+    `free` counts the connections that may still begin.  `server_close` waits for the open connections, which
+    have time limits of seconds.  A request needs the `token`, if any; its `Host` is the address or in
+    `hosts`.
     """
 
     allow_reuse_address = True
@@ -95,7 +97,7 @@ class Server(ThreadingMixIn, TCPServer):
         super().__init__(where, _Handler)  # type: ignore[arg-type]  # typeshed knows no AF_UNIX here
 
     def service_actions(self) -> None:
-        """Accept the next connection when answers have taken less than their share of the time."""
+        """Wait before the next connection while answers have taken more than their share of the time."""
         self.door.served_s = self.door.answering_s + time.thread_time()
         until_s = self._limit.resume_at(time.monotonic(), self.door.served_s)
         while (wait_s := until_s - time.monotonic()) > 0 and not self.door.has_ended:
@@ -111,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
     command = ""  # empty for a request that was not parsed
 
     def handle(self) -> None:
-        """Answer; leave a client that is slow, or that does not take the answer."""
+        """Answer; give up a client that is slow, or that does not take the answer."""
         with suppress(OSError):
             if not self.server.free.acquire(blocking=False):
                 self._send(_line(503, "too many connections", ("Retry-After", "1")))
@@ -145,11 +147,11 @@ class _Handler(BaseHTTPRequestHandler):
         return data
 
     def _answer_between_stops(self, head: bytes) -> Answer | Wanted:
-        """Compute an answer while no target thread is held; no thread is stopped meanwhile."""
+        """Compute an answer while no target thread is held; meanwhile, the sampler stops no thread."""
         is_locked = SUSPEND_LOCK.acquire(timeout=_MAX_HOLD_S)
         try:
             return self._answer(head)
-        except Exception as failure:  # noqa: BLE001 - also a failure of a sink; the client gets a line
+        except Exception as failure:  # noqa: BLE001 - whatever fails, the client gets a line of text
             _log.debug("answering a request failed", exc_info=True)
             raise failure if isinstance(failure, Refusal) else Refusal(500, "the answer failed") from None
         finally:
@@ -212,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
             if poller.poll(0):
                 wanted.gone = True
                 return None
-            if self.server.door.has_ended:  # the profile, if any, was ready before
+            if self.server.door.has_ended:
                 break
         return _profile_answer(wanted.data) if wanted.data else _line(503, wanted.failure or "sfsample ends")
 
@@ -228,7 +230,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """Refuse what http.server refuses, in other words, because its words quote the request."""
+        """Refuse what http.server refuses, but without its text, which quotes the request."""
         raise Refusal(code, HTTPStatus(code).phrase)
 
     def log_message(self, *_: object) -> None:
@@ -247,7 +249,7 @@ def _profile_answer(data: bytes) -> Answer:
 def _wanted(query: str) -> Wanted:
     parameters = dict(parse_qsl(query, keep_blank_values=True))
     if not parameters.keys() <= {"seconds", "mode", "rate"}:
-        raise Refusal(400, "parameters are seconds, mode and rate; targets are those of the watch")
+        raise Refusal(400, "parameters are seconds, mode and rate; the watch chooses the targets")
     seconds = parameters.get("seconds", _USUAL_SECONDS)
     mode, rate = parameters.get("mode"), parameters.get("rate")
     if not re.fullmatch("[0-9]{1,3}", seconds) or not 1 <= int(seconds) <= _MAX_SECONDS:

@@ -1,6 +1,6 @@
-"""Parses the backend that slices are sent to (`--push KIND=URL`), and reads the headers with its credentials.
+"""Parses the backend that slices are sent to (`--push KIND=URL`), and reads headers with credentials.
 
-Credentials are only in the file of `--push-auth-file`: in no flag, no message and no file of the history.
+Only the file of `--push-auth-file` has credentials: no flag, no message and no file of the history has them.
 """
 
 import os
@@ -32,7 +32,7 @@ class Backend(NamedTuple):
 
     @property
     def is_private(self) -> bool:
-        """Return True if no other machine can read the requests on their way."""
+        """True if no other machine can read the requests on their way."""
         return self.is_tls or self.host == "localhost" or bool(total(is_loopback)(self.host))
 
 
@@ -58,7 +58,7 @@ def parse_backend(text: str) -> Backend:
 def headers_for(backend: Backend, path: str | None) -> dict[str, str]:
     """Return the headers that a file adds to each request.  Raises SfsampleError.
 
-    If systemd passes the credential `push-auth`, that is the file: the service cannot read the original.
+    If systemd passes the credential `push-auth`, it replaces the file, which the service cannot read.
     """
     credential = os.path.join(os.environ.get("CREDENTIALS_DIRECTORY", ""), "push-auth")
     path = credential if os.path.isabs(credential) and os.path.exists(credential) else path
@@ -70,7 +70,7 @@ def headers_for(backend: Backend, path: str | None) -> dict[str, str]:
 
 
 def _read(path: str, kind: str) -> dict[str, str]:
-    """Return the headers before the first section, and the headers of the section [KIND]."""
+    """Return the headers before the first section of a file, and the headers of its section [KIND]."""
     headers, is_for_it = dict[str, str](), True
     for number, line in enumerate(read_secret(path).decode("utf-8", "replace").splitlines(), 1):
         if (text := line.strip()) and not text.startswith("#"):

@@ -1,7 +1,7 @@
-"""Encodes a slice as a backend takes it: a body, its headers, and the labels that name the series.
+"""Encodes a slice for a backend: a body, HTTP headers, and the labels that name the series.
 
-Pyroscope would make a series of each string label of a sample.  So samples have no labels: threads are added
-up, and the labels of the slice name the series.  A slice has the same id each time that it is sent.
+Pyroscope would make a series for each value of a sample's label.  So samples have no labels, and the samples
+of all threads are added up.  A slice has the same id each time that it is sent.
 
 Source: grafana/pyroscope, api/push/v1/push.proto and api/types/v1/types.proto; parca-dev/parca,
 proto/parca/profilestore/v1alpha1/profilestore.proto.
@@ -28,7 +28,7 @@ _NAME = "process_cpu"  # profile type that Pyroscope and Grafana show by default
 def encode(kind: str, facts: SliceFacts, report: Report, identity: str) -> tuple[bytes, dict[str, str]]:
     """Return the body and the headers; no other slice has the same `identity`."""
     nameless = report._replace(threads=(ReportThread("", ""),) * len(report.threads))
-    report = rebuild(nameless, lambda frames: frames)  # a stack is the same in all threads
+    report = rebuild(nameless, lambda frames: frames)  # adds up equal stacks of all threads
     known = {"service.name": facts.service, "host.name": facts.host or "", **facts.labels}
     labels = {key: text for key, text in sorted(known.items()) if text}
     if kind == "otlp":
@@ -49,6 +49,6 @@ def encode(kind: str, facts: SliceFacts, report: Report, identity: str) -> tuple
 
 
 def series_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return labels as Pyroscope and Parca take them; if two get the same name, the later one counts."""
+    """Return labels with names for Pyroscope and Parca; of labels with one name, the last one counts."""
     named = {re.sub(r"[^a-zA-Z0-9_]|^(?=[0-9])", "_", key): text for key, text in labels.items()}
     return {**named, "__name__": _NAME, "service_name": labels.get("service.name", "")}

@@ -1,8 +1,8 @@
-"""Keeps a mark for each backend: up to which slice it has the history, and how many it has and has not taken.
+"""Keeps a mark for each backend: the last slices that it has, and how many it has taken and refused.
 
-A mark is a small file in the directory of the history, replaced as a whole.  For each file of the history it
-has the number of the last slice that was taken or given up: of all services, and of each service that was
-pushed alone.  No number is used twice in a file, so slices that are still to be sent have greater numbers.
+A mark is a small file in the directory of the history, replaced as a whole.  For each file of the history the
+mark has the number of the last slice that was taken or given up.  No number is used twice in a file, so
+slices that are still to be sent have greater numbers.
 """
 
 import json
@@ -27,18 +27,10 @@ class Mark:
         name = sha256(json.dumps([backend, None]).encode()).hexdigest()[:16]
         self.path = os.path.join(directory, f".push-{name}.json")
         self.sent = 0
-        self.until_s = 0.0  # end of the latest slice that was taken
+        self.until_s = 0.0  # end of the latest slice that the backend has taken
         self.dropped: Counter[str] = Counter()  # slices that were given up, by reason
-        self.done: dict[str, int] = {}  # number of the last slice that is done, by file and service
+        self.done: dict[str, int] = {}  # number of the last slice that was taken or given up, by file
         self.load()
-
-    def last(self, identity: int, service: str | None = None) -> int:
-        """Return the number of the last slice of a file that is done: of all services, or of one."""
-        return self.done.get(_key(identity, service), 0)
-
-    def finish(self, identity: int, service: str | None, number: int) -> None:
-        """Note that slices up to a number are done: of all services, or of one."""
-        self.done[_key(identity, service)] = number
 
     def load(self) -> None:
         """Read the file; if it is damaged or missing, all slices are sent again."""
@@ -57,16 +49,12 @@ class Mark:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let no other process push the same slices meanwhile.  Raises SfsampleError if one does."""
+        """Keep other processes from pushing the same slices.  Raises SfsampleError if one does already."""
         fd = lock(*os.path.split(self.path))
         if fd is None:
-            raise SfsampleError("another process pushes this history there")
+            raise SfsampleError("another process pushes this history to this backend")
         try:
             self.load()
             yield
         finally:
             os.close(fd)
-
-
-def _key(identity: int, service: str | None) -> str:
-    return str(identity) if service is None else f"{identity} {service}"

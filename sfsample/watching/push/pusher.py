@@ -1,7 +1,8 @@
-"""Sends to one backend the slices of a history that it has not taken yet, the oldest first.
+"""Sends to one backend the slices of a history that the backend has not taken yet, the oldest first.
 
 A slice that cannot be sent now waits in the history.  A slice that the backend refuses is counted as dropped.
-If the process is killed between the answer and the mark, the slice is sent twice, with the same id.
+If the process is killed after the answer, but before it writes the mark, the slice is sent twice, with the
+same id.
 
 Invariant: each slice that is not merged yet is sent, or counted as dropped, whatever a backend does
 (tests/watching/push/test_push.py).
@@ -30,11 +31,11 @@ from sfsample.watching.push.backend import Backend, headers_for
 from sfsample.watching.push.encode import encode
 from sfsample.watching.push.mark import Mark
 
-_LOOK_S = 60.0  # time between two looks for new slices, if no byte says that there is one
+_LOOK_S = 60.0  # time between two looks for new slices, if no byte comes
 _NICE = 19
 _LATER = (429, 502, 503, 504)
 _MAX_PAUSE_S = 300.0
-_MAX_RETRIES = 9  # retries of a slice at which the backend fails (500): the slice may be the reason
+_MAX_RETRIES = 9  # retries of a slice after status 500, which the slice itself may cause
 _MAX_ANSWER = 64 << 10  # bytes
 _TOTAL_S = 30.0  # time to connect, send, and read the answer
 _MAX_WAIT_S = 3600.0
@@ -44,31 +45,28 @@ _MAX_SHOWN = 200  # characters of a refusal
 class Pusher:
     """Pushes to one backend; `due_s` is the time of the next attempt, by the monotonic clock."""
 
-    def __init__(
-        self, history: History, backend: Backend, service: str | None, auth_file: str | None, say: Say
-    ) -> None:
-        self._history, self.backend, self._service, self._auth_file = history, backend, service, auth_file
-        self._say = say
+    def __init__(self, history: History, backend: Backend, auth_file: str | None, say: Say) -> None:
+        self._history, self.backend, self._auth_file, self._say = history, backend, auth_file, say
         self.mark = Mark(history.directory, backend.text)
         self.due_s = 0.0
         self._tries = 0  # attempts in a row that failed
-        self._wait_s = 0.0  # time for which the backend takes no slice, as its last answer says
-        self._faulty, self._faults = (0, 0), 0  # slice at which the backend fails, and the number of failures
+        self._wait_s = 0.0  # Retry-After of the last answer, in seconds
+        self._faulty, self._faults = (0, 0), 0  # slice after which came status 500, and how often
         self._late = Trouble(say, "slices wait in the history, for two days", once=True)
-        self._refused = Trouble(say, "it is counted", once=True)
+        self._refused = Trouble(say, "the slice is counted as dropped", once=True)
 
     def push(self) -> bool:
-        """Send the slices; return False if some are left.  Say what fails."""
+        """Send the slices; if one cannot be sent now, say why and return False."""
         self._wait_s = 0.0
         try:
             headers = headers_for(self.backend, self._auth_file)
             with self.mark.locked():
                 for file, facts in self.unsent():
                     self._send(file, facts, headers)
-                    self.mark.finish(file.identity, self._service, facts.number)
+                    self.mark.done[str(file.identity)] = facts.number
                     self.mark.save()
                     self._succeeded()
-        except Exception as failure:  # noqa: BLE001 - whatever it is, other backends get their slices
+        except Exception as failure:  # noqa: BLE001 - whatever fails, other backends get their slices
             self._failed(failure)
             return False
         self._succeeded()
@@ -80,7 +78,7 @@ class Pusher:
             self._say(f"pushed again to {self.backend.text}, after {failed} failed attempts")
 
     def _failed(self, failure: Exception) -> None:
-        """Say the failure; make each pause longer, and random, so that not all senders come back at once."""
+        """Say the failure, and wait: longer each time, and at random, so that senders do not act together."""
         self._tries += 1
         pause_s = min(_MAX_PAUSE_S, 2.0**self._tries) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         self.due_s = time.monotonic() + max(pause_s, self._wait_s)
@@ -91,11 +89,8 @@ class Pusher:
         """Yield each slice that is still to be sent, with its file."""
         for name in file_names(self._history.directory):
             with self._history.skipping(name.path), closing(HistoryFile(name.path)) as file:
-                identity = file.identity
-                for facts in list(file.facts(self.mark.last(identity) + 1)):
-                    is_chosen = facts.tier == "1m" and self._service in (None, facts.service)
-                    if is_chosen and facts.number > self.mark.last(identity, facts.service):
-                        yield file, facts
+                last = self.mark.done.get(str(file.identity), 0)
+                yield from ((file, facts) for facts in list(file.facts(last + 1)) if facts.tier == "1m")
 
     def _send(self, file: HistoryFile, facts: SliceFacts, headers: dict[str, str]) -> None:
         """Send a slice, or give it up.  Raises SfsampleError or OSError if the slice must wait."""
@@ -117,7 +112,7 @@ class Pusher:
         self.mark.until_s = max(self.mark.until_s, facts.end_s)
 
     def _is_to_wait(self, status: int, which: tuple[int, int]) -> bool:
-        """Return True if the slice waits; a redirect is a mistake in the URL, which the user can correct."""
+        """Return True if the slice waits.  After a redirect it waits, too: the user can correct the URL."""
         if status < 200 or 300 <= status < 400 or status in _LATER:
             return True
         if status < 500:
@@ -132,16 +127,16 @@ class Pusher:
 
 
 def follow(pushers: list[Pusher]) -> None:
-    """Send slices as they come, in the child of a watch, until stdin ends, and then the last ones.
+    """Send slices as they come, until stdin ends; then send the last slices.
 
-    It is a separate process, because encoding and waiting would hold the interpreter while `watch` holds a
-    thread of its target.  The child ends after its stdin, a pipe from `watch`, has ended, so it outlives
-    `watch` for a moment, whatever ends that.  A stdin that is no pipe never ends it.
+    The child of a watch calls this.  In `watch` itself, encoding would hold the interpreter while `watch`
+    holds a thread of its target.  The stdin of the child is a pipe from `watch`, which ends when `watch`
+    ends, for whatever reason.  If stdin is no pipe, its end is ignored.
     """
     os.nice(_NICE)
     pipe = [0] if stat.S_ISFIFO(os.fstat(0).st_mode) else []
     if pipe:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd sends it to both processes at once
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd sends SIGTERM to watch and to this process
     has_ended = False
     while not has_ended:
         for pusher in pushers:
@@ -154,14 +149,14 @@ def follow(pushers: list[Pusher]) -> None:
 
 
 def _wait(pipe: list[int], seconds: float) -> bool:
-    """Wait for a byte, which says that there is a slice; return True if the pipe has ended."""
+    """Wait for a byte, which announces a slice; return True if the pipe has ended."""
     return bool(select(pipe, [], [], max(0.0, seconds))[0]) and not os.read(0, 1 << 16)
 
 
 def post(backend: Backend, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, float]:
-    """Send a request in bounded time, and follow no redirect; only on the main thread.  Raises OSError.
+    """Send a request in bounded time; follow no redirect.  Raises OSError.  Only for the main thread.
 
-    Return the status, the begin of a refusal, and the seconds for which the backend takes no request.
+    Returns the status, the first bytes of a refusal, and the seconds of Retry-After.
     """
     connection = (HTTPSConnection if backend.is_tls else HTTPConnection)(backend.host, backend.port)
     signal.signal(signal.SIGALRM, _expire)
@@ -170,7 +165,7 @@ def post(backend: Backend, body: bytes, headers: dict[str, str]) -> tuple[int, b
         connection.request("POST", backend.path, body, {"User-Agent": f"sfsample/{__version__}", **headers})
         answer = connection.getresponse()
         refusal = answer.read(_MAX_ANSWER) if answer.status >= 300 else b""
-    except (HTTPException, ValueError) as failure:  # some garbage makes http.client raise it
+    except (HTTPException, ValueError) as failure:  # http.client raises ValueError for some garbage
         raise OSError(str(failure) or type(failure).__name__) from None
     else:
         return answer.status, refusal, _wait_s(answer.headers.get("Retry-After", ""))
@@ -187,7 +182,7 @@ def _wait_s(text: str) -> float:
 
 
 def without_secrets(refusal: bytes, headers: dict[str, str]) -> str:
-    """Return the begin of a refusal, without the credentials that it may quote."""
+    """Return the first characters of a refusal, without the credentials that it may quote."""
     text = refusal.decode("utf-8", "replace")
     for secret in sorted(" ".join(headers.values()).split(), key=len, reverse=True):
         text = text.replace(secret, "***")
@@ -195,4 +190,4 @@ def without_secrets(refusal: bytes, headers: dict[str, str]) -> str:
 
 
 def _expire(*_: object) -> None:
-    raise TimeoutError(f"it took longer than {_TOTAL_S:.0f} s")
+    raise TimeoutError(f"the request took longer than {_TOTAL_S:.0f} s")

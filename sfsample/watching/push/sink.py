@@ -1,6 +1,6 @@
-"""Has a child process push the history that `watch` keeps, so that no backend delays the watch.
+"""Starts a child process that pushes the history of `watch`, so that no backend delays the watch.
 
-For a new slice, `watch` only writes a byte to the child.  If the child has ended, `watch` starts another.
+For each new slice, `watch` only writes a byte to the child.  If the child has ended, `watch` starts another.
 """
 
 import os
@@ -19,33 +19,33 @@ _END_S = 10.0  # time for the slices that are left when `watch` ends
 
 
 class PushSink(Sink):
-    """Keeps nothing itself: the sink of the history does."""
+    """Tells the child of new slices; it keeps none itself, as HistorySink does."""
 
     def __init__(self, push: Push, directory: str, say: Say) -> None:
         check_credentials(push)
         self._words = push_words(directory, push)
         self._marks = [(backend.kind, Mark(directory, backend.text)) for backend in push.backends]
-        self._pipe = os.pipe()  # stdin of each child: it ends when this process does
+        self._pipe = os.pipe()  # stdin of each child: the pipe ends when this process ends
         os.set_blocking(self._pipe[1], False)
         self._child: subprocess.Popen[bytes] | None = None
         self._unstarted = Trouble(say, "slices wait in the history")
         self._begin_s = self._kept_s = 0.0  # begin of the first slice, and end of the latest one
 
     def prepare(self) -> None:
-        """Say that there is a slice, or start the child, which sends what an earlier watch has left too."""
-        with suppress(BlockingIOError):  # 64 KiB of these wait for a child
+        """Write a byte to the child, or start it; a new child also sends the slices of an earlier watch."""
+        with suppress(BlockingIOError):  # the pipe is full: 64 KiB wait for a child
             os.write(self._pipe[1], b"\n")
         if self._child is None or self._child.poll() is not None:
             self._child = start_child(self._words, self._unstarted, stdin=self._pipe[0])
 
     def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002
-        """Say that there is a slice."""
+        """Announce a slice to the child."""
         self._begin_s, self._kept_s = self._begin_s or whole.begin_s, whole.end_s
         self.prepare()
         return ""
 
     def close(self) -> None:
-        """Let the child send the last slices; if it is killed, the next watch goes on from its mark."""
+        """Give the child ten seconds to send the last slices; a later watch sends slices that are left."""
         for fd in self._pipe:
             os.close(fd)
         if self._child is not None:
@@ -55,7 +55,7 @@ class PushSink(Sink):
             self._child.wait()
 
     def metrics(self) -> Metrics:
-        """Return for each backend the numbers of slices that it has taken and not taken, and its lag."""
+        """Return for each backend its lag, and the numbers of slices that it has taken and refused."""
         lag, sent, dropped = dict[str, float](), dict[str, float](), dict[str, float]()
         kinds: list[str] = []
         for kind, mark in self._marks:

@@ -1,18 +1,14 @@
 """What the pull door says of the loop: counts, and whether slices are closed in time."""
 
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from sfsample.cli.terminal import say_at
 from sfsample.errors import SfsampleError
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.stats import Stats
 from sfsample.symbolize.options import SymbolOptions
-from sfsample.watching.loop import write_metrics
-from sfsample.watching.program import Trouble
 from sfsample.watching.pull import door as module
 from sfsample.watching.pull.door import Door, Wanted, requested_profile
 
@@ -101,36 +97,6 @@ def test_pauses_are_a_histogram(clock: SimpleNamespace) -> None:
     assert counts['{le="+Inf"}'] == found["sfsample_stop_seconds_count"] == 5
     assert [*counts.values()] == sorted(counts.values())
     assert found["sfsample_stop_seconds_sum"] == pytest.approx(2.003219)
-
-
-def test_file_has_the_same_metrics_without_names_of_node_exporter(clock: SimpleNamespace) -> None:
-    """Its scrape fails where a file has a metric of its own name (process_cpu_seconds_total)."""
-    door = Door(60, 10)
-    door.closed(stats(100, 7))
-    text = door.metrics("sfsample_")
-    rows = {line.rpartition(" ")[0] for line in text.splitlines() if line[0] != "#"}
-    assert all(row.startswith("sfsample_") for row in rows)
-    assert {row.replace("sfsample_process_", "process_") for row in rows} == values(door.metrics()).keys()
-    families = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
-    assert {"sfsample_slices_total", "sfsample_targets", "sfsample_process_cpu_seconds_total"} <= families
-
-
-def test_metrics_file_is_replaced_and_a_failure_said_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    door, path = Door(60, 10), tmp_path / "d" / "sfsample.prom"
-    trouble = Trouble(say_at, "")
-    write_metrics(str(path), door.metrics(), trouble)
-    write_metrics(str(path), door.metrics(), trouble)
-    first, *more = capsys.readouterr().err.splitlines()
-    assert first.endswith(f"cannot write: {path}: No such file or directory")
-    assert len(more) == 1
-    path.parent.mkdir()
-    path.write_text("old")
-    door.closed(stats(3, 0))
-    write_metrics(str(path), door.metrics(), trouble)
-    assert "sfsample_samples_total 3\n" in path.read_text()
-    assert [entry.name for entry in path.parent.iterdir()] == ["sfsample.prom"]
 
 
 def test_health_ends_when_no_slice_is_closed_in_time(clock: SimpleNamespace) -> None:

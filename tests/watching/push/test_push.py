@@ -64,8 +64,8 @@ def fill(history, begin, count, **facts):
         history.add(minute(at, *rows, **{"labels": LABELS, **facts}))
 
 
-def pusher_to(fake, history, kind="pyroscope", service=None, auth=None):
-    return Pusher(history, parse_backend(f"{kind}={fake.address}"), service, auth, say_at)
+def pusher_to(fake, history, kind="pyroscope", auth=None):
+    return Pusher(history, parse_backend(f"{kind}={fake.address}"), auth, say_at)
 
 
 def left(pusher):
@@ -239,35 +239,20 @@ def test_two_processes_do_not_push_the_same(fake, history, capsys):
         words = ["history", "push", "--history", history.directory, "--push", f"pyroscope={fake.address}"]
         assert main(words) == 1
     said = capsys.readouterr().err
-    assert said.count("another process pushes this history there") == 1
+    assert said.count("another process pushes this history to this backend") == 1
     assert "0 slices sent, 3 left" in said
     assert not fake.requests
 
 
-def test_each_backend_gets_each_slice_once_whichever_service_comes_first(fake, history):
+def test_each_backend_gets_each_slice_of_each_service_once(fake, history):
     fill(history, 3, 2, service="bank", labels={})
-    assert pusher_to(fake, history, service="bank").push()
-    assert len(fake.taken) == 2
-    fill(history, 5, 1, service="bank", labels={})
+    assert pusher_to(fake, history).push()
     fill(history, 6, 1)
     assert pusher_to(fake, history).push()
-    assert len(fake.taken) == 2 + 3 + 2
-    assert decoded(fake) == totals(history)
-    fill(history, 7, 1, service="bank", labels={})
-    for service in ("bank", "redis", None):
-        assert pusher_to(fake, history, service=service).push()
-    assert len(fake.taken) == 7 + 1
+    assert len(fake.taken) == 3 + 2 + 1
     assert decoded(fake) == totals(history)
     assert pusher_to(fake, history, "parca").push()
-    assert len(fake.taken) == 8 + 8
-
-
-def test_service_that_is_not_there_is_an_error(fake, history, capsys):
-    words = ["history", "push", "--history", history.directory, "--push", f"pyroscope={fake.address}"]
-    assert main([*words, "--service", "rediss"]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("sfsample: no slice is selected: --service rediss\n  there is redis: 3 slices")
-    assert not fake.requests
+    assert len(fake.taken) == 6 + 6
 
 
 def test_failures_that_alternate_are_said_once_until_it_works_again(fake, history, capsys):
