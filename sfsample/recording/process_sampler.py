@@ -273,7 +273,6 @@ class ProcessSampler:
             self._recorder.count_failed(thread, failure.detail)
 
     def _leave_out(self, thread: SampledThread, state: RunState) -> None:
-        """Count no sample of a thread that had no CPU."""
         if state is RunState.WAITING:
             self._recorder.count_waiting(thread)
         else:

@@ -9,12 +9,10 @@ those that have stopped, releases, unwinds and records them (`ProcessSampler.tic
 collects a thread that stops late.
 """
 
-import resource
 import time
 from collections.abc import Callable
 
 from sfsample.core.python_view import PythonView
-from sfsample.errors import TargetError
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.process import LiveProcess
 from sfsample.process.run_state import OwnRun, WakeUp
@@ -108,11 +106,7 @@ class PtraceSampler:
             self._start = clock.now() if self._began is None else self._began
             self.profile.started_ns = self.profile.started_ns or time.time_ns()
             try:
-                stats.ended_by = self._loop(should_stop)
-            except (TargetError, OSError) as failure:  # the profile so far is not lost
-                if not stats.samples:
-                    raise
-                stats.end_early(failure)
+                stats.end_by(lambda: self._loop(should_stop))
             except LeftBehind:
                 stats, self._samplers = Stats(0), []  # the thread that goes on has the statistics
                 raise
@@ -122,8 +116,7 @@ class PtraceSampler:
                     sampler.finish()
         finally:
             self._own_run.close()
-            stats.sampler_cpu_s = time.thread_time() - self._cpu_at_start
-            stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            stats.count_cost(self._cpu_at_start)
         return self.profile
 
     # -- the loop

@@ -93,17 +93,14 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
 
 
 def _uses_cpu_briefly(stats: Stats) -> bool:
-    """Return True if the threads used notable CPU time, but between the ticks."""
     return stats.cpu_charged_ns > _NOTABLE_SAMPLES * 1e9 / stats.rate_hz
 
 
 def _achieved_rate(stats: Stats) -> str:
-    """Return the achieved rate if it is not the requested one."""
     return f" ({stats.achieved_hz:.1f} Hz)" if stats.late_ticks or stats.spared_ticks else ""
 
 
 def _losses(stats: Stats) -> Iterator[str]:
-    """Yield the skipped ticks and samples."""
     if stats.spared_ticks:
         yield f"skipped   {counted(stats.spared_ticks, 'tick')}: to stay below --max-overhead"
     if stats.waiting_for_cpu:
