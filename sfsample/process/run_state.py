@@ -118,6 +118,8 @@ def shared_switch(one: LastRun, other: LastRun | None) -> bool:
     """
     if other is None or one.at != other.at:
         return False
+    if not other.renewed_ns:  # `other` has real-time priority: it has no load average, and waits for no CPU
+        return True
     return abs(one.renewed_ns - other.renewed_ns) <= _STAMP_STEP_NS
 
 
@@ -214,9 +216,12 @@ class OwnRun:
         try:
             if self._fd < 0:
                 self._fd = os.open("/proc/thread-self/sched", os.O_RDONLY | os.O_CLOEXEC)
-            return os.pread(self._fd, _CHUNK_BYTES, 0)
+            text = os.pread(self._fd, _CHUNK_BYTES, 0)
         except OSError:
             return None
+        if os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO):  # policies without a load average
+            return text.partition(b"se.avg.")[0]
+        return text
 
     def close(self) -> None:
         """Close the file."""

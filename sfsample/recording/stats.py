@@ -97,6 +97,7 @@ class Stats:
         self.duration_s = 0.0
         self.ticks = 0  # ticks that were due, taken or not
         self.late_ticks = 0  # ticks not taken, because the sampler was late
+        self.lacks_priority = False  # the kernel does not permit real-time priority
         self.samples = 0
         self.captures: Counter[Capture] = Counter()
         self.timers_since_s: float | None = None  # time from which on timers took the samples; None: never

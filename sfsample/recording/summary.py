@@ -11,6 +11,7 @@ from sfsample.recording.stats import Pauses, Stats
 _MAX_LINES = 5  # lines of one kind, unless verbose
 _LOW_COVERAGE = 0.9  # share of the CPU time; a lower one is the first line
 _MANY_SAMPLES = 10
+_MANY_LATE = 0.1  # share of the ticks; if sfsample missed more, a permission is advised
 _CHANCE = 2  # standard deviations of the count of samples by timers of CPUs
 _HIGH_COST = 0.03  # share of one CPU; from there on the flags that lower it are named
 _NOTABLE_SAMPLES = 5  # samples; if the CPU time was worth more and none was taken, a flag is advised
@@ -42,6 +43,8 @@ def summary_lines(
         f"{counted(stats.ticks, 'tick')} at {stats.rate_hz:g} Hz, "
         f"{stats.late_ticks} missed{_achieved_rate(stats)}"
     )
+    if stats.lacks_priority and stats.late_ticks > _MANY_LATE * stats.ticks:
+        yield "          run sfsample as root or with CAP_SYS_NICE: then it gets a CPU at each tick"
     if stats.ended_by == "target":
         yield "ended     with the target"
     yield from _losses(stats)
