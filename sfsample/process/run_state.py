@@ -105,6 +105,8 @@ def _before_stop(before: BeforeStop, wake_up: WakeUp) -> RunState:
         return RunState.ON_CPU
     if before.asleep:
         return RunState.ASLEEP
+    if times_run(before.counters) == 0:  # a new thread has not had its first CPU yet
+        return RunState.WAITING
     run = before.last_run
     if run is not None and shared_switch(run, parse_last_run(wake_up.own_run)):
         return RunState.PREEMPTED_BY_US

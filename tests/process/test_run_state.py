@@ -64,6 +64,7 @@ def test_preemption_known_before_the_stop_is_believed(times, interrupted, preemp
         (BeforeStop(b"1 0 5", on_cpu=False, last_run=LastRun(b"9.9", 9000)), PREEMPTED),
         (BeforeStop(b"1 0 5", last_run=LastRun(b"9.9", 9000)), PREEMPTED),
         (BeforeStop(b"1 0 5", last_run=LastRun(b"9.8", 9000)), UNKNOWN),
+        (BeforeStop(b"0 0 0", last_run=LastRun(b"0.0", 0)), WAITING),  # born, it has had no CPU yet
         (BeforeStop(b"1 0 5"), UNKNOWN),
     ],
 )
