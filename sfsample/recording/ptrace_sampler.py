@@ -115,11 +115,13 @@ class PtraceSampler:
                 stats, self._samplers = Stats(0), []  # the thread that goes on has the statistics
                 raise
             finally:
+                REAL_TIME_PRIORITY.end_ticks()
                 stats.duration_s = clock.now() - self._start
                 for sampler in self._samplers:
                     sampler.finish()
+                if self._options.mode == "cpu" and stats is self.profile.stats:
+                    self.profile.spread_cpu_time(set().union(*(one.living for one in self._samplers)))
         finally:
-            REAL_TIME_PRIORITY.end_ticks()
             self._own_run.close()
             stats.lacks_priority = not REAL_TIME_PRIORITY.is_allowed
             stats.count_cost(self._cpu_at_start)

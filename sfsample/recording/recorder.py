@@ -82,6 +82,7 @@ class Recorder:
         unseen_ns = max(0, max(self._cpu_ns, at_least_ns) - self._charged_ns)
         self._profile.stats.cpu_charged_ns += unseen_ns
         self._charged_ns += unseen_ns
+        self._profile.unseen_ns[self._process_key] += unseen_ns
         self._profile.charged_ns[self._process_key] += self._charged_ns
 
     # -- samples

@@ -118,7 +118,7 @@ def _is_low(stats: Stats) -> bool:
 
 def _low_coverage(stats: Stats) -> Iterator[str]:
     """Yield the low coverage, and the permission that would raise it if threads end too early."""
-    yield from _coverage(stats)
+    yield from (f"{line}: shares may be wrong" for line in _coverage(stats))
     if stats.timers_refused:
         yield "          timers of the CPUs would see threads that end before they are sampled: run sfsample"
         yield "          as root, with CAP_PERFMON, or with sysctl kernel.perf_event_paranoid=0"
