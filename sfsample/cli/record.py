@@ -24,8 +24,7 @@ from sfsample.process.find_target import target_pids
 from sfsample.process.thread_files import open_many
 from sfsample.process.with_names import with_names
 from sfsample.recording.profile import Profile
-from sfsample.recording.result import check_result
-from sfsample.recording.stats import Stats
+from sfsample.recording.stats import Stats, check_result
 from sfsample.recording.summary import summary_lines
 from sfsample.report.formats import FORMATS
 from sfsample.report.json_text import json_text

@@ -52,17 +52,13 @@ class PendingStops:
                 self.remove(collect)
 
     @contextmanager
-    def unsuspended(self) -> Iterator[None]:
-        """Keep sfsample from being suspended while it traces a thread without a request to stop."""
-
-        def nothing() -> None:
-            pass
-
-        self.add(nothing)
+    def calling(self, collect: CollectStopped) -> Iterator[None]:
+        """Add a function for a while; meanwhile sfsample is not suspended."""
+        self.add(collect)
         try:
             yield
         finally:
-            self.remove(nothing)
+            self.remove(collect)
 
     @property
     def any(self) -> bool:

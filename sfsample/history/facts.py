@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from sfsample.core.foreign import total
 from sfsample.errors import BadInput
-from sfsample.recording.losses import coverage_of
+from sfsample.recording.stats import coverage_of
 from sfsample.report.merge import sum_known
 from sfsample.report.report import CPU, WEIGHTS, Report
 

@@ -6,7 +6,9 @@ only when the target falls asleep, and sees too much of the code before the slee
 
 While sfsample holds a target thread, or has asked it to stop, sfsample runs at the lowest real-time priority
 (which needs CAP_SYS_NICE).  Otherwise the thread would stay stopped until sfsample runs again: many
-milliseconds on an overloaded machine.
+milliseconds on an overloaded machine.  A sampler by stops has that priority all the time, as long as it uses
+a small share of a CPU (`begin_ticks`).  At the normal priority, on full CPUs, the kernel may keep it waiting
+for 100 ms after any of its steps (docs/overhead.md).
 
 Source: sched(7); prctl(2); sched_setattr(2); Linux kernel/sched/fair.c, "custom slice".
 """
@@ -14,6 +16,7 @@ Source: sched(7); prctl(2); sched_setattr(2); Linux kernel/sched/fair.c, "custom
 import ctypes
 import os
 import threading
+import time
 from struct import Struct
 
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "s390x": 345}
@@ -56,22 +59,44 @@ class RealTimePriority(threading.local):
 
     def __init__(self) -> None:
         self._depth = 0  # number of open calls to `begin`
-        self._is_allowed = os.sched_getscheduler(0) == os.SCHED_OTHER  # False: the user chose another policy
+        self._takes_ticks = False  # one of these calls is that of `begin_ticks`
+        self._began_s = 0.0  # CPU time of the thread when its priority was raised
+        self._used_s = 0.0  # CPU time that the thread used at that priority before `_began_s`
+        self.is_allowed = os.sched_getscheduler(0) == os.SCHED_OTHER  # policy chosen by the user stays
 
     def begin(self) -> None:
         """From now on, run before all threads that are scheduled normally."""
         self._depth += 1
-        if self._depth == 1 and self._is_allowed:
+        if self._depth == 1 and self.is_allowed:
+            self._began_s = time.thread_time()
             try:
                 os.sched_setscheduler(0, os.SCHED_RR, _REAL_TIME)
             except OSError:
-                self._is_allowed = False
+                self.is_allowed = False
 
     def end(self) -> None:
         """End one `begin`."""
         self._depth -= 1
-        if not self._depth and self._is_allowed:
+        if not self._depth and self.is_allowed:
             os.sched_setscheduler(0, os.SCHED_OTHER, _NORMAL)
+            self._used_s += time.thread_time() - self._began_s
+
+    def used_s(self) -> float:
+        """Return the CPU time in s that the calling thread has used at this priority."""
+        is_raised = self._depth and self.is_allowed
+        return self._used_s + (time.thread_time() - self._began_s if is_raised else 0.0)
+
+    def begin_ticks(self) -> None:
+        """Call `begin`, unless that was done since the last `end_ticks`."""
+        if not self._takes_ticks:
+            self._takes_ticks = True
+            self.begin()
+
+    def end_ticks(self) -> None:
+        """End `begin_ticks`, if the thread has called that."""
+        if self._takes_ticks:
+            self._takes_ticks = False
+            self.end()
 
 
 REAL_TIME_PRIORITY = RealTimePriority()

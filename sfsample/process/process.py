@@ -101,7 +101,7 @@ class LiveProcess:
         if ExecGuard(self.pid).forbids() and may_access(tid):
             return
         for _ in range(_MAX_ATTEMPTS):  # another sampler may trace the thread for an instant
-            with PENDING_STOPS.unsuspended():
+            with PENDING_STOPS.calling(lambda: None):
                 if TracerThread(lambda _: may_attach(tid), lambda: False).run():
                     self._wait_for_own_detach(tid)
                     return
@@ -188,7 +188,7 @@ class LiveProcess:
     def capture_consistently(self) -> ConsistentCapture:
         """Capture all threads at one instant."""
         arch = self.running_capture.tracer.reader.arch
-        with PENDING_STOPS.unsuspended():
+        with PENDING_STOPS.calling(lambda: None):
             return capture_consistently(
                 self.proc, arch, self.copy, self.thread, self._refusal,
                 read_maps=self.modules.refresh, child=self._is_child,

@@ -105,6 +105,8 @@ def _before_stop(before: BeforeStop, wake_up: WakeUp) -> RunState:
         return RunState.ON_CPU
     if before.asleep:
         return RunState.ASLEEP
+    if times_run(before.counters) == 0:  # a new thread has not had its first CPU yet
+        return RunState.WAITING
     run = before.last_run
     if run is not None and shared_switch(run, parse_last_run(wake_up.own_run)):
         return RunState.PREEMPTED_BY_US
@@ -118,6 +120,8 @@ def shared_switch(one: LastRun, other: LastRun | None) -> bool:
     """
     if other is None or one.at != other.at:
         return False
+    if not other.renewed_ns:  # `other` has real-time priority: it has no load average, and waits for no CPU
+        return True
     return abs(one.renewed_ns - other.renewed_ns) <= _STAMP_STEP_NS
 
 
@@ -214,9 +218,12 @@ class OwnRun:
         try:
             if self._fd < 0:
                 self._fd = os.open("/proc/thread-self/sched", os.O_RDONLY | os.O_CLOEXEC)
-            return os.pread(self._fd, _CHUNK_BYTES, 0)
+            text = os.pread(self._fd, _CHUNK_BYTES, 0)
         except OSError:
             return None
+        if os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO):  # policies without a load average
+            return text.partition(b"se.avg.")[0]
+        return text
 
     def close(self) -> None:
         """Close the file."""

@@ -8,6 +8,7 @@ the file of the new thread, if there is one.  Source: proc(5).
 import os
 from collections.abc import Callable
 from errno import ESRCH
+from functools import cache
 from itertools import count
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 
@@ -35,6 +36,13 @@ def open_many() -> None:
     """Raise sfsample's limit of open files as far as permitted, for many processes or threads."""
     hard_limit = getrlimit(RLIMIT_NOFILE)[1]
     setrlimit(RLIMIT_NOFILE, (hard_limit, hard_limit))
+
+
+@cache
+def _kernel_counts() -> bool:
+    """Return True if the kernel has scheduler counters (CONFIG_SCHED_INFO): those of sfsample are not 0."""
+    with open("/proc/self/schedstat", "rb") as file:
+        return not file.read().startswith(b"0 0 0")
 
 
 def max_kept_open() -> int:
@@ -120,13 +128,13 @@ class ThreadFiles:
         """Return the scheduler's counters: time run, time waited, number of times run.
 
         As long as they stay the same, a sleeping thread has not run.  None: the thread has ended.  If the
-        kernel writes "0 0 0" (no counters), this is the number of times that the thread was taken off a CPU.
+        kernel has no such counters, this is the number of times that the thread was taken off a CPU.
         """
         try:
             line: bytes | None = os.pread(self.fds["schedstat"], _SHORT_BYTES, 0)  # a faster `read`
         except (KeyError, OSError):
             line = self.read("schedstat")
-        if line is not None and not line.startswith(b"0 0 0"):
+        if line is not None and (_kernel_counts() or not line.startswith(b"0 0 0")):
             return line
         return (self.read("status") or b"").partition(b"\nvoluntary_ctxt_switches")[2] or None
 

@@ -24,7 +24,7 @@ from sfsample.recording.perf_sampler import PerfSampler
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import Clock, PtraceSampler
-from sfsample.recording.sparse_samples import are_too_few
+from sfsample.recording.timer_set import are_too_few
 
 _TRIAL_S = 0.5
 _LOOK_S = 0.1  # seconds between two looks for a reason: a recording of one second needs early samples

@@ -29,9 +29,8 @@ _tid_of = attrgetter("tid")
 class SampledThread:
     """A thread of a recording, between two of its samples.
 
-    `counted` is the tick up to which samples of it were counted, `idle_until` the tick up to which it is
-    known not to have run.  `last` is where its frames were in its last sample.  Since `quiet_since` it
-    has run hardly ever.
+    `counted` is the tick up to which samples of the thread were counted.  The thread has not run up to the
+    tick `idle_until`, and hardly ever since `quiet_since`.  `last` has the frames of the last sample.
 
     While the scheduler's counters are still `off_cpu_counters`, the thread has not run, and `last_stack` is
     counted again; None: samples of it do not count until it has run (cpu mode).
@@ -49,17 +48,15 @@ class SampledThread:
         self.files = thread.files
         self.name = ""
         self.start_time = 0  # clock ticks since boot
-        self.file_holder: int | None = (
-            None  # whose /proc files were read when it was due (`ThreadFiles.holder`)
-        )
-        self.counted_start_time = -1  # when it was counted in `Stats.threads`: an id can be reused
+        self.file_holder: int | None = None  # `ThreadFiles.holder` when the thread was due
+        self.counted_start_time = -1  # `start_time` when `Stats.threads` counted the thread
         self.counted = self.idle_until = self.quiet_since = counted
         self.off_cpu_counters: bytes | None = None
         self.last_stack: tuple[Stack, Places] | None = None
         self.flush_ns = FLUSH_NS
         self.last = Located()
-        self.ran_ns = ran_ns  # its CPU time at its last turn
-        self.quiet_ran_ns = ran_ns  # at the turn `quiet_since`
+        self.ran_ns = ran_ns  # CPU time in ns at the last turn
+        self.quiet_ran_ns = ran_ns  # CPU time in ns at the tick `quiet_since`
         self.uncounted_cpu_ns = 0  # CPU time that no sample stands for yet
         self.stopped_ns = 0  # total time for which sfsample has held the thread
         self.gone = False

@@ -31,7 +31,6 @@ class LiveWindow:
         self._records: deque[WindowRecord] = deque()
 
     def _keep(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
-        """Keep a record; drop those that are older than the window."""
         records = self._records
         records.append(WindowRecord(key, at_ns, wall_ns, cpu_ns, times))
         while records[0].at_ns < at_ns - self.length_ns:

@@ -190,9 +190,7 @@ class PerfProcess:
             used = len(sample.memory.data)
         else:
             used = stack.frames[-1].sp - sample.memory.base if stack.frames else 0
-        if used <= len(
-            sample.memory.data
-        ):  # stack of the copy, not another one to which the walk has switched
+        if used <= len(sample.memory.data):  # otherwise the walk has switched to another stack
             self._stack_use.max_bytes = max(self._stack_use.max_bytes, used)
 
     def _leader_name(self) -> str:

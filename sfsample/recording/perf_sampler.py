@@ -10,11 +10,9 @@ instruction.  They are unwound once the process is open.  If it ends before that
 """
 
 import math
-import resource
 import time
 from collections.abc import Callable, Iterable
 
-from sfsample.errors import TargetError
 from sfsample.process.perf_records import Lost, PerfSample, Record, RecordOfProcess
 from sfsample.process.priority import avoid_preempting
 from sfsample.process.process import LiveProcess
@@ -85,7 +83,6 @@ class PerfSampler:
             self._add(process)
 
     def _add(self, process: LiveProcess) -> None:
-        """Begin to count the samples of a process; those of a new process count from its birth on."""
         options = self._options
         unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
         earlier = self._alive.get(process.pid)
@@ -116,11 +113,7 @@ class PerfSampler:
         if not self._is_set:
             self.set_timers()
         try:
-            stats.ended_by = self._loop(should_stop)
-        except (TargetError, OSError) as failure:  # failure that must not lose the samples so far
-            if not stats.samples:
-                raise
-            stats.end_early(failure)
+            stats.end_by(lambda: self._loop(should_stop))
         except LeftBehind:
             stats, self._alive = Stats(0), {}  # the statistics are those of the thread that goes on
             raise
@@ -131,8 +124,7 @@ class PerfSampler:
             self._count_unclaimed(self._unclaimed)
             for process in self._alive.values():
                 process.finish()
-            stats.sampler_cpu_s = time.thread_time() - self._cpu_at_start
-            stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            stats.count_cost(self._cpu_at_start)
         return self.profile
 
     def set_timers(self) -> None:

@@ -27,7 +27,7 @@ from sfsample.recording.keep_bad import keep_bad
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile
 from sfsample.recording.recorder import Recorder
-from sfsample.recording.sample import TickTime
+from sfsample.recording.sample import ThreadKey, TickTime
 
 _END_PATIENCE_NS = 250_000_000  # wait at the end of the recording for threads that were asked to stop
 _COLLECT_NS = 1_000_000  # time between two collections of threads that have stopped meanwhile
@@ -77,6 +77,11 @@ class ProcessSampler:
         )
         self._recorder = Recorder(profile, self._process_key, since, options.python)
         profile.put_off.add(self._flush)
+
+    @property
+    def living(self) -> set[ThreadKey]:
+        """The threads that had not ended at the last look."""
+        return {ThreadKey(self._process_key, thread.tid, thread.start_time) for thread in self.threads}
 
     @property
     def longest_hold_ns(self) -> int:
@@ -273,7 +278,6 @@ class ProcessSampler:
             self._recorder.count_failed(thread, failure.detail)
 
     def _leave_out(self, thread: SampledThread, state: RunState) -> None:
-        """Count no sample of a thread that had no CPU."""
         if state is RunState.WAITING:
             self._recorder.count_waiting(thread)
         else:

@@ -7,6 +7,7 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Callable, Container
+from collections.abc import Set as AbstractSet
 
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.stack import StopReason
@@ -88,6 +89,9 @@ class Profile:
         self.threads: dict[ThreadKey, str] = {}
         self.roots: dict[int, ProcessRoot] = {}  # root directories in which files of modules are opened
         self.charged_ns: Counter[int] = Counter()  # CPU time, by process key; known at the end
+        self.unseen_ns: Counter[int] = (
+            Counter()
+        )  # CPU time without a sample, of ended threads, by process key
         self._by_second: Counter[tuple[int, int]] = Counter()  # CPU time in ns, by process key and second
         self._start_times: dict[int, int] = {}  # process key -> start time in clock ticks since boot
         self._sampled: set[int] = set()  # keys of processes with a sample
@@ -172,6 +176,31 @@ class Profile:
         for (_, second), ns in known.items():
             found[second] += round(ns / 1e6)
         return found
+
+    def spread_cpu_time(self, living: AbstractSet[ThreadKey]) -> None:
+        """Spread the CPU time of each thread evenly over its samples; `living`: threads that have not ended.
+
+        A thread of a request ends soon after its sample, or before it has one.  So samples of ended threads
+        also stand for the CPU time of such threads, each for at most the time between two ticks.
+        """
+        tick_ns = 1e9 * self.stats.duration_s / max(1, self.stats.taken_ticks)
+        stacks: dict[ThreadKey, list[StackTotals]] = {}
+        for key, total in self.totals.items():
+            stacks.setdefault(key.thread, []).append(total)
+        room_ns: Counter[ThreadKey] = Counter()  # CPU time that the samples of an ended thread may get
+        room_of: Counter[int] = Counter()  # sum by process key
+        for thread in stacks.keys() - living:
+            ns = sum(round(total.times * tick_ns) - total.cpu_ns for total in stacks[thread])
+            room_ns[thread] = max(0, ns)
+            room_of[thread.process_key] += room_ns[thread]
+        for thread, totals in stacks.items():
+            share = self.unseen_ns[thread.process_key] / max(1, room_of[thread.process_key])
+            added_ns = round(min(1.0, share) * room_ns[thread])
+            cpu_ns, times = sum(t.cpu_ns for t in totals) + added_ns, sum(t.times for t in totals)
+            for total in totals:
+                total.cpu_ns = cpu_ns * total.times // times
+            self.stats.cpu_sampled_ns += added_ns
+        self.unseen_ns.clear()
 
     def leave(self, sampler_cpu_s: float) -> None:
         """Count what was put off: the thread that sampled so far is stuck, and counts nothing more.

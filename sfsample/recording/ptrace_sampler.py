@@ -9,13 +9,13 @@ those that have stopped, releases, unwinds and records them (`ProcessSampler.tic
 collects a thread that stops late.
 """
 
-import resource
 import time
 from collections.abc import Callable
 
+from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.python_view import PythonView
-from sfsample.errors import TargetError
 from sfsample.process.capture import ThreadCapturer
+from sfsample.process.priority import REAL_TIME_PRIORITY
 from sfsample.process.process import LiveProcess
 from sfsample.process.run_state import OwnRun, WakeUp
 from sfsample.process.stop_request import await_stop
@@ -36,6 +36,7 @@ _MAX_STOP_WAIT_S = 0.001  # seconds of a wait for late stops: one signal may sta
 _REFRESH_S = 1.0  # least seconds between two checks for a library that was replaced at the same addresses
 _REFRESHED_PER_S = 10  # processes checked in a second
 _LATENESS_S = 1.0  # seconds between two messages about missed ticks
+_REAL_TIME_SHARE = 0.2  # share of one CPU that sfsample may use at real-time priority
 _OPEN_FIRST_S, _OPEN_LATER_S = 1.0, 0.05  # seconds to open new descendants: before the first tick, in each
 
 
@@ -77,6 +78,7 @@ class PtraceSampler:
         self._own_run = OwnRun()
         self._began = start
         self._start = self._refresh_at = self._cpu_at_start = 0.0
+        self._real_time = OverheadLimit(_REAL_TIME_SHARE, self._clock.now(), REAL_TIME_PRIORITY.used_s())
         self._last_tick = BEGINNING
         if start is not None:
             self._last_tick = TickTime(0, round((self._clock.now() - start) * 1e9))
@@ -108,22 +110,21 @@ class PtraceSampler:
             self._start = clock.now() if self._began is None else self._began
             self.profile.started_ns = self.profile.started_ns or time.time_ns()
             try:
-                stats.ended_by = self._loop(should_stop)
-            except (TargetError, OSError) as failure:  # the profile so far is not lost
-                if not stats.samples:
-                    raise
-                stats.end_early(failure)
+                stats.end_by(lambda: self._loop(should_stop))
             except LeftBehind:
                 stats, self._samplers = Stats(0), []  # the thread that goes on has the statistics
                 raise
             finally:
+                REAL_TIME_PRIORITY.end_ticks()
                 stats.duration_s = clock.now() - self._start
                 for sampler in self._samplers:
                     sampler.finish()
+                if self._options.mode == "cpu" and stats is self.profile.stats:
+                    self.profile.spread_cpu_time(set().union(*(one.living for one in self._samplers)))
         finally:
             self._own_run.close()
-            stats.sampler_cpu_s = time.thread_time() - self._cpu_at_start
-            stats.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            stats.lacks_priority = not REAL_TIME_PRIORITY.is_allowed
+            stats.count_cost(self._cpu_at_start)
         return self.profile
 
     # -- the loop
@@ -149,7 +150,11 @@ class PtraceSampler:
             if missed:
                 continue
             at_ns = round((now - self._start) * 1e9)
-            if not self._tick(at_ns, woken, lambda: self._clock.now() < schedule.end and not should_stop()):
+            with PENDING_STOPS.calling(self._choose_priority):
+                lives = self._tick(
+                    at_ns, woken, lambda: self._clock.now() < schedule.end and not should_stop()
+                )
+            if not lives:
                 return "target"
             if self._options.max_overhead is not None:
                 stats.spared_ticks += schedule.skip(limit.resume_at(self._clock.now(), self._spent_s()))
@@ -167,6 +172,7 @@ class PtraceSampler:
         while not should_stop():  # called before a sleep: the samples follow the sleep at once
             collected, left = self.collect(), until - self._clock.now()
             if collected or left <= 0:
+                self._choose_priority()
                 if left > 0:
                     self._clock.sleep(min(left, _MAX_SLEEP_S))
                 if left <= _MAX_SLEEP_S:
@@ -174,6 +180,14 @@ class PtraceSampler:
             else:
                 await_stop(min(left, _MAX_STOP_WAIT_S))
         return False
+
+    def _choose_priority(self) -> None:
+        """Use real-time priority, up to a share of one CPU.  Long work calls this at its checkpoints."""
+        now = self._clock.now()
+        if self._real_time.resume_at(now, REAL_TIME_PRIORITY.used_s()) <= now:
+            REAL_TIME_PRIORITY.begin_ticks()
+        else:
+            REAL_TIME_PRIORITY.end_ticks()
 
     def _tick(self, at_ns: int, woken: WakeUp, go_on: Callable[[], bool]) -> bool:
         """Sample every process; False: the named ones have ended."""

@@ -39,10 +39,9 @@ class Recorder:
         """`late`: samples are counted some time after they were taken; the caller follows the perf map."""
         self._profile, self._python = profile, python
         self._process_key = process_key
-        self._locations: dict[
-            tuple[int, bool, str], Location
-        ] = {}  # locations of frames, as of `_generation`
-        self._generation = 0
+        self._generation = 0  # version of the module map
+        # pc, `exact` and `found` of a frame -> its location, in that version
+        self._locations: dict[tuple[int, bool, str], Location] = {}
         self._perf_map = PerfMapFile(profile.roots.get(process_key))
         self._names = 0  # number of changes of the perf map so far
         self._perf_map_read = -1  # tick of the last look at the perf map
@@ -83,6 +82,7 @@ class Recorder:
         unseen_ns = max(0, max(self._cpu_ns, at_least_ns) - self._charged_ns)
         self._profile.stats.cpu_charged_ns += unseen_ns
         self._charged_ns += unseen_ns
+        self._profile.unseen_ns[self._process_key] += unseen_ns
         self._profile.charged_ns[self._process_key] += self._charged_ns
 
     # -- samples

@@ -1,14 +1,45 @@
 """Counts the costs and the losses of a recording; the summary and `--stats` are made from them."""
 
+import resource
+import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack, StopReason, found_of
-from sfsample.recording.losses import Loss, coverage_of, losses
+from sfsample.errors import NoSuchProcess, SfsampleError, TargetError
 
 _MAX_PROBLEMS = 1000  # different texts; all others are counted together
+_MAX_SHOWN_PROBLEMS = 5
+
+
+class Loss(NamedTuple):
+    """One kind of loss.  `reason` names it in the metrics of `watch --listen`, `text` in a sentence."""
+
+    reason: str
+    number: int
+    text: str
+
+
+def losses(
+    *, ticks: int, late_ticks: int, spared_ticks: int, failed_captures: int, samples: int, whole_stacks: int
+) -> list[Loss]:
+    """Return every kind of loss, also those whose number is 0."""
+    truncated = max(0, samples - whole_stacks)
+    return [
+        Loss("truncated stack", truncated, f"{truncated} of {samples} samples have a truncated stack"),
+        Loss("missed tick", late_ticks, f"{late_ticks} of {ticks} ticks missed"),
+        Loss("skipped tick", spared_ticks,
+             f"{spared_ticks} of {ticks} ticks skipped to stay below --max-overhead"),
+        Loss("failed capture", failed_captures, f"{failed_captures} captures failed"),
+    ]  # fmt: skip
+
+
+def coverage_of(sampled_ns: int, charged_ns: int) -> float | None:
+    """Return the share of the CPU time that samples stand for, 0 to 1; None: no CPU time was used."""
+    return min(1.0, max(0, sampled_ns) / charged_ns) if charged_ns > 0 else None
 
 
 class Pauses:
@@ -66,6 +97,7 @@ class Stats:
         self.duration_s = 0.0
         self.ticks = 0  # ticks that were due, taken or not
         self.late_ticks = 0  # ticks not taken, because the sampler was late
+        self.lacks_priority = False  # the kernel does not permit real-time priority
         self.samples = 0
         self.captures: Counter[Capture] = Counter()
         self.timers_since_s: float | None = None  # time from which on timers took the samples; None: never
@@ -118,6 +150,20 @@ class Stats:
     def achieved_hz(self) -> float:
         """The number of ticks taken per second."""
         return self.taken_ticks / self.duration_s if self.duration_s > 0 else 0.0
+
+    def end_by(self, loop: Callable[[], str]) -> None:
+        """Run `loop`, which returns how the recording ended; raise its failure if there is no sample."""
+        try:
+            self.ended_by = loop()
+        except (TargetError, OSError) as failure:
+            if not self.samples:
+                raise
+            self.end_early(failure)
+
+    def count_cost(self, cpu_at_start_s: float) -> None:
+        """Note the CPU time of the calling thread since `cpu_at_start_s` (thread_time), and the memory."""
+        self.sampler_cpu_s = time.thread_time() - cpu_at_start_s
+        self.sampler_max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def end_early(self, failure: Exception) -> None:
         """Note the failure that ended the recording early; its samples still are a result."""
@@ -193,3 +239,24 @@ class Stats:
 
 def _text_keys(counts: Counter[Any]) -> dict[str, int]:
     return {str(key): count for key, count in counts.items()}
+
+
+def check_result(stats: Stats, pids: Sequence[int]) -> None:
+    """Raise if the recording is no result; without samples it is one if no thread ran, or after Ctrl-C."""
+    check_begun(stats, pids)
+    if stats.samples or stats.ended_by == "signal":
+        return
+    targets = ", ".join(map(str, pids))
+    if stats.captures[Capture.FAILED]:
+        problems = [text for text, _ in stats.problems.most_common(_MAX_SHOWN_PROBLEMS)]
+        raise SfsampleError(f"nothing could be collected: every capture of {targets} failed", *problems)
+    if stats.ticks == stats.late_ticks:
+        raise SfsampleError(f"nothing could be collected: every tick for {targets} was missed",
+                            "the machine is overloaded; try a lower --rate")  # fmt: skip
+
+
+def check_begun(stats: Stats, pids: Sequence[int]) -> None:
+    """Raise NoSuchProcess if every process ended before the first sample."""
+    if stats.ended_by == "target" and stats.ticks <= 1 and not stats.samples:
+        targets = ", ".join(map(str, pids))
+        raise NoSuchProcess(pids[0], f"process has ended before the first sample: {targets}")

@@ -11,6 +11,7 @@ from sfsample.recording.stats import Pauses, Stats
 _MAX_LINES = 5  # lines of one kind, unless verbose
 _LOW_COVERAGE = 0.9  # share of the CPU time; a lower one is the first line
 _MANY_SAMPLES = 10
+_MANY_LATE = 0.1  # share of the ticks; if sfsample missed more, a permission is advised
 _CHANCE = 2  # standard deviations of the count of samples by timers of CPUs
 _HIGH_COST = 0.03  # share of one CPU; from there on the flags that lower it are named
 _NOTABLE_SAMPLES = 5  # samples; if the CPU time was worth more and none was taken, a flag is advised
@@ -42,6 +43,8 @@ def summary_lines(
         f"{counted(stats.ticks, 'tick')} at {stats.rate_hz:g} Hz, "
         f"{stats.late_ticks} missed{_achieved_rate(stats)}"
     )
+    if stats.lacks_priority and stats.late_ticks > _MANY_LATE * stats.ticks:
+        yield "          run sfsample as root or with CAP_SYS_NICE: then it gets a CPU at each tick"
     if stats.ended_by == "target":
         yield "ended     with the target"
     yield from _losses(stats)
@@ -93,17 +96,14 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
 
 
 def _uses_cpu_briefly(stats: Stats) -> bool:
-    """Return True if the threads used notable CPU time, but between the ticks."""
     return stats.cpu_charged_ns > _NOTABLE_SAMPLES * 1e9 / stats.rate_hz
 
 
 def _achieved_rate(stats: Stats) -> str:
-    """Return the achieved rate if it is not the requested one."""
     return f" ({stats.achieved_hz:.1f} Hz)" if stats.late_ticks or stats.spared_ticks else ""
 
 
 def _losses(stats: Stats) -> Iterator[str]:
-    """Yield the skipped ticks and samples."""
     if stats.spared_ticks:
         yield f"skipped   {counted(stats.spared_ticks, 'tick')}: to stay below --max-overhead"
     if stats.waiting_for_cpu:
@@ -118,7 +118,7 @@ def _is_low(stats: Stats) -> bool:
 
 def _low_coverage(stats: Stats) -> Iterator[str]:
     """Yield the low coverage, and the permission that would raise it if threads end too early."""
-    yield from _coverage(stats)
+    yield from (f"{line}: shares may be wrong" for line in _coverage(stats))
     if stats.timers_refused:
         yield "          timers of the CPUs would see threads that end before they are sampled: run sfsample"
         yield "          as root, with CAP_PERFMON, or with sysctl kernel.perf_event_paranoid=0"

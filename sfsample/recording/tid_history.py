@@ -57,14 +57,8 @@ class TidHistory:
             self._threads[record.tid].name = record.name
 
     def forget_unseen_births(self) -> None:
-        """Drop ids that may have been reused, because no birth was recorded for a while."""
-        self._drop([tid for tid in self.known if not self._is_same_thread(tid)])
-
-    def _is_same_thread(self, tid: int) -> bool:
-        thread, birth, stat = self._threads.get(tid), self._births.get(tid), self._thread_of(tid).files.stat()
-        if stat is None:
-            return False
-        return stat.starttime == thread.start_time if thread else birth is not None and _born_at(stat, birth)
+        """Drop every thread: ids may have been reused, because no birth was recorded for a while."""
+        self._drop(self.known)
 
     def thread_at(self, tid: int, at_ns: int) -> SampledThread:
         """Return the thread that had an id at `at_ns` (perf_counter_ns)."""

@@ -1,26 +1,32 @@
 """The kernel's timers of a recording: of threads or of CPUs, and the bytes of stack that they copy.
 
-`process/perf_events.py` describes both kinds of timers.  A thread that ends before its own timer fires has no
-sample.  If too many samples are missing for that reason, `see_short_threads` chooses timers of CPUs for the
-rest of the recording.
+`process/perf_events.py` describes the two kinds of timers.  A thread that ends before its own timer fires
+has no sample.  If too many samples are missing for that reason, `see_short_threads` chooses timers of CPUs
+for the rest of the recording.
 """
 
 import logging
 from collections.abc import Callable, Iterable
+from math import sqrt
 
 from sfsample.errors import TargetError, UnsupportedTarget
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents, can_set_cpu_timers
 from sfsample.process.perf_records import Lost, PerfSample, Record
 from sfsample.recording.perf_process import StackUse
 from sfsample.recording.processes import Processes
-from sfsample.recording.sparse_samples import are_too_few
 from sfsample.recording.stats import Stats
 
 _MIN_FIT_SAMPLES = 20  # samples before the size of the copies is chosen
 _MIN_STACK_BYTES = 4 << 10
 _MIN_COVERAGE = 0.8  # share of the CPU time that timers of threads must cover
 _MAX_RETRIES = 3  # attempts to set timers while no thread is born
+_DEVIATIONS = 3  # standard deviations of a count; a larger lack of samples is not by chance
 _log = logging.getLogger("sfsample.recording")
+
+
+def are_too_few(samples: float, due: float, enough: float) -> bool:
+    """Return True if less than the share `enough` (0 to 1) of the due samples is there, and not by chance."""
+    return due > 0 and samples < min(enough * due, due - _DEVIATIONS * sqrt(due))
 
 
 class TimerSet:

@@ -67,5 +67,6 @@ def losses(report: Report) -> list[str]:
     if report.timeline and report.timeline.dropped:
         lost.append(f"{report.timeline.dropped} samples are not on the timeline, which is full")
     if share is not None and share < _MIN_COVERAGE:
-        lost.insert(0, f"samples cover {100 * share:.0f} % of the CPU time")
+        worth = f"samples stand for {100 * share:.0f} % of the CPU time: shares may be wrong"
+        return [worth, *stats.texts("missing"), *lost]
     return [*stats.texts("missing"), *lost]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Self
 
-from sfsample.recording.losses import Loss, coverage_of, losses
+from sfsample.recording.stats import Loss, coverage_of, losses
 
 _ADDED = ("ticks", "late_ticks", "samples", "eintr_prone_stops", "cpu_charged_ns", "cpu_sampled_ns",
           "spared_ticks")  # fmt: skip

@@ -16,8 +16,7 @@ from sfsample.process.thread_files import open_many
 from sfsample.process.with_names import with_names
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile
-from sfsample.recording.result import check_result
-from sfsample.recording.stats import Stats
+from sfsample.recording.stats import Stats, check_result
 from sfsample.recording.summary import missing_name_lines, no_sample_lines
 from sfsample.report.formats import FORMATS
 from sfsample.report.services import by_service, with_service

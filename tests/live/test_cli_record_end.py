@@ -9,7 +9,7 @@ import pytest
 
 from sfsample import api
 from sfsample.errors import NoSuchProcess
-from sfsample.recording.result import check_result
+from sfsample.recording.stats import check_result
 from tests.live.cli_runner import STOPPING, begun, ended, parse_folded, wait_until_sampled
 from tests.live.targets import HANG_S, Target, fixture, running, started
 

@@ -1,4 +1,4 @@
-"""sfsample has the highest priority while it holds a thread of the target, and its own at all other times.
+"""A sampler by stops has the lowest real-time priority, as long as it uses little CPU time.
 
 Where the kernel does not permit this, nothing changes.
 """
@@ -10,8 +10,13 @@ import pytest
 
 import sfsample
 from sfsample.process.priority import RealTimePriority, avoid_preempting
+from sfsample.process.proc_text import parse_last_run
+from sfsample.process.process import LiveProcess
+from sfsample.process.run_state import OwnRun
 from sfsample.process.stop_request import Tracer
 from sfsample.process.tracer_thread import TracerThread
+from sfsample.recording.processes import Processes
+from sfsample.recording.ptrace_sampler import PtraceSampler
 from tests.live.targets import HANG_S, fixture, running
 
 pytestmark = pytest.mark.live
@@ -28,7 +33,7 @@ def may_have_real_time_priority() -> bool:
 
 
 @pytest.mark.parametrize("pids", [1, 2])
-def test_priority_is_real_time_while_a_thread_is_held(monkeypatch, pids):
+def test_sampler_has_real_time_priority(monkeypatch, pids):
     held, between, release = [], set(), Tracer.release
 
     def releasing(self: Tracer) -> int:
@@ -38,15 +43,35 @@ def test_priority_is_real_time_while_a_thread_is_held(monkeypatch, pids):
     def enough() -> bool:
         if held:
             between.add(os.sched_getscheduler(0))
-        return len(held) >= 20 and os.SCHED_OTHER in between  # without a pending stop
+        return len(held) >= 20
 
     monkeypatch.setattr(Tracer, "release", releasing)
     with contextlib.ExitStack() as stack:
         targets = [stack.enter_context(running(fixture("v3"), "leaf")) for _ in range(pids)]
         options = sfsample.RecordOptions(rate=500, perf_events=False)
         sfsample.record([target.pid for target in targets], HANG_S, options, should_stop=enough)
-    assert {*held} == {os.SCHED_RR if may_have_real_time_priority() else os.SCHED_OTHER}
-    assert os.SCHED_OTHER in between
+    policy = os.SCHED_RR if may_have_real_time_priority() else os.SCHED_OTHER
+    assert {*held} == {policy}
+    assert policy in between
+    assert {os.sched_getscheduler(int(tid)) for tid in os.listdir("/proc/self/task")} == {os.SCHED_OTHER}
+
+
+def test_sampler_on_the_calling_thread_ends_with_its_priority():
+    with running(fixture("v3"), "leaf") as target, contextlib.closing(LiveProcess(target.pid)) as process:
+        PtraceSampler(Processes([process]), sfsample.RecordOptions(rate=500), 0.05).run()
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def test_own_run_has_no_load_average_at_real_time_priority():
+    """It would be that of the time before."""
+    priority, own_run = RealTimePriority(), OwnRun()
+    if (before := parse_last_run(own_run.read())) is not None and may_have_real_time_priority():
+        priority.begin()
+        during = parse_last_run(own_run.read())
+        priority.end()
+        assert (bool(before.renewed_ns), during.renewed_ns) == (True, 0)
+        assert during.at
+    own_run.close()
 
 
 def test_real_time_priority_ends_with_the_last_end(monkeypatch):
@@ -60,6 +85,23 @@ def test_real_time_priority_ends_with_the_last_end(monkeypatch):
     assert policies == [os.SCHED_RR]
     priority.end()
     assert policies == [os.SCHED_RR, os.SCHED_OTHER]
+
+
+def test_ticks_begin_and_end_once(monkeypatch):
+    policies = []
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _tid: os.SCHED_OTHER)
+    monkeypatch.setattr(os, "sched_setscheduler", lambda _tid, policy, _param: policies.append(policy))
+    priority = RealTimePriority()
+    for _ in range(2):
+        priority.begin_ticks()
+    priority.begin()
+    priority.end_ticks()
+    assert policies == [os.SCHED_RR]
+    priority.end()
+    used_s = priority.used_s()
+    priority.end_ticks()
+    assert policies == [os.SCHED_RR, os.SCHED_OTHER]
+    assert priority.used_s() == used_s > 0
 
 
 def test_without_permission_nothing_is_changed(monkeypatch):

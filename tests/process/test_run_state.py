@@ -64,6 +64,7 @@ def test_preemption_known_before_the_stop_is_believed(times, interrupted, preemp
         (BeforeStop(b"1 0 5", on_cpu=False, last_run=LastRun(b"9.9", 9000)), PREEMPTED),
         (BeforeStop(b"1 0 5", last_run=LastRun(b"9.9", 9000)), PREEMPTED),
         (BeforeStop(b"1 0 5", last_run=LastRun(b"9.8", 9000)), UNKNOWN),
+        (BeforeStop(b"0 0 0", last_run=LastRun(b"0.0", 0)), WAITING),  # born, it has had no CPU yet
         (BeforeStop(b"1 0 5"), UNKNOWN),
     ],
 )
@@ -115,3 +116,8 @@ def test_balance_that_never_says_on_cpu_is_doubted_after_eight_times():
 )
 def test_shared_switch_is_one_clock_reading_of_two_threads(run, shared):
     assert shared_switch(run, LastRun(b"7.1", 8000)) is shared
+
+
+def test_thread_with_real_time_priority_has_no_load_average():
+    assert shared_switch(LastRun(b"7.1", 9000), LastRun(b"7.1"))
+    assert not shared_switch(LastRun(b"6.9", 9000), LastRun(b"7.1"))

@@ -45,6 +45,17 @@ def test_all_files_of_a_thread_are_closed_together(tasks):
     assert files[2].read("stat") == b"2 (x) R", "it is opened again"
 
 
+@pytest.mark.parametrize(("kernel_counts", "found"), [(True, b"0 0 0\n"), (False, b":\t0\n")])
+def test_thread_that_has_never_run_differs_from_a_kernel_without_counters(
+    tasks, monkeypatch, kernel_counts, found
+):
+    path, files = tasks
+    (path / "2" / "schedstat").write_text("0 0 0\n")
+    (path / "2" / "status").write_text("Name:\tx\nvoluntary_ctxt_switches:\t0\n")
+    monkeypatch.setattr("sfsample.process.thread_files._kernel_counts", lambda: kernel_counts)
+    assert files[2].counters() == found
+
+
 def test_nothing_is_opened_for_a_thread_that_has_ended(tasks):
     _, files = tasks
     assert files[1].read("stat")

@@ -351,3 +351,36 @@ def test_cpu_time_is_kept_by_second_for_two_minutes():
     assert profile.cpu_ms_by_second({7}) == [7, 0, 5, 0]
     everything = profile.cpu_ms_by_second()
     assert (len(everything), everything[:3], everything[-1]) == (120, [7, 0, 95], 1)
+
+
+# -- CPU time of stacks
+
+
+def cpu_times(profile: Profile, *, living: set[ThreadKey]) -> dict[tuple[int, tuple], int]:
+    """Return the CPU time in ms by thread and places, for 100 ticks in a second."""
+    profile.stats.ticks, profile.stats.duration_s = 100, 1.0
+    profile.spread_cpu_time(living)
+    assert sum(profile.cpu_ns.values()) == profile.stats.cpu_sampled_ns
+    return {(key.tid, key.locations): ns // 1_000_000 for key, ns in profile.cpu_ns.items()}
+
+
+def test_cpu_time_of_a_thread_is_spread_evenly_over_its_samples():
+    """The CPU time between two samples is not that of the last stack alone."""
+    profile = Profile(100)
+    for places, cpu_ns in (((), 1_000_000), ((frame(1),), 7_000_000), ((), 1_000_000)):
+        add(profile, 7, 8, places, cpu_ns=cpu_ns)
+    profile.unseen_ns[7] = 50_000_000
+    assert cpu_times(profile, living={ThreadKey(7, 8)}) == {(8, ()): 6, (8, (frame(1),)): 3}
+
+
+@pytest.mark.parametrize(("unseen_ns", "brief_ms"), [(12_000_000, 8), (10**9, 10)])
+def test_samples_of_ended_threads_stand_for_unseen_cpu_time(unseen_ns, brief_ms):
+    """Each stands for at most the time between two ticks."""
+    profile = Profile(100)
+    for tid in (8, 9):
+        add(profile, 7, tid, (), cpu_ns=2_000_000)
+    add(profile, 7, 7, (), cpu_ns=3_000_000)
+    add(profile, 6, 6, (), cpu_ns=4_000_000)
+    profile.unseen_ns[7] = unseen_ns
+    found = cpu_times(profile, living={ThreadKey(7, 7)})
+    assert found == {(8, ()): brief_ms, (9, ()): brief_ms, (7, ()): 3, (6, ()): 4}

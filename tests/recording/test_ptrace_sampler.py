@@ -3,7 +3,7 @@
 import pytest
 
 from sfsample.core.snapshot import Capture, SchedulerEvidence
-from sfsample.recording import process_sampler
+from sfsample.recording import process_sampler, ptrace_sampler
 from tests.recording.fake_process import (
     PID,
     START,
@@ -68,6 +68,40 @@ def test_missed_ticks_are_reported_once_a_second(process):
     assert stats.late_ticks > 10
     assert 2 <= len(messages) <= 5
     assert all("ticks missed" in line for line in messages)
+
+
+class FakePriority:
+    """Real-time priority with which a sampler uses a share of a CPU."""
+
+    is_allowed = True
+
+    def __init__(self, clock, share: float) -> None:
+        self.clock, self.share = clock, share
+        self.is_raised, self.raised_s = False, 0.0
+
+    def begin_ticks(self) -> None:
+        self.is_raised = True
+
+    def end_ticks(self) -> None:
+        self.is_raised = False
+
+    def used_s(self) -> float:
+        return self.share * self.raised_s
+
+    def sleep(self, seconds: float) -> None:
+        self.clock.time += seconds
+        self.raised_s += seconds * self.is_raised
+
+
+@pytest.mark.parametrize(("share", "raised"), [(0.1, 1.0), (0.4, 0.5), (2.0, 0.1)])
+def test_real_time_priority_is_kept_up_to_a_fifth_of_a_cpu(process, monkeypatch, share, raised):
+    priority = FakePriority(process.clock, share)
+    monkeypatch.setattr(ptrace_sampler, "REAL_TIME_PRIORITY", priority)
+    monkeypatch.setattr(process.clock, "sleep", priority.sleep)
+    record(process, duration=100.0)
+
+    assert priority.raised_s / 100 == pytest.approx(raised, abs=0.05)
+    assert not priority.is_raised
 
 
 @pytest.mark.parametrize(("duration", "ticks"), [(0.5, 4), (0.01, 1), (2.0, 16), (1.05, 8)])

@@ -29,6 +29,16 @@ def lines(made: Stats, mode: str = "cpu", **options) -> list[str]:
     return list(summary_lines(made, mode, **options))
 
 
+@pytest.mark.parametrize(
+    ("lacks_priority", "late", "advised"), [(True, 100, True), (True, 99, False), (False, 100, False)]
+)
+def test_many_missed_ticks_name_the_permission_that_helps(lacks_priority, late, advised):
+    made = stats(outermost=5)
+    made.lacks_priority, made.late_ticks = lacks_priority, late
+
+    assert ("CAP_SYS_NICE" in lines(made)[1]) is advised
+
+
 def test_first_line_counts_samples_threads_and_ticks():
     made = stats(outermost=5)
     made.late_ticks = 3

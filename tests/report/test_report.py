@@ -266,7 +266,7 @@ def test_texts_of_labels_and_target_are_cleaned():
 def test_caption_says_how_much_of_the_cpu_time_was_sampled():
     report = full()._replace(stats=ReportStats({"cpu_charged_ns": 284, "cpu_sampled_ns": 71}))
     assert extent(report).startswith("11 samples, 71 ns of 284 ns of CPU time, ")
-    assert losses(report)[0] == "samples cover 25 % of the CPU time"
+    assert losses(report)[0] == "samples stand for 25 % of the CPU time: shares may be wrong"
     merged = merge([report, report])
     assert extent(merged).startswith("22 samples, 142 ns of 568 ns of CPU time")
     whole = report._replace(stats=ReportStats({"cpu_charged_ns": 71, "cpu_sampled_ns": 71}))

@@ -27,7 +27,7 @@ from sfsample.modules.location import Location
 from sfsample.process.find_target import target_pids
 from sfsample.process.thread_files import open_many
 from sfsample.recording.live_window import LiveWindow
-from sfsample.recording.result import check_begun
+from sfsample.recording.stats import check_begun
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _DRAW_PERIOD_S = 0.5

@@ -13,7 +13,7 @@ from itertools import chain
 from operator import sub
 from typing import Any
 
-from sfsample.recording.losses import coverage_of
+from sfsample.recording.stats import coverage_of
 from sfsample.report.report import WEIGHTS
 from sfsample.report.time_slices import TIME_UNIT_NS, TimeSlice, TimeSlices, join_slices
 from sfsample.symbolize.named_frame import clean_name

@@ -17,8 +17,7 @@ from sfsample.process.thread_files import open_many
 from sfsample.process.with_names import with_names
 from sfsample.recording.options import Mode, RecordOptions
 from sfsample.recording.profile import Profile
-from sfsample.recording.result import check_result
-from sfsample.recording.stats import Pauses, Stats
+from sfsample.recording.stats import Pauses, Stats, check_result
 from sfsample.symbolize.options import SymbolOptions
 from sfsample.watching.program import Metrics
 

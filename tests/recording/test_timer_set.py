@@ -2,7 +2,7 @@
 
 import pytest
 
-from sfsample.recording.sparse_samples import are_too_few
+from sfsample.recording.timer_set import are_too_few
 
 
 @pytest.mark.parametrize(

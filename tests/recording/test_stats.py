@@ -4,8 +4,7 @@ import pytest
 
 from sfsample.core.snapshot import Capture
 from sfsample.errors import NoSuchProcess, SfsampleError
-from sfsample.recording.result import check_result
-from sfsample.recording.stats import Stats
+from sfsample.recording.stats import Stats, check_result
 
 
 def stats(**values: object) -> Stats:
