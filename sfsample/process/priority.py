@@ -6,7 +6,7 @@ tick, and sees too much of the code that runs before the sleep (docs/overhead.md
 
 While sfsample holds a target thread, or has asked it to stop, sfsample runs at the lowest real-time priority
 (which needs CAP_SYS_NICE).  Otherwise the thread would stay stopped until sfsample runs again: many
-milliseconds on an overloaded machine.
+milliseconds on an overloaded machine.  A dump has this priority from its beginning (`process.hurry`).
 
 Source: sched(7); prctl(2); sched_setattr(2); Linux kernel/sched/fair.c, "custom slice".
 """
@@ -56,22 +56,25 @@ class RealTimePriority(threading.local):
 
     def __init__(self) -> None:
         self._depth = 0  # number of open calls to `begin`
-        self._is_allowed = os.sched_getscheduler(0) == os.SCHED_OTHER  # policy chosen by the user stays
+        self._is_refused = self._is_raised = False
 
     def begin(self) -> None:
         """From now on, run before all threads that are scheduled normally."""
         self._depth += 1
-        if self._depth == 1 and self._is_allowed:
+        # another policy is that of `hurry`, or the user has chosen it: it stays
+        if self._depth == 1 and not self._is_refused and os.sched_getscheduler(0) == os.SCHED_OTHER:
             try:
                 os.sched_setscheduler(0, os.SCHED_RR, _REAL_TIME)
+                self._is_raised = True
             except OSError:
-                self._is_allowed = False
+                self._is_refused = True
 
     def end(self) -> None:
         """End one `begin`."""
         self._depth -= 1
-        if not self._depth and self._is_allowed:
+        if not self._depth and self._is_raised:
             os.sched_setscheduler(0, os.SCHED_OTHER, _NORMAL)
+            self._is_raised = False
 
 
 REAL_TIME_PRIORITY = RealTimePriority()
