@@ -1,7 +1,9 @@
 """Reads ELF files: segments, sections, notes.
 
-No other module imports pyelftools.  It parses the headers.  It must not interpret CFI or symbols: it is too
-slow, and wrong for some CFI opcodes.  Any exception that it raises on foreign bytes becomes a `FormatError`.
+No other module imports pyelftools, and this one takes only the constants that need no parser.  The parser is
+too slow: importing it, with the debugger that it imports, and parsing took a fifth of the CPU time of a dump.
+And it is wrong for some CFI opcodes.
+
 Sections are read on first use, because a stripped file or a copy of memory may have none.
 
 Invariant: no table of a hostile file takes long.  Each is read up to a limit, and `problems` names the limits
@@ -11,16 +13,13 @@ Source: System V gABI chapters 4 and 5; Linux fs/binfmt_elf.c, load_elf_phdrs (6
 """
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property, lru_cache
-from io import BytesIO
+from functools import cached_property
 from itertools import chain, islice
 from mmap import MADV_DONTNEED, mmap
-from struct import unpack_from
+from struct import error, unpack_from
 from typing import NamedTuple
 
-from elftools.common.utils import struct_parse
-from elftools.elf.enums import ENUM_P_TYPE_BASE, ENUM_SH_TYPE_BASE
-from elftools.elf.structs import ELFStructs
+from elftools.elf.constants import P_FLAGS, SH_FLAGS
 
 from sfsample.core.arch import ByteOrder
 from sfsample.errors import FormatError
@@ -35,12 +34,32 @@ _MAX_SEGMENTS = 1170  # program headers; the kernel executes no file with more, 
 _MAX_NOTES = 10_000  # notes that are searched for the build-id; files have about five
 _MAX_CORE_NOTES = 1 << 20  # notes that are read of one segment; a thread has about six
 _MAX_OWNER_SIZE, _MAX_BUILD_ID_SIZE = 64, 64  # bytes
+_HEADER, _SEGMENT, _SECTION = "16xHHIQQQIHHHHHH", "IIQQQQQQ", "IIQQQQIIQQ"  # Elf64_Ehdr, _Phdr, _Shdr
+_LOPROC, _HIPROC = 0x70000000, 0x7FFFFFFF  # types of segments and sections that exist on one machine only
+_DAMAGE = (error, OverflowError, ValueError, IndexError)  # exceptions at headers that make no sense
 ET_REL = 1
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_GNU_EH_FRAME, PT_GNU_SFRAME = 1, 2, 4, 0x6474E550, 0x6474E554
 SHT_NOBITS, SHT_SYMTAB, SHT_DYNSYM, SHT_RELA = 8, 2, 11, 4
-PF_X, PF_W = 1, 2
-SHF_EXECINSTR = 4
+PF_X, PF_W, SHF_EXECINSTR = P_FLAGS.PF_X, P_FLAGS.PF_W, SH_FLAGS.SHF_EXECINSTR
 _NT_GNU_BUILD_ID = 3
+
+
+class _Header(NamedTuple):
+    """The ELF header behind `e_ident`."""
+
+    type: int
+    machine: int
+    version: int
+    entry: int
+    phoff: int
+    shoff: int
+    flags: int
+    ehsize: int
+    phentsize: int
+    phnum: int
+    shentsize: int
+    shnum: int
+    shstrndx: int
 
 
 class Segment(NamedTuple):
@@ -66,16 +85,6 @@ class Section(NamedTuple):
     link: int
 
 
-@lru_cache(maxsize=16)
-def _structs(byteorder: ByteOrder, *kind: int | str) -> ELFStructs:
-    """Return pyelftools' structures for one kind of file.  They are cached, as they take 80 KB and 1 ms."""
-    structs = ELFStructs(little_endian=byteorder == "little", elfclass=64)
-    structs.create_basic_structs()
-    if kind:
-        structs.create_advanced_structs(*kind)
-    return structs
-
-
 class ElfImage:
     """One ELF object, with the tables that unwinding and symbols need; they are read on first use.
 
@@ -90,14 +99,12 @@ class ElfImage:
         self.section_damage: str | None = None
         self.problems: list[str] = []  # texts about parts that could not be read so far
         self._check_ident()
-        self._stream = data if isinstance(data, mmap) else BytesIO(data)
+        self._header = _Header(*self._unpack(_HEADER, 0))
+        self.machine, self.type = self._header.machine, self._header.type
+        self.relocatable = self.type == ET_REL
         try:
-            # not ELFFile, which imports the DWARF half of pyelftools and takes a tenth of the time of a dump
-            self._header = header = struct_parse(_structs(self.byteorder).Elf_Ehdr, self._stream, 0)
-            kind = header["e_type"], header["e_machine"], header["e_ident"]["EI_OSABI"]
-            self._structs = _structs(self.byteorder, *kind)
             self.segments = tuple(self._segments())
-        except Exception as damage:  # noqa: BLE001 - pyelftools raises many kinds on damaged input
+        except _DAMAGE as damage:
             raise FormatError(name, 0, f"unreadable ELF headers: {damage!r}") from None
 
     def release_pages(self) -> None:
@@ -116,25 +123,23 @@ class ElfImage:
         self.byteorder: ByteOrder = "little" if ident[5] == 1 else "big"
         if len(self.data) < _EHDR_SIZE:
             raise FormatError(self.name, 0, "shorter than an ELF header")
-        self.machine = int.from_bytes(self.data[18:20], self.byteorder)
-        self.type = int.from_bytes(self.data[16:18], self.byteorder)  # e_type
-        self.relocatable = self.type == ET_REL
+
+    def _unpack(self, fields: str, offset: int) -> tuple[int, ...]:
+        """Return the fields of a record of the file; raises one of `_DAMAGE`."""
+        return unpack_from((">" if self.byteorder == "big" else "<") + fields, self.data, offset)
 
     def _segments(self) -> Iterator[Segment]:
-        header = self._header
-        size, count = header["e_phentsize"], header["e_phnum"]
+        base, size, count = self._header.phoff, self._header.phentsize, self._header.phnum
         if count > self._max_segments:
             raise ValueError(f"{count} program headers, more than {self._max_segments}")
         for index in range(min(count, len(self.data) // size) if size else 0):
-            raw = struct_parse(self._structs.Elf_Phdr, self._stream, header["e_phoff"] + index * size)
-            kind = ENUM_P_TYPE_BASE.get(raw["p_type"], raw["p_type"])
-            yield Segment(kind if isinstance(kind, int) else 0, raw["p_flags"], raw["p_offset"],
-                          raw["p_vaddr"], raw["p_filesz"], raw["p_memsz"])  # fmt: skip
+            kind, flags, offset, vaddr, _, filesz, memsz, _ = self._unpack(_SEGMENT, base + index * size)
+            yield Segment(_general(kind), flags, offset, vaddr, filesz, memsz)
 
     @property
     def entry(self) -> int:
         """Vaddr of the first instruction of a program or of the dynamic loader; 0: not stated."""
-        return int(self._header["e_entry"])
+        return self._header.entry
 
     # -- segments and addresses
 
@@ -209,7 +214,7 @@ class ElfImage:
         """Section headers; empty if there are none, or if they are damaged (`section_damage`)."""
         try:
             return tuple(self._sections())
-        except Exception as damage:  # noqa: BLE001 - as in __init__; segments suffice to unwind
+        except _DAMAGE as damage:  # segments suffice to unwind
             self.section_damage = f"unreadable section headers, so no symbols: {damage!r}"
             self.note_problem(self.section_damage)
             return ()
@@ -220,22 +225,19 @@ class ElfImage:
             self.problems.append(problem)
 
     def _sections(self) -> Iterator[Section]:
-        header = self._header
-        size, base, count = header["e_shentsize"], header["e_shoff"], header["e_shnum"]
+        base, size, count = self._header.shoff, self._header.shentsize, self._header.shnum
         if not base or not size:
             return
         if base + size > len(self.data):
             raise ValueError(f"at {base:#x}, behind the end of the file")
         offsets = range(base, len(self.data) - size + 1, size)[:count]
-        raws = [struct_parse(self._structs.Elf_Shdr, self._stream, at) for at in offsets]
-        names = raws[header["e_shstrndx"]]
-        table = self.data[names["sh_offset"] : names["sh_offset"] + names["sh_size"]]
-        for raw in raws:
-            bounded = bytes(table[raw["sh_name"] : raw["sh_name"] + _MAX_NAME_SIZE])
+        records = [self._unpack(_SECTION, at) for at in offsets]
+        _, _, _, _, names_at, names_size, *_ = records[self._header.shstrndx]
+        names = self.data[names_at : names_at + names_size]
+        for name_at, kind, flags, vaddr, offset, section_size, link, *_ in records:
+            bounded = bytes(names[name_at : name_at + _MAX_NAME_SIZE])
             name = bounded.partition(b"\0")[0].decode("utf-8", "replace")
-            kind = ENUM_SH_TYPE_BASE.get(raw["sh_type"], raw["sh_type"])
-            yield Section(name, kind if isinstance(kind, int) else 0, raw["sh_flags"], raw["sh_addr"],
-                          raw["sh_offset"], raw["sh_size"], raw["sh_link"])  # fmt: skip
+            yield Section(name, _general(kind), flags, vaddr, offset, section_size, link)
 
     @cached_property
     def code_sections(self) -> tuple[tuple[int, int], ...]:
@@ -296,7 +298,7 @@ class ElfImage:
     def headers(self) -> "ElfImage":
         """Return an image of the headers: the build-id, and the segments if the first page has them."""
         header = self._header
-        end = max(_EHDR_SIZE, header["e_phoff"] + header["e_phnum"] * header["e_phentsize"])
+        end = max(_EHDR_SIZE, header.phoff + header.phnum * header.phentsize)
         head = bytearray(self.data[: end if end <= PAGE else _EHDR_SIZE])
         head[40:48] = bytes(8)  # e_shoff
         head[58:64] = bytes(6)  # e_shentsize, e_shnum, e_shstrndx
@@ -305,6 +307,11 @@ class ElfImage:
         image = ElfImage(bytes(head), self.name)
         image.__dict__["build_id"] = self.build_id
         return image
+
+
+def _general(kind: int) -> int:
+    """Return the type of a segment or section; 0: the type exists on one machine only."""
+    return 0 if _LOPROC <= kind <= _HIPROC else kind
 
 
 class Note(NamedTuple):

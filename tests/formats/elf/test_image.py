@@ -244,7 +244,7 @@ def test_fixtures_have_tables_symbols_and_build_id():
         assert len(made.build_id) == 40
 
 
-def test_files_of_one_kind_share_the_structures_of_pyelftools():
+def test_images_of_small_files_take_little_memory():
     data = elf([TEXT])
     tracemalloc.start()
     try:
@@ -254,4 +254,4 @@ def test_files_of_one_kind_share_the_structures_of_pyelftools():
         tracemalloc.stop()
 
     assert len(images) == 100
-    assert used < 100 * 20_000  # the structures of pyelftools for one kind take 80,000
+    assert used < 100 * 20_000  # the structures of pyelftools' parser for one kind of file take 80,000
