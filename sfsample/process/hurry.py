@@ -5,6 +5,7 @@ This module imports little, because it runs before the imports of the dump, whic
 Source: sched(7), "Scheduling policies" and "nice value"; setitimer(2), ITIMER_PROF.
 """
 
+import atexit
 import os
 import signal
 
@@ -25,10 +26,15 @@ def hurry() -> None:
             return
         signal.signal(signal.SIGPROF, _end_hurry)
         signal.setitimer(signal.ITIMER_PROF, _MAX_CPU_S)
+        atexit.register(signal.setitimer, signal.ITIMER_PROF, 0)  # later, Python has no handler any more
 
 
 def _end_hurry(_signal_number: int, _frame: object) -> None:
-    for tid in os.listdir("/proc/self/task"):
+    try:
+        tids = os.listdir("/proc/self/task")
+    except OSError:  # no files left: only the calling thread can be found
+        tids = ["0"]
+    for tid in tids:
         try:
             os.sched_setscheduler(int(tid), os.SCHED_OTHER, os.sched_param(0))
         except OSError:  # the thread has ended

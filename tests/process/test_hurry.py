@@ -7,10 +7,11 @@ import sys
 from tests.live.test_priority import may_have_real_time_priority
 
 _PROGRAM = """
-import os, sys, threading
+import atexit, os, signal, sys, threading
 from sfsample.process.hurry import hurry
 policies = []
 note = lambda: policies.append(os.sched_getscheduler(0))
+atexit.register(lambda: print(signal.getitimer(signal.ITIMER_PROF)[0]))  # runs after those of `hurry`
 hurry()
 note()
 thread = threading.Thread(target=lambda: (note(), ended.wait(), note()))
@@ -26,7 +27,9 @@ print(*policies, os.sched_getscheduler(0))
 def policies(*words: str, before: tuple[str, ...] = ()) -> list[int]:
     command = [*before, sys.executable, "-c", _PROGRAM, *words]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return [*map(int, shown.split())]
+    *seen, timer_s = shown.split()
+    assert float(timer_s) == 0  # a signal after the end of Python's handlers would kill the program
+    return [*map(int, seen)]
 
 
 def test_all_threads_hurry_until_the_cpu_time_is_over() -> None:
