@@ -10,9 +10,11 @@ must stay fast.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` takes longer than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from sfsample.api import folded, named, record, render
     from sfsample.core.python_view import PythonView
     from sfsample.core.rule import CFA, Rule
@@ -59,7 +61,7 @@ _MODULES = {  # below `sfsample`, and the names that they define
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - a name of the library may have any type
+def __getattr__(name: str) -> "Any":  # noqa: ANN401 - a name of the library may have any type
     if name == "sframe":
         return import_module("sfsample.formats.sframe")
     for module, names in _MODULES.items():

@@ -17,6 +17,10 @@ def main() -> int:
     if "watch" in sys.argv[1:2]:  # SIGUSR1 would end the process before its handler is set
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
+        if "dump" in sys.argv[1:2]:
+            from sfsample.process.hurry import hurry
+
+            hurry()
         from sfsample.cli import main as run
 
         return run()

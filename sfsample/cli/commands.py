@@ -15,7 +15,7 @@ class Entry(NamedTuple):
     """A command, or an action of `history`."""
 
     name: str
-    value: str  # module below `cli` and class of the command's value: "options.TopCommand"
+    value: str  # module below `cli` and class of the command's value: "options.DumpCommand"
     add_flags: Callable[[ArgumentParser], None]
     summary: str
     examples: tuple[tuple[str, str], ...]  # words, and a caption
@@ -30,14 +30,14 @@ class Entry(NamedTuple):
 
 GROUPS = (
     ("sample processes", (
-        Entry("record", "options.RecordCommand", flags.record_flags,
+        Entry("record", "record_options.RecordCommand", flags.record_flags,
               "sample processes for a while and write a profile (the default)", (
             ("1234 -d 10 -o out.html", "CPU use in 10 s, as a flame graph"),
             ("1234 -d 10 > out.folded", "the same as text, one line per stack"),
             ("1234 -d 10 --mode wall -t", "all threads, sleeping ones too"),
             ("-o out.json -- ./program arg", "start a program and record it to its end"),
         )),
-        Entry("top", "options.TopCommand", flags.top_flags,
+        Entry("top", "record_options.TopCommand", flags.top_flags,
               "show live which functions take the time", (
             ("top 1234", "what the process does now"),
             ("top -n redis-server --mode wall", "sleeping threads too"),

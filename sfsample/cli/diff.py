@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from sfsample.cli.file_options import DiffCommand
 from sfsample.cli.inputs import find_files, read_files
-from sfsample.cli.options import Comparison
 from sfsample.cli.output_file import Output
+from sfsample.cli.record_options import Comparison
 from sfsample.cli.terminal import say
 from sfsample.core.printable import printable_lines
 from sfsample.report.difference import GREW, Difference, Ordinary, Side, compare_sides, count

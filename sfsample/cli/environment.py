@@ -5,15 +5,17 @@ Source: XDG Base Directory Specification; debuginfod(1).
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sfsample.cli.options import NameFlags
 from sfsample.cli.terminal import progress_printer
 from sfsample.core.foreign import natural
 from sfsample.core.python_view import PythonView
 from sfsample.errors import UsageError
-from sfsample.symbolize.debuginfod import Debuginfod
-from sfsample.symbolize.dwarf_lines import available
 from sfsample.symbolize.options import SymbolOptions
+
+if TYPE_CHECKING:
+    from sfsample.symbolize.debuginfod import Debuginfod
 
 _DEFAULT_TIMEOUT_S = 90.0  # default of the standard client, debuginfod(1) DEBUGINFOD_TIMEOUT
 
@@ -31,10 +33,12 @@ def symbol_options(
 
     `online` False: take debug files only from the cache of debuginfod, and download none.
     """
-    needs_dwarf = (names.lines and python is not PythonView.ONLY) or names.inlines
-    if needs_dwarf and not available():
-        raise UsageError("--lines and --inlines need an extra that is not installed",
-                         "install it: pip install 'sfsample[lines]'")  # fmt: skip
+    if (names.lines and python is not PythonView.ONLY) or names.inlines:
+        from sfsample.symbolize.dwarf_lines import available  # a dump imports it after its first look
+
+        if not available():
+            raise UsageError("--lines and --inlines need an extra that is not installed",
+                             "install it: pip install 'sfsample[lines]'")  # fmt: skip
     return SymbolOptions(
         raw=names.raw, simplify=names.simplify, merge_clones=names.merge_clones,
         lines=names.lines, inlines=names.inlines, debug_dirs=tuple(debug_dirs),
@@ -44,7 +48,9 @@ def symbol_options(
     )  # fmt: skip
 
 
-def _debuginfod(*, quiet: bool, online: bool) -> Debuginfod:
+def _debuginfod(*, quiet: bool, online: bool) -> "Debuginfod":
+    from sfsample.symbolize.debuginfod import Debuginfod  # most runs ask no server
+
     urls = os.environ.get("DEBUGINFOD_URLS", "").split()
     if not urls:
         raise UsageError("--debuginfod: no server is configured",

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from sfsample.cli.options import Command, Comparison, NameFlags, OutputOptions, ProfileOutput
+from sfsample.cli.options import Command, NameFlags, OutputOptions
+from sfsample.cli.record_options import Comparison, ProfileOutput
 from sfsample.core.walk_limits import DEFAULT_ORDER, MAX_FRAMES
 from sfsample.errors import UsageError
 from sfsample.process.target import Target

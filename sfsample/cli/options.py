@@ -1,8 +1,8 @@
 """Defines the value of a command: what the user asks for.  `parse` returns the value, `run` takes it.
 
-A field has the name of a flag's `dest`, and the default of the flag.  This module has the parts that several
-commands share, and the values of `record`, `top` and `dump`.  `file_options` and `watch_options` have the
-other values, because each class costs half a millisecond when sfsample starts.
+A field has the name of the flag's `dest`, and the default of the flag.  Here are the parts that several
+commands share, and the value of `dump`.  The other values are in other modules, because each class costs half
+a millisecond when sfsample starts.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from sfsample.dumping.options import DumpOptions
 from sfsample.errors import UsageError
 from sfsample.process.target import Target
-from sfsample.recording.options import RecordOptions
 from sfsample.symbolize.options import NameOptions
 
 
@@ -28,55 +27,10 @@ class OutputOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileOutput(OutputOptions):
-    """Where a profile is written, and how it looks."""
-
-    open: bool = False  # a browser opens the result
-    threads: bool = False  # the first frame is name/TID
-    mark_python: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class NameFlags(NameOptions):
     """How functions are named, and whether debug files are fetched."""
 
     debuginfod: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison(Command):
-    """How two profiles are compared."""
-
-    relative: bool = False  # shares, not rates
-    fail_on: float | None = None  # growth, as a fraction
-    output: OutputOptions = OutputOptions()
-    verbose: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordCommand(Command):
-    """The flags of `record`."""
-
-    target: Target = Target()
-    program: tuple[str, ...] | None = None  # words behind --
-    options: RecordOptions = RecordOptions()
-    duration: float | None = None  # seconds
-    output: ProfileOutput = ProfileOutput()
-    stats: str | None = None
-    save_bad: str | None = None
-    names: NameFlags = NameFlags()
-    quiet: bool = False
-    verbose: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class TopCommand(Command):
-    """The flags of `top`."""
-
-    target: Target = Target()
-    options: RecordOptions = RecordOptions(environ=False)  # nothing shows labels
-    window: float = 5.0  # seconds
-    names: NameFlags = NameFlags()
 
 
 @dataclass(frozen=True, kw_only=True)

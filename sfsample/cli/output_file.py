@@ -9,11 +9,15 @@ import stat
 import sys
 from errno import EBADF, EISDIR, ENOENT, ENOSPC
 from shlex import quote
+from typing import TYPE_CHECKING
 
-from sfsample.cli.options import OutputOptions, ProfileOutput
 from sfsample.cli.terminal import say, silence
 from sfsample.core.filesystem import check_replaceable, os_error, whole_file
 from sfsample.errors import SfsampleError
+
+if TYPE_CHECKING:
+    from sfsample.cli.options import OutputOptions
+    from sfsample.cli.record_options import ProfileOutput
 
 _STREAM_FDS = {"/dev/stdout": "1", "/dev/stderr": "2"}
 _OPEN_FD = re.compile(r"/dev/std(?:out|err)|/(?:dev|proc/self)/fd/(\d{1,9})", re.ASCII)
@@ -111,7 +115,7 @@ def _unwritable(path: str, failure: OSError) -> SfsampleError:
                          _REMEDIES.get(failure.errno or 0, "choose another file"))  # fmt: skip
 
 
-def written_line(options: OutputOptions, output: Output) -> list[str]:
+def written_line(options: "OutputOptions", output: Output) -> list[str]:
     """Return the line about the result, for the summary; []: the result is no regular file."""
     if not output.file:
         return []
@@ -123,13 +127,13 @@ def written_line(options: OutputOptions, output: Output) -> list[str]:
     return [f"written   {options.path}: {what}"]
 
 
-def say_written(options: OutputOptions, output: Output, *, quiet: bool) -> None:
+def say_written(options: "OutputOptions", output: Output, *, quiet: bool) -> None:
     """Print the line about the result as a message, unless `quiet`."""
     for line in () if quiet else written_line(options, output):
         say(" ".join(line.split()))
 
 
-def open_result(options: ProfileOutput, output: Output) -> None:
+def open_result(options: "ProfileOutput", output: Output) -> None:
     """Open the result in a browser, if --open is set; not as root, as PATH and BROWSER choose a program."""
     if not options.open:
         return

@@ -15,8 +15,8 @@ from errno import EACCES
 from sfsample import api
 from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.options import RecordCommand
 from sfsample.cli.output_file import Output, open_result, written_line
+from sfsample.cli.record_options import RecordCommand
 from sfsample.cli.terminal import Progress, emit, progress_printer, say
 from sfsample.core.quantities import counted
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError

@@ -9,7 +9,6 @@ twice (the end of summer time), the first time counts.  `now` is inf: the end of
 import os
 import re
 import time
-from calendar import timegm
 from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, TypeVar
@@ -174,6 +173,8 @@ def when(text: str) -> float:
 def _moment(text: str) -> float:
     clock = _CLOCK.fullmatch(text)
     if clock and text:
+        from calendar import timegm  # most commands name no time
+
         days = -86400 * (clock[1] == "yesterday")
         day = timegm(time.localtime(time.time())) + days  # UTC has days of one length
         hour, minute, second = (int(part or 0) for part in clock.groups()[1:])

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from sfsample.cli.options import Command, Comparison, NameFlags, OutputOptions, ProfileOutput
+from sfsample.cli.options import Command, NameFlags, OutputOptions
+from sfsample.cli.record_options import Comparison, ProfileOutput
 from sfsample.errors import UsageError
 from sfsample.history import Retention
 from sfsample.watching.options import Push, WatchOptions

@@ -8,7 +8,6 @@ Invariant: for each text of tests/builders/absurd.py, every reader returns a val
 """
 
 import time
-from calendar import timegm
 from collections.abc import Callable
 from functools import wraps
 from typing import TypeVar
@@ -45,4 +44,6 @@ def utc(time_s: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 @total
 def http_date(text: str) -> float:
     """Return the time since the epoch of a date in HTTP (RFC 9110, 5.6.7, IMF-fixdate), or None."""
+    from calendar import timegm  # most commands read no such date
+
     return timegm(time.strptime(text, "%a, %d %b %Y %H:%M:%S GMT"))

@@ -88,13 +88,17 @@ class PiecewiseMemory:
 
     def word(self, address: int) -> int | None:
         """Return the word from the first piece that has it."""
-        words = (piece.word(address) for piece in self.pieces)
-        return next((word for word in words if word is not None), None)
+        for piece in self.pieces:  # quicker than a generator
+            if (word := piece.word(address)) is not None:
+                return word
+        return None
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return the bytes from the first piece that has all of them."""
-        parts = (piece.read(address, size) for piece in self.pieces)
-        return next((part for part in parts if part is not None), None)
+        for piece in self.pieces:
+            if (part := piece.read(address, size)) is not None:
+                return part
+        return None
 
 
 class JointMemory:

@@ -106,10 +106,11 @@ class _Run:
         """Open, look, and return the results and the failures."""
         self._open_all(pids, self._how)
         for number in range(self._how.looks):
+            rested_s = time.monotonic() + self._how.interval  # the wait includes `meanwhile`
             if number == 1:
                 with suppress(TargetError, NoReturn):  # a failure is repeated later, or costs only names
                     self._step(lambda _: meanwhile([dumper.result() for dumper in self._dumpers.values()]))
-            if number and not self._rest():
+            if number and not self._rest(rested_s):
                 break
             for pid in self._dumpers.keys() - self._stuck:
                 self._try(pid, self._dumpers[pid].look)
@@ -146,10 +147,9 @@ class _Run:
             elif dumper := self._try(pid, partial(_open, pid, how, self._images)):
                 self._dumpers[pid] = dumper
 
-    def _rest(self) -> bool:
+    def _rest(self, until_s: float) -> bool:
         """Wait for the next look; False: there is no further look."""
-        rested = time.monotonic() + self._how.interval
-        while not self._should_stop() and (left := rested - time.monotonic()) > 0:
+        while not self._should_stop() and (left := until_s - time.monotonic()) > 0:
             time.sleep(min(left, _MAX_SLEEP_S))
         return not self._should_stop()
 

@@ -8,7 +8,7 @@ While sfsample holds a target thread, or has asked it to stop, sfsample runs at 
 (which needs CAP_SYS_NICE).  Otherwise the thread would stay stopped until sfsample runs again: many
 milliseconds on an overloaded machine.  A sampler by stops has that priority all the time, as long as it uses
 a small share of a CPU (`begin_ticks`).  At the normal priority, on full CPUs, the kernel may keep it waiting
-for 100 ms after any of its steps (docs/overhead.md).
+for 100 ms after any of its steps (docs/overhead.md).  A dump begins with this priority (`process.hurry`).
 
 Source: sched(7); prctl(2); sched_setattr(2); Linux kernel/sched/fair.c, "custom slice".
 """
@@ -60,31 +60,36 @@ class RealTimePriority(threading.local):
     def __init__(self) -> None:
         self._depth = 0  # number of open calls to `begin`
         self._takes_ticks = False  # one of these calls is that of `begin_ticks`
+        self._is_raised = False
         self._began_s = 0.0  # CPU time of the thread when its priority was raised
         self._used_s = 0.0  # CPU time that the thread used at that priority before `_began_s`
-        self.is_allowed = os.sched_getscheduler(0) == os.SCHED_OTHER  # policy chosen by the user stays
+        self.is_allowed = True  # False: the kernel has refused
 
     def begin(self) -> None:
         """From now on, run before all threads that are scheduled normally."""
         self._depth += 1
-        if self._depth == 1 and self.is_allowed:
-            self._began_s = time.thread_time()
-            try:
-                os.sched_setscheduler(0, os.SCHED_RR, _REAL_TIME)
-            except OSError:
-                self.is_allowed = False
+        if self._depth > 1 or not self.is_allowed:
+            return
+        if os.sched_getscheduler(0) != os.SCHED_OTHER:  # policy of the user, or that of `hurry`
+            return
+        self._began_s = time.thread_time()
+        try:
+            os.sched_setscheduler(0, os.SCHED_RR, _REAL_TIME)
+            self._is_raised = True
+        except OSError:
+            self.is_allowed = False
 
     def end(self) -> None:
         """End one `begin`."""
         self._depth -= 1
-        if not self._depth and self.is_allowed:
+        if not self._depth and self._is_raised:
             os.sched_setscheduler(0, os.SCHED_OTHER, _NORMAL)
+            self._is_raised = False
             self._used_s += time.thread_time() - self._began_s
 
     def used_s(self) -> float:
         """Return the CPU time in s that the calling thread has used at this priority."""
-        is_raised = self._depth and self.is_allowed
-        return self._used_s + (time.thread_time() - self._began_s if is_raised else 0.0)
+        return self._used_s + (time.thread_time() - self._began_s if self._is_raised else 0.0)
 
     def begin_ticks(self) -> None:
         """Call `begin`, unless that was done since the last `end_ticks`."""

@@ -15,11 +15,13 @@ from tests.live.targets import states, wait_until
 HEAVY = {"elftools", "ptrace", "demangle", "subprocess", "json", "tempfile", "ctypes", "socket"}
 _OWN = """errors cli core core.filesystem core.foreign core.python_view core.printable core.quantities
 core.walk_limits cli.output_file
-cli.parse cli.commands cli.flags cli.history_flags cli.mistakes cli.options cli.terminal cli.values
-dumping dumping.options process process.target recording recording.options report
+cli.parse cli.commands cli.flags cli.history_flags cli.mistakes cli.options
+cli.terminal cli.values dumping dumping.options process process.target report
 report.suffixes symbolize symbolize.options"""
 OWN = {"sfsample", *(f"sfsample.{name}" for name in _OWN.split())}
+FOR_RECORD = {f"sfsample.{name}" for name in ("cli.record_options", "recording", "recording.options")}
 FOR_WATCH = {f"sfsample.{name}" for name in ("cli.watch_options", "history", "watching", "watching.options")}
+FOR = {"record": FOR_RECORD, "watch": FOR_RECORD | FOR_WATCH}
 
 
 def run(*words: str, **options: object) -> "subprocess.CompletedProcess[str]":
@@ -43,13 +45,14 @@ def test_help_imports_no_heavy_module(words: list[str]) -> None:
     seen = {line.rpartition("|")[2].strip() for line in shown.splitlines()} - bare
     assert seen >= OWN - {"sfsample"}
     assert not {name for name in seen if name.partition(".")[0] in HEAVY}
-    own = OWN | FOR_WATCH if words[0] == "watch" else OWN
+    own = OWN | FOR.get(words[0], set())
     assert {name for name in seen if name.startswith("sfsample")} <= own
 
 
 # that only other commands need
-_NOT_FOR_DUMP = {"demangle", "http", "sfsample.api", "sfsample.inspect",
-            "sfsample.recording.ptrace_sampler", "sfsample.report.formats"}  # fmt: skip
+_NOT_FOR_DUMP = {"demangle", "http", "json", "sfsample.api", "sfsample.inspect", "sfsample.recording", "sfsample.report.formats"}  # fmt: skip
+_AFTER_LOOK = {"ipaddress", "pathlib", "sfsample.dumping.diagnose.verdict", "sfsample.dumping.text",
+               "sfsample.symbolize.symbolizer"}  # fmt: skip
 
 
 def test_dump_imports_only_what_it_needs() -> None:
@@ -63,7 +66,7 @@ def test_dump_imports_only_what_it_needs() -> None:
             child.kill()
     seen = [line.rpartition("|")[2].strip() for line in shown.splitlines() if "|" in line]
     assert not _NOT_FOR_DUMP & set(seen)
-    assert seen.index("sfsample.process.vm") < seen.index("sfsample.dumping.diagnose.verdict")
+    assert seen.index("ptrace.syscall") < min(map(seen.index, _AFTER_LOOK))  # the first look decodes calls
 
 
 def test_record_imports_code_analysis_before_the_first_stop() -> None:

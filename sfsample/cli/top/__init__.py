@@ -15,8 +15,8 @@ from functools import cache, cached_property
 from sfsample import api
 from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.options import TopCommand
 from sfsample.cli.output_file import Output
+from sfsample.cli.record_options import TopCommand
 from sfsample.cli.top.screen import Screen, terminal
 from sfsample.cli.top.table import FunctionName
 from sfsample.cli.top.view import TopView

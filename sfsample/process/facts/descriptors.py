@@ -20,7 +20,6 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from ipaddress import IPv4Address, IPv6Address
 from struct import Struct
 from typing import NamedTuple
 
@@ -158,6 +157,8 @@ def _internet_text(protocol: str, fields: list[str]) -> str:
 
 def _address(text: str) -> str:
     """Return "127.0.0.1:22" for "0100007F:0016": groups of four bytes, each in the machine's byte order."""
+    from ipaddress import IPv4Address, IPv6Address  # few dumps show an address
+
     address, _, port = text.partition(":")
     groups = [bytes.fromhex(address[at : at + 8]) for at in range(0, len(address), 8)]
     raw = b"".join(group[::-1] if sys.byteorder == "little" else group for group in groups)

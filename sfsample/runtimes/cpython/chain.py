@@ -142,6 +142,7 @@ def _unpacker(layout: Layout) -> Callable[[int, bytes], PythonFrame]:
     words = Struct(f"<{layout.frame_bytes // 8}Q").unpack_from
     at = layout.executable // 8, layout.previous // 8, layout.instruction // 8
 
+    @lru_cache(1024)  # most frames are as in the last sample
     def frame(address: int, data: bytes) -> PythonFrame:
         values = words(data)
         code = values[at[0]]

@@ -109,7 +109,10 @@ class CodeObjects:
             for cache in (self._known, self._several, self._proofs, self.trusted):
                 cache.clear()
         now = self._keys(addresses, self._read)
-        then = now if paused is None else self._keys(addresses, partial(read_each, paused))
+        then: list[bytes | None] = now
+        if paused is not None:  # a pause copies no header of a trusted code object
+            are_trusted = self.trusted.issuperset(addresses)
+            then = [None] * len(now) if are_trusted else self._keys(addresses, partial(read_each, paused))
         codes = [self._code(*keys, paused) for keys in zip(addresses, then, now, strict=True)]
         return [code or (key and paused and self._dropped(key, paused)) or None
                 for code, key in zip(codes, then, strict=True)]  # fmt: skip

@@ -9,7 +9,8 @@ another one may get its address.
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
+from mmap import PAGESIZE
 from typing import Protocol
 
 from sfsample.core.memory import ADDRESS_SPACE, BytesMemory, Memory, Span
@@ -180,7 +181,7 @@ class Plan:
         self._newest = tuple(chunks[-1][0] if chunks else 0 for chunks in self._chunks)
         chunks = [*chain.from_iterable(self._chunks)]
         self._learn_loose(memory, frames, chunks)
-        loose = tuple((at, self._layout.frame_bytes) for at in self._loose)
+        loose = tuple(_by_page(self._loose, self._layout.frame_bytes))
         groups = (self._heads, *self._chunks, loose)
         if groups != self.groups:
             self.groups = groups
@@ -224,3 +225,10 @@ class Plan:
         copied = [at for at in self._loose if memory.read(at, self._layout.frame_bytes) is not None]
         if len(copied) < len(self._loose) or not loose.issubset(copied):
             self._loose = tuple([*dict.fromkeys([*addresses, *copied])][:_MAX_LOOSE])
+
+
+def _by_page(frames: Sequence[int], size: int) -> Iterator[Span]:
+    """Yield one piece for the frames on each page: the kernel takes 0.7 us for each piece in the pause."""
+    for _, together in groupby(sorted(frames), key=lambda at: at // PAGESIZE):
+        first, *others = together
+        yield first, [first, *others][-1] - first + size

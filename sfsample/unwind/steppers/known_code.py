@@ -32,9 +32,20 @@ _TOKEN = re.compile(r"\.\.|(?<!,)[0-9a-f]{2}|[<>(' ]")  # token that is written 
 class _Pattern(NamedTuple):
     """A pattern with a group `here`, and the row that holds in that group."""
 
-    pattern: re.Pattern[bytes]
+    text: str
     row: UnwindRow
     marker: bytes  # bytes that each match contains, for a quick test
+
+    @property
+    def pattern(self) -> re.Pattern[bytes]:
+        return _compiled(self.text)
+
+
+@cache
+def _compiled(text: str) -> re.Pattern[bytes]:
+    """Compile a pattern when it is first used: compiling all of them takes a fiftieth of a dump."""
+    regex = _TOKEN.sub(lambda token: _AS_REGEX.get(token[0], rf"\x{token[0]}"), text)
+    return re.compile(regex.encode(), re.DOTALL)
 
 
 def _pattern(text: str, row: UnwindRow) -> _Pattern:
@@ -43,10 +54,9 @@ def _pattern(text: str, row: UnwindRow) -> _Pattern:
     `text` has hexadecimal bytes, and `..` for any byte.  `<` and `>` enclose the addresses at which `row`
     holds, `'` encloses the marker.  `(a|b)`, `[a-b]`, `?` and `{1,9}` are those of regular expressions.
     """
-    regex = _TOKEN.sub(lambda token: _AS_REGEX.get(token[0], rf"\x{token[0]}"), text)
     marker = re.search("'(.*)'", text)
     marker_bytes = bytes.fromhex(re.sub("[<>]", "", marker[1])) if marker else b""
-    return _Pattern(re.compile(regex.encode(), re.DOTALL), row, marker_bytes)
+    return _Pattern(text, row, marker_bytes)
 
 
 def _row_near(patterns: Iterable[_Pattern], frame: Frame, module: Module) -> UnwindRow | None:

@@ -1,0 +1,52 @@
+"""Defines the values of `record` and `top`, and what other commands share with them (`cli/options.py`)."""
+
+from dataclasses import dataclass
+
+from sfsample.cli.options import Command, NameFlags, OutputOptions
+from sfsample.process.target import Target
+from sfsample.recording.options import RecordOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOutput(OutputOptions):
+    """Where a profile is written, and how it looks."""
+
+    open: bool = False  # a browser opens the result
+    threads: bool = False  # the first frame is name/TID
+    mark_python: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Command):
+    """How two profiles are compared."""
+
+    relative: bool = False  # shares, not rates
+    fail_on: float | None = None  # growth, as a fraction
+    output: OutputOptions = OutputOptions()
+    verbose: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordCommand(Command):
+    """The flags of `record`."""
+
+    target: Target = Target()
+    program: tuple[str, ...] | None = None  # words behind --
+    options: RecordOptions = RecordOptions()
+    duration: float | None = None  # seconds
+    output: ProfileOutput = ProfileOutput()
+    stats: str | None = None
+    save_bad: str | None = None
+    names: NameFlags = NameFlags()
+    quiet: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopCommand(Command):
+    """The flags of `top`."""
+
+    target: Target = Target()
+    options: RecordOptions = RecordOptions(environ=False)  # nothing shows labels
+    window: float = 5.0  # seconds
+    names: NameFlags = NameFlags()

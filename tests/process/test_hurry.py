@@ -1,0 +1,42 @@
+"""A dump runs before other programs for a short time, if the kernel and the user permit it."""
+
+import os
+import subprocess
+import sys
+
+from tests.live.test_priority import may_have_real_time_priority
+
+_PROGRAM = """
+import atexit, os, signal, sys, threading
+from sfsample.process.hurry import hurry
+policies = []
+note = lambda: policies.append(os.sched_getscheduler(0))
+atexit.register(lambda: print(signal.getitimer(signal.ITIMER_PROF)[0]))  # runs after those of `hurry`
+hurry()
+note()
+thread = threading.Thread(target=lambda: (note(), ended.wait(), note()))
+ended = threading.Event()
+thread.start()
+while sys.argv[1:] and os.sched_getscheduler(0) != os.SCHED_OTHER: pass  # until its CPU time is over
+ended.set()
+thread.join()
+print(*policies, os.sched_getscheduler(0))
+"""
+
+
+def policies(*words: str, before: tuple[str, ...] = ()) -> list[int]:
+    command = [*before, sys.executable, "-c", _PROGRAM, *words]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    *seen, timer_s = shown.split()
+    assert float(timer_s) == 0  # a signal after the end of Python's handlers would kill the program
+    return [*map(int, seen)]
+
+
+def test_all_threads_hurry_until_the_cpu_time_is_over() -> None:
+    hurried = os.SCHED_RR if may_have_real_time_priority() else os.SCHED_OTHER
+    assert policies("compute") == [hurried, hurried, os.SCHED_OTHER, os.SCHED_OTHER]
+    assert policies() == [hurried] * 4
+
+
+def test_nice_program_stays_nice() -> None:
+    assert policies(before=("nice", "-n", "1")) == [os.SCHED_OTHER] * 4
