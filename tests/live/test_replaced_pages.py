@@ -3,7 +3,6 @@
 The two pages have the same bytes, so only the memory map tells them apart (stackpulse 0.2.0).
 """
 
-from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -72,12 +71,9 @@ def test_function_is_that_of_the_file_that_is_mapped(tmp_path, wrapper):
     with started(compile_c(tmp_path, "host", HOST), wrapper=wrapper) as target:
         report = named(record_samples(target.pid))
         assert_untraced(target.pid)
-    counts: Counter[tuple[str, str]] = Counter()
+    pairs = set()
     for stack in report.stacks:
         functions = [report.frames[at].function for at in stack.frames]
-        for callee, caller in pairwise(functions):
-            counts[callee, caller] += stack.weights[0] * (caller in ("in_a", "in_b"))
-    right = [counts.pop(("replaced_a", "in_a"), 0), counts.pop(("replaced_b", "in_b"), 0)]
-    assert all(right)
-    # the first sample opens modules after its capture, so that a swap in between is not noticed
-    assert sum(counts.values()) <= 1, counts
+        pairs |= {(callee, caller) for callee, caller in pairwise(functions)
+                  if caller in ("in_a", "in_b")}  # fmt: skip
+    assert pairs == {("replaced_a", "in_a"), ("replaced_b", "in_b")}
