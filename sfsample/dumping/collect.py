@@ -8,14 +8,14 @@ This module reads everything that needs the living process; the meaning comes la
 import os
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 
 from sfsample.core.memory import PiecewiseMemory
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.goroutines import group_goroutines
-from sfsample.dumping.model import Call, ProcessDump, ThreadDump, ThreadState, is_same_place
+from sfsample.dumping.model import Call, GoroutineGroup, ProcessDump, ThreadDump, ThreadState, is_same_place
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
@@ -275,7 +275,7 @@ class Dumper:
             children=self._facts.children() if waits_for_children else (),
             locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
             tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
-            goroutines=group_goroutines(self._capturer.goroutines(), target.modules.find),
+            goroutines=self._goroutines,
             ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,
         )  # fmt: skip
 
@@ -284,6 +284,11 @@ class Dumper:
         dump = self.result()
         holders = (lock.holder for lock in dump.locks)
         return {*(peer.pid for peer in dump.peers), *holders, *dict(dump.children)}
+
+    @cached_property
+    def _goroutines(self) -> tuple[GoroutineGroup, ...]:
+        """The goroutines, which are read once: there may be 100,000."""
+        return group_goroutines(self._capturer.goroutines(), self.process.modules.find)
 
     def _find_peers(self, calls: Iterable[DecodedSyscall]) -> tuple[PeerProcess, ...]:
         """Search all processes for the other ends; search again only if the near ends have changed."""

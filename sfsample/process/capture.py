@@ -140,7 +140,7 @@ class ThreadCapturer:
             # a library that is unmapped for a moment may cut a stack short
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and process.modules.has_unmapped_files
             # the walk has read the maps anew: they may be of a later time than the copy
-            is_behind = process.modules.generation != generation and not attempt
+            is_behind = generation and process.modules.generation != generation and not attempt
             if self._is_certain(thread, stack, captured.modules, checked) and not (
                 is_behind or (cut_short and attempt < _MAX_DOUBTS)
             ):

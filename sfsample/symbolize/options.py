@@ -22,13 +22,13 @@ class NameOptions:
     merge_clones: bool = False  # one name `f` for `f.cold` and `f.part.0`
     lines: bool = False  # file and line from DWARF
     inlines: bool = False  # inlined functions from DWARF
-    go_places: bool = False  # file, line and inlined functions of Go code, whose table is quick to read
 
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolOptions(NameOptions):
     """The same, and where names are found."""
 
+    go_places: bool = False  # file, line and inlined functions of Go code, whose table is quick to read
     debug_dirs: tuple[str, ...] = ()  # directories that are searched before the system's
     fetch: "FetchDebugFile | None" = None  # function that asks a debuginfod server
     cache_dir: str | None = None  # directory of the cache; None: no cache

@@ -17,8 +17,8 @@ def test_wait_includes_the_naming(monkeypatch: pytest.MonkeyPatch, naming_s: flo
 
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=pass_time))
     dumper = SimpleNamespace(look=lambda _stop: looks.append(now[0]), result=lambda *_: None)
-    dump = run._Run(DumpOptions(), lambda: False)
-    monkeypatch.setattr(dump, "_open_all", lambda _pids: dump._dumpers.update({1: dumper}))
+    dump = run._Run(DumpOptions(), lambda: False, follow=False)
+    monkeypatch.setattr(dump, "_open_all", lambda _pids, _how: dump._dumpers.update({1: dumper}))
     monkeypatch.setattr(dump, "_result", lambda *_: None)
     dump.run([1], lambda _dumps: pass_time(naming_s))
     assert looks == pytest.approx([100.0, 100.0 + naming_s + slept_s])

@@ -236,7 +236,7 @@ def test_damaged_dwarf_does_not_lose_names(tmp_path):
 
 
 def test_lines_flag_without_the_extra_is_a_usage_error(monkeypatch):
-    monkeypatch.setattr("sfsample.cli.environment.available", lambda: False)
+    monkeypatch.setattr("sfsample.symbolize.dwarf_lines.available", lambda: False)
     with pytest.raises(UsageError) as refused:
         symbol_options(NameFlags(lines=True), quiet=True)
     assert refused.value.help == ("install it: pip install 'sfsample[lines]'",)

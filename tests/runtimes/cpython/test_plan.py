@@ -17,7 +17,6 @@ from sfsample.runtimes.cpython.code_objects import header_of
 from sfsample.runtimes.cpython.layout import layout_of
 from sfsample.runtimes.cpython.plan import Plan, _by_page
 from tests.runtimes.cpython.test_chain import NEW as LAYOUT
-from tests.runtimes.cpython.test_chain import OLD
 
 PID = os.getpid()
 CHUNK_BYTES = 1 << 14
@@ -248,23 +247,3 @@ def test_frames_on_one_page_are_one_piece():
     frames = [0x7000_0030, 0x6FFF_F000, 0x7000_0FC0, 0x7000_0400]
     assert [*_by_page(frames, 80)] == [(0x6FFF_F000, 80), (0x7000_0030, 0xF90 + 80)]
     assert [*_by_page([], 80)] == []
-
-
-def test_rehearsal_looks_at_the_frames_of_the_last_sample():
-    """The top of a stack lacks the `_PyCFrame` that leads to the current frame."""
-    looked_at: list[int] = []
-
-    class AnyRoom:
-        words, is_whole = [0] * 1000, True
-
-        def find(self, address: int, _size: int) -> int:
-            looked_at.append(address)
-            return 0
-
-        def is_late(self) -> bool:
-            return False
-
-    plan = Plan(OLD, [0x1000], (), {0, 0x9000})
-    plan.learn(BytesMemory(0, b""), [PythonFrame(0x5000, 0x9000, 0)], is_whole=True)
-    plan.follow(AnyRoom(), BytesMemory(0x7000, bytes(64)))
-    assert looked_at[0] == 0x5000
