@@ -84,7 +84,7 @@ SCREENS = [
     Screen("sfsample -n TWIN -d 1", numbers=True),
     Screen("sfsample -n x-TWIN"),
     Screen("sfsample -n no-such-program"),
-    Screen("sfsample watch -n no-such-program --output-dir FOLDER/new", numbers=True, interrupt="said once"),
+    Screen("sfsample watch -n no-such-program --output-dir FOLDER/new", numbers=True, interrupt="comes once"),
     Screen("sfsample BUSY -d 1 2>&1 | head -4", other_user=True),
     # a process that gives no sample
     Screen("sfsample SLEEPING -d 0.2 --no-perf-events", numbers=True),
