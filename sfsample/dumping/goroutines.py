@@ -23,7 +23,7 @@ class _Key(NamedTuple):
     state: str
     created_at: int
     pcs: tuple[int, ...]
-    thread: int  # a goroutine that a thread runs is alone in its group
+    tid: int  # 0: no thread runs it; a goroutine that runs is alone in its group
 
 
 def group_goroutines(
@@ -52,22 +52,22 @@ def _group(
     frames = stack.frames if stack else ()
     return GoroutineGroup(
         ids=tuple(sorted(goroutine.id for goroutine in goroutines)), state=key.state,
-        waited_s=(min(waited), max(waited)) if waited else None, tid=key.thread,
+        waited_s=(min(waited), max(waited)) if waited else None, tid=key.tid,
         parents=tuple(sorted({goroutine.parent for goroutine in goroutines} - {0})), created_at=created_at,
         stack=stack, modules=tuple(find(frame.lookup_pc) for frame in (*frames, *filter(None, [created_at]))),
     )  # fmt: skip
 
 
 def name_goroutines(groups: Iterable[GoroutineGroup], namer: _Namer, pid: int) -> tuple[GoroutineGroup, ...]:
-    """Return the groups with names; those of the runtime itself come last."""
+    """Return the groups with names; the groups that the runtime itself has started come last."""
     named = [group._replace(names=_names(group, namer, pid)) for group in groups]
     return tuple(sorted(named, key=_is_of_runtime))
 
 
 def _is_of_runtime(group: GoroutineGroup) -> bool:
-    """Return True if the program's own code has not started a goroutine."""
+    """Return True if the runtime, not the program's code, has started the goroutines of a group."""
     creator = group.names[-1][-1].function if group.created_at else None
-    return creator is not None and creator.startswith("runtime.") and 1 not in group.ids
+    return creator is not None and creator.startswith("runtime.")
 
 
 def summarize(groups: Iterable[GoroutineGroup]) -> str:

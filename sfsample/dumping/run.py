@@ -164,7 +164,7 @@ class _Run:
         return dump._replace(followed=pid in self._followed)
 
     def _try(self, pid: int, work: Callable[[Callable[[], bool]], _T]) -> _T | None:
-        """Return the result of a step with a process; None: it failed, or is stuck."""
+        """Run a step that handles a process, and return its result; None: the step failed, or is stuck."""
         try:
             return self._step(work)
         except TargetError as failure:

@@ -27,7 +27,7 @@ _STATES = {"R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stoppe
 _MAX_SENTENCE_WIDTH = 100  # columns; a narrower terminal wraps earlier
 _MAX_NAME_IN_FILE = 100  # characters; a longer function name is folded
 _MAX_COMMAND = 240  # characters of a command line
-_MAX_TIDS = 12  # thread ids shown of a group
+_MAX_TIDS = 12  # thread ids that are shown of one group
 _MAX_TASKS = 100  # tasks shown of a thread
 
 

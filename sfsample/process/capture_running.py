@@ -27,11 +27,11 @@ _NO_CPU = "it has no CPU"
 class StopFilter(NamedTuple):
     """Which threads may be stopped.
 
-    With `wake_up`, a thread that waits for a CPU may not be stopped either, unless sfsample took the CPU from
-    that thread.  If the kernel does not show which thread has a CPU, `wake_up` has no effect.
+    With `wake_up`, a thread that waits for a CPU must not be stopped either, unless sfsample took the CPU
+    from that thread.  If the kernel does not show which thread has a CPU, `wake_up` has no effect.
     """
 
-    awake: bool  # True: sleeping threads may not be stopped
+    awake: bool  # True: sleeping threads must not be stopped
     wake_up: WakeUp = WakeUp(0)  # time when sfsample got its CPU
 
 

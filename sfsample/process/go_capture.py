@@ -22,7 +22,8 @@ from sfsample.runtimes.go.goroutines import Goroutine, GoroutineReader, find_gor
 from sfsample.runtimes.go.layout import GoRuntimeLayout, layout_of
 from sfsample.runtimes.go.plan import GoPlan, find_plan
 
-_FS_BASE, _GOROUTINE_AT = 58, -8  # DWARF number; bytes from fs.base to the address of the goroutine
+_FS_BASE = 58  # DWARF number
+_GOROUTINE_AT = -8  # bytes from fs.base to the word with the address of the goroutine
 
 
 class GoCapture:
@@ -37,7 +38,7 @@ class GoCapture:
         self.problem = ""  # reason why stacks end where Go switches stacks; "": there is none
 
     def learn(self, thread: Thread, snapshot: ThreadSnapshot) -> bool:
-        """Learn from the registers of a thread where its goroutine is; True: another capture copies it."""
+        """Learn from the registers of a thread where its goroutine is; True: capture it again."""
         base = snapshot.registers.get(_FS_BASE)
         layout = self._find_layout() if base and thread.goroutine is None else None
         if not base or layout is None:
@@ -51,11 +52,11 @@ class GoCapture:
         return plan is not None
 
     def prepare(self, thread: Thread) -> None:
-        """Let the next capture of a thread copy its goroutine, unless it copies Python frames."""
+        """Let the next capture of a thread copy its goroutine, unless it copies Python frames instead."""
         thread.beside = thread.beside or thread.goroutine
 
     def complete(self, thread: Thread, snapshot: ThreadSnapshot) -> ThreadSnapshot:
-        """Return a snapshot with the goroutine that was copied with it, if there is one."""
+        """Add the goroutine that was copied with a snapshot, if there is one."""
         plan = thread.beside.plan if thread.beside is not None else None
         return plan.complete(snapshot) if isinstance(plan, GoPlan) else snapshot
 
@@ -75,7 +76,7 @@ class GoCapture:
         return self._layout
 
     def goroutines(self) -> Iterator[Goroutine]:
-        """Yield all goroutines, while they run; none if the process is no Go program of a known version."""
+        """Yield all goroutines, without a stop; none if the process is no Go program of a known version."""
         layout, module = self._find_layout(), self._module
         if layout is None or module is None or module.tables.go is None:
             return

@@ -37,7 +37,9 @@ class _Aside(NamedTuple):
         return os.path.exists(f"/proc/self/task/{self.os_thread}")
 
 
-_aside: dict[tuple[int, int], _Aside] = {}  # process id and start time -> how it is set aside
+_aside: dict[
+    tuple[int, int], _Aside
+] = {}  # (process id, start time) -> the stuck OS thread, and when the process is tried again
 
 
 def target_of(ident: int) -> int | None:

@@ -146,7 +146,9 @@ class StepperChain:
         """Return the step to the caller, or the reason why there is none."""
         failure, rejected, is_first = StopReason.NO_ROW, "", True
         guess_left_copy = False
-        rules = self.rule_cache  # cache that is dropped, with this step's row, if the mappings change
+        rules = (
+            self.rule_cache
+        )  # if the mappings change during the step, this cache is dropped, and the row of the step with it
         for stepper in self._steppers:
             row = stepper.row_at(walk.frame, walk.arch)
             if row is None:
@@ -272,7 +274,7 @@ class StepperChain:
         return rejection or Step(stepper.found, caller, row.signal)
 
     def _why_switch_rejected(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason | None:
-        """Return BAD_PC if no stack that the thread has left lies at the caller's sp; None if one does."""
+        """Return BAD_PC if the caller's sp lies in no stack, or its pc in no mapping; else None."""
         pc, sp, registers = caller.registers[walk.arch.pc], caller.registers[walk.arch.sp], walk.registers
         if row.cfa.base == SCHEDULER_SP:
             is_stack = self._modules.any_mapping(sp) is not None

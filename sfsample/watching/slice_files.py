@@ -27,7 +27,7 @@ _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 
 
 class FileSink(Sink):
-    """Writes each slice to a file in --output-dir; keeps no gaps, and pins no files."""
+    """Writes each slice to a file in --output-dir.  It ignores gaps (`add_gap`) and `pin`."""
 
     def __init__(self, directory: str, how: Files, keep: Keep, label: str, say: Say) -> None:
         self._how, self._keep = how, keep

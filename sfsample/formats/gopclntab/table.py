@@ -31,7 +31,7 @@ NO_INDEX = 0xFFFFFFFF  # offset or index of something absent
 
 
 class GoLayout(NamedTuple):
-    """Sizes that depend on the version of the table."""
+    """Facts that depend on the version of the table."""
 
     versions: str
     function_size: int  # bytes of `_func` before the offsets of its PCDATA
@@ -53,7 +53,7 @@ class GoHeader(NamedTuple):
     layout: GoLayout
     quantum: int  # bytes: smallest size of an instruction
     functions: int  # number of functions
-    text: int  # vaddr from which functions count; 0: only moduledata states it (Go 1.26 and later)
+    text: int  # vaddr of offset 0 of functions; 0: only moduledata states it (Go 1.26 and later)
     names: int
     units: int
     files: int
@@ -62,7 +62,7 @@ class GoHeader(NamedTuple):
 
 
 class GoModuleData(NamedTuple):
-    """What the program's `runtime.moduledata` says of the table.  All are vaddrs."""
+    """Facts of the program's `runtime.moduledata`.  All are vaddrs."""
 
     text: int
     first_pc: int
@@ -100,7 +100,7 @@ class GoTable:
     def __init__(
         self, image: ElfImage, data: memoryview, header: GoHeader, module: GoModuleData, version: str
     ) -> None:
-        """Take the table whose header is at the start of `data`.  `version` is such as "go1.24.4", or ""."""
+        """Take the table at the start of `data`.  `version`: such as "go1.24.4"; "": unknown."""
         self.image, self.header, self.module, self.version = image, header, module, version
         self._data = data
 
@@ -149,9 +149,9 @@ class GoTable:
         value, start, at = -1, function.entry, self.header.values + values
         for row in range(_MAX_ROWS if values else 0):
             change, at = self._varint(at)
-            if not change and row:
+            if not change and row:  # a change of 0 ends the table, except in the first row
                 return
-            value += -(change + 1 >> 1) if change & 1 else change >> 1
+            value += -((change + 1) >> 1) if change & 1 else change >> 1  # zigzag
             size, at = self._varint(at)
             end = start + size * self.header.quantum
             yield value, start, end
@@ -199,7 +199,7 @@ class GoTable:
         stated, name, _, _, depth, file, line, pcdata_count, unit = self.unpack("<IiIIIIIII", at)
         funcdata_count = self.unpack("<B", at + self.header.layout.function_size - 1)[0]
         if stated != first:
-            raise self.damaged(at, f"is of the function at {stated:#x}, not {first:#x}")
+            raise self.damaged(at, f"the entry is of the function at text+{stated:#x}, not text+{first:#x}")
         if max(pcdata_count, funcdata_count) > _MAX_DATA:
             raise self.damaged(at, f"{pcdata_count} PCDATA and {funcdata_count} FUNCDATA tables")
         text = self.module.text
@@ -207,7 +207,7 @@ class GoTable:
                           pcdata_count, funcdata_count)  # fmt: skip
 
     def _varint(self, at: int) -> tuple[int, int]:
-        """Return an unsigned LEB128 number, and the offset behind it."""
+        """Return an unsigned LEB128 number, and the offset of the byte after it."""
         value = 0
         for index, byte in enumerate(self._data[at : at + _MAX_VARINT_SIZE]):
             value |= (byte & 0x7F) << 7 * index

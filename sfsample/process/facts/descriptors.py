@@ -245,7 +245,7 @@ def _netlink_socket() -> socket.socket:
 
 
 def _peer_in_answer(answer: bytes) -> int | None:
-    """Return the inode in UNIX_DIAG_PEER; an error message has no attributes."""
+    """Return the inode in the attribute UNIX_DIAG_PEER; None: it is missing or 0, or there is an error."""
     size, kind, *_ = _HEADER.unpack_from(answer)
     at = _HEADER.size + _UNIX_DIAG_MSG_BYTES
     while kind == _SOCK_DIAG_BY_FAMILY and at + _ATTRIBUTE.size <= min(size, len(answer)):

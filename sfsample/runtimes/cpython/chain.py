@@ -62,7 +62,7 @@ def base(memory: Memory, layout: Layout, thread_state: int) -> int:
 
 
 def resumed(memory: Memory, layout: Layout, sentinel: int, end: int = 0) -> Iterator[Run]:
-    """Yield the runs of the activations outside the activation with this sentinel (3.12 and later)."""
+    """Yield the runs that follow the run that ends with `sentinel`, towards the callers (3.12 and later)."""
     yield from _by_sentinels(memory, layout, memory.word(sentinel + layout.previous) or 0, end)
 
 

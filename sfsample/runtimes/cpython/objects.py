@@ -41,7 +41,7 @@ _MAX_INDEX_BITS = 16  # log2 of the size of a dict's index in bytes
 _MAX_NAME = 100  # bytes of the name of a type
 _MAX_SLOTS = 512  # slots of a frame that are read
 _MAX_ITEMS = 1000  # items of a tuple or list that are read
-_MAX_DIGITS = 10  # digits (of 30 bits) of an integer that is read
+_MAX_DIGITS = 10  # digits of 30 bits; an integer with more digits is not read
 _MAX_SHOWN = 5  # items of a collection that are shown
 _MAX_TEXT = 80  # characters of a text that is shown
 _MAX_TABLE_BYTES = 1 << 16  # bytes of an exception table
@@ -236,7 +236,7 @@ class Objects:
         return f"<{kind or '?'}>" if value is None else repr(value)
 
     def _first_items(self, kind: str, address: int, size: int) -> str:
-        """Return short texts of the first items of a collection; those in them are not read."""
+        """Return short texts of the first items of a collection; items of nested collections are not read."""
         if kind == "dict":
             filled = ((key, self.word(place)) for key, place in self._entries(*self._parts(address)) if key)
             pairs = islice(((key, value) for key, value in filled if value), _MAX_SHOWN)

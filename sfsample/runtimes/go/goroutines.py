@@ -14,19 +14,19 @@ from typing import NamedTuple
 from sfsample.core.memory import Span
 from sfsample.runtimes.go.layout import G_M, G_SELF, G_SP, G_STACK_HIGH, GoRuntimeLayout
 
-# function of pieces (address, size) of memory: the bytes of each; None if they cannot be read
+# function of pieces (address, size): the bytes of each; None: the piece cannot be read
 ReadMany = Callable[[Sequence[Span]], Sequence[bytes | None]]
 
 _MAX_GOROUTINES = 1 << 24
 _BATCH = 1024  # goroutines that are read together
 _MAX_STACK_BYTES = 1 << 16  # bytes of a stack that are read
 _MAX_BSS_BYTES = 64 << 20  # bytes of variables that are searched
-_MAX_READINGS = 3  # readings of a goroutine whose fields change meanwhile
+_MAX_READINGS = 3  # attempts to read a goroutine whose fields change during the reading
 _SCAN = 0x1000  # bit of a status: the garbage collector looks at the stack
 _RUNNING, _SYSCALL, _WAITING = 2, 3, 4
 _STATUS_TEXTS = {0: "idle", 1: "runnable", _RUNNING: "running", _SYSCALL: "syscall", _WAITING: "waiting",
                  8: "copystack", 9: "preempted", 10: "leaked"}  # fmt: skip
-_DEAD = (6, 11)
+_DEAD = (6, 11)  # _Gdead, _Gdeadextra
 
 
 class Goroutine(NamedTuple):
@@ -34,7 +34,7 @@ class Goroutine(NamedTuple):
 
     id: int
     state: str  # "running", "chan receive", ...: as in Go's own traceback
-    since_ns: int  # CLOCK_MONOTONIC when a garbage collection first saw it wait; 0: none has
+    since_ns: int  # CLOCK_MONOTONIC when a garbage collection first saw it wait; 0: none has seen it
     parent: int  # id of the goroutine that created it; 0: unknown
     created_at: int  # return address in the function that created it
     entry: int  # first instruction of its function
@@ -48,8 +48,8 @@ class Goroutine(NamedTuple):
 def find_goroutines(variables: Iterable[Span], layout: GoRuntimeLayout, read: ReadMany) -> Span:
     """Return address and length of the array of all goroutines (`runtime.allgs`); (0, 0): not found.
 
-    `variables`: the memory of variables that begin as zero.  The array is found by its first goroutine, which
-    has the id 1.
+    `variables`: the memory of variables that begin as zero.  The array is recognized by its first
+    goroutine, which has the id 1, and by its last.
     """
     for address, size in variables:
         [data] = read([(address, size & -8)]) if 0 < size <= _MAX_BSS_BYTES else [None]
@@ -98,7 +98,7 @@ class GoroutineReader:
         return self._read([(address, self._bytes) for address in addresses])
 
     def _read_batch(self, addresses: Sequence[int]) -> tuple[list[Goroutine], list[int]]:
-        """Return the goroutines that did not change meanwhile, and the addresses of those that did."""
+        """Return the goroutines that did not change during the reading, and the addresses of the others."""
         heads = self._heads(addresses)
         spans = [self._stack_span(head) if head else (0, 0) for head in heads]
         wanted = [index for index, (_, size) in enumerate(spans) if size]
@@ -113,7 +113,7 @@ class GoroutineReader:
         return done, changed
 
     def _stack_span(self, head: bytes) -> Span:
-        """Return the part of a stack to read; (0, 0) if the goroutine runs, is dead, or is being moved."""
+        """Return the part of a stack to read; (0, 0): the goroutine runs, is dead or idle, or has none."""
         status, sp = self._status(head), self._place(head)[1]
         (high,) = unpack_from("<Q", head, G_STACK_HIGH)
         if status in (_RUNNING, *_DEAD, 0) or high <= sp:
@@ -127,7 +127,7 @@ class GoroutineReader:
         return int.from_bytes(head[self._layout.g_status : self._layout.g_status + 4], "little") & ~_SCAN
 
     def _place(self, head: bytes) -> tuple[int, int, int]:
-        """Return pc, sp and fp at which a goroutine stands; in a system call, those of the call's caller."""
+        """Return pc, sp and fp at which a goroutine stands; in a system call, its caller's, without fp."""
         sp, pc = unpack_from("<QQ", head, self._layout.g_syscall)
         if sp and self._status(head) == _SYSCALL:
             return pc, sp, 0

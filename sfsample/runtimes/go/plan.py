@@ -44,7 +44,7 @@ class GoPlan:
     def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int, read: ReadMemory) -> None:
         self._layout, self._m, self._scheduler, self._read = layout, m, scheduler, read
         self.groups: tuple[tuple[Span, ...], ...] = (((m, layout.m_bytes), (scheduler, G_BYTES)),)
-        self._other: Span = 0, 0  # the other stack, as the last `follow` has copied it
+        self._other: Span = 0, 0  # address and size of the copy of the other stack; (0, 0): there is none
 
     def follow(self, room: Copying, stack: BytesMemory) -> None:
         """Copy the goroutine, and the stack on which the thread does not run."""
@@ -56,9 +56,10 @@ class GoPlan:
             return
         low, high, sp = (words[before + offset // 8] for offset in (G_STACK_LOW, G_STACK_HIGH, G_SP))
         if low <= stack.base < high:
-            if not words[m + self._layout.m_c_calls // 8]:
-                return
+            # on the goroutine's stack: the walk leaves it only if a call to C has not returned
             scheduler = room.find(self._scheduler, G_BYTES)
+            if scheduler < 0 or not words[m + self._layout.m_c_calls // 8]:
+                return
             sp, high = words[scheduler + G_SP // 8], words[scheduler + G_STACK_HIGH // 8]
         size = min(high - sp & -8, _MAX_STACK_BYTES)
         if sp % 8 or size <= 0 or room.copy(sp, size) < 0:
@@ -75,7 +76,7 @@ class GoPlan:
         return high if low <= sp < high else 0
 
     def complete(self, snapshot: ThreadSnapshot) -> ThreadSnapshot:
-        """Return a snapshot with the registers and the stack of the goroutine, as far as they were copied."""
+        """Add the goroutine's registers and the other stack to a snapshot, as far as they were copied."""
         memory = snapshot.memory
         registers = self._registers(memory)
         if not registers:
@@ -105,7 +106,7 @@ class GoPlan:
 
 
 def find_plan(layout: GoRuntimeLayout, goroutine: int, tid: int, read: ReadMemory) -> GoPlan | None:
-    """Return the plan for a thread that runs `goroutine`; None if the memory there contradicts that.
+    """Return the plan for a thread that runs `goroutine`; None if the memory there does not prove that.
 
     `tid` is the thread's id in the pid namespace of the process.
     """

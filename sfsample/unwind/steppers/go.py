@@ -2,7 +2,8 @@
 
 The table states the depth of the frame at every pc, in prologues and epilogues too.  Over a call, Go code
 keeps no register but the frame pointer.  The depth does not describe a function that switches stacks.  These
-functions are known by name; the names are the same from Go 1.19 to 1.27.
+functions are known by name; the names are the same from Go 1.19 to 1.27.  Such a row has two versions;
+`step.py` chooses one by the stack in which sp lies.
 
 Source: Go, src/runtime/traceback.go (unwinder), src/runtime/asm_amd64.s, src/runtime/asm_arm64.s.
 """
@@ -24,14 +25,14 @@ _WORD = 8
 _ENDS = {"runtime." + name for name in ("goexit", "mstart", "rt0_go", "gogo", "clone")}
 _SYSTEMSTACK, _MCALL, _MORESTACK = "runtime.systemstack", "runtime.mcall", "runtime.morestack"
 _ASMCGOCALL, _CGOCALLBACK, _CROSSCALL2 = "runtime.asmcgocall", "runtime.cgocallback", "crosscall2"
-# functions that call C code on the stack of the scheduler, and keep their frame in the frame pointer
+# functions that call C code on the stack of the scheduler, and find their frame by the frame pointer
 _BY_FRAME_POINTER = {"runtime.nanotime1", "runtime.walltime", "time.now", "runtime.vgetrandom1"}
-_FRAME_SETUP_BYTES = 16  # bytes of code at their begin, in which sp is not changed yet
+_FRAME_SETUP_BYTES = 16  # bytes from their entry, within which sp still has its old place
 # functions that the runtime enters from an instruction that is no call
 _ENTERED_ANYWHERE = {"runtime.sigpanic", "runtime.asyncPreempt"}
 # functions that do not store the frame pointer at the top of their frame
 _WITHOUT_FRAME_POINTER = {"runtime.rt0_go", "runtime.sigtramp", "runtime.sigprofNonGoWrapper"}
-_PUSHES_ALL, _SAVES_BELOW = 20, 22  # minor versions from which crosscall2 and asmcgocall have new frames
+_NEW_CROSSCALL2, _NEW_ASMCGOCALL = 20, 22  # minor versions in which the frame of the function changed
 _STORES_RBP = (b"\x48\x89\x6c\x24", b"\x48\x89\xac\x24")  # mov %rbp, disp(%rsp)
 _STORES_X29 = b"\xfd\x83\x1f\xf8"  # stur x29, [sp, #-8]
 
@@ -65,9 +66,9 @@ class GoStepper:
             return only_this_pc(frame)
         if function is None or depth is None or function.name in _BY_FRAME_POINTER:
             return only_this_pc(frame)
-        # the first instruction of a range may store the frame pointer, and then has a row of its own
-        start = depth.start + 1 if pc > depth.start else pc
-        return module.address(start), module.address(depth.end if pc > depth.start else pc + 1)
+        if pc <= depth.start:  # the first instruction may store the frame pointer, and then has its own row
+            return only_this_pc(frame)
+        return module.address(depth.start + 1), module.address(depth.end)
 
 
 def _depth_at(table: GoTable, pc: int, lookup: int) -> tuple[GoFunction | None, DepthRange | None]:
@@ -77,6 +78,7 @@ def _depth_at(table: GoTable, pc: int, lookup: int) -> tuple[GoFunction | None, 
 
 def _row(function: GoFunction, depth: DepthRange, frame: Frame, module: Module, arch: Arch) -> UnwindRow:
     name, size = function.name, depth.depth
+    # what mcall calls on the scheduler's stack never returns
     if name in _ENDS or (name == _MCALL and not frame.exact):
         return OUTERMOST
     cfa = Rule(arch.sp, size + arch.entry_cfa, deref=False)
@@ -98,8 +100,8 @@ def _row(function: GoFunction, depth: DepthRange, frame: Frame, module: Module, 
         return row
     minor = (module.tables.go and module.tables.go.minor) or 0
     if name == _CROSSCALL2 and size:
-        return row._replace(registers=(*row.registers, *_saved_for_c(is_old=minor < _PUSHES_ALL)))
-    return _crossing(row, name, size + arch.entry_cfa, is_old=minor < _SAVES_BELOW)
+        return row._replace(registers=(*row.registers, *_saved_for_c(is_old=minor < _NEW_CROSSCALL2)))
+    return _crossing(row, name, size + arch.entry_cfa, is_old=minor < _NEW_ASMCGOCALL)
 
 
 def _saved_for_c(*, is_old: bool) -> Iterator[tuple[int, Rule]]:
@@ -111,6 +113,8 @@ def _saved_for_c(*, is_old: bool) -> Iterator[tuple[int, Rule]]:
 
 def _crossing(row: UnwindRow, name: str, above: int, *, is_old: bool) -> UnwindRow:
     """Return the row of a function that switches stacks; `row` itself if the function does not.
+
+    The returned row holds on the scheduler's stack, its `on_goroutine` on that of the goroutine.
 
     `above`: bytes from sp to the CFA, on the stack on which the function was called.
     """
@@ -132,21 +136,25 @@ def _crossing(row: UnwindRow, name: str, above: int, *, is_old: bool) -> UnwindR
 
 
 def _sp_before_c(above: int, *, is_old: bool) -> bytes:
-    """Return the DWARF expression for the CFA of `asmcgocall`, behind the switch to the scheduler's stack.
+    """Return the DWARF expression for the CFA of `asmcgocall`, after the switch to the scheduler's stack.
 
-    Two words of its frame have the goroutine, and the depth of the goroutine's stack below its upper end.
+    Two words of its frame have the goroutine, and the distance of its sp from the upper end of its stack.
     If the first is 0, the stack was not switched, and the second has sp.  Opcodes: DWARF 5 section 7.7.1.
     """
     goroutine, depth = (0x30, 0x28) if is_old else (8, 0)
     plus = bytes([0x23, above])  # DW_OP_plus_uconst
-    on_goroutine = bytes([0x23, 8, 0x06, 0x77, depth, 0x06, 0x1C])  # plus_uconst, deref, breg7, deref, minus
-    on_scheduler = bytes([0x13, 0x77, depth, 0x06, 0x2F, len(on_goroutine), 0])  # drop, breg7, deref, skip
-    test = bytes([0x77, goroutine, 0x06, 0x12, 0x28, len(on_scheduler), 0])  # breg7, deref, dup, bra
-    return test + on_scheduler + on_goroutine + plus
+    from_goroutine = bytes(
+        [0x23, 8, 0x06, 0x77, depth, 0x06, 0x1C]
+    )  # plus_uconst, deref, breg7, deref, minus
+    from_scheduler = bytes(
+        [0x13, 0x77, depth, 0x06, 0x2F, len(from_goroutine), 0]
+    )  # drop, breg7, deref, skip
+    test = bytes([0x77, goroutine, 0x06, 0x12, 0x28, len(from_scheduler), 0])  # breg7, deref, dup, bra
+    return test + from_scheduler + from_goroutine + plus
 
 
 def _stores_frame_pointer(frame: Frame, module: Module, arch: Arch) -> bool:
-    """Return True if the instruction at the pc stores the frame pointer: its word is not there yet."""
+    """Return True if the instruction at the pc stores the frame pointer, whose word is not written yet."""
     if not frame.exact:
         return False
     code = module.code(frame.pc, 4)

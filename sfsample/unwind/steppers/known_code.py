@@ -60,7 +60,7 @@ def _pattern(text: str, row: UnwindRow) -> _Pattern:
 
 
 def _row_near(patterns: Iterable[_Pattern], frame: Frame, module: Module) -> UnwindRow | None:
-    """Return the row of the first pattern that matches near the pc, with the frame in its group."""
+    """Return the row of the first pattern that matches near the pc and has the pc in its group `here`."""
     first, text = module.code_near(frame.pc, _PATTERN_BYTES)
     candidates = (entry for entry in patterns if entry.marker in text)
     matches = ((entry.row, match) for entry in candidates for match in entry.pattern.finditer(text))
@@ -68,7 +68,7 @@ def _row_near(patterns: Iterable[_Pattern], frame: Frame, module: Module) -> Unw
 
 
 def _row_from(patterns: Iterable[_Pattern], start: int, frame: Frame, module: Module) -> UnwindRow | None:
-    """Return the row of the first pattern that matches at address `start`, with the frame in its group."""
+    """Return the row of the first pattern that matches at `start` and has the pc in its group `here`."""
     if abs(start - frame.pc) > _PATTERN_BYTES:
         return None
     first, text = module.code_near(frame.pc, _PATTERN_BYTES)
