@@ -40,7 +40,7 @@ HEX = re.compile("0x[0-9a-f]+")
 NONE = type(None)
 PROCESS = {
     "pid": int, "name": str, "cmdline": list, "exe": (str, NONE), "consistent": (bool, NONE),
-    "groups": list, "threads": list,
+    "goroutines": (list, NONE), "groups": list, "threads": list,
 }  # fmt: skip
 READ = {"x86_64": 0, "aarch64": 63, "s390x": 3}  # number of the system call
 THREAD = {
