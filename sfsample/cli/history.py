@@ -77,7 +77,8 @@ def _list(history: History, command: options.HistoryList) -> int:
                              for gap in gaps]}  # fmt: skip
         output.write(json_text(document))
     else:
-        questions.choose(history, selection, one_service=False)
+        if not gaps:
+            questions.choose(history, selection, one_service=False)  # raises if there are no slices
         output.write(printable_lines(_table(slices, gaps)))
     return 0
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sfsample.cli.commands import COMMANDS
 from sfsample.errors import UsageError
+from sfsample.report.suffixes import OPENED, is_profile
 
 _ALWAYS_ON = ("-g", "--call-graph")  # flags of perf
 
@@ -25,6 +26,8 @@ def not_a_pid(command: str, word: str, what: object) -> UsageError:
         help_line = f"the command comes first: sfsample {word} PID"
     elif word.lstrip("-").isdecimal():
         help_line = f"ps and pgrep show pids; by its name: {program} -n NAME"
+    elif command == "record" and (is_profile(word) or word.endswith(OPENED)):
+        help_line = f"to write this file: -o {shlex.quote(word)}"
     elif command == "record":
         help_line = f"to start a program: sfsample -- {shlex.quote(word)}"
     else:

@@ -4,6 +4,7 @@ Whatever ends the recording, the collected samples are written, and the summary 
 A recording without a usable result is an error, and does not change the output file.
 """
 
+import os
 import subprocess
 import sys
 import time
@@ -39,7 +40,7 @@ def run(command: RecordCommand) -> int:
     output = Output(command.output.path)
     stats_output = Output(command.stats) if command.stats not in (None, "-") else None
     bad_stacks = BadStackStore(command.save_bad) if command.save_bad is not None else None
-    profile, missing_names = _record(command, output, stats_output, bad_stacks)
+    profile, missing_names, code = _record(command, output, stats_output, bad_stacks)
     if not command.quiet:
         first, *more = summary_lines(
             profile.stats, command.options.mode, missing_names=missing_names, verbose=command.verbose
@@ -48,7 +49,7 @@ def run(command: RecordCommand) -> int:
         say(first, *more, *written_line(command.output, output))
     open_result(command.output, output)
     if not profile.stats.failure:
-        return 0
+        return code
     say(*profile.stats.failure)
     return 1
 
@@ -62,8 +63,11 @@ def _saved_lines(bad_stacks: BadStackStore) -> list[str]:
 
 def _record(
     command: RecordCommand, output: Output, stats_output: Output | None, bad_stacks: BadStackStore | None
-) -> tuple[Profile, list[str]]:
-    """Record; write the profile and the statistics; return the profile, and texts about missing names."""
+) -> tuple[Profile, list[str], int]:
+    """Record; write the profile and the statistics.
+
+    Return the profile, texts about missing names, and the exit code of a program that has ended by itself.
+    """
     if stats_output is not None and output.file and stats_output.file == output.file:
         raise UsageError(f"-o and --stats are the same file: {command.stats}")
     options = command.options
@@ -84,7 +88,16 @@ def _record(
             check_result(profile.stats, pids)
             shown = with_python_marks(report) if command.output.mark_python else report
             output.write(api.render(shown, command.output.format, threads=command.output.threads))
-    return profile, [*map(str, symbolizer.missing_names()), *symbolizer.problems]
+        code = 0 if command.program is None or interrupt() else _program_exit_code(pids[0])
+    return profile, [*map(str, symbolizer.missing_names()), *symbolizer.problems], code
+
+
+def _program_exit_code(pid: int) -> int:
+    """Return the exit code of a child, as a shell gives it (128 + the signal); 0 if the child still runs."""
+    end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if end is None:
+        return 0
+    return end.si_status if end.si_code == os.CLD_EXITED else 128 + end.si_status
 
 
 def _sample(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from sfsample.core.stack import Found, Frame, Stack
-from sfsample.dumping.model import GoroutineGroup
+from sfsample.dumping.model import GoroutineGroup, GoroutineMember
 from sfsample.modules.location import Location, locate
 from sfsample.modules.module import Module
 from sfsample.runtimes.go.goroutines import Goroutine
@@ -40,21 +40,26 @@ def group_goroutines(
         stacks.setdefault(key, stack)
     now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     groups = [_group(key, members[key], stack, now_ns, find) for key, stack in stacks.items()]
-    return tuple(sorted(groups, key=lambda group: (-len(group.ids), group.ids[0])))
+    return tuple(sorted(groups, key=lambda group: (-len(group.members), group.members[0].id)))
 
 
 def _group(
     key: _Key, goroutines: list[Goroutine], stack: Stack | None, now_ns: int,
     find: Callable[[int], Module | None],
 ) -> GoroutineGroup:  # fmt: skip
-    waited = [(now_ns - goroutine.since_ns) / 1e9 for goroutine in goroutines if goroutine.since_ns]
+    members = sorted(
+        GoroutineMember(
+            goroutine.id,
+            (now_ns - goroutine.since_ns) / 1e9 if goroutine.since_ns else None,
+            goroutine.parent,
+        )
+        for goroutine in goroutines
+    )
     created_at = Frame(key.created_at, 0, None, Found.CONTEXT, exact=False) if key.created_at else None
     frames = stack.frames if stack else ()
     return GoroutineGroup(
-        ids=tuple(sorted(goroutine.id for goroutine in goroutines)), state=key.state,
-        waited_s=(min(waited), max(waited)) if waited else None, tid=key.tid,
-        parents=tuple(sorted({goroutine.parent for goroutine in goroutines} - {0})), created_at=created_at,
-        stack=stack, modules=tuple(find(frame.lookup_pc) for frame in (*frames, *filter(None, [created_at]))),
+        members=tuple(members), state=key.state, tid=key.tid, created_at=created_at, stack=stack,
+        modules=tuple(find(frame.lookup_pc) for frame in (*frames, *filter(None, [created_at]))),
     )  # fmt: skip
 
 
@@ -74,7 +79,7 @@ def summarize(groups: Iterable[GoroutineGroup]) -> str:
     """Return a sentence on what the goroutines of a process do: "38 goroutines: 20 chan receive, ..."."""
     states = Counter[str]()
     for group in groups:
-        states[group.state] += len(group.ids)
+        states[group.state] += len(group.members)
     parts = [f"{count} {state}" for state, count in states.most_common(_MAX_STATES)]
     others = states.total() - sum(count for _, count in states.most_common(_MAX_STATES))
     return f"{states.total()} goroutines: {', '.join(parts)}{f', {others} others' * bool(others)}"

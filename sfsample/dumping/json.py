@@ -4,7 +4,7 @@ Unknown values are null.  Texts of the target are not cleaned, because JSON esca
 Invariant: keys and types stay as documented (tests/live/test_cli_dump.py).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sfsample.core.stack import Frame
@@ -30,7 +30,7 @@ def dump_json(
         "cmdline": dump.cmdline,
         "exe": dump.exe,
         "consistent": None if dump.ran is None else not dump.ran,
-        "goroutines": [_goroutines(group, depth) for group in dump.goroutines] or None,
+        "goroutines": _goroutines(dump.goroutines, depth) or None,
         "groups": [[thread.tid for thread in group] for group in group_threads(threads)],
         "threads": [
             _thread(thread, verdict.waits.get(Node(dump.pid, thread.tid)), depth) for thread in threads
@@ -77,21 +77,24 @@ def _thread(named: NamedThread, wait: Wait | None, depth: int | None) -> dict[st
     }
 
 
-def _goroutines(group: GoroutineGroup, depth: int | None) -> dict[str, Any]:
-    """Return the value of goroutines with the same state and stack; `created_by` is a frame or null."""
-    frames = group.stack.frames if group.stack else ()
-    rows = [*zip(frames, group.modules, group.names, strict=False)]
-    created = group.created_at and [*frame_json(group.created_at, group.modules[-1], group.names[-1])]
-    return {
-        "ids": list(group.ids),
-        "state": group.state,
-        "waited_s": group.waited_s and group.waited_s[1],
-        "tid": group.tid or None,
-        "parents": list(group.parents),
-        "created_by": created[-1] if created else None,
-        "stop_reason": str(group.stack.stop_reason) if group.stack else None,
-        "frames": [value for row in rows[:depth] for value in frame_json(*row)],
-    }
+def _goroutines(groups: Iterable[GoroutineGroup], depth: int | None) -> list[dict[str, Any]]:
+    """Return a value for each goroutine, ascending by id."""
+    found = {}
+    for group in groups:
+        frames = group.stack.frames if group.stack else ()
+        rows = [*zip(frames, group.modules, group.names, strict=False)][:depth]
+        creator = group.names[-1][-1] if group.created_at else None
+        common = {
+            "state": group.state,
+            "tid": group.tid or None,
+            "created_by": creator and python_json(creator),
+            "waits_for": None,
+            "stop_reason": str(group.stack.stop_reason) if group.stack else None,
+            "frames": [value for row in rows for value in frame_json(*row)],
+        }
+        for goid, since_s, parent in group.members:
+            found[goid] = {"id": goid, "since_s": since_s, "parent": parent or None, **common}
+    return [found[goid] for goid in sorted(found)]
 
 
 def _frames(named: NamedThread, depth: int | None) -> Iterator[dict[str, Any]]:

@@ -129,14 +129,20 @@ class ThreadDump(NamedTuple):
         return (after - before) / 1e9 / (last.at_s - first.at_s) if last.at_s > first.at_s else None
 
 
+class GoroutineMember(NamedTuple):
+    """One goroutine of a group."""
+
+    id: int
+    since_s: float | None  # time for which it waits, at least; None: unknown
+    parent: int  # id of the goroutine that created it; 0: unknown
+
+
 class GoroutineGroup(NamedTuple):
     """Goroutines with the same state and the same stack."""
 
-    ids: tuple[int, ...]  # ascending
+    members: tuple[GoroutineMember, ...]  # ascending by id
     state: str  # "running", "chan receive", ...: as in Go's own traceback
-    waited_s: tuple[float, float] | None  # shortest and longest wait, at least; None: unknown
     tid: int  # thread that runs it, in the target's pid namespace; 0: no thread
-    parents: tuple[int, ...]  # ids of the goroutines that created them
     created_at: Frame | None
     stack: Stack | None  # None: a thread runs it, or the stack changed while it was read
     modules: tuple[Module | None, ...]  # modules of the frames of the stack, and of `created_at`

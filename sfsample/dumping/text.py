@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import NamedTuple
 
-from sfsample.core.stack import Frame, StopReason
+from sfsample.core.stack import Frame, Stack, StopReason
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import Group, NamedThread, fold_name, group_threads
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
@@ -124,17 +124,23 @@ def _group(group: Group, waits: Mapping[int, Wait | None], wording: Wording, sty
 
 
 def _goroutines(group: GoroutineGroup, style: Style) -> Iterator[str]:
-    title = f"{len(group.ids)} goroutines" if len(group.ids) > 1 else f"goroutine {group.ids[0]}"
-    waited = f" for at least {format_seconds(group.waited_s[1])}" if group.waited_s else ""
+    ids = [member.id for member in group.members]
+    title = f"{len(ids)} goroutines" if len(ids) > 1 else f"goroutine {ids[0]}"
+    longest = max((member.since_s or 0 for member in group.members), default=0)
+    waited = f" for at least {format_seconds(longest)}" if longest else ""
     thread = f", in thread {group.tid}" if group.tid else ""
     yield style.bold(style.clean(f"{title}: {group.state}{waited}{thread}"))
-    if len(group.ids) > 1:
-        yield f"  {_tids(group.ids)}"
+    if len(ids) > 1:
+        yield f"  {_tids(ids)}"
     frames = group.stack.frames if group.stack else ()
-    for depth, (frame, module, names) in enumerate(zip(frames, group.modules, group.names, strict=False)):
+    rows = [*zip(frames, group.modules, group.names, strict=False)][: style.depth]
+    for depth, (frame, module, names) in enumerate(rows):
         yield from (_frame(depth, frame, module, name, style) for name in names)
+    if group.stack is not None:
+        yield from _stack_end(group.stack, style)
     if group.created_at is not None:
-        parents = f" in goroutine {_tids(group.parents)}" if group.parents else ""
+        created_in = sorted({member.parent for member in group.members} - {0})
+        parents = f" in goroutine {_tids(created_in)}" if created_in else ""
         yield f"  created by {group.names[-1][-1].text}{parents}"
 
 
@@ -196,6 +202,11 @@ def _stack(named: NamedThread, style: Style) -> Iterator[str]:
     for depth, (frame, module, names) in enumerate(named.rows(style.depth)):
         for name in names:
             yield _frame(depth, frame, module, name, style)
+    yield from _stack_end(stack, style)
+
+
+def _stack_end(stack: Stack, style: Style) -> Iterator[str]:
+    """Yield a line if frames are not shown, or if the walk did not reach the outermost frame."""
     if style.depth is not None and len(stack.frames) > style.depth:
         yield f"  ... and {len(stack.frames) - style.depth} more"
     elif stack.stop_reason is not StopReason.OUTERMOST:

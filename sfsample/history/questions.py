@@ -101,7 +101,7 @@ def contents(history: History, wanted: str | None = None) -> Iterator[str]:
     """Yield a line about the slices of the wanted service; if it has none, lines about other services."""
     slices = grouped(history.slices(), lambda facts: facts.service)
     if not slices:
-        yield f"{history.directory} has no slice"
+        yield f"{history.directory} has no slice; `sfsample watch` records slices"
     shown = [wanted] if wanted in slices else sorted(slices)[:_MAX_SERVICES]
     for service in filter(None, shown):
         of_service = slices[service]

@@ -169,7 +169,7 @@ class TrialSampler:
     def _obstacle(self) -> str:
         """Return the reason why timers cannot take the samples, or ''."""
         if self._options.python is not PythonView.OFF and any(map(runs_python, self._processes.all)):
-            return "they cannot show Python frames; --perf-events uses them anyway"
+            return "timers cannot show Python frames; --perf-events uses them anyway"
         if self._profile.stats.max_stack_bytes > MAX_SAMPLE_STACK_BYTES:
             return f"stacks are larger than the {MAX_SAMPLE_STACK_BYTES >> 10} KiB that a timer can copy"
         arch = self._processes.all[0].arch

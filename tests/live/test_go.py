@@ -145,10 +145,12 @@ def test_goroutines_are_those_of_the_traceback(program):
         assert done.code == 0, done.err
         process_json = json.loads(done.out)["processes"][0]
         mine = {
-            goid: (group["state"], [frame["function"] for frame in group["frames"]])
-            for group in process_json["goroutines"]
-            for goid in group["ids"]
+            goroutine["id"]: (goroutine["state"], [frame["function"] for frame in goroutine["frames"]])
+            for goroutine in process_json["goroutines"]
         }
+        created = {goroutine["id"]: goroutine["created_by"] for goroutine in process_json["goroutines"]}
+        assert created[1] is None
+        assert {"main.park", "runtime.createfing"} & {by["function"] for by in created.values() if by}
         text = sfsample("dump", "-p", process.pid).out.decode()
         assert_untraced(process.pid)
         assert process.poll() is None
