@@ -125,7 +125,7 @@ class ThreadCapturer:
                 # a checkpoint captured the thread before this check, perhaps after the libraries had changed
                 if evidence and evidence.stopped_ns < checked_ns and asked != generation:
                     checked = frozenset()
-            if not is_last and (process.copy.learn(thread, stack) or self._learn_goroutine(thread, taken)):
+            if not is_last and (process.copy.learn(thread, stack) or self._go.learn(thread, snapshot, stack)):
                 _log.debug("thread %d is captured again: another stack of it was found", thread.tid)
                 continue
             if self.python is not None and stack.stop_reason is not StopReason.OUTERMOST:
@@ -160,11 +160,6 @@ class ThreadCapturer:
         if self.python is not None:
             self.python.prepare(thread)
         self._go.prepare(thread)
-
-    def _learn_goroutine(self, thread: Thread, walked: _Walked) -> bool:
-        """Learn where the goroutine of a thread is if its walk lacked that; True: capture it again."""
-        snapshot, stack, _ = walked
-        return stack.stop_reason is StopReason.REGISTER_UNKNOWN and self._go.learn(thread, snapshot)
 
     def walk(self, snapshot: ThreadSnapshot, last: Located | None = None) -> CapturedStack:
         """Unwind a snapshot that exists already; neither check nor capture anything again."""

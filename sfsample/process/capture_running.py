@@ -164,7 +164,9 @@ class RunningCapture:
         if state is RunState.ASLEEP:
             thread.balance.learn(before.balance, on_cpu=False)
         if state in (RunState.ASLEEP, RunState.WAITING):
-            return _off_cpu(before, state)
+            if before.counters is None:
+                return NotCaptured(Reason.GONE, "exited")
+            return NotCaptured(Reason.OFF_CPU, _NO_CPU, before.counters, state)
         if times_run(thread.files.counters()) == times_run(before.counters):  # no CPU since the first reading
             preempted = None if before.last_run is None else state is RunState.PREEMPTED_BY_US
             thread.stop.before = before._replace(preempted_by_us=preempted)
@@ -220,9 +222,3 @@ class RunningCapture:
             self._is_holding = False
             REAL_TIME_PRIORITY.end()
             PENDING_STOPS.remove(self.collect_stopped)
-
-
-def _off_cpu(before: BeforeStop, state: RunState) -> NotCaptured:
-    if before.counters is None:
-        return NotCaptured(Reason.GONE, "exited")
-    return NotCaptured(Reason.OFF_CPU, _NO_CPU, before.counters, state)

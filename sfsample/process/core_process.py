@@ -234,7 +234,9 @@ class CoreImages:
                 image = self._from_memory(mapping)
             except FormatError:
                 raise CoreError("; ".join(refusals)) from None
-        self._report_unused_exe(mapping, refusals)
+        if self._exe and refusals and mapping.path == self.exe_path:
+            problem = f"--exe is not used: {refusals[0]}"
+            self.problems += [problem] * (problem not in self.problems)
         return image
 
     def has_file(self, path: str) -> bool:
@@ -243,11 +245,6 @@ class CoreImages:
             os.close(self.root.open(path))
             return True
         return False
-
-    def _report_unused_exe(self, mapping: Mapping, refusals: list[str]) -> None:
-        if self._exe and refusals and mapping.path == self.exe_path:
-            problem = f"--exe is not used: {refusals[0]}"
-            self.problems += [problem] * (problem not in self.problems)
 
     def _open(self, path: str, open_file: Callable[[], int]) -> ElfImage:
         if path not in self._images:

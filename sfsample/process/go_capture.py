@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from sfsample.core.arch import AMD64
 from sfsample.core.memory import Span
 from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.core.stack import Stack, StopReason
 from sfsample.formats.gopclntab.wait_reasons import find_wait_reasons
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
@@ -36,9 +37,9 @@ class GoCapture:
         self._layout: GoRuntimeLayout | None = None
         self.problem = ""  # reason why stacks end where Go switches stacks; "": there is none
 
-    def learn(self, thread: Thread, snapshot: ThreadSnapshot) -> bool:
-        """Learn from the registers of a thread where its goroutine is; True: another capture copies it."""
-        base = snapshot.registers.get(_FS_BASE)
+    def learn(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack) -> bool:
+        """Learn where the goroutine of a thread is, if its walk lacked that; True: capture it again."""
+        base = snapshot.registers.get(_FS_BASE) if stack.stop_reason is StopReason.REGISTER_UNKNOWN else None
         layout = self._find_layout() if base and thread.goroutine is None else None
         if not base or layout is None:
             return False

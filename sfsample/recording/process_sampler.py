@@ -145,7 +145,7 @@ class ProcessSampler:
 
         In between, collect threads that have stopped by now.
         """
-        due.sort(key=_turn)
+        due.sort(key=lambda thread: (thread.off_cpu_counters is not None, thread.counted.number))
         collected_ns = time.perf_counter_ns()
         for position, thread in enumerate(due):
             if time.perf_counter_ns() - collected_ns >= _COLLECT_NS:
@@ -365,7 +365,3 @@ class ProcessSampler:
 def _may_have_run(thread: SampledThread) -> bool:
     """Return True if a thread may have run since sfsample last saw it off its CPU."""
     return thread.off_cpu_counters is None or thread.files.counters() != thread.off_cpu_counters
-
-
-def _turn(thread: SampledThread) -> tuple[bool, int]:
-    return thread.off_cpu_counters is not None, thread.counted.number

@@ -129,7 +129,9 @@ class CodeObjects:
             return headers
         spans = [name_of(layout, header) for header in headers]
         names = read([span or (0, 1) for span in spans])
-        return [None if header is None or name is None else _without_counter(header) + _cut(name)
+        # zero for `co_warmup`, which is a counter; no bytes behind the characters of the string object
+        return [None if header is None or name is None
+                else header[:_WARMUP] + bytes(4) + header[_WARMUP + 4 :] + name[: _NAME_HEAD + word_in(name)]
                 for header, name in zip(headers, names, strict=True)]  # fmt: skip
 
     def _code(
@@ -248,13 +250,3 @@ def _texts(layout: Layout, header: bytes) -> tuple[int, int]:
 def read_each(memory: Memory, spans: Sequence[Span]) -> list[bytes | None]:
     """Return the bytes of each span; see `ReadMany`."""
     return [memory.read(*span) for span in spans]
-
-
-def _without_counter(header: bytes) -> bytes:
-    """Return a header of 3.11 with zero for `co_warmup`, which is a counter."""
-    return header[:_WARMUP] + bytes(4) + header[_WARMUP + 4 :]
-
-
-def _cut(name: bytes) -> bytes:
-    """Return the copy of a string object of 3.11 without the bytes behind its characters."""
-    return name[: _NAME_HEAD + word_in(name)]

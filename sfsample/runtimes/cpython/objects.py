@@ -57,7 +57,9 @@ class Objects:
         # Names of types whose fields cannot be right, because this Python has other offsets.
         self.odd = dict[str, None]()
         # Caches by the address of a type, a key or a code object: the program seldom frees these.
-        self._name_of_type = lru_cache(_MAX_KNOWN)(self._read_name_of_type)
+        self._name_of_type = lru_cache(_MAX_KNOWN)(
+            lambda kind: self._c_string(self.word(kind + self.layout.type_name))
+        )
         self._key = lru_cache(_MAX_KNOWN)(self.text)
         self._names = lru_cache(_MAX_KNOWN)(self._read_names)
         self._shape = lru_cache(_MAX_KNOWN)(self._read_shape)
@@ -80,9 +82,6 @@ class Objects:
     def type_name(self, address: int) -> str:
         """Return the name of an object's type: "_thread.RLock", "Thread" (a class in Python); "": none."""
         return self._name_of_type(self.word(address + self.layout.type)) if address else ""
-
-    def _read_name_of_type(self, kind: int) -> str:
-        return self._c_string(self.word(kind + self.layout.type_name))
 
     def _c_string(self, address: int) -> str:
         """Return a short text that ends with a zero byte; "": there is none."""

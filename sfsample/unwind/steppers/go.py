@@ -7,8 +7,6 @@ functions are known by name; the names are the same from Go 1.19 to 1.27.
 Source: Go, src/runtime/traceback.go (unwinder), src/runtime/asm_amd64.s, src/runtime/asm_arm64.s.
 """
 
-from collections.abc import Iterator
-
 from sfsample.core.arch import AARCH64, AMD64, Arch
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.snapshot import GOROUTINE_FP, GOROUTINE_PC, GOROUTINE_SP, SCHEDULER_SP
@@ -97,16 +95,11 @@ def _row(function: GoFunction, depth: DepthRange, frame: Frame, module: Module, 
     if arch is not AMD64:
         return row
     minor = (module.tables.go and module.tables.go.minor) or 0
-    if name == _CROSSCALL2 and size:
-        return row._replace(registers=(*row.registers, *_saved_for_c(is_old=minor < _PUSHES_ALL)))
+    if name == _CROSSCALL2 and size:  # it saves rbx and r12 to r15 for its caller in C
+        lowest = -56 if minor < _PUSHES_ALL else -64
+        rules = (Rule(CFA, lowest + _WORD * index, deref=True) for index in range(5))
+        return row._replace(registers=(*registers, *zip((3, 12, 13, 14, 15), rules, strict=True)))
     return _crossing(row, name, size + arch.entry_cfa, is_old=minor < _SAVES_BELOW)
-
-
-def _saved_for_c(*, is_old: bool) -> Iterator[tuple[int, Rule]]:
-    """Yield the rules for rbx and r12 to r15, which `crosscall2` saves for its caller in C."""
-    lowest = -56 if is_old else -64
-    for index, register in enumerate((3, 12, 13, 14, 15)):
-        yield register, Rule(CFA, lowest + _WORD * index, deref=True)
 
 
 def _crossing(row: UnwindRow, name: str, above: int, *, is_old: bool) -> UnwindRow:
