@@ -50,9 +50,7 @@ class CoreMemory:
         self._core = core
         self._segments = sorted((s for s in core.segments if s.filesz), key=lambda s: s.vaddr)
         self._starts = [s.vaddr for s in self._segments]
-        self.modules: ModuleMap | None = (
-            None  # the mapped files; None until the map is built from this memory
-        )
+        self.modules: ModuleMap | None = None  # mapped files; None until the map is built from this memory
         self._owners: dict[Mapping, Module | None] = {}  # owners of mappings without code
         self.byteorder = core.byteorder
 

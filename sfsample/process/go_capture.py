@@ -19,6 +19,7 @@ from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
+from sfsample.runtimes.cpython.layout import word_in
 from sfsample.runtimes.go.goroutines import Goroutine, GoroutineReader, find_goroutines
 from sfsample.runtimes.go.layout import GoRuntimeLayout, layout_of
 from sfsample.runtimes.go.plan import GoPlan, find_plan
@@ -44,7 +45,7 @@ class GoCapture:
         if not base or layout is None:
             return False
         tid = self._process.own_id(thread.tid)
-        goroutine = int.from_bytes(self._read(base + _GOROUTINE_AT, 8) or b"", "little")
+        goroutine = word_in(self._read(base + _GOROUTINE_AT, 8))
         plan = find_plan(layout, goroutine, tid, self._read) if goroutine else None
         if plan is not None:
             thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)

@@ -113,9 +113,8 @@ def stat_of(pid: int | str) -> Stat | None:
 class NewIds:
     """Detects that the kernel has assigned a new process or thread id, so that /proc is listed only then.
 
-    The new id may belong to an unrelated process.  And the kernel assigns an id an instant before the thread
-    appears in /proc; on a loaded machine that instant may be long.  So callers sometimes list /proc without a
-    new id, too.
+    The new id may belong to an unrelated process.  The kernel assigns an id before the thread appears in
+    /proc, on a loaded machine long before.  So callers sometimes list /proc without a new id, too.
     """
 
     def __init__(self) -> None:

@@ -41,8 +41,7 @@ _STILL_PENDING = "did not stop in time (the machine is overloaded)"
 class ProcessSampler:
     """Samples the threads of one process into a profile, from tick `since` on.
 
-    `named`: the user named the process, so a refusal to capture is an error.  For a descendant, it is a
-    failed sample.
+    A refusal to capture is an error if the user named the process (`named`).  Else it is a failed sample.
     """
 
     def __init__(
@@ -99,35 +98,29 @@ class ProcessSampler:
         sfsample holds in other processes.  If it returns False, the recording is over, and the tick leaves
         out the other threads.  `spread`: see `spread_of`.
         """
+        before, tick = self._recorder.now, now.number
+        self._recorder.now = now
         try:
-            return self._tick(now, woken, spread=spread, refresh=refresh, go_on=go_on)
+            due = self.threads.due(tick)
+            if not (refresh and self._has_run) and self._is_quiet(due):
+                self.threads.give_next_turn(due, tick, spread)
+                return True
+            self._has_run = not refresh  # the next refresh sees a change that /proc shows late
+            self.collect()
+            self.process.modules.allow_refresh()
+            if not self._follow_changes(before, refresh=refresh):
+                return False
+            self._not_asked.clear()
+            for thread in self._in_turn([*due, *self.threads.due(tick)], go_on):
+                if not thread.gone:
+                    self._take_turn(thread, woken)
+                self.threads.give_next_turn([thread], tick, spread)
+            self._wait_for_pending(woken.at_ns + self._max_pause_ns)
         except ReadFailed as failure:
             if failure.help and self._named and not self._profile.stats.samples:
                 raise  # limit that the user can raise
             self._profile.stats.count_failed(str(failure), 1)
             self.threads.make_all_due()
-            return True
-
-    def _tick(
-        self, now: TickTime, woken: WakeUp, *, spread: int, refresh: bool, go_on: Callable[[], bool]
-    ) -> bool:
-        before, tick = self._recorder.now, now.number
-        self._recorder.now = now
-        due = self.threads.due(tick)
-        if not (refresh and self._has_run) and self._is_quiet(due):
-            self.threads.give_next_turn(due, tick, spread)
-            return True
-        self._has_run = not refresh  # the next refresh sees a change that /proc shows late
-        self.collect()
-        self.process.modules.allow_refresh()
-        if not self._follow_changes(before, refresh=refresh):
-            return False
-        self._not_asked.clear()
-        for thread in self._in_turn([*due, *self.threads.due(tick)], go_on):
-            if not thread.gone:
-                self._take_turn(thread, woken)
-            self.threads.give_next_turn([thread], tick, spread)
-        self._wait_for_pending(woken.at_ns + self._max_pause_ns)
         return True
 
     def _is_quiet(self, due: list[SampledThread]) -> bool:

@@ -15,8 +15,7 @@ _UNOPENED = "subprocess not recorded: the recording ended before its turn"
 class Processes:
     """Open processes: the user named `named`, sfsample found `descendants`.  Ended processes are closed.
 
-    A recording ends when no named process is left.  A descendant that cannot be opened is counted, never
-    fatal.
+    A recording ends when no named process is left.  A descendant that cannot be opened is only counted.
     """
 
     def __init__(self, named: Iterable[LiveProcess], finder: Descendants | None = None) -> None:
@@ -29,8 +28,7 @@ class Processes:
     ) -> None:
         """Open the named processes, but none that is set aside or cannot be read.
 
-        Without `all_of`, leave out processes that cannot be sampled.
-        Raises the TargetError of the first one if none can be sampled.
+        Without `all_of`, leave out those that cannot be sampled.  Raises the first TargetError if none can.
         """
         refusals: list[TargetError] = []
         for pid in pids:

@@ -2,8 +2,7 @@
 
 Interval k begins at start + k / rate, and its tick is drawn from it with uniform probability.  So the rate is
 exact, two ticks are up to two intervals apart, and no periodic work of the target can keep step with them.
-There are as many intervals as fit into the duration, at least one; the last may be shorter.  This module
-reads no clock.
+As many intervals as fit into the duration, at least one; the last may be shorter.  No clock is read here.
 
 Invariant: a tick whose interval has passed is counted as missed and never made up for
 (tests/recording/test_ticks.py).

@@ -92,8 +92,7 @@ class _SearchTable:
 class EhFrame:
     """The `.eh_frame` of one module, or, with `debug`, its `.debug_frame`.
 
-    `hdr` is `.eh_frame_hdr`, or None.  Without a usable search table, the first look-up indexes the whole
-    section.
+    `hdr` is `.eh_frame_hdr`, or None.  Without a usable search table, the first look-up indexes the section.
     """
 
     def __init__(

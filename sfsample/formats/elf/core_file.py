@@ -104,7 +104,10 @@ class CoreFile:
         desc = note.desc
         match note.owner, note.type:
             case b"CORE", 1:
-                self._read_status(desc)
+                if len(desc) <= _REGISTERS:
+                    raise FormatError("NT_PRSTATUS", 0, f"of {len(desc)} bytes")
+                signal, tid = unpack_from(f"{self._order}H{_PID - _SIGNAL - 2}xI", desc, _SIGNAL)
+                self.threads.append(CoreThread(tid, signal, {NT_PRSTATUS: bytes(desc[_REGISTERS:])}))
             case b"CORE", 3:
                 self.name, self.arguments = _text(desc, *_FNAME), _text(desc, *_PSARGS)
                 if len(desc) >= _PSINFO_PID + 4:
@@ -117,12 +120,6 @@ class CoreFile:
             case b"CORE" | b"LINUX", kind:
                 if self.threads:
                     self.threads[-1].sets.setdefault(kind, bytes(desc))
-
-    def _read_status(self, desc: memoryview) -> None:
-        if len(desc) <= _REGISTERS:
-            raise FormatError("NT_PRSTATUS", 0, f"of {len(desc)} bytes")
-        signal, tid = unpack_from(f"{self._order}H{_PID - _SIGNAL - 2}xI", desc, _SIGNAL)
-        self.threads.append(CoreThread(tid, signal, {NT_PRSTATUS: bytes(desc[_REGISTERS:])}))
 
     def _read_files(self, desc: memoryview) -> Iterator[MappedFile]:
         """Read NT_FILE: count, page size, count * (start, end, offset in pages), count * path and NUL."""

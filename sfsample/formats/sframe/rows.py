@@ -219,8 +219,7 @@ def repair(
 ) -> tuple[tuple[SFrameFre, ...], str] | None:
     """Return the right rows and a text, if ld wrote wrong rows; None: the rows are right.
 
-    A repair needs proof that a row is wrong: a shape that no right row has, or the name of the function's
-    section.
+    A repair needs proof that a row is wrong: a shape that no right row has, or the name of the section.
     """
     if not 1 <= len(rows) <= 2 or rows[-1].cfa not in (_SP_16, _SP_24) or table.abi.arch is not AMD64:
         return None

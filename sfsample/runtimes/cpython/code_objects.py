@@ -45,8 +45,7 @@ _WARMUP = 44  # offset of `co_warmup` in the header of 3.11, in bytes
 class Code:
     """A code object with its strings; another code object at the same address has another `key`.
 
-    Since 3.13 the interpreter has a code object of its own, which calls the `__init__` of a class.  It has no
-    name.
+    Since 3.13 the interpreter has a code object without a name, which calls the `__init__` of a class.
     """
 
     def __init__(self, key: bytes, qualname: str, filename: str, lines: tuple[bytes, int, int]) -> None:

@@ -61,8 +61,16 @@ class Objects:
             lambda kind: self._c_string(self.word(kind + self.layout.type_name))
         )
         self._key = lru_cache(_MAX_KNOWN)(self.text)
-        self._names = lru_cache(_MAX_KNOWN)(self._read_names)
-        self._shape = lru_cache(_MAX_KNOWN)(self._read_shape)
+        self._names = lru_cache(_MAX_KNOWN)(
+            lambda code: tuple(
+                self._key(at) or "" for at in self.items(self.word(code + layout.filename - 16))
+            )
+        )
+        self._shape = lru_cache(_MAX_KNOWN)(
+            lambda code: _SHAPE.unpack(
+                self.read(code + layout.first_line - 4, _SHAPE.size) or bytes(_SHAPE.size)
+            )
+        )
         self._depth = lru_cache(_MAX_KNOWN)(self._read_depth)
 
     def read(self, address: int, size: int) -> bytes | None:
@@ -172,18 +180,9 @@ class Objects:
         objects = tuple(0 if word & TAGS == TAGS else word & ~TAGS for word in words)
         return objects[:variables], objects[variables:]
 
-    def _read_shape(self, code: int) -> tuple[int, int]:
-        data = self.read(code + self.layout.first_line - 4, _SHAPE.size)
-        room, variables = _SHAPE.unpack(data or bytes(_SHAPE.size))
-        return room, variables
-
     def locals(self, frame: PythonFrame) -> dict[str, int]:
         """Return the addresses of the arguments and locals by name; 0: the variable has no value."""
         return dict(zip(self._names(frame.code), self.slots(frame)[0], strict=False))
-
-    def _read_names(self, code: int) -> tuple[str, ...]:
-        names = self.items(self.word(code + self.layout.filename - 16))
-        return tuple(self._key(name) or "" for name in names)
 
     def local(self, frame: PythonFrame, name: str) -> int:
         """Return the address of a local; 0: the frame has no local of this name, or it has no value."""

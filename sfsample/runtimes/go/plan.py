@@ -8,8 +8,6 @@ looks it up in the pause.  While the thread runs on the scheduler's stack, anoth
 of the goroutine.  So a copy counts only if the goroutine's fields are the same before and after.
 """
 
-from collections.abc import Callable
-
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory, Span
 from sfsample.core.snapshot import (
     GOROUTINE_FP,
@@ -21,6 +19,8 @@ from sfsample.core.snapshot import (
     Registers,
     ThreadSnapshot,
 )
+from sfsample.runtimes.cpython.find import ReadMemory
+from sfsample.runtimes.cpython.layout import word_in
 from sfsample.runtimes.cpython.plan import Copying
 from sfsample.runtimes.go.layout import (
     G_BYTES,
@@ -32,8 +32,6 @@ from sfsample.runtimes.go.layout import (
     M_SCHEDULER,
     GoRuntimeLayout,
 )
-
-ReadMemory = Callable[[int, int], bytes | None]  # function of (address, size): exactly `size` bytes, or None
 
 _MAX_STACK_BYTES = 1 << 16  # bytes of the other stack that are copied
 
@@ -69,10 +67,9 @@ class GoPlan:
 
     def stack_end(self, sp: int) -> int:
         """Read the end of the stack of the thread's goroutine; 0 if sp does not lie in that stack."""
-        goroutine = _word(self._read, self._m + self._layout.m_goroutine)
-        bounds = self._read(goroutine + G_STACK_LOW, 16) or bytes(16)
-        low, high = int.from_bytes(bounds[:8], "little"), int.from_bytes(bounds[8:], "little")
-        return high if low <= sp < high else 0
+        goroutine = word_in(self._read(self._m + self._layout.m_goroutine, 8))
+        bounds = self._read(goroutine + G_STACK_LOW, 16)
+        return word_in(bounds, 8) if word_in(bounds) <= sp < word_in(bounds, 8) else 0
 
     def complete(self, snapshot: ThreadSnapshot) -> ThreadSnapshot:
         """Return a snapshot with the registers and the stack of the goroutine, as far as they were copied."""
@@ -109,11 +106,7 @@ def find_plan(layout: GoRuntimeLayout, goroutine: int, tid: int, read: ReadMemor
 
     `tid` is the thread's id in the pid namespace of the process.
     """
-    m = _word(read, goroutine + G_M)
-    scheduler = _word(read, m + M_SCHEDULER)
-    is_proven = _word(read, m + layout.m_tid) == tid and _word(read, scheduler + G_M) == m
+    m = word_in(read(goroutine + G_M, 8))
+    scheduler = word_in(read(m + M_SCHEDULER, 8))
+    is_proven = word_in(read(m + layout.m_tid, 8)) == tid and word_in(read(scheduler + G_M, 8)) == m
     return GoPlan(layout, m, scheduler, read) if m and scheduler and is_proven else None
-
-
-def _word(read: ReadMemory, address: int) -> int:
-    return int.from_bytes(read(address, 8) or b"", "little")
