@@ -226,7 +226,6 @@ class ThreadCapturer:
         )
 
     def _search(self, reading: SleepingThread, stack: Stack) -> _Walked:
-        """Search the stack for a frame whose CFA register is unknown."""
         if stack.stop_reason is StopReason.REGISTER_UNKNOWN:
             _log.debug("thread %d must not be stopped: its frame is searched for", reading.snapshot.tid)
             stack = self._unwinder.search(reading.snapshot, stack)
@@ -346,7 +345,6 @@ class ThreadCapturer:
         return self.source is self._process and self._process.identities.moved(modules)
 
     def _captured(self, snapshot: ThreadSnapshot, stack: Stack, last: Located | None) -> CapturedStack:
-        """Return the capture: a stack with the modules of its frames."""
         module_map, known = self._process.modules, self._modules
         if module_map.generation != self._generation:
             self._generation = module_map.generation

@@ -106,7 +106,10 @@ class RunningCapture:
             self._copy.rehearse(thread)
         collecting, self._busy = gc.isenabled(), True
         gc.disable()  # no garbage collection during the pause
-        self._begin_holding()
+        if not self._is_holding:
+            PENDING_STOPS.add(self.collect_stopped)
+            self._is_holding = True
+            REAL_TIME_PRIORITY.begin()
         try:
             if not was_pending:
                 refusal = self._look_before(thread, stop_filter)
@@ -209,12 +212,6 @@ class RunningCapture:
         if released:
             self.close()
         return released
-
-    def _begin_holding(self) -> None:
-        if not self._is_holding:
-            PENDING_STOPS.add(self.collect_stopped)
-            self._is_holding = True
-            REAL_TIME_PRIORITY.begin()
 
     def close(self) -> None:
         """Forget pending stops: the kernel releases the threads when the tracing OS thread ends."""

@@ -87,10 +87,8 @@ class GoCapture:
         yield from GoroutineReader(layout, reasons, self._read_many).goroutines(array)
 
     def _read_many(self, pieces: Sequence[Span]) -> list[bytes | None]:
-        joint = Pieces(pieces)
-        if joint.read(self._process.proc.anchor()):
-            return [bytes(joint.view(number)) for number in range(len(pieces))]
-        return [self._read(*piece) for piece in pieces]
+        joint = Pieces(pieces).read_each(self._process.proc.anchor())
+        return joint or [self._read(*piece) for piece in pieces]
 
     def _read(self, address: int, size: int) -> bytes | None:
         return read_memory(self._process.proc.anchor(), address, size)

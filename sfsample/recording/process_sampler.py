@@ -5,9 +5,6 @@ more (in wall mode), for one small read of the scheduler's counters.  In cpu mod
 the thread had a CPU when it was asked to stop, or had lost it to sfsample; not if it waited, slept, or had
 just been woken.  After the request to stop, a thread that waits for a CPU runs no code of its own.  The tick
 waits for it at most --max-pause; a thread that stops later is captured at a checkpoint or in a later tick.
-
-Order of the calls for one thread: `_take_turn`, `_sample`, `_capture`, `_try_capture`, `_record`, and then
-`_record_stack` or `_record_failure`.
 """
 
 import time
@@ -128,7 +125,8 @@ class ProcessSampler:
 
         sfsample sees births and an execve when the thread that made them is due.
         """
-        if self._pending or not self.threads or any(map(_may_have_run, due)):
+        ran = (t.off_cpu_counters is None or t.files.counters() != t.off_cpu_counters for t in due)
+        if self._pending or not self.threads or any(ran):
             return False
         self._recorder.count_idle(due)
         return True
@@ -353,8 +351,3 @@ class ProcessSampler:
         recorder.read_cpu_time(self.process, is_new=recorder.now.number > 1)
         recorder.charge_process()
         recorder.finish(self.process, self._capturer)
-
-
-def _may_have_run(thread: SampledThread) -> bool:
-    """Return True if a thread may have run since sfsample last saw it off its CPU."""
-    return thread.off_cpu_counters is None or thread.files.counters() != thread.off_cpu_counters

@@ -36,7 +36,10 @@ def summary_lines(
     """Yield lines without newlines.  `missing_names` has places without a name, each with the reason."""
     low = _is_low(stats)
     if low:
-        yield from _low_coverage(stats)
+        yield from (f"{line}: shares may be wrong" for line in _coverage(stats))
+    if low and stats.timers_refused:
+        yield "          timers of the CPUs would see threads that end before they are sampled: run sfsample"
+        yield "          as root, with CAP_PERFMON, or with sysctl kernel.perf_event_paranoid=0"
     threads = f" of {counted(stats.threads, 'thread')}" if stats.samples else ""
     rate = f" ({stats.achieved_hz:.1f} Hz)" if stats.late_ticks or stats.spared_ticks else ""
     yield (
@@ -104,14 +107,6 @@ def _is_low(stats: Stats) -> bool:
     """Return True if the coverage is low and more than a few samples are missing."""
     missing = (stats.cpu_charged_ns - stats.cpu_sampled_ns) / 1e9 * stats.rate_hz
     return stats.samples > 0 and missing > _MANY_SAMPLES and (stats.coverage or 0.0) < _LOW_COVERAGE
-
-
-def _low_coverage(stats: Stats) -> Iterator[str]:
-    """Yield the low coverage, and the permission that would raise it if threads end too early."""
-    yield from (f"{line}: shares may be wrong" for line in _coverage(stats))
-    if stats.timers_refused:
-        yield "          timers of the CPUs would see threads that end before they are sampled: run sfsample"
-        yield "          as root, with CAP_PERFMON, or with sysctl kernel.perf_event_paranoid=0"
 
 
 def _coverage(stats: Stats) -> Iterator[str]:

@@ -31,7 +31,7 @@ _ENTERED_ANYWHERE = {"runtime.sigpanic", "runtime.asyncPreempt"}
 _WITHOUT_FRAME_POINTER = {"runtime.rt0_go", "runtime.sigtramp", "runtime.sigprofNonGoWrapper"}
 _PUSHES_ALL, _SAVES_BELOW = 20, 22  # minor versions from which crosscall2 and asmcgocall have new frames
 _STORES_RBP = (b"\x48\x89\x6c\x24", b"\x48\x89\xac\x24")  # mov %rbp, disp(%rsp)
-_STORES_X29 = b"\xfd\x83\x1f\xf8"  # stur x29, [sp, #-8]
+_STORES_X29 = (b"\xfd\x83\x1f\xf8",)  # stur x29, [sp, #-8]
 
 
 class GoStepper:
@@ -87,7 +87,8 @@ def _row(function: GoFunction, depth: DepthRange, frame: Frame, module: Module, 
         fp = Rule(CFA, -size - _WORD, deref=True)
     registers: tuple[tuple[int, Rule], ...] = ((arch.fp, fp),)
     kept: tuple[int, ...] = ()
-    if not size or _stores_frame_pointer(frame, module, arch):
+    code = module.code(frame.pc, 4) if frame.exact else None
+    if not size or code in (_STORES_RBP if arch is AMD64 else _STORES_X29):  # the word is not there yet
         registers, kept = (), (arch.fp,)
     elif name in _WITHOUT_FRAME_POINTER:
         registers = ()
@@ -136,11 +137,3 @@ def _sp_before_c(above: int, *, is_old: bool) -> bytes:
     on_scheduler = bytes([0x13, 0x77, depth, 0x06, 0x2F, len(on_goroutine), 0])  # drop, breg7, deref, skip
     test = bytes([0x77, goroutine, 0x06, 0x12, 0x28, len(on_scheduler), 0])  # breg7, deref, dup, bra
     return test + on_scheduler + on_goroutine + plus
-
-
-def _stores_frame_pointer(frame: Frame, module: Module, arch: Arch) -> bool:
-    """Return True if the instruction at the pc stores the frame pointer: its word is not there yet."""
-    if not frame.exact:
-        return False
-    code = module.code(frame.pc, 4)
-    return code in _STORES_RBP if arch is AMD64 else code == _STORES_X29
