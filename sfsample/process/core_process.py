@@ -136,16 +136,8 @@ class CoreProcess:
         self.pid = self._core.pid or self._core.threads[0].tid
         self.name, self.arguments = self._core.name, self._core.arguments
         self.signal = self._core.threads[0].signal
-
-    @property
-    def exe(self) -> str | None:
-        """Path of the program, as the process saw it; None: unknown."""
-        return self.opener.exe_path
-
-    @property
-    def size(self) -> int:
-        """Bytes of the core file."""
-        return len(self._core.image.data)
+        self.exe = self.opener.exe_path  # path of the program, as the process saw it; None: unknown
+        self.size = len(image.data)  # bytes of the core file
 
     @property
     def problems(self) -> list[str]:

@@ -52,8 +52,9 @@ class Pieces:
     """Small pieces of target memory (address, size), read together, as often as needed."""
 
     def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
-        self._bytes = bytearray(sum(size for _, size in pieces))
-        start = (ctypes.c_char * len(self._bytes)).from_buffer(self._bytes)
+        self.size = sum(size for _, size in pieces)  # number of bytes in all pieces
+        self._bytes = bytearray(self.size)
+        start = (ctypes.c_char * self.size).from_buffer(self._bytes)
         address = ctypes.addressof(start)
         self._calls = []
         for at in range(0, len(pieces), _IOV_MAX):
@@ -62,11 +63,6 @@ class Pieces:
             self._calls.append((local, (Iovec * len(batch))(*(Iovec(*piece) for piece in batch))))
             address += local.len
         self._offsets = [0, *accumulate(size for _, size in pieces)]
-
-    @property
-    def size(self) -> int:
-        """Number of bytes in all pieces."""
-        return len(self._bytes)
 
     def read_each(self, pid: int) -> list[bytes | None] | None:
         """Return the bytes of each piece; None: a piece is unreadable."""

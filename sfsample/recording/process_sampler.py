@@ -79,11 +79,6 @@ class ProcessSampler:
         """The threads that had not ended at the last look."""
         return {ThreadKey(self._process_key, thread.tid, thread.start_time) for thread in self.threads}
 
-    @property
-    def longest_hold_ns(self) -> int:
-        """The largest total time, in ns, for which one living thread was held."""
-        return max((thread.stopped_ns for thread in self.threads), default=0)
-
     # -- one tick
 
     def tick(

@@ -22,6 +22,7 @@ class Processes:
         self.named = list(named)
         self.descendants: list[LiveProcess] = []
         self._finder = finder
+        self.follows_births = finder is not None  # descendants are part of the recording
 
     def open_named(
         self, pids: Iterable[int], open_process: Callable[[int], LiveProcess], stats: Stats, *, all_of: bool
@@ -56,11 +57,6 @@ class Processes:
     def cpu_ns(self) -> int:
         """Return the CPU time in ns of the processes that have not ended, ended threads included."""
         return sum(process.proc.cpu_ns() or 0 for process in self.all)
-
-    @property
-    def follows_births(self) -> bool:
-        """True if descendants are part of the recording."""
-        return self._finder is not None
 
     def open_new(self, stats: Stats, time_s: float, *, force: bool) -> Iterator[LiveProcess]:
         """Open and yield new descendants for at most `time_s`; the next call yields the others.

@@ -30,6 +30,7 @@ class Schedule:
         self._rate = rate
         self._intervals = inf if duration is None else duration * rate
         self._total = None if duration is None else max(1, round(self._intervals))
+        self.end = start + self._intervals / rate  # end of the duration, on the clock of `start`
         self._jitter = jitter
         self.ticks = 0  # number of ticks that were due so far, taken or not
 
@@ -37,11 +38,6 @@ class Schedule:
     def over(self) -> bool:
         """True if there are no more ticks."""
         return self._total is not None and self.ticks >= self._total
-
-    @property
-    def end(self) -> float:
-        """The end of the duration, on the clock of `start`."""
-        return self._start + self._intervals / self._rate
 
     def next(self) -> float:
         """Return the time of the next tick, on the clock of `start`."""

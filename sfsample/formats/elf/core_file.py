@@ -48,6 +48,8 @@ class CoreFile:
 
     def __init__(self, image: ElfImage) -> None:
         self.image = image
+        # the mappings of the process; the file has `filesz` bytes of each
+        self.segments = [s for s in image.segments if s.type == PT_LOAD and s.memsz]
         self.byteorder: ByteOrder = image.byteorder
         self.problems: list[str] = []
         self.threads: list[CoreThread] = []
@@ -65,11 +67,6 @@ class CoreFile:
         missing = max((s.offset + s.filesz - size for s in self.segments), default=0)
         if missing > 0:
             self.problems.append(f"{image.name}: truncated: its last {missing} bytes are missing")
-
-    @property
-    def segments(self) -> Iterator[Segment]:
-        """The mappings of the process; the file has `filesz` bytes of each."""
-        return (s for s in self.image.segments if s.type == PT_LOAD and s.memsz)
 
     # -- notes
 

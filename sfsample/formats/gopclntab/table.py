@@ -12,7 +12,6 @@ Source: Go, src/runtime/symtab.go (pcHeader, _func, pcvalue), src/cmd/link/inter
 
 import re
 from collections.abc import Iterator
-from functools import cached_property
 from struct import error as struct_error
 from struct import unpack_from
 from typing import NamedTuple
@@ -103,12 +102,8 @@ class GoTable:
         """Take the table whose header is at the start of `data`.  `version` is such as "go1.24.4", or ""."""
         self.image, self.header, self.module, self.version = image, header, module, version
         self._data = data
-
-    @cached_property
-    def minor(self) -> int | None:
-        """The minor version of Go, such as 24; None: the file does not state it."""
-        minor = re.match(r"go1\.(\d+)", self.version)
-        return int(minor[1]) if minor else None
+        minor = re.match(r"go1\.(\d+)", version)
+        self.minor = int(minor[1]) if minor else None  # such as 24; None: the file does not state it
 
     def function_at(self, vaddr: int) -> GoFunction | None:
         """Return the function that covers `vaddr`; None: code of another language.  Raises FormatError."""

@@ -41,13 +41,14 @@ class GoPlan:
 
     def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int, read: ReadMemory) -> None:
         self._layout, self._m, self._scheduler, self._read = layout, m, scheduler, read
-        self.groups: tuple[tuple[Span, ...], ...] = (((m, layout.m_bytes), (scheduler, G_BYTES)),)
+        self._m_bytes = layout.m_c_calls + 8  # bytes of the `m` that are copied
+        self.groups: tuple[tuple[Span, ...], ...] = (((m, self._m_bytes), (scheduler, G_BYTES)),)
         self._other: Span = 0, 0  # the other stack, as the last `follow` has copied it
 
     def follow(self, room: Copying, stack: BytesMemory) -> None:
         """Copy the goroutine, and the stack on which the thread does not run."""
         self._other = 0, 0
-        m, words = room.find(self._m, self._layout.m_bytes), room.words
+        m, words = room.find(self._m, self._m_bytes), room.words
         goroutine = words[m + self._layout.m_goroutine // 8] if m >= 0 else 0
         before = room.copy(goroutine, G_BYTES) if goroutine else -1
         if before < 0:
