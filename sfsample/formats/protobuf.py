@@ -1,7 +1,6 @@
 """Encodes and decodes the wire format of protocol buffers, as far as profiles need it.
 
-It knows fields, not schemas.  A reader skips 32-bit and 64-bit fields.  Damage and groups raise `FormatError`
-with the offset.
+It knows fields, not schemas.  A reader skips 32-bit and 64-bit fields.  Damage and groups raise FormatError.
 
 Source: https://protobuf.dev/programming-guides/encoding
 """

@@ -125,7 +125,7 @@ class ThreadCapturer:
                 # a checkpoint captured the thread before this check, perhaps after the libraries had changed
                 if evidence and evidence.stopped_ns < checked_ns and asked != generation:
                     checked = frozenset()
-            if not is_last and (process.copy.learn(thread, stack) or self._learn_goroutine(thread, taken)):
+            if not is_last and (process.copy.learn(thread, stack) or self._go.learn(thread, snapshot, stack)):
                 _log.debug("thread %d is captured again: another stack of it was found", thread.tid)
                 continue
             if self.python is not None and stack.stop_reason is not StopReason.OUTERMOST:
@@ -160,11 +160,6 @@ class ThreadCapturer:
         if self.python is not None:
             self.python.prepare(thread)
         self._go.prepare(thread)
-
-    def _learn_goroutine(self, thread: Thread, walked: _Walked) -> bool:
-        """Learn where the goroutine of a thread is if its walk lacked that; True: capture it again."""
-        snapshot, stack, _ = walked
-        return stack.stop_reason is StopReason.REGISTER_UNKNOWN and self._go.learn(thread, snapshot)
 
     def walk(self, snapshot: ThreadSnapshot, last: Located | None = None) -> CapturedStack:
         """Unwind a snapshot that exists already; neither check nor capture anything again."""
@@ -231,7 +226,6 @@ class ThreadCapturer:
         )
 
     def _search(self, reading: SleepingThread, stack: Stack) -> _Walked:
-        """Search the stack for a frame whose CFA register is unknown."""
         if stack.stop_reason is StopReason.REGISTER_UNKNOWN:
             _log.debug("thread %d must not be stopped: its frame is searched for", reading.snapshot.tid)
             stack = self._unwinder.search(reading.snapshot, stack)
@@ -351,7 +345,6 @@ class ThreadCapturer:
         return self.source is self._process and self._process.identities.moved(modules)
 
     def _captured(self, snapshot: ThreadSnapshot, stack: Stack, last: Located | None) -> CapturedStack:
-        """Return the capture: a stack with the modules of its frames."""
         module_map, known = self._process.modules, self._modules
         if module_map.generation != self._generation:
             self._generation = module_map.generation

@@ -106,7 +106,10 @@ class RunningCapture:
             self._copy.rehearse(thread)
         collecting, self._busy = gc.isenabled(), True
         gc.disable()  # no garbage collection during the pause
-        self._begin_holding()
+        if not self._is_holding:
+            PENDING_STOPS.add(self.collect_stopped)
+            self._is_holding = True
+            REAL_TIME_PRIORITY.begin()
         try:
             if not was_pending:
                 refusal = self._look_before(thread, stop_filter)
@@ -164,7 +167,9 @@ class RunningCapture:
         if state is RunState.ASLEEP:
             thread.balance.learn(before.balance, on_cpu=False)
         if state in (RunState.ASLEEP, RunState.WAITING):
-            return _off_cpu(before, state)
+            if before.counters is None:
+                return NotCaptured(Reason.GONE, "exited")
+            return NotCaptured(Reason.OFF_CPU, _NO_CPU, before.counters, state)
         if times_run(thread.files.counters()) == times_run(before.counters):  # no CPU since the first reading
             preempted = None if before.last_run is None else state is RunState.PREEMPTED_BY_US
             thread.stop.before = before._replace(preempted_by_us=preempted)
@@ -208,21 +213,9 @@ class RunningCapture:
             self.close()
         return released
 
-    def _begin_holding(self) -> None:
-        if not self._is_holding:
-            PENDING_STOPS.add(self.collect_stopped)
-            self._is_holding = True
-            REAL_TIME_PRIORITY.begin()
-
     def close(self) -> None:
         """Forget pending stops: the kernel releases the threads when the tracing OS thread ends."""
         if self._is_holding:
             self._is_holding = False
             REAL_TIME_PRIORITY.end()
             PENDING_STOPS.remove(self.collect_stopped)
-
-
-def _off_cpu(before: BeforeStop, state: RunState) -> NotCaptured:
-    if before.counters is None:
-        return NotCaptured(Reason.GONE, "exited")
-    return NotCaptured(Reason.OFF_CPU, _NO_CPU, before.counters, state)

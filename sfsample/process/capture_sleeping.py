@@ -65,13 +65,8 @@ def _registers(arch: Arch, asleep: SyscallInfo, counters: bytes) -> Registers:
         registers[layout.result] = layout.pending_result
     # the kernel does not change the argument registers; glibc's vfork keeps its return address in one of them
     registers.update(zip(layout.arguments, asleep.args, strict=False))
-    if _never_ran(counters):
+    stat = parse_schedstat(counters)
+    if not (stat.times if stat else any(map(int, re.findall(rb"\d+", counters)))):  # it never had a CPU
         registers[layout.result] = 0  # result of clone(2) in the new thread
     registers.update({arch.pc: asleep.pc, arch.sp: asleep.sp})
     return registers
-
-
-def _never_ran(counters: bytes) -> bool:
-    """Return True if a new thread has not yet been put on a CPU, by schedstat or by the counts in status."""
-    stat = parse_schedstat(counters)
-    return not (stat.times if stat else any(map(int, re.findall(rb"\d+", counters))))

@@ -113,7 +113,7 @@ def _stop_running(
     asleep: dict[int, bytes | None] = {}
     guard = ExecGuard(proc.pid)
     for _ in range(_MAX_ROUNDS):
-        found_running = False
+        before = len(tracers)
         for tid, stat in proc.thread_stats():
             if tid in tracers or stat.state in "ZX":
                 continue
@@ -125,8 +125,7 @@ def _stop_running(
             failure = tracer.stop(StopRequest(tid))
             if failure is not None:
                 failed[tid] = failure
-            found_running = True
-        if not found_running:
+        if len(tracers) == before:
             break
     return asleep
 

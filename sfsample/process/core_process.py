@@ -50,9 +50,7 @@ class CoreMemory:
         self._core = core
         self._segments = sorted((s for s in core.segments if s.filesz), key=lambda s: s.vaddr)
         self._starts = [s.vaddr for s in self._segments]
-        self.modules: ModuleMap | None = (
-            None  # the mapped files; None until the map is built from this memory
-        )
+        self.modules: ModuleMap | None = None  # mapped files; None until the map is built from this memory
         self._owners: dict[Mapping, Module | None] = {}  # owners of mappings without code
         self.byteorder = core.byteorder
 
@@ -138,16 +136,8 @@ class CoreProcess:
         self.pid = self._core.pid or self._core.threads[0].tid
         self.name, self.arguments = self._core.name, self._core.arguments
         self.signal = self._core.threads[0].signal
-
-    @property
-    def exe(self) -> str | None:
-        """Path of the program, as the process saw it; None: unknown."""
-        return self.opener.exe_path
-
-    @property
-    def size(self) -> int:
-        """Bytes of the core file."""
-        return len(self._core.image.data)
+        self.exe = self.opener.exe_path  # path of the program, as the process saw it; None: unknown
+        self.size = len(image.data)  # bytes of the core file
 
     @property
     def problems(self) -> list[str]:
@@ -234,7 +224,9 @@ class CoreImages:
                 image = self._from_memory(mapping)
             except FormatError:
                 raise CoreError("; ".join(refusals)) from None
-        self._report_unused_exe(mapping, refusals)
+        if self._exe and refusals and mapping.path == self.exe_path:
+            problem = f"--exe is not used: {refusals[0]}"
+            self.problems += [problem] * (problem not in self.problems)
         return image
 
     def has_file(self, path: str) -> bool:
@@ -243,11 +235,6 @@ class CoreImages:
             os.close(self.root.open(path))
             return True
         return False
-
-    def _report_unused_exe(self, mapping: Mapping, refusals: list[str]) -> None:
-        if self._exe and refusals and mapping.path == self.exe_path:
-            problem = f"--exe is not used: {refusals[0]}"
-            self.problems += [problem] * (problem not in self.problems)
 
     def _open(self, path: str, open_file: Callable[[], int]) -> ElfImage:
         if path not in self._images:

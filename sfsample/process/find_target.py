@@ -141,7 +141,6 @@ def _programs(pids: list[int], where: str) -> list[int]:
 
 
 def _users(groups: dict[int, list[int]]) -> str:
-    """Return a help line with the users that run processes."""
     with_processes = [uid for uid, pids in sorted(groups.items()) if programs(pids)]
     names = {entry.pw_uid: entry.pw_name for entry in pwd.getpwall()}
     return f"users with processes: {', '.join(names.get(uid, str(uid)) for uid in with_processes)}"

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from sfsample.core.arch import AMD64
 from sfsample.core.memory import Span
 from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.core.stack import Stack, StopReason
 from sfsample.formats.gopclntab.wait_reasons import find_wait_reasons
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
@@ -18,6 +19,7 @@ from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
+from sfsample.runtimes.cpython.layout import word_in
 from sfsample.runtimes.go.goroutines import Goroutine, GoroutineReader, find_goroutines
 from sfsample.runtimes.go.layout import GoRuntimeLayout, layout_of
 from sfsample.runtimes.go.plan import GoPlan, find_plan
@@ -37,14 +39,14 @@ class GoCapture:
         self._layout: GoRuntimeLayout | None = None
         self.problem = ""  # reason why stacks end where Go switches stacks; "": there is none
 
-    def learn(self, thread: Thread, snapshot: ThreadSnapshot) -> bool:
-        """Learn from the registers of a thread where its goroutine is; True: capture it again."""
-        base = snapshot.registers.get(_FS_BASE)
+    def learn(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack) -> bool:
+        """Learn where the goroutine of a thread is, if its walk lacked that; True: capture it again."""
+        base = snapshot.registers.get(_FS_BASE) if stack.stop_reason is StopReason.REGISTER_UNKNOWN else None
         layout = self._find_layout() if base and thread.goroutine is None else None
         if not base or layout is None:
             return False
         tid = self._process.own_id(thread.tid)
-        goroutine = int.from_bytes(self._read(base + _GOROUTINE_AT, 8) or b"", "little")
+        goroutine = word_in(self._read(base + _GOROUTINE_AT, 8))
         plan = find_plan(layout, goroutine, tid, self._read) if goroutine else None
         if plan is not None:
             thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)
@@ -86,10 +88,8 @@ class GoCapture:
         yield from GoroutineReader(layout, reasons, self._read_many).goroutines(array)
 
     def _read_many(self, pieces: Sequence[Span]) -> list[bytes | None]:
-        joint = Pieces(pieces)
-        if joint.read(self._process.proc.anchor()):
-            return [bytes(joint.view(number)) for number in range(len(pieces))]
-        return [self._read(*piece) for piece in pieces]
+        joint = Pieces(pieces).read_each(self._process.proc.anchor())
+        return joint or [self._read(*piece) for piece in pieces]
 
     def _read(self, address: int, size: int) -> bytes | None:
         return read_memory(self._process.proc.anchor(), address, size)

@@ -15,7 +15,7 @@ from functools import partial
 from sfsample.core.filesystem import Root, open_regular
 from sfsample.errors import FormatError
 from sfsample.formats.elf.dynamic import as_linked
-from sfsample.formats.elf.image import PAGE, PT_DYNAMIC, PT_LOAD, ElfImage
+from sfsample.formats.elf.image import PAGE, PF_W, PT_DYNAMIC, PT_LOAD, ElfImage
 from sfsample.modules.mapping import Mapping
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.procfs import ProcFs
@@ -23,7 +23,6 @@ from sfsample.process.vm import read_memory
 
 _MAX_REBUILT_BYTES = 512 << 20  # bytes from the memory of a process; 500 libraries of Debian have 300 MB
 _MAX_PROBLEMS = 10_000
-_PF_W = 2  # bit "writable" of a segment's p_flags
 
 
 class ImageOpener:
@@ -144,7 +143,7 @@ class ImageOpener:
         if base is None:
             raise FormatError("memory", mapping.start, "the ELF header is not mapped")
         image = ElfImage(self._read(base, PAGE), mapping.path).headers()  # memory has no sections
-        loads = [s for s in image.segments if s.type == PT_LOAD and not s.flags & _PF_W]
+        loads = [s for s in image.segments if s.type == PT_LOAD and not s.flags & PF_W]
         size = max((s.offset + s.filesz for s in loads), default=0)
         copied = max(size, sum(s.filesz for s in loads))
         if not loads or copied > self._left:

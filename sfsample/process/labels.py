@@ -108,9 +108,7 @@ def _owner(cgroup: str, container: str | None, uids: list[str]) -> str | None:
 
 def _build_id(proc: ProcFs, images: ImageCache, path: str) -> str | None:
     """Return the build-id of the program, from the file that the kernel runs, whatever its path is now."""
-    if (file := proc.open_exe()) is None:
-        return None
-    with file, suppress(FormatError, OSError, ValueError):
+    with suppress(FormatError, OSError, ValueError), proc.open_exe() as file:
         return images.file(file.fileno(), path).build_id
     return None
 

@@ -57,16 +57,15 @@ class ModuleIdentities:
             place = self._place_at(mapping.start)
             if place is None:
                 return self._moved_in_maps(modules)
-            if place != expected and not self._has_two_devices(place, expected):
+            devices = expected[4:], place[4:]
+            is_same = place[:4] == expected[:4]  # apart from the devices
+            if place != expected and not (is_same and devices in self._devices):
                 has_maps = self._map.refresh()
-                if place[:4] == expected[:4] and self._map.any_mapping(mapping.start) == mapping:
-                    self._devices.add((expected[4:], place[4:]))
+                if is_same and self._map.any_mapping(mapping.start) == mapping:
+                    self._devices.add(devices)
                 self._open_what_is_there(mapping)
                 return has_maps
         return False
-
-    def _has_two_devices(self, place: Place, expected: Place) -> bool:
-        return place[:4] == expected[:4] and (expected[4:], place[4:]) in self._devices
 
     def _moved_in_maps(self, modules: frozenset[Module]) -> bool:
         """Do the work of `moved` before Linux 6.11; if no file has lost a page before, only now and then."""

@@ -318,8 +318,9 @@ def _can_open(arch: Arch, tid: int, cpu: int, *, per_cpu: bool = False) -> bool:
 
 def _refusal(failure: OSError, pid: int, threads: int, *, per_cpu: bool) -> TargetError:
     if isinstance(failure, _LockedMemoryError):
+        least_kib = len(_online_cpus()) * (_MIN_RING_BYTES + PAGESIZE) >> 10
         return NotPermitted(
-            pid, f"no memory left to lock: the rings of the timers take {_min_locked_kib()} KiB or more",
+            pid, f"no memory left to lock: the rings of the timers take {least_kib} KiB or more",
             "end other recordings of this user, or allow more: ulimit -l, LimitMEMLOCK= in a systemd unit,",
             "kernel.perf_event_mlock_kb, or CAP_IPC_LOCK; or record without --perf-events",
         )  # fmt: skip
@@ -342,10 +343,6 @@ def _refusal(failure: OSError, pid: int, threads: int, *, per_cpu: bool) -> Targ
         pid, f"cannot set timers (perf_event_open(2)): {failure.strerror}",
         "timers need Linux 5.13, with perf events; record without --perf-events",
     )  # fmt: skip
-
-
-def _min_locked_kib() -> int:
-    return len(_online_cpus()) * (_MIN_RING_BYTES + PAGESIZE) >> 10
 
 
 def _online_cpus() -> list[int]:

@@ -233,8 +233,7 @@ class LiveProcess:
     def release(self) -> None:
         """Release every thread that was asked to stop.
 
-        A thread that has not stopped after a second is left to the kernel, which releases the thread when the
-        calling OS thread ends.
+        After a second the kernel has to release the others: it does so when the calling OS thread ends.
         """
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
         while not self.running_capture.release_pending() and time.monotonic() < deadline:

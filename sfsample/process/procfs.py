@@ -113,9 +113,8 @@ def stat_of(pid: int | str) -> Stat | None:
 class NewIds:
     """Detects that the kernel has assigned a new process or thread id, so that /proc is listed only then.
 
-    The new id may belong to an unrelated process.  And the kernel assigns an id an instant before the thread
-    appears in /proc; on a loaded machine that instant may be long.  So callers sometimes list /proc without a
-    new id, too.
+    The new id may belong to an unrelated process.  The kernel assigns an id before the thread appears in
+    /proc, on a loaded machine long before.  So callers sometimes list /proc without a new id, too.
     """
 
     def __init__(self) -> None:
@@ -197,13 +196,9 @@ class ProcFs:
         finally:
             os.close(fd)
 
-    def open_exe(self) -> FileIO | None:
-        """Open the program that the process runs, even if it was deleted; None: sfsample may not read it."""
-        name = f"task/{self.anchor()}/exe"
-        try:
-            return FileIO(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir))
-        except OSError:
-            return None
+    def open_exe(self) -> FileIO:
+        """Open the program that the process runs, even if it was deleted.  Raises OSError."""
+        return FileIO(os.open(f"task/{self.anchor()}/exe", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir))
 
     def link(self, name: str) -> str | None:
         """Return the path to which a symbolic link ("exe", "ns/mnt") points, or None."""
@@ -335,8 +330,11 @@ class ProcFs:
 
 def _unseen(pid: int) -> TargetError:
     """Return the error for a process that does not exist, or that /proc does not show to sfsample."""
-    if pid > 0 and _exists(pid):
-        return NotPermitted(pid, f"not permitted to look at: {pid}", *HIDDEN)
+    with suppress(ProcessLookupError, OverflowError):
+        if pid > 0:
+            with suppress(PermissionError):
+                os.kill(pid, 0)  # check of existence that sends no signal
+            return NotPermitted(pid, f"not permitted to look at: {pid}", *HIDDEN)
     return NoSuchProcess(pid, f"no such process: {pid}", FIND_HELP)
 
 
@@ -344,15 +342,6 @@ def _refusal(pid: int, failure: OSError) -> ReadFailed:
     if failure.errno in NO_FILE_ERRNOS:
         return ReadFailed(pid, f"no files left to open: to look at {pid}", FILES_HELP)
     return ReadFailed(pid, f"cannot look at {pid}: {failure.strerror}")
-
-
-def _exists(pid: int) -> bool:
-    with suppress(PermissionError):
-        try:
-            os.kill(pid, 0)  # check of existence that sends no signal
-        except (ProcessLookupError, OverflowError):
-            return False
-    return True
 
 
 def _chunks(fd: int) -> Iterator[bytes]:

@@ -202,6 +202,4 @@ class PythonCapture:
         joint = self._pieces.get(wanted) or Pieces(wanted)
         if joint.size <= _MAX_KEPT_BYTES:
             self._pieces[wanted] = joint
-        if joint.read(self._tid):
-            return [bytes(joint.view(number)) for number in range(len(wanted))]
-        return [self._read(*piece) for piece in wanted]
+        return joint.read_each(self._tid) or [self._read(*piece) for piece in wanted]

@@ -13,8 +13,7 @@ Three facts are used.
 * /proc/PID/task/TID/schedstat counts the times that a thread was put on a CPU.  If that count has not changed
   between the request to stop and the stop, the thread was on a CPU all the time.
 
-/proc/PID/task/TID/sched is missing before Linux 6.15 without CONFIG_SCHED_DEBUG; then only the third fact is
-known.
+Without /proc/PID/task/TID/sched (before Linux 6.15: CONFIG_SCHED_DEBUG) only the third fact is known.
 
 Source: Linux Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat"; kernel/sched/core.c,
 __schedule (nvcsw, nivcsw); kernel/sched/stats.h, sched_info_depart and sched_info_arrive (pcount);
@@ -79,8 +78,7 @@ def classify(before: BeforeStop, after: SchedulerEvidence | None, wake_up: WakeU
     """Return the state of a thread when it was asked to stop; `after` is None while it has not stopped.
 
     If a thread was put on a CPU once between the request and the stop, it had waited for one, or slept.  Its
-    stack may then have changed since the tick.  Its sample counts only if the thread lost the CPU to sfsample
-    and has not run since.
+    stack may have changed since the tick, unless it lost the CPU to sfsample and has not run since.
     """
     if after is None:
         return _before_stop(before, wake_up)

@@ -121,9 +121,7 @@ class Tracer:
         self.reader = RegisterReader(arch)
         self._held: StopRequest | None = None  # the request between `stop` and `release`
         self._repeat_at_ns = 0
-        self.pending: dict[
-            int, StopRequest
-        ] = {}  # thread id -> request in REQUESTED, if no call waits for it
+        self.pending = dict[int, StopRequest]()  # thread id -> request in REQUESTED, if no call waits for it
 
     def rehearse(self, tid: int) -> None:
         """Make the calls of the pause on a thread that is not traced.

@@ -54,9 +54,8 @@ class TracerThread(Generic[_T]):
         self._should_stop = should_stop
         self._may_leave = may_leave
         self._asked_s = time.monotonic()  # time of the last call of `should_stop`
-        self._stop_wanted_s: float | None = (
-            None  # time when `should_stop` was first true, or the caller gave up
-        )
+        # time when `should_stop` was first true, or the caller gave up
+        self._stop_wanted_s: float | None = None
         self._work_lock = _thread.allocate_lock()  # held until the work is over
         self._finished = False
         self._result: list[_T] = []
@@ -132,8 +131,7 @@ class TracerThread(Generic[_T]):
     def _leave_behind(self) -> None:
         """Undo what the work changed for all of sfsample; the work itself ends when its call returns.
 
-        The work gets LeftBehind instead of the result of its call.  It releases the threads that it holds,
-        and does nothing else.
+        The work gets LeftBehind instead of the result of its call, and only releases the threads it holds.
         """
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._ident), ctypes.py_object(LeftBehind))
         if self.idle_s > _STUCK_S and (pid := target_of(self._ident)) is not None:

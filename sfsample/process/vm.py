@@ -6,7 +6,7 @@ Source: process_vm_readv(2).
 import ctypes
 from collections.abc import Sequence
 from errno import EPERM
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 _IOV_MAX = 1024  # pieces that one call can read
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -52,8 +52,9 @@ class Pieces:
     """Small pieces of target memory (address, size), read together, as often as needed."""
 
     def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
-        self._bytes = bytearray(sum(size for _, size in pieces))
-        start = (ctypes.c_char * len(self._bytes)).from_buffer(self._bytes)
+        self.size = sum(size for _, size in pieces)  # number of bytes in all pieces
+        self._bytes = bytearray(self.size)
+        start = (ctypes.c_char * self.size).from_buffer(self._bytes)
         address = ctypes.addressof(start)
         self._calls = []
         for at in range(0, len(pieces), _IOV_MAX):
@@ -61,17 +62,12 @@ class Pieces:
             local = Iovec(address, sum(size for _, size in batch))
             self._calls.append((local, (Iovec * len(batch))(*(Iovec(*piece) for piece in batch))))
             address += local.len
-
         self._offsets = [0, *accumulate(size for _, size in pieces)]
 
-    @property
-    def size(self) -> int:
-        """Number of bytes in all pieces."""
-        return len(self._bytes)
-
-    def view(self, number: int) -> memoryview:
-        """Return the bytes of one piece, from the last call of `read`."""
-        return memoryview(self._bytes)[self._offsets[number] : self._offsets[number + 1]]
+    def read_each(self, pid: int) -> list[bytes | None] | None:
+        """Return the bytes of each piece; None: a piece is unreadable."""
+        data = bytes(self.read(pid))
+        return [data[start:end] for start, end in pairwise(self._offsets)] if data else None
 
     def read(self, pid: int) -> bytearray:
         """Return the joined pieces, valid until the next call; empty: a piece is unreadable."""

@@ -35,11 +35,9 @@ def keep_bad(store: StackStore, process: LiveProcess, name: str, captured: Captu
         stack = stack._replace(stop_reason=StopReason.PYTHON)
 
     def saved() -> SavedPython | None:
-        own_id = (process.proc.status(snapshot.tid).get("NSpid") or f"{snapshot.tid}").split()[-1]
+        own_id = process.own_id(snapshot.tid)
         now = partial(read_memory, process.proc.anchor())
         counted = CountedMemory(now, Budget(CAPTURE_NS), READ_NS)
-        return save_python(
-            process.modules, counted.read, int(own_id), python, (snapshot.memory, stack.frames)
-        )
+        return save_python(process.modules, counted.read, own_id, python, (snapshot.memory, stack.frames))
 
     store.keep(name, snapshot, stack, process.modules, saved)

@@ -59,7 +59,7 @@ class PerfProcess:
             process.pid, process.start_time, process.root, process.name
         )
         self._recorder = Recorder(profile, self._process_key, BEGINNING, PythonView.OFF, late=True)
-        self._tid_history = TidHistory(process.thread, self._leader_name)
+        self._tid_history = TidHistory(process.thread, lambda: profile.processes.get(self._process_key, "?"))
         self._is_new = is_new
         self._sampled_ns = 0  # CPU time that samples stand for
         self._has_ended = False  # the process has ended: its CPU time can no longer be read
@@ -74,23 +74,20 @@ class PerfProcess:
 
     def begin(self) -> bool:
         """Prepare for the next records: read the maps if they are stale.  False: the process has ended."""
+        process = self.process
         try:
-            return self._begin()
+            if self.maps_stale:
+                self._read_maps()
+            self._recorder.follow_perf_map()
+            ask = len(self._tid_history.known) > self._max_known_tids
+            self._living_tids = set(process.tids(force=True) or ()) if ask else None
+            leader = process.proc.thread(process.pid).stat()
+            if leader is not None:
+                self._profile.name_process(self._process_key, leader.name)
+            return not ((leader is None or leader.state in "ZX") and process.proc.has_ended())
         except ReadFailed as failure:
             self._profile.stats.note(str(failure))
             return True
-
-    def _begin(self) -> bool:
-        process = self.process
-        if self.maps_stale:
-            self._read_maps()
-        self._recorder.follow_perf_map()
-        ask = len(self._tid_history.known) > self._max_known_tids
-        self._living_tids = set(process.tids(force=True) or ()) if ask else None
-        leader = process.proc.thread(process.pid).stat()
-        if leader is not None:
-            self._profile.name_process(self._process_key, leader.name)
-        return not ((leader is None or leader.state in "ZX") and process.proc.has_ended())
 
     def read_cpu_time(self) -> None:
         """Note the CPU time of the process; after its end the last value stays."""
@@ -138,7 +135,9 @@ class PerfProcess:
                      for record in records if isinstance(record, Mapped)}  # fmt: skip
         self._tid_history.begin()
         for position, record in enumerate(records):
-            changed = _changes_modules(record) and record.at_ns > self._maps_read_ns
+            # lost records may be of mapped code
+            is_change = isinstance(record, (Mapped, Lost)) or (isinstance(record, Named) and record.program)
+            changed = is_change and record.at_ns > self._maps_read_ns
             self.maps_stale |= changed
             if until_ns is not None and ((changed and self._maps_readable) or record.at_ns > until_ns):
                 self._deferred = records[position:]
@@ -193,9 +192,6 @@ class PerfProcess:
         if used <= len(sample.memory.data):  # otherwise the walk has switched to another stack
             self._stack_use.max_bytes = max(self._stack_use.max_bytes, used)
 
-    def _leader_name(self) -> str:
-        return self._profile.processes.get(self._process_key, "?")
-
     def _forget_ended(self) -> None:
         """Drop what is kept for threads that have ended, if `begin` asked which threads live."""
         if self._living_tids is None:
@@ -211,11 +207,6 @@ class PerfProcess:
         """
         self._recorder.charge_process(self._sampled_ns if self._has_ended else 0)
         self._recorder.finish(self.process, self._capturer)
-
-
-def _changes_modules(record: Record) -> bool:
-    """Return True if a record is of mapped code, or stands for lost records, which may be of mapped code."""
-    return isinstance(record, (Mapped, Lost)) or (isinstance(record, Named) and record.program)
 
 
 def _goes_through(stack: Stack, mapped: Sequence[tuple[int, int]]) -> bool:

@@ -169,15 +169,13 @@ class PerfSampler:
             return
         self._stop_timers()
         self._count(self._timers.events.read())
-        while self._elapsed_s() < until_s and not should_stop() and self._any_alive():
+        procs = [process.process.proc for process in self._alive.values()]
+        while self._elapsed_s() < until_s and not should_stop() and not all(p.has_ended() for p in procs):
             time.sleep(_MAX_SLEEP_S)
         self._timers.events.begin()
         self._forget_unseen_changes()
         self.profile.stats.spared_ticks += int((self._elapsed_s() - began_s) * self._options.rate)
         self._timers.begin_coverage()
-
-    def _any_alive(self) -> bool:
-        return not all(process.process.proc.has_ended() for process in self._alive.values())
 
     def _forget_unseen_changes(self) -> None:
         for process in self._alive.values():

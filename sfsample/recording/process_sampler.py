@@ -5,9 +5,6 @@ more (in wall mode), for one small read of the scheduler's counters.  In cpu mod
 the thread had a CPU when it was asked to stop, or had lost it to sfsample; not if it waited, slept, or had
 just been woken.  After the request to stop, a thread that waits for a CPU runs no code of its own.  The tick
 waits for it at most --max-pause; a thread that stops later is captured at a checkpoint or in a later tick.
-
-Order of the calls for one thread: `_take_turn`, `_sample`, `_capture`, `_try_capture`, `_record`, and then
-`_record_stack` or `_record_failure`.
 """
 
 import time
@@ -41,8 +38,7 @@ _STILL_PENDING = "did not stop in time (the machine is overloaded)"
 class ProcessSampler:
     """Samples the threads of one process into a profile, from tick `since` on.
 
-    `named`: the user named the process, so a refusal to capture is an error.  For a descendant, it is a
-    failed sample.
+    A refusal to capture is an error if the user named the process (`named`).  Else it is a failed sample.
     """
 
     def __init__(
@@ -83,11 +79,6 @@ class ProcessSampler:
         """The threads that had not ended at the last look."""
         return {ThreadKey(self._process_key, thread.tid, thread.start_time) for thread in self.threads}
 
-    @property
-    def longest_hold_ns(self) -> int:
-        """The largest total time, in ns, for which one living thread was held."""
-        return max((thread.stopped_ns for thread in self.threads), default=0)
-
     # -- one tick
 
     def tick(
@@ -99,35 +90,29 @@ class ProcessSampler:
         sfsample holds in other processes.  If it returns False, the recording is over, and the tick leaves
         out the other threads.  `spread`: see `spread_of`.
         """
+        before, tick = self._recorder.now, now.number
+        self._recorder.now = now
         try:
-            return self._tick(now, woken, spread=spread, refresh=refresh, go_on=go_on)
+            due = self.threads.due(tick)
+            if not (refresh and self._has_run) and self._is_quiet(due):
+                self.threads.give_next_turn(due, tick, spread)
+                return True
+            self._has_run = not refresh  # the next refresh sees a change that /proc shows late
+            self.collect()
+            self.process.modules.allow_refresh()
+            if not self._follow_changes(before, refresh=refresh):
+                return False
+            self._not_asked.clear()
+            for thread in self._in_turn([*due, *self.threads.due(tick)], go_on):
+                if not thread.gone:
+                    self._take_turn(thread, woken)
+                self.threads.give_next_turn([thread], tick, spread)
+            self._wait_for_pending(woken.at_ns + self._max_pause_ns)
         except ReadFailed as failure:
             if failure.help and self._named and not self._profile.stats.samples:
                 raise  # limit that the user can raise
             self._profile.stats.count_failed(str(failure), 1)
             self.threads.make_all_due()
-            return True
-
-    def _tick(
-        self, now: TickTime, woken: WakeUp, *, spread: int, refresh: bool, go_on: Callable[[], bool]
-    ) -> bool:
-        before, tick = self._recorder.now, now.number
-        self._recorder.now = now
-        due = self.threads.due(tick)
-        if not (refresh and self._has_run) and self._is_quiet(due):
-            self.threads.give_next_turn(due, tick, spread)
-            return True
-        self._has_run = not refresh  # the next refresh sees a change that /proc shows late
-        self.collect()
-        self.process.modules.allow_refresh()
-        if not self._follow_changes(before, refresh=refresh):
-            return False
-        self._not_asked.clear()
-        for thread in self._in_turn([*due, *self.threads.due(tick)], go_on):
-            if not thread.gone:
-                self._take_turn(thread, woken)
-            self.threads.give_next_turn([thread], tick, spread)
-        self._wait_for_pending(woken.at_ns + self._max_pause_ns)
         return True
 
     def _is_quiet(self, due: list[SampledThread]) -> bool:
@@ -135,7 +120,8 @@ class ProcessSampler:
 
         sfsample sees births and an execve when the thread that made them is due.
         """
-        if self._pending or not self.threads or any(map(_may_have_run, due)):
+        ran = (t.off_cpu_counters is None or t.files.counters() != t.off_cpu_counters for t in due)
+        if self._pending or not self.threads or any(ran):
             return False
         self._recorder.count_idle(due)
         return True
@@ -145,7 +131,7 @@ class ProcessSampler:
 
         In between, collect threads that have stopped by now.
         """
-        due.sort(key=_turn)
+        due.sort(key=lambda thread: (thread.off_cpu_counters is not None, thread.counted.number))
         collected_ns = time.perf_counter_ns()
         for position, thread in enumerate(due):
             if time.perf_counter_ns() - collected_ns >= _COLLECT_NS:
@@ -360,12 +346,3 @@ class ProcessSampler:
         recorder.read_cpu_time(self.process, is_new=recorder.now.number > 1)
         recorder.charge_process()
         recorder.finish(self.process, self._capturer)
-
-
-def _may_have_run(thread: SampledThread) -> bool:
-    """Return True if a thread may have run since sfsample last saw it off its CPU."""
-    return thread.off_cpu_counters is None or thread.files.counters() != thread.off_cpu_counters
-
-
-def _turn(thread: SampledThread) -> tuple[bool, int]:
-    return thread.off_cpu_counters is not None, thread.counted.number

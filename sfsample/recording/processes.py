@@ -15,22 +15,21 @@ _UNOPENED = "subprocess not recorded: the recording ended before its turn"
 class Processes:
     """Open processes: the user named `named`, sfsample found `descendants`.  Ended processes are closed.
 
-    A recording ends when no named process is left.  A descendant that cannot be opened is counted, never
-    fatal.
+    A recording ends when no named process is left.  A descendant that cannot be opened is only counted.
     """
 
     def __init__(self, named: Iterable[LiveProcess], finder: Descendants | None = None) -> None:
         self.named = list(named)
         self.descendants: list[LiveProcess] = []
         self._finder = finder
+        self.follows_births = finder is not None  # descendants are part of the recording
 
     def open_named(
         self, pids: Iterable[int], open_process: Callable[[int], LiveProcess], stats: Stats, *, all_of: bool
     ) -> None:
         """Open the named processes, but none that is set aside or cannot be read.
 
-        Without `all_of`, leave out processes that cannot be sampled.
-        Raises the TargetError of the first one if none can be sampled.
+        Without `all_of`, leave out those that cannot be sampled.  Raises the first TargetError if none can.
         """
         refusals: list[TargetError] = []
         for pid in pids:
@@ -58,11 +57,6 @@ class Processes:
     def cpu_ns(self) -> int:
         """Return the CPU time in ns of the processes that have not ended, ended threads included."""
         return sum(process.proc.cpu_ns() or 0 for process in self.all)
-
-    @property
-    def follows_births(self) -> bool:
-        """True if descendants are part of the recording."""
-        return self._finder is not None
 
     def open_new(self, stats: Stats, time_s: float, *, force: bool) -> Iterator[LiveProcess]:
         """Open and yield new descendants for at most `time_s`; the next call yields the others.

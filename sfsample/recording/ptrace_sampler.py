@@ -220,8 +220,9 @@ class PtraceSampler:
         return not self._pending
 
     def _spent_s(self) -> float:
-        """Return CPU time of sfsample + longest total time for which it held one thread, in seconds."""
-        held_ns = max((sampler.longest_hold_ns for sampler in self._samplers), default=0)
+        """Return CPU time of sfsample + longest total time for which it held one of the threads, in s."""
+        threads = (thread for sampler in self._samplers for thread in sampler.threads)
+        held_ns = max((thread.stopped_ns for thread in threads), default=0)
         return time.thread_time() - self._cpu_at_start + held_ns / 1e9
 
     # -- processes that come and go

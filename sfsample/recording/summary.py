@@ -36,18 +36,25 @@ def summary_lines(
     """Yield lines without newlines.  `missing_names` has places without a name, each with the reason."""
     low = _is_low(stats)
     if low:
-        yield from _low_coverage(stats)
+        yield from (f"{line}: shares may be wrong" for line in _coverage(stats))
+    if low and stats.timers_refused:
+        yield "          timers of the CPUs would see threads that end before they are sampled: run sfsample"
+        yield "          as root, with CAP_PERFMON, or with sysctl kernel.perf_event_paranoid=0"
     threads = f" of {counted(stats.threads, 'thread')}" if stats.samples else ""
+    rate = f" ({stats.achieved_hz:.1f} Hz)" if stats.late_ticks or stats.spared_ticks else ""
     yield (
         f"{counted(stats.samples, 'sample')}{threads} in {stats.duration_s:.1f} s: "
         f"{counted(stats.ticks, 'tick')} at {stats.rate_hz:g} Hz, "
-        f"{stats.late_ticks} missed{_achieved_rate(stats)}"
+        f"{stats.late_ticks} missed{rate}"
     )
     if stats.lacks_priority and stats.late_ticks > _MANY_LATE * stats.ticks:
         yield "          run sfsample as root or with CAP_SYS_NICE: then it gets a CPU at each tick"
     if stats.ended_by == "target":
         yield "ended     with the target"
-    yield from _losses(stats)
+    if stats.spared_ticks:
+        yield f"skipped   {counted(stats.spared_ticks, 'tick')}: to stay below --max-overhead"
+    if stats.waiting_for_cpu:
+        yield f"skipped   {counted(stats.waiting_for_cpu, 'sample')}: waiting for a CPU"
     if not low:
         yield from _coverage(stats)
     yield from _subprocesses(stats)
@@ -84,7 +91,8 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
             yield f"no thread used {_time(period_ns)} of CPU time, which gives one sample: {cause}"
             yield f"{remedy}{', without --perf-events' if 'wall' in remedy else ''}"
         return
-    ticks, brief = f"at any of the {counted(stats.taken_ticks, 'tick')} taken", _uses_cpu_briefly(stats)
+    ticks = f"at any of the {counted(stats.taken_ticks, 'tick')} taken"
+    brief = stats.cpu_charged_ns > _NOTABLE_SAMPLES * 1e9 / stats.rate_hz
     if stats.waiting_for_cpu and not stats.why_idle:
         yield f"no thread was on a CPU {ticks}"
         yield "to record threads that wait for a CPU: --mode wall"
@@ -95,33 +103,10 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
         yield "to record threads that run for microseconds at a time: --perf-events"
 
 
-def _uses_cpu_briefly(stats: Stats) -> bool:
-    return stats.cpu_charged_ns > _NOTABLE_SAMPLES * 1e9 / stats.rate_hz
-
-
-def _achieved_rate(stats: Stats) -> str:
-    return f" ({stats.achieved_hz:.1f} Hz)" if stats.late_ticks or stats.spared_ticks else ""
-
-
-def _losses(stats: Stats) -> Iterator[str]:
-    if stats.spared_ticks:
-        yield f"skipped   {counted(stats.spared_ticks, 'tick')}: to stay below --max-overhead"
-    if stats.waiting_for_cpu:
-        yield f"skipped   {counted(stats.waiting_for_cpu, 'sample')}: waiting for a CPU"
-
-
 def _is_low(stats: Stats) -> bool:
     """Return True if the coverage is low and more than a few samples are missing."""
     missing = (stats.cpu_charged_ns - stats.cpu_sampled_ns) / 1e9 * stats.rate_hz
     return stats.samples > 0 and missing > _MANY_SAMPLES and (stats.coverage or 0.0) < _LOW_COVERAGE
-
-
-def _low_coverage(stats: Stats) -> Iterator[str]:
-    """Yield the low coverage, and the permission that would raise it if threads end too early."""
-    yield from (f"{line}: shares may be wrong" for line in _coverage(stats))
-    if stats.timers_refused:
-        yield "          timers of the CPUs would see threads that end before they are sampled: run sfsample"
-        yield "          as root, with CAP_PERFMON, or with sysctl kernel.perf_event_paranoid=0"
 
 
 def _coverage(stats: Stats) -> Iterator[str]:

@@ -2,8 +2,7 @@
 
 Interval k begins at start + k / rate, and its tick is drawn from it with uniform probability.  So the rate is
 exact, two ticks are up to two intervals apart, and no periodic work of the target can keep step with them.
-There are as many intervals as fit into the duration, at least one; the last may be shorter.  This module
-reads no clock.
+As many intervals as fit into the duration, at least one; the last may be shorter.  No clock is read here.
 
 Invariant: a tick whose interval has passed is counted as missed and never made up for
 (tests/recording/test_ticks.py).
@@ -31,6 +30,7 @@ class Schedule:
         self._rate = rate
         self._intervals = inf if duration is None else duration * rate
         self._total = None if duration is None else max(1, round(self._intervals))
+        self.end = start + self._intervals / rate  # end of the duration, on the clock of `start`
         self._jitter = jitter
         self.ticks = 0  # number of ticks that were due so far, taken or not
 
@@ -38,11 +38,6 @@ class Schedule:
     def over(self) -> bool:
         """True if there are no more ticks."""
         return self._total is not None and self.ticks >= self._total
-
-    @property
-    def end(self) -> float:
-        """The end of the duration, on the clock of `start`."""
-        return self._start + self._intervals / self._rate
 
     def next(self) -> float:
         """Return the time of the next tick, on the clock of `start`."""

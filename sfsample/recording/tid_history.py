@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 
 from sfsample.process.perf_records import Born, Named
-from sfsample.process.proc_text import Stat
 from sfsample.process.thread import Thread
 from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.sample import BEGINNING
@@ -68,8 +67,9 @@ class TidHistory:
         self._looked_up.add(tid)
         birth, stat = self._births.get(tid), self._thread_of(tid).files.stat()
         if stat is not None:
-            same = stat.starttime <= self._ticks(at_ns) if birth is None else _born_at(stat, birth)
-            stat = stat if same else None
+            # the time of a birth record is a little later than the start time
+            first, last = (0, self._ticks(at_ns)) if birth is None else (birth - 1, birth)
+            stat = stat if first <= stat.starttime <= last else None
         if thread is None or (stat is not None and stat.starttime != thread.start_time):
             thread = self._threads[tid] = SampledThread(self._thread_of(tid), BEGINNING, 0)
             thread.name, thread.start_time = self._names.get(tid, self._leader_name()), birth or 0
@@ -93,8 +93,3 @@ class TidHistory:
         for tid in tids:
             for kept in (self._threads, self._names, self._births):
                 kept.pop(tid, None)
-
-
-def _born_at(stat: Stat, birth: int) -> bool:
-    """Return True if a birth record is that of a thread; its time is a little later than the start time."""
-    return birth - 1 <= stat.starttime <= birth

@@ -58,9 +58,8 @@ class TimerSet:
     def open(self) -> None:
         """Set and start timers: timers of CPUs if they are wanted and permitted, else timers of threads.
 
-        Timers of CPUs are also set if there are too many threads for the open files.
-
-        Raises NotPermitted and UnsupportedTarget.
+        Timers of CPUs are also set if there are too many threads for the open files.  Raises NotPermitted and
+        UnsupportedTarget.
         """
         if self._per_cpu:
             try:
@@ -115,8 +114,7 @@ class TimerSet:
     def fit_stack_bytes(self, use: StackUse) -> bool:
         """Choose the size of the copies; return whether the timers must be replaced for it.
 
-        It is twice the size that the first samples needed.  If later samples need more, it is the largest
-        size.
+        It is twice the size that the first samples needed; the largest size if later samples need more.
         """
         fitted = self._stack_bytes_fitted
         if not fitted and use.samples < _MIN_FIT_SAMPLES:
@@ -131,8 +129,7 @@ class TimerSet:
     def see_short_threads(self, used_ns: int) -> bool:
         """Return True if the timers must be replaced, because threads end before their own timers fire.
 
-        `used_ns` is the CPU time of the processes (`Processes.cpu_ns`) just before the last read of the
-        rings.
+        `used_ns`: the CPU time of the processes (`Processes.cpu_ns`) just before the last read of the rings.
         """
         due = (used_ns - self._used_before_ns) / self._period_ns
         possible = not self._per_cpu and not self._stats.timers_refused

@@ -1,7 +1,6 @@
 """Translates the usual kind of row to a `PlainRow`, which the rule cache executes without `apply_row`.
 
-A row is plain if it counts the CFA from sp or fp, and has the return address and the caller's fp in aligned
-words on the stack.
+A plain row counts the CFA from sp or fp; return address and caller's fp are aligned words on the stack.
 """
 
 from typing import NamedTuple

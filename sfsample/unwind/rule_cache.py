@@ -13,8 +13,7 @@ Invariant: a walk by this cache gives what `StepperChain.step` would give, or st
 * A return address is followed only if the cache has it, as an address with a row or as the end of a stack.
 * A guess is followed only to a return address to which an accepted guess has led from the same pc.
 
-Only pc, sp and fp are computed.  A caller of `walk` that needs other registers executes the rows of the
-frames (`row_of`).
+Only pc, sp and fp are computed.  For other registers, a caller of `walk` executes the rows (`row_of`).
 """
 
 from bisect import bisect_right

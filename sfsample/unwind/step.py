@@ -4,8 +4,7 @@ From an SFrame row to a caller, step 2 of 4: `StepperChain.step` gets the row at
 (`steppers/sframe.py`), executes it (`row.py`), and accepts the caller or asks the next stepper.
 
 A caller is accepted if its frame lies above and its pc is executable.  If the row is a guess, the caller must
-also be on the same stack.  The return address must follow a call, and a direct call must lead to the function
-of the frame.
+also be on the same stack, behind a call, which must lead to the function of the frame if it is a direct call.
 
 If no caller is accepted, the first stepper that knew the pc gives the reason, with two exceptions.  A guess
 gives a reason only if it lacks a register.  If the first row was wrong and the next stepper lacks a register,

@@ -115,8 +115,7 @@ class Unwinder:
     def resume(self, snapshot: ThreadSnapshot, stack: Stack, cfa: int) -> Stack:
         """Return `stack`, continued from its last frame, whose CFA the caller knows by other means.
 
-        Returns `stack` unchanged unless the walk from `cfa` gains frames and every return address follows a
-        call.
+        `stack` stays as it is unless the walk from `cfa` gains frames, and all return addresses follow calls.
         """
         arch, caller = snapshot.arch, snapshot.memory.word(cfa - 8)
         if arch.machine != AMD64.machine or caller is None or not self._modules.may_be_returned_to(caller):

@@ -92,8 +92,7 @@ class _SearchTable:
 class EhFrame:
     """The `.eh_frame` of one module, or, with `debug`, its `.debug_frame`.
 
-    `hdr` is `.eh_frame_hdr`, or None.  Without a usable search table, the first look-up indexes the whole
-    section.
+    `hdr` is `.eh_frame_hdr`, or None.  Without a usable search table, the first look-up indexes the section.
     """
 
     def __init__(
@@ -102,16 +101,12 @@ class EhFrame:
     ) -> None:  # fmt: skip
         name, data = ".debug_frame" if debug else ".eh_frame", memoryview(eh_frame).cast("B")
         self._section = DwarfReader(name, data, eh_frame_vaddr, byteorder)
+        self.size = len(data)  # bytes of the section
         self._debug = debug
         self._table = None if hdr is None else _search_table(hdr, hdr_vaddr, byteorder)
         self._index: list[Fde] | None = None
         self._rows: dict[int, Rows] = {}
         self._cies: dict[int, Cie | FormatError] = {}
-
-    @property
-    def size(self) -> int:
-        """The bytes of the section."""
-        return len(self._section.data)
 
     def find(self, vaddr: int) -> Fde | None:
         """Return the FDE that covers `vaddr`, or None.  Raises FormatError if the FDE is damaged."""

@@ -27,20 +27,16 @@ def section_bytes(image: ElfImage, name: str) -> tuple[memoryview, int] | None:
         return None
     data = image.contents(section)
     if section.flags & _SHF_COMPRESSED:
-        data = _decompress(section, data, _CHDR_SIZE, _size_in_header(section, data, image.byteorder))
+        if len(data) < _CHDR_SIZE:
+            raise FormatError(section.name, 0, "a compression header does not fit")
+        kind, _, size, _ = unpack_from("<IIQQ" if image.byteorder == "little" else ">IIQQ", data)
+        if kind != _ELFCOMPRESS_ZLIB:
+            raise FormatError(section.name, 0, f"compressed with method {kind}; only zlib (1) can be read")
+        data = _decompress(section, data, _CHDR_SIZE, size)
     elif bytes(data[:4]) == b"ZLIB" and section.name.startswith(".z"):
         size = int.from_bytes(data[4:_ZDEBUG_HEADER_SIZE], "big")
         data = _decompress(section, data, _ZDEBUG_HEADER_SIZE, size)
     return data, section.vaddr
-
-
-def _size_in_header(section: Section, data: memoryview, byteorder: str) -> int:
-    if len(data) < _CHDR_SIZE:
-        raise FormatError(section.name, 0, "a compression header does not fit")
-    kind, _, size, _ = unpack_from("<IIQQ" if byteorder == "little" else ">IIQQ", data)
-    if kind != _ELFCOMPRESS_ZLIB:
-        raise FormatError(section.name, 0, f"compressed with method {kind}; only zlib (1) can be read")
-    return int(size)
 
 
 def _decompress(section: Section, data: memoryview, start: int, size: int) -> memoryview:

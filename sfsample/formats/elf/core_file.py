@@ -48,6 +48,8 @@ class CoreFile:
 
     def __init__(self, image: ElfImage) -> None:
         self.image = image
+        # the mappings of the process; the file has `filesz` bytes of each
+        self.segments = [s for s in image.segments if s.type == PT_LOAD and s.memsz]
         self.byteorder: ByteOrder = image.byteorder
         self.problems: list[str] = []
         self.threads: list[CoreThread] = []
@@ -65,11 +67,6 @@ class CoreFile:
         missing = max((s.offset + s.filesz - size for s in self.segments), default=0)
         if missing > 0:
             self.problems.append(f"{image.name}: truncated: its last {missing} bytes are missing")
-
-    @property
-    def segments(self) -> Iterator[Segment]:
-        """The mappings of the process; the file has `filesz` bytes of each."""
-        return (s for s in self.image.segments if s.type == PT_LOAD and s.memsz)
 
     # -- notes
 
@@ -104,7 +101,10 @@ class CoreFile:
         desc = note.desc
         match note.owner, note.type:
             case b"CORE", 1:
-                self._read_status(desc)
+                if len(desc) <= _REGISTERS:
+                    raise FormatError("NT_PRSTATUS", 0, f"of {len(desc)} bytes")
+                signal, tid = unpack_from(f"{self._order}H{_PID - _SIGNAL - 2}xI", desc, _SIGNAL)
+                self.threads.append(CoreThread(tid, signal, {NT_PRSTATUS: bytes(desc[_REGISTERS:])}))
             case b"CORE", 3:
                 self.name, self.arguments = _text(desc, *_FNAME), _text(desc, *_PSARGS)
                 if len(desc) >= _PSINFO_PID + 4:
@@ -117,12 +117,6 @@ class CoreFile:
             case b"CORE" | b"LINUX", kind:
                 if self.threads:
                     self.threads[-1].sets.setdefault(kind, bytes(desc))
-
-    def _read_status(self, desc: memoryview) -> None:
-        if len(desc) <= _REGISTERS:
-            raise FormatError("NT_PRSTATUS", 0, f"of {len(desc)} bytes")
-        signal, tid = unpack_from(f"{self._order}H{_PID - _SIGNAL - 2}xI", desc, _SIGNAL)
-        self.threads.append(CoreThread(tid, signal, {NT_PRSTATUS: bytes(desc[_REGISTERS:])}))
 
     def _read_files(self, desc: memoryview) -> Iterator[MappedFile]:
         """Read NT_FILE: count, page size, count * (start, end, offset in pages), count * path and NUL."""

@@ -89,7 +89,6 @@ class Dynamic:
         return self._first(records, _MAX_SYMBOLS, _SYM_SIZE), strings
 
     def _first(self, table: memoryview, count: int, size: int) -> memoryview:
-        """Return the first `count` records of a table, each of `size` bytes."""
         if len(table) > count * size:
             self._image.note_problem(f"of {len(table) // size} dynamic symbols or relocations "
                                      f"only {count} were read")  # fmt: skip

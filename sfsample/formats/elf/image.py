@@ -96,6 +96,8 @@ class ElfImage:
             self._header = header = struct_parse(_structs(self.byteorder).Elf_Ehdr, self._stream, 0)
             kind = header["e_type"], header["e_machine"], header["e_ident"]["EI_OSABI"]
             self._structs = _structs(self.byteorder, *kind)
+            # vaddr of the first instruction of a program or of the dynamic loader; 0: not stated
+            self.entry = int(header["e_entry"])
             self.segments = tuple(self._segments())
         except Exception as damage:  # noqa: BLE001 - pyelftools raises many kinds on damaged input
             raise FormatError(name, 0, f"unreadable ELF headers: {damage!r}") from None
@@ -130,11 +132,6 @@ class ElfImage:
             kind = ENUM_P_TYPE_BASE.get(raw["p_type"], raw["p_type"])
             yield Segment(kind if isinstance(kind, int) else 0, raw["p_flags"], raw["p_offset"],
                           raw["p_vaddr"], raw["p_filesz"], raw["p_memsz"])  # fmt: skip
-
-    @property
-    def entry(self) -> int:
-        """Vaddr of the first instruction of a program or of the dynamic loader; 0: not stated."""
-        return int(self._header["e_entry"])
 
     # -- segments and addresses
 

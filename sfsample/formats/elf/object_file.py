@@ -1,8 +1,7 @@
 """Lays out and relocates object files (ET_REL), so that their unwind tables can be read like a program's.
 
 Code sections follow one another from vaddr 0, then the other allocated sections.  Only unwind tables are
-relocated, and only by the relocation types that assemblers use there.  A relocation that cannot be applied is
-skipped and counted.
+relocated, by the types that assemblers use there.  A relocation that cannot be applied is counted.
 
 Source: gABI chapter 4, "Relocation"; AMD64 psABI table 4.9; AAELF64 section 5.7; s390x ELF ABI, "Relocation".
 """

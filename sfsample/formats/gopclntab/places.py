@@ -24,8 +24,6 @@ class GoPlace(NamedTuple):
 
 
 class _Inlined(NamedTuple):
-    """A call that was inlined."""
-
     name: int  # offset
     parent_pc: int  # bytes from the function's entry to an instruction at the caller's line
     parent: int = -1  # Go 1.18 and 1.19: index of the record of the caller; -1: not inlined
@@ -61,14 +59,12 @@ def places_at(table: GoTable, pc: int, lookup: int) -> list[GoPlace]:
 
 
 def _line_at(table: GoTable, function: GoFunction, at: int) -> tuple[str, int]:
-    """Return file and line of the instruction at a vaddr."""
     file = table.value_at(function, function.file_values, at)
     line = table.value_at(function, function.line_values, at)
     return table.file_name(function, file), max(line, 0)
 
 
 def _inlined(table: GoTable, tree: int, index: int) -> _Inlined:
-    """Read a record of a tree, which begins at a vaddr."""
     layout = table.header.layout
     record = table.image.loaded(tree + index * layout.inline_size, layout.inline_size)
     if record is None:

@@ -12,7 +12,6 @@ Source: Go, src/runtime/symtab.go (pcHeader, _func, pcvalue), src/cmd/link/inter
 
 import re
 from collections.abc import Iterator
-from functools import cached_property
 from struct import error as struct_error
 from struct import unpack_from
 from typing import NamedTuple
@@ -103,16 +102,8 @@ class GoTable:
         """Take the table at the start of `data`.  `version`: such as "go1.24.4"; "": unknown."""
         self.image, self.header, self.module, self.version = image, header, module, version
         self._data = data
-
-    @cached_property
-    def minor(self) -> int | None:
-        """The minor version of Go, such as 24; None: the file does not state it."""
-        minor = re.match(r"go1\.(\d+)", self.version)
-        return int(minor[1]) if minor else None
-
-    def damaged(self, offset: int, what: str) -> FormatError:
-        """Return the error for the byte at an offset from the header."""
-        return FormatError(SECTION, offset, what)
+        minor = re.match(r"go1\.(\d+)", version)
+        self.minor = int(minor[1]) if minor else None  # such as 24; None: the file does not state it
 
     def function_at(self, vaddr: int) -> GoFunction | None:
         """Return the function that covers `vaddr`; None: code of another language.  Raises FormatError."""
@@ -127,7 +118,7 @@ class GoTable:
                 high = middle
         (first, at), (end, _) = self._entry(low), self._entry(low + 1)
         if not first <= wanted < end:
-            raise self.damaged(self.header.table + low * _ENTRY_SIZE, "functions are not in order")
+            raise FormatError(SECTION, self.header.table + low * _ENTRY_SIZE, "functions are not in order")
         return self._function(first, end, self.header.table + at)
 
     def depth_at(self, function: GoFunction, vaddr: int) -> DepthRange | None:
@@ -135,7 +126,7 @@ class GoTable:
         for depth, start, end in self.values(function, function.depth_values):
             if start <= vaddr < end:
                 if not 0 <= depth < _MAX_DEPTH or depth % 8:
-                    raise self.damaged(function.at, f"{function.name}: a frame of {depth} bytes")
+                    raise FormatError(SECTION, function.at, f"{function.name}: a frame of {depth} bytes")
                 return DepthRange(depth, start, end)
         return None
 
@@ -190,7 +181,7 @@ class GoTable:
         try:
             return unpack_from(form, self._data, offset)
         except struct_error:
-            raise self.damaged(offset, "lies outside the table") from None
+            raise FormatError(SECTION, offset, "lies outside the table") from None
 
     def _entry(self, index: int) -> tuple[int, ...]:
         return self.unpack("<II", self.header.table + index * _ENTRY_SIZE)
@@ -199,9 +190,9 @@ class GoTable:
         stated, name, _, _, depth, file, line, pcdata_count, unit = self.unpack("<IiIIIIIII", at)
         funcdata_count = self.unpack("<B", at + self.header.layout.function_size - 1)[0]
         if stated != first:
-            raise self.damaged(at, f"the entry is of the function at text+{stated:#x}, not text+{first:#x}")
+            raise FormatError(SECTION, at, f"the entry of text+{stated:#x}, not of text+{first:#x}")
         if max(pcdata_count, funcdata_count) > _MAX_DATA:
-            raise self.damaged(at, f"{pcdata_count} PCDATA and {funcdata_count} FUNCDATA tables")
+            raise FormatError(SECTION, at, f"{pcdata_count} PCDATA and {funcdata_count} FUNCDATA tables")
         text = self.module.text
         return GoFunction(text + first, text + end, at, self.name(name), depth, file, line, unit,
                           pcdata_count, funcdata_count)  # fmt: skip
@@ -213,11 +204,11 @@ class GoTable:
             value |= (byte & 0x7F) << 7 * index
             if byte < 0x80:
                 return value, at + index + 1
-        raise self.damaged(at, "a number has no end")
+        raise FormatError(SECTION, at, "a number has no end")
 
     def _string(self, at: int) -> str:
         text = bytes(self._data[at : at + _MAX_NAME_SIZE])
         end = text.find(0)
         if at < 0 or end < 0:
-            raise self.damaged(at, "a string has no end")
+            raise FormatError(SECTION, at, "a string has no end")
         return text[:end].decode("utf-8", "replace")

@@ -93,7 +93,9 @@ class _Decoder:
             return None
         flow, end = self._iced.FlowControl, i.next_ip
         if i.flow_control == self._next and i.mnemonic != self._halt:  # nearly all instructions
-            return Instruction(end, self._steps(i))
+            exact = self._exact_steps.get(i.code)
+            steps = tuple(exact(i)) if exact and not i.has_segment_prefix else ()
+            return Instruction(end, steps or tuple(self._unknown_after(i)))
         match i.flow_control:
             case flow.RETURN:
                 return Instruction(end, falls_through=False, returns=i.op_count == 0)
@@ -111,11 +113,6 @@ class _Decoder:
                 return Instruction(end, _UNKNOWN_AFTER_CALL, calls=True, target=i.near_branch_target or None)
         return Instruction(end, falls_through=False)
 
-    def _steps(self, i: Any) -> tuple[Step, ...]:  # noqa: ANN401 - iced-x86 is untyped, here and below
-        exact = self._exact_steps.get(i.code)
-        steps = tuple(exact(i)) if exact and not i.has_segment_prefix else ()
-        return steps or tuple(self._unknown_after(i))
-
     def _exact_by_name(self) -> dict[str, Callable[[Any], Iterator[Step]]]:
         """Return the functions that yield exact steps, by the names of iced-x86's instruction codes."""
         return {
@@ -125,10 +122,10 @@ class _Decoder:
             **dict.fromkeys(("SUB_RM64_IMM8", "SUB_RM64_IMM32", "SUB_RAX_IMM32"), self._add),
             **dict.fromkeys(("MOV_RM64_R64", "MOV_R64_RM64"), self._move),
             "LEA_R64_M": self._load_address,
-            "LEAVEQ": self._leave,
+            "LEAVEQ": lambda _: iter((Set(SP, FP), Load(FP, SP, 0), Set(SP, SP, _WORD))),
         }
 
-    def _push(self, i: Any) -> Iterator[Step]:  # noqa: ANN401
+    def _push(self, i: Any) -> Iterator[Step]:  # noqa: ANN401 - iced-x86 is untyped, here and below
         yield Store(self._register(i, 0), SP, -_WORD)
         yield Set(SP, SP, -_WORD)
 
@@ -138,9 +135,6 @@ class _Decoder:
             yield Load(register, SP, 0)
         if register != SP:
             yield Set(SP, SP, _WORD)
-
-    def _leave(self, _: Any) -> Iterator[Step]:  # noqa: ANN401
-        yield from (Set(SP, FP), Load(FP, SP, 0), Set(SP, SP, _WORD))
 
     def _add(self, i: Any) -> Iterator[Step]:  # noqa: ANN401
         register, number = self._register(i, 0), _signed(i.immediate(1))

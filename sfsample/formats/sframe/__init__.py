@@ -2,8 +2,7 @@
 
 Users import it as `sfsample.sframe` (docs/sframe.md).  `table.py` reads one header and its functions,
 `rows.py` decodes the rows for each ABI and repairs known mistakes of linkers, `validate.py` checks a whole
-table.  Damage to the section raises `FormatError` here.  Damage to a function raises it when that function is
-read.
+table.  Damage to the section raises FormatError here, damage to a function when that function is read.
 
 Invariant: any bytes parse or raise `FormatError` (tests/properties/test_sframe_properties.py).
 
@@ -32,8 +31,7 @@ _MAX_STEPS_BACK = 64  # functions of all tables, before an address, that a look-
 class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep an index
     """The tables of one section: usually one, but thousands if the linker concatenated them.
 
-    Functions of different tables interleave, and the tables are not sorted.  So the first look-up makes one
-    index of all functions.
+    Functions of different tables interleave, unsorted.  So the first look-up makes one index of all.
     """
 
     def covering(self, vaddr: int) -> Iterator[SFrameTable]:

@@ -219,30 +219,25 @@ def repair(
 ) -> tuple[tuple[SFrameFre, ...], str] | None:
     """Return the right rows and a text, if ld wrote wrong rows; None: the rows are right.
 
-    A repair needs proof that a row is wrong: a shape that no right row has, or the name of the function's
-    section.
+    A repair needs proof that a row is wrong: a shape that no right row has, or the name of the section.
     """
     if not 1 <= len(rows) <= 2 or rows[-1].cfa not in (_SP_16, _SP_24) or table.abi.arch is not AMD64:
         return None
     shape = tuple((row.start, row.cfa) for row in rows)
+    pushes_nothing = tuple(row._replace(cfa=_SP_8) for row in rows)
     if fde.masked and len(rows) == 1 and rows[0].cfa == _SP_16:
         # ld 2.44 to 2.47.50.  A right slot never has a single row of sp+16, so this is proof.
         what = f".plt.got at {fde.start:#x} says sp+16, repaired to sp+8"
-        return _with_cfa_sp8(rows), what + " (known bug of ld)"
+        return pushes_nothing, what + " (known bug of ld)"
     if table.version > 1:
         return None
     if not fde.masked and shape == _PLT0_ROWS and _lies_in(table, fde, ".plt.sec"):
         what = f"the first slot of .plt.sec at {fde.start:#x} has the rows of PLT0, repaired to sp+8"
-        return _with_cfa_sp8(rows), what + " (known bug of ld 2.40)"
+        return pushes_nothing, what + " (known bug of ld 2.40)"
     if fde.masked and shape == _LAZY_ROWS and ".plt.sec" in table.sections and _lies_in(table, fde, ".plt"):
         what = f".plt at {fde.start:#x} has endbr64, so its second row begins at 9, not 11: repaired"
         return (rows[0], rows[1]._replace(start=_IBT_SECOND_ROW)), what + " (known bug of ld 2.40)"
     return None
-
-
-def _with_cfa_sp8(rows: Sequence[SFrameFre]) -> tuple[SFrameFre, ...]:
-    """Return the rows with the CFA of a stub that pushes nothing."""
-    return tuple(row._replace(cfa=_SP_8) for row in rows)
 
 
 def _lies_in(table: "SFrameTable", fde: "SFrameFde", name: str) -> bool:

@@ -105,6 +105,8 @@ class SFrameTable:
         self._check_abi(machine)
         self._check_bounds()
         self.pcrel = bool(self.flags & Flag.FDE_FUNC_START_PCREL)
+        # True: a row without words means "outermost" (from V2 errata 2 on); False: it is damage
+        self.allows_empty_rows = self.version > 2 or self.pcrel
         if not self.pcrel and self.version < 3:
             self.pcrel = self._is_field_relative_without_flag()
         self._decoder = RowDecoder(self.data[self.fre_base : self.used], self)
@@ -259,11 +261,6 @@ class SFrameTable:
         except FormatError as damage:
             where = f"{damage.what} (function at {fde.start:#x})"
             raise self._damaged(self.fre_base + damage.offset, where) from None
-
-    @property
-    def allows_empty_rows(self) -> bool:
-        """True if a row without words means "outermost" (from V2 errata 2 on); False if it is damage."""
-        return self.version > 2 or bool(self.flags & Flag.FDE_FUNC_START_PCREL)
 
     def row_at(self, vaddr: int) -> SFrameFre | None:
         """Return the row in force at `vaddr`; None: this table has no usable row there.

@@ -100,17 +100,15 @@ def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
     around = memory.word(outer + layout.cframe_frame)
     activations = _activations(memory, layout, cframe)
     newest = next(activations, None)
-    if newest is not None and newest.mark and around not in (None, _caller(memory, layout, newest)):
-        yield from _activations(memory, layout, outer)
-        return
+    if newest is not None and newest.mark:
+        has_sentinel = layout.is_entry is None
+        caller = memory.word(newest.mark + layout.previous) if has_sentinel else newest.frames[-1].previous
+        if around not in (None, caller):
+            yield from _activations(memory, layout, outer)
+            return
     if newest is not None:
         yield newest
     yield from activations
-
-
-def _caller(memory: Memory, layout: Layout, run: Run) -> int | None:
-    """Return the address of the frame that called the outermost frame of a run."""
-    return memory.word(run.mark + layout.previous) if layout.is_entry is None else run.frames[-1].previous
 
 
 def _activations(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:

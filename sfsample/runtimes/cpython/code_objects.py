@@ -45,8 +45,7 @@ _WARMUP = 44  # offset of `co_warmup` in the header of 3.11, in bytes
 class Code:
     """A code object with its strings; another code object at the same address has another `key`.
 
-    Since 3.13 the interpreter has a code object of its own, which calls the `__init__` of a class.  It has no
-    name.
+    Since 3.13 the interpreter has a code object without a name, which calls the `__init__` of a class.
     """
 
     def __init__(self, key: bytes, qualname: str, filename: str, lines: tuple[bytes, int, int]) -> None:
@@ -129,7 +128,9 @@ class CodeObjects:
             return headers
         spans = [name_of(layout, header) for header in headers]
         names = read([span or (0, 1) for span in spans])
-        return [None if header is None or name is None else _without_counter(header) + _cut(name)
+        # zero for `co_warmup`, which is a counter; no bytes behind the characters of the string object
+        return [None if header is None or name is None
+                else header[:_WARMUP] + bytes(4) + header[_WARMUP + 4 :] + name[: _NAME_HEAD + word_in(name)]
                 for header, name in zip(headers, names, strict=True)]  # fmt: skip
 
     def _code(
@@ -248,13 +249,3 @@ def _texts(layout: Layout, header: bytes) -> tuple[int, int]:
 def read_each(memory: Memory, spans: Sequence[Span]) -> list[bytes | None]:
     """Return the bytes of each span; see `ReadMany`."""
     return [memory.read(*span) for span in spans]
-
-
-def _without_counter(header: bytes) -> bytes:
-    """Return a header of 3.11 with zero for `co_warmup`, which is a counter."""
-    return header[:_WARMUP] + bytes(4) + header[_WARMUP + 4 :]
-
-
-def _cut(name: bytes) -> bytes:
-    """Return the copy of a string object of 3.11 without the bytes behind its characters."""
-    return name[: _NAME_HEAD + word_in(name)]

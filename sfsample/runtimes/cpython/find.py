@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sfsample.errors import BadInput
 from sfsample.formats.elf.dynamic import Dynamic, find_symbol
-from sfsample.formats.elf.image import PT_LOAD, SHT_SYMTAB, ElfImage
+from sfsample.formats.elf.image import PF_W, PT_LOAD, SHT_SYMTAB, ElfImage
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
@@ -21,7 +21,6 @@ from sfsample.runtimes.cpython.layout import COOKIE, FIXED, MAX_TABLE_BYTES, Lay
 
 ReadMemory = Callable[[int, int], bytes | None]  # function of (address, size): exactly `size` bytes, or None
 
-_PF_W = 2
 _MAX_TID = 1 << 22  # greatest thread id: PID_MAX_LIMIT, include/linux/threads.h
 _NAME, _SECTION = "python", ".PyRuntime"
 _MAX_DATA_BYTES = 64 << 20  # bytes of a data segment that are searched
@@ -123,7 +122,7 @@ def _by_section(image: ElfImage) -> int | None:
     if section is not None:
         return section.vaddr
     for segment in image.segments if not image.sections else ():
-        if segment.type == PT_LOAD and segment.flags & _PF_W:
+        if segment.type == PT_LOAD and segment.flags & PF_W:
             data = image.data[segment.offset : segment.offset + min(segment.filesz, _MAX_DATA_BYTES)]
             if (at := bytes(data).find(COOKIE)) >= 0:
                 return segment.vaddr + at

@@ -57,10 +57,20 @@ class Objects:
         # Names of types whose fields cannot be right, because this Python has other offsets.
         self.odd = dict[str, None]()
         # Caches by the address of a type, a key or a code object: the program seldom frees these.
-        self._name_of_type = lru_cache(_MAX_KNOWN)(self._read_name_of_type)
+        self._name_of_type = lru_cache(_MAX_KNOWN)(
+            lambda kind: self._c_string(self.word(kind + self.layout.type_name))
+        )
         self._key = lru_cache(_MAX_KNOWN)(self.text)
-        self._names = lru_cache(_MAX_KNOWN)(self._read_names)
-        self._shape = lru_cache(_MAX_KNOWN)(self._read_shape)
+        self._names = lru_cache(_MAX_KNOWN)(
+            lambda code: tuple(
+                self._key(at) or "" for at in self.items(self.word(code + layout.filename - 16))
+            )
+        )
+        self._shape = lru_cache(_MAX_KNOWN)(
+            lambda code: _SHAPE.unpack(
+                self.read(code + layout.first_line - 4, _SHAPE.size) or bytes(_SHAPE.size)
+            )
+        )
         self._depth = lru_cache(_MAX_KNOWN)(self._read_depth)
 
     def read(self, address: int, size: int) -> bytes | None:
@@ -80,9 +90,6 @@ class Objects:
     def type_name(self, address: int) -> str:
         """Return the name of an object's type: "_thread.RLock", "Thread" (a class in Python); "": none."""
         return self._name_of_type(self.word(address + self.layout.type)) if address else ""
-
-    def _read_name_of_type(self, kind: int) -> str:
-        return self._c_string(self.word(kind + self.layout.type_name))
 
     def _c_string(self, address: int) -> str:
         """Return a short text that ends with a zero byte; "": there is none."""
@@ -173,18 +180,9 @@ class Objects:
         objects = tuple(0 if word & TAGS == TAGS else word & ~TAGS for word in words)
         return objects[:variables], objects[variables:]
 
-    def _read_shape(self, code: int) -> tuple[int, int]:
-        data = self.read(code + self.layout.first_line - 4, _SHAPE.size)
-        room, variables = _SHAPE.unpack(data or bytes(_SHAPE.size))
-        return room, variables
-
     def locals(self, frame: PythonFrame) -> dict[str, int]:
         """Return the addresses of the arguments and locals by name; 0: the variable has no value."""
         return dict(zip(self._names(frame.code), self.slots(frame)[0], strict=False))
-
-    def _read_names(self, code: int) -> tuple[str, ...]:
-        names = self.items(self.word(code + self.layout.filename - 16))
-        return tuple(self._key(name) or "" for name in names)
 
     def local(self, frame: PythonFrame, name: str) -> int:
         """Return the address of a local; 0: the frame has no local of this name, or it has no value."""

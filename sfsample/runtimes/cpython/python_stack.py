@@ -29,18 +29,13 @@ class Names:
 
     def __init__(self, layout: Layout, read: ReadMany) -> None:
         self._layout = layout
-        self._codes = CodeObjects(layout, read)
-        self.trusted = self._codes.trusted
+        self.codes = CodeObjects(layout, read)
         self._places: dict[tuple[Code, int], PythonPlace] = {}
-
-    def look_up(self, codes: Sequence[int]) -> None:
-        """Read the names of code objects into the cache."""
-        self._codes.look_up(codes)
 
     def named(self, placed: Placed, paused: Memory | None = None) -> PythonStack:
         """Return the frames of a stack with their names; `paused`: see `CodeObjects.look_up`."""
         addresses = [*dict.fromkeys(frame.code for _, run in placed.activations for frame in run)]
-        codes = dict(zip(addresses, self._codes.look_up(addresses, paused), strict=True))
+        codes = dict(zip(addresses, self.codes.look_up(addresses, paused), strict=True))
         if len(self._places) > _MAX_PLACES:
             self._places.clear()
         shown = [(index, [frame for frame in run if (code := codes[frame.code]) is None or code.qualname])

@@ -62,7 +62,7 @@ class PythonRuntime:
             states = self._listed(tid if tid in self._states else UNBORN)
             if not states:
                 return None
-            plan = self._plans[tid] = Plan(self._layout, states, self._counters, self._names.trusted)
+            plan = self._plans[tid] = Plan(self._layout, states, self._counters, self._names.codes.trusted)
             if tid in self._states:
                 self._rehearse(plan)
         return self._plans[tid]
@@ -82,7 +82,7 @@ class PythonRuntime:
         part = CountedMemory(self._read, Budget(_REHEARSED_NS), READ_NS)
         chains = (runs(part, self._layout, state) for state in plan.states)
         frames = [frame for chain in chains for run in chain for frame in run.frames]
-        self._names.look_up([*dict.fromkeys(frame.code for frame in frames)][:_MAX_REHEARSED])
+        self._names.codes.look_up([*dict.fromkeys(frame.code for frame in frames)][:_MAX_REHEARSED])
         plan.learn(CountedMemory(self._read, self._budget), frames, is_whole=False)
 
     @property

@@ -124,7 +124,8 @@ class ThreadReader:
         worker = next(frames_in(rows, "futures/thread.py", "_worker"), None)
         loop = next(frames_in(rows, "asyncio/base_events.py", "BaseEventLoop._run_once"), None)
         loop = loop or next(frames_in(rows, "asyncio/runners.py", "Runner.run"), None)  # with uvloop
-        loop = loop or next((frame for (_, frame), *_ in runs if self._runs_loop(frame)), None)
+        if loop is None:  # other code that can run an event loop, in a frame that has called C code
+            loop = next((f for (_, f), *_ in runs if not _LOOP_METHODS.isdisjoint(objects.names(f))), None)
         by_hand = bool(rows) and objects.calls(rows[0][1], "acquire")  # acquire() instead of `with`
         return PythonFacts(
             wait, tuple(objects.attribute(item, "future") for item in items), worker and self._pool(worker),
@@ -259,10 +260,6 @@ class ThreadReader:
         executor = objects.word(objects.local(worker, "executor_reference") + _REFERRED)
         workers = objects.word(objects.attribute(executor, "_threads") + SET_USED)
         return Pool(queue, workers, self._pending(queue))
-
-    def _runs_loop(self, frame: PythonFrame) -> bool:
-        """Return True if the code of a frame, which has called C code, can run an event loop."""
-        return not _LOOP_METHODS.isdisjoint(self._objects.names(frame))
 
     def _read_pending(self, queue: int) -> frozenset[int]:
         """Return the addresses of the futures of the next calls in the queue of an executor."""

@@ -7,15 +7,14 @@ stack was read; otherwise both are read again.
 Source: Go, src/runtime/runtime2.go (g, waitReason), src/runtime/traceback.go (goroutineheader).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from struct import unpack_from
 from typing import NamedTuple
 
 from sfsample.core.memory import Span
+from sfsample.runtimes.cpython.code_objects import ReadMany
+from sfsample.runtimes.cpython.layout import word_in
 from sfsample.runtimes.go.layout import G_M, G_SELF, G_SP, G_STACK_HIGH, GoRuntimeLayout
-
-# function of pieces (address, size): the bytes of each; None: the piece cannot be read
-ReadMany = Callable[[Sequence[Span]], Sequence[bytes | None]]
 
 _MAX_GOROUTINES = 1 << 24
 _BATCH = 1024  # goroutines that are read together
@@ -69,7 +68,7 @@ def _is_goroutine(address: int, layout: GoRuntimeLayout, read: ReadMany, goid: i
 
 def _word(read: ReadMany, address: int) -> int:
     [data] = read([(address, 8)])
-    return int.from_bytes(data or b"", "little")
+    return word_in(data)
 
 
 class GoroutineReader:
@@ -120,9 +119,6 @@ class GoroutineReader:
             return 0, 0
         return sp, min(high - sp & -8, _MAX_STACK_BYTES)
 
-    def _tid(self, m: int) -> int:
-        return _word(self._read, m + self._layout.m_tid) if m else 0
-
     def _status(self, head: bytes) -> int:
         return int.from_bytes(head[self._layout.g_status : self._layout.g_status + 4], "little") & ~_SCAN
 
@@ -143,7 +139,8 @@ class GoroutineReader:
         if status == _WAITING and reason < len(self._reasons):
             state = self._reasons[reason] or state
         pc, sp, fp = (0, 0, 0) if status == _RUNNING else self._place(head)
+        m = word_in(head, G_M)
         return Goroutine(
             goid, state, since if status == _WAITING else 0, parent if layout.g_has_parent else 0,
-            created_at, entry, self._tid(unpack_from("<Q", head, G_M)[0]), pc, sp, fp, stack,
+            created_at, entry, _word(self._read, m + layout.m_tid) if m else 0, pc, sp, fp, stack,
         )  # fmt: skip

@@ -25,11 +25,6 @@ class GoRuntimeLayout(NamedTuple):
     m_goroutine: int  # m.curg
     m_c_calls: int  # m.ncgo: calls to C that have not returned
 
-    @property
-    def m_bytes(self) -> int:
-        """Bytes of an `m` that are copied."""
-        return self.m_c_calls + 8
-
 
 _LAYOUTS = {  # key: minor version
     19: GoRuntimeLayout(104, 144, 112, 296, False, 72, 192, 312),

@@ -8,8 +8,6 @@ looks it up in the pause.  While the thread runs on the scheduler's stack, anoth
 of the goroutine.  So a copy counts only if the goroutine's fields are the same before and after.
 """
 
-from collections.abc import Callable
-
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory, Span
 from sfsample.core.snapshot import (
     GOROUTINE_FP,
@@ -21,6 +19,8 @@ from sfsample.core.snapshot import (
     Registers,
     ThreadSnapshot,
 )
+from sfsample.runtimes.cpython.find import ReadMemory
+from sfsample.runtimes.cpython.layout import word_in
 from sfsample.runtimes.cpython.plan import Copying
 from sfsample.runtimes.go.layout import (
     G_BYTES,
@@ -33,8 +33,6 @@ from sfsample.runtimes.go.layout import (
     GoRuntimeLayout,
 )
 
-ReadMemory = Callable[[int, int], bytes | None]  # function of (address, size): exactly `size` bytes, or None
-
 _MAX_STACK_BYTES = 1 << 16  # bytes of the other stack that are copied
 
 
@@ -43,13 +41,14 @@ class GoPlan:
 
     def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int, read: ReadMemory) -> None:
         self._layout, self._m, self._scheduler, self._read = layout, m, scheduler, read
-        self.groups: tuple[tuple[Span, ...], ...] = (((m, layout.m_bytes), (scheduler, G_BYTES)),)
-        self._other: Span = 0, 0  # address and size of the copy of the other stack; (0, 0): there is none
+        self._m_bytes = layout.m_c_calls + 8  # bytes of the `m` that are copied
+        self.groups: tuple[tuple[Span, ...], ...] = (((m, self._m_bytes), (scheduler, G_BYTES)),)
+        self._other: Span = 0, 0  # address and size of the copy of the other stack; (0, 0): none
 
     def follow(self, room: Copying, stack: BytesMemory) -> None:
         """Copy the goroutine, and the stack on which the thread does not run."""
         self._other = 0, 0
-        m, words = room.find(self._m, self._layout.m_bytes), room.words
+        m, words = room.find(self._m, self._m_bytes), room.words
         goroutine = words[m + self._layout.m_goroutine // 8] if m >= 0 else 0
         before = room.copy(goroutine, G_BYTES) if goroutine else -1
         if before < 0:
@@ -70,10 +69,9 @@ class GoPlan:
 
     def stack_end(self, sp: int) -> int:
         """Read the end of the stack of the thread's goroutine; 0 if sp does not lie in that stack."""
-        goroutine = _word(self._read, self._m + self._layout.m_goroutine)
-        bounds = self._read(goroutine + G_STACK_LOW, 16) or bytes(16)
-        low, high = int.from_bytes(bounds[:8], "little"), int.from_bytes(bounds[8:], "little")
-        return high if low <= sp < high else 0
+        goroutine = word_in(self._read(self._m + self._layout.m_goroutine, 8))
+        bounds = self._read(goroutine + G_STACK_LOW, 16)
+        return word_in(bounds, 8) if word_in(bounds) <= sp < word_in(bounds, 8) else 0
 
     def complete(self, snapshot: ThreadSnapshot) -> ThreadSnapshot:
         """Add the goroutine's registers and the other stack to a snapshot, as far as they were copied."""
@@ -110,11 +108,7 @@ def find_plan(layout: GoRuntimeLayout, goroutine: int, tid: int, read: ReadMemor
 
     `tid` is the thread's id in the pid namespace of the process.
     """
-    m = _word(read, goroutine + G_M)
-    scheduler = _word(read, m + M_SCHEDULER)
-    is_proven = _word(read, m + layout.m_tid) == tid and _word(read, scheduler + G_M) == m
+    m = word_in(read(goroutine + G_M, 8))
+    scheduler = word_in(read(m + M_SCHEDULER, 8))
+    is_proven = word_in(read(m + layout.m_tid, 8)) == tid and word_in(read(scheduler + G_M, 8)) == m
     return GoPlan(layout, m, scheduler, read) if m and scheduler and is_proven else None
-
-
-def _word(read: ReadMemory, address: int) -> int:
-    return int.from_bytes(read(address, 8) or b"", "little")

@@ -8,8 +8,6 @@ functions are known by name; the names are the same from Go 1.19 to 1.27.  Such 
 Source: Go, src/runtime/traceback.go (unwinder), src/runtime/asm_amd64.s, src/runtime/asm_arm64.s.
 """
 
-from collections.abc import Iterator
-
 from sfsample.core.arch import AARCH64, AMD64, Arch
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.snapshot import GOROUTINE_FP, GOROUTINE_PC, GOROUTINE_SP, SCHEDULER_SP
@@ -34,7 +32,7 @@ _ENTERED_ANYWHERE = {"runtime.sigpanic", "runtime.asyncPreempt"}
 _WITHOUT_FRAME_POINTER = {"runtime.rt0_go", "runtime.sigtramp", "runtime.sigprofNonGoWrapper"}
 _NEW_CROSSCALL2, _NEW_ASMCGOCALL = 20, 22  # minor versions in which the frame of the function changed
 _STORES_RBP = (b"\x48\x89\x6c\x24", b"\x48\x89\xac\x24")  # mov %rbp, disp(%rsp)
-_STORES_X29 = b"\xfd\x83\x1f\xf8"  # stur x29, [sp, #-8]
+_STORES_X29 = (b"\xfd\x83\x1f\xf8",)  # stur x29, [sp, #-8]
 
 
 class GoStepper:
@@ -91,7 +89,8 @@ def _row(function: GoFunction, depth: DepthRange, frame: Frame, module: Module, 
         fp = Rule(CFA, -size - _WORD, deref=True)
     registers: tuple[tuple[int, Rule], ...] = ((arch.fp, fp),)
     kept: tuple[int, ...] = ()
-    if not size or _stores_frame_pointer(frame, module, arch):
+    code = module.code(frame.pc, 4) if frame.exact else None
+    if not size or code in (_STORES_RBP if arch is AMD64 else _STORES_X29):  # the word is not there yet
         registers, kept = (), (arch.fp,)
     elif name in _WITHOUT_FRAME_POINTER:
         registers = ()
@@ -99,16 +98,11 @@ def _row(function: GoFunction, depth: DepthRange, frame: Frame, module: Module, 
     if arch is not AMD64:
         return row
     minor = (module.tables.go and module.tables.go.minor) or 0
-    if name == _CROSSCALL2 and size:
-        return row._replace(registers=(*row.registers, *_saved_for_c(is_old=minor < _NEW_CROSSCALL2)))
+    if name == _CROSSCALL2 and size:  # it saves rbx and r12 to r15 for its caller in C
+        lowest = -56 if minor < _NEW_CROSSCALL2 else -64
+        rules = (Rule(CFA, lowest + _WORD * index, deref=True) for index in range(5))
+        return row._replace(registers=(*registers, *zip((3, 12, 13, 14, 15), rules, strict=True)))
     return _crossing(row, name, size + arch.entry_cfa, is_old=minor < _NEW_ASMCGOCALL)
-
-
-def _saved_for_c(*, is_old: bool) -> Iterator[tuple[int, Rule]]:
-    """Yield the rules for rbx and r12 to r15, which `crosscall2` saves for its caller in C."""
-    lowest = -56 if is_old else -64
-    for index, register in enumerate((3, 12, 13, 14, 15)):
-        yield register, Rule(CFA, lowest + _WORD * index, deref=True)
 
 
 def _crossing(row: UnwindRow, name: str, above: int, *, is_old: bool) -> UnwindRow:
@@ -151,11 +145,3 @@ def _sp_before_c(above: int, *, is_old: bool) -> bytes:
     )  # drop, breg7, deref, skip
     test = bytes([0x77, goroutine, 0x06, 0x12, 0x28, len(from_scheduler), 0])  # breg7, deref, dup, bra
     return test + from_scheduler + from_goroutine + plus
-
-
-def _stores_frame_pointer(frame: Frame, module: Module, arch: Arch) -> bool:
-    """Return True if the instruction at the pc stores the frame pointer, whose word is not written yet."""
-    if not frame.exact:
-        return False
-    code = module.code(frame.pc, 4)
-    return code in _STORES_RBP if arch is AMD64 else code == _STORES_X29

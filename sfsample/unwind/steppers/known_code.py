@@ -36,10 +36,6 @@ class _Pattern(NamedTuple):
     row: UnwindRow
     marker: bytes  # bytes that each match contains, for a quick test
 
-    @property
-    def pattern(self) -> re.Pattern[bytes]:
-        return _compiled(self.text)
-
 
 @cache
 def _compiled(text: str) -> re.Pattern[bytes]:
@@ -63,7 +59,7 @@ def _row_near(patterns: Iterable[_Pattern], frame: Frame, module: Module) -> Unw
     """Return the row of the first pattern that matches near the pc and has the pc in its group `here`."""
     first, text = module.code_near(frame.pc, _PATTERN_BYTES)
     candidates = (entry for entry in patterns if entry.marker in text)
-    matches = ((entry.row, match) for entry in candidates for match in entry.pattern.finditer(text))
+    matches = ((entry.row, match) for entry in candidates for match in _compiled(entry.text).finditer(text))
     return next((row for row, match in matches if _is_in_group(frame, module, match, first)), None)
 
 
@@ -74,7 +70,7 @@ def _row_from(patterns: Iterable[_Pattern], start: int, frame: Frame, module: Mo
     first, text = module.code_near(frame.pc, _PATTERN_BYTES)
     if not 0 <= start - first < len(text):
         return None
-    matches = ((entry.row, entry.pattern.match(text, start - first)) for entry in patterns)
+    matches = ((entry.row, _compiled(entry.text).match(text, start - first)) for entry in patterns)
     return next((row for row, match in matches if match and _is_in_group(frame, module, match, first)), None)
 
 
