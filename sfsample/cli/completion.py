@@ -1,8 +1,4 @@
-"""`sfsample completion SHELL`: prints a completion script for bash, zsh or fish.
-
-The script is made from the same description of the flags as --help, so it offers only flags that exist.  It
-does not run sfsample while the user types.
-"""
+"""Prints a completion script, made from the flags as --help is; it does not run sfsample at each key."""
 
 from collections.abc import Iterator
 

@@ -12,7 +12,7 @@ from sfsample.cli.environment import symbol_options
 from sfsample.cli.file_options import ConvertCommand
 from sfsample.cli.inputs import find_files, read_files, size_of
 from sfsample.cli.options import OutputOptions
-from sfsample.cli.output_file import Output, open_result, say_written
+from sfsample.cli.output_file import Output, say_written
 from sfsample.errors import SfsampleError, UsageError
 from sfsample.report.budget import ReadingBudget
 from sfsample.report.formats import FORMATS
@@ -47,7 +47,6 @@ def run(command: ConvertCommand) -> int:
     _check_size(report, files, command.output)
     output.write(FORMATS[command.output.format].write(report, threads=command.output.threads))
     say_written(command.output, output, quiet=command.quiet)
-    open_result(command.output, output)
     return 0
 
 

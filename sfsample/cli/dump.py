@@ -1,7 +1,4 @@
-"""`sfsample dump`: the stack of every thread of a process, and what the process waits for.
-
-A thread that could not be captured is shown with the reason, and the exit code is then 5.
-"""
+"""`sfsample dump`: every thread's stack, and what the process waits for; exit code 5: not all captured."""
 
 import os
 import sys

@@ -1,7 +1,4 @@
-"""Reads the environment: directories of the user, and settings for finding the names of functions.
-
-Source: XDG Base Directory Specification; debuginfod(1).
-"""
+"""Reads the environment.  Source: XDG Base Directory Specification; debuginfod(1)."""
 
 import os
 from collections.abc import Sequence
@@ -29,10 +26,7 @@ def symbol_options(
     names: NameFlags, debug_dirs: Sequence[str] = (), *, quiet: bool, online: bool = True,
     python: PythonView = PythonView.AUTO,
 ) -> SymbolOptions:  # fmt: skip
-    """Return the options that the flags ask for.  Raises UsageError if they need an extra that is missing.
-
-    `online` False: take debug files only from the cache of debuginfod, and download none.
-    """
+    """Return the options of the flags; `online` False: no download.  Raises UsageError without the extra."""
     if (names.lines and python is not PythonView.ONLY) or names.inlines:
         from sfsample.symbolize.dwarf_lines import available  # a dump imports it after its first look
 

@@ -12,8 +12,6 @@ from sfsample.process.target import Target
 
 @dataclass(frozen=True, kw_only=True)
 class InspectCommand(Command):
-    """The flags of `inspect`."""
-
     elf: str | None = None
     target: Target = Target()
     rows: bool = False
@@ -25,16 +23,12 @@ class InspectCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorCommand(Command):
-    """The flags of `doctor`."""
-
     target: Target = Target()
     output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertCommand(Command):
-    """The flags of `convert`."""
-
     inputs: tuple[str, ...] = ()
     output: ProfileOutput = ProfileOutput()
     filter: tuple[str, ...] = ()  # regular expressions
@@ -57,15 +51,11 @@ class ConvertCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class DiffCommand(Comparison):
-    """The flags of `diff`."""
-
     inputs: tuple[str, ...] = ()  # two inputs: before and after
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayCommand(Command):
-    """The flags of `replay`."""
-
     file: str = ""
     sysroot: str = ""
     steppers: tuple[str, ...] = DEFAULT_ORDER
@@ -78,8 +68,6 @@ class ReplayCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceCommand(Command):
-    """The flags of `service`."""
-
     action: str = ""  # show or install
     config: str = "/etc/sfsample/watch.toml"
     force: bool = False
@@ -87,6 +75,4 @@ class ServiceCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionCommand(Command):
-    """The flags of `completion`."""
-
     shell: str = ""

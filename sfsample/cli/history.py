@@ -1,7 +1,4 @@
-"""`sfsample history`: lists, shows, exports, compares, checks and tidies the slices that `watch` has kept.
-
-Times are printed in UTC.
-"""
+"""`sfsample history`: lists, shows, exports, compares, checks, tidies slices of `watch`; times are in UTC."""
 
 import os
 import time
@@ -14,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sfsample.cli import watch_options as options
 from sfsample.cli.diff import write_difference
 from sfsample.cli.environment import history_directory
-from sfsample.cli.output_file import Output, open_result, say_written
+from sfsample.cli.output_file import Output, say_written
 from sfsample.cli.terminal import say, say_at
 from sfsample.core.foreign import utc
 from sfsample.core.printable import printable_lines
@@ -171,7 +168,6 @@ def _export(history: History, command: options.HistoryExport) -> int:
     for missing in report.stats.texts("missing"):
         say(f"warning: {missing}")
     say_written(how, output, quiet=command.quiet)
-    open_result(how, output)
     return 0
 
 

@@ -11,6 +11,7 @@ from glob import glob, has_magic
 from sfsample.cli.terminal import say
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.report.budget import ReadingBudget
+from sfsample.report.caption import listed
 from sfsample.report.formats import check_numbers, read_report
 from sfsample.report.merge import merge
 from sfsample.report.report import Report
@@ -20,11 +21,7 @@ _MAX_SKIPPED = 5  # names in the line about skipped files
 
 
 def find_files(inputs: Iterable[str], *, result: str = "", quiet: bool = False) -> list[str]:
-    """Return the files of all inputs; `-` is standard input.  Raises SfsampleError.
-
-    Prints which files are skipped, unless `quiet`.  `result`: the file that will be written, which is
-    skipped.
-    """
+    """Return the files of all inputs (`-`: standard input) except `result`.  Raises SfsampleError."""
     files: list[str] = []
     for path in inputs:
         is_pattern = has_magic(path) and not os.path.lexists(path)
@@ -48,13 +45,12 @@ def _in_directory(path: str, result: str, *, quiet: bool) -> list[str]:
     kept = [name for name in names if is_profile(name) and os.path.isfile(files[name])
             and os.path.realpath(files[name]) != result]  # fmt: skip
     skipped = [name for name in names if name not in {*kept}]
-    more = f" and {len(skipped) - _MAX_SKIPPED} more" if len(skipped) > _MAX_SKIPPED else ""
     if not kept:
-        others = f"it has {', '.join(skipped[:_MAX_SKIPPED])}{more}" if skipped else "it is empty"
+        others = f"it has {listed(skipped, _MAX_SKIPPED)}" if skipped else "it is empty"
         raise SfsampleError(f"no profile found: {path}: {others}", "searched for files that end in "
                             f"{', '.join(READABLE)} (also with .gz), not in directories below")  # fmt: skip
     if skipped and not quiet:
-        say(f"skipped in {path}: {', '.join(skipped[:_MAX_SKIPPED])}{more}")
+        say(f"skipped in {path}: {listed(skipped, _MAX_SKIPPED)}")
     return [files[name] for name in kept]
 
 

@@ -1,8 +1,4 @@
-"""`sfsample inspect`: the unwind tables of a file or a process, what they cover, and whether they agree.
-
-A file that cannot be read is an error.  If a module of a process cannot be read, a line on stderr says so,
-and the other modules are shown.
-"""
+"""`sfsample inspect`: the unwind tables of a file or a process, what they cover, and whether they agree."""
 
 from collections.abc import Iterator
 from contextlib import closing

@@ -127,10 +127,11 @@ def written_line(options: "OutputOptions", output: Output) -> list[str]:
     return [f"written   {options.path}: {what}"]
 
 
-def say_written(options: "OutputOptions", output: Output, *, quiet: bool) -> None:
-    """Print the line about the result as a message, unless `quiet`."""
+def say_written(options: "ProfileOutput", output: Output, *, quiet: bool) -> None:
+    """Print the line about the result as a message, unless `quiet`; open the result, if asked to."""
     for line in () if quiet else written_line(options, output):
         say(" ".join(line.split()))
+    open_result(options, output)
 
 
 def open_result(options: "ProfileOutput", output: Output) -> None:

@@ -1,7 +1,4 @@
-"""Parses the command line, and checks that its arguments may be used together.
-
-A mistake is a UsageError: one line, what to do, and exit code 2.
-"""
+"""Parses the command line, and checks its arguments together; a mistake is a UsageError, exit code 2."""
 
 import argparse
 import re
@@ -146,10 +143,7 @@ def _command(
 
 
 def _build(kind: type[_T], arguments: Mapping[str, Any]) -> _T:
-    """Return a value of a dataclass from `arguments`, by the names of its fields.
-
-    If a field is a dataclass itself, it is built from the same names (tests/cli/test_flags_and_fields.py).
-    """
+    """Return a dataclass from `arguments`, by the names of its fields, and of those of dataclasses in it."""
     built: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]  # a dataclass
         if is_dataclass(field.type):

@@ -136,10 +136,7 @@ def progress_text(stats: Stats, elapsed_s: float, duration_s: float | None, cpu_
 
 @contextmanager
 def targets(command: RecordCommand) -> Iterator[list[int]]:
-    """Yield the pids to record; start the program of `-- COMMAND` before, and end it afterwards.
-
-    Raises SfsampleError if the program cannot be started, NoSuchProcess if it ends too early.
-    """
+    """Yield the pids to record; start a program before, and end it afterwards.  Raises SfsampleError."""
     if command.program is None:
         yield target_pids(command.target)
         return

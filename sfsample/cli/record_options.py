@@ -28,8 +28,6 @@ class Comparison(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordCommand(Command):
-    """The flags of `record`."""
-
     target: Target = Target()
     program: tuple[str, ...] | None = None  # words behind --
     options: RecordOptions = RecordOptions()
@@ -44,8 +42,6 @@ class RecordCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class TopCommand(Command):
-    """The flags of `top`."""
-
     target: Target = Target()
     options: RecordOptions = RecordOptions(environ=False)  # nothing shows labels
     window: float = 5.0  # seconds

@@ -1,7 +1,4 @@
-"""`sfsample replay`: unwinds a saved stack again, and shows the new result beside the recorded one.
-
-If this machine lacks a file that the replay needs, the command fails; it never shows a shorter stack.
-"""
+"""`sfsample replay`: unwinds a saved stack again; if a file is missing, it fails: no shorter stack."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -33,10 +33,7 @@ def say_at(what: object, *details: str) -> None:
 
 
 def emit(text: str, *, draws: bool = False) -> None:
-    """Erase the progress line, and write a text to stderr; the text must be printable already.
-
-    `draws`: the text is a progress line, which the next text erases.
-    """
+    """Erase the progress line, and write a printable text.  `draws`: the text is a progress line."""
     stream = sys.stderr
     if stream is None:  # the caller closed it
         return

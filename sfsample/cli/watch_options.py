@@ -13,8 +13,6 @@ CHOSEN_S = 3600.0  # default of --for, in seconds
 
 @dataclass(frozen=True, kw_only=True)
 class WatchCommand(Command):
-    """The flags of `watch`."""
-
     options: WatchOptions = WatchOptions()
     names: NameFlags = NameFlags()
     history: str | None = None  # a directory
@@ -58,15 +56,11 @@ class HistoryQuestion(HistoryCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryList(HistoryQuestion):
-    """The flags of `history list`."""
-
     output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryExport(HistoryQuestion):
-    """The flags of `history export`."""
-
     output: ProfileOutput = ProfileOutput()
     lines: bool = False
     quiet: bool = False
@@ -81,8 +75,6 @@ class HistoryShow(HistoryExport):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryDiff(HistoryQuestion, Comparison):
-    """The flags of `history diff`."""
-
     other: float | str | None = None  # a time, or a build-id
     deploy: str | None = None  # first digits of a build-id; "" is any build-id
 
@@ -100,22 +92,16 @@ class HistoryDiff(HistoryQuestion, Comparison):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryPrune(HistoryCommand):
-    """The flags of `history prune`."""
-
     retention: Retention = Retention()
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryCheck(HistoryCommand):
-    """The flags of `history check`."""
-
     path: str = "-"  # file of the result
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryPush(HistoryCommand):
-    """The flags of `history push`."""
-
     push: Push = Push()
     follow: bool = False
 

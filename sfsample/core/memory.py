@@ -1,7 +1,4 @@
-"""Defines `Memory`, which the unwinder reads.  A read never raises; it returns None if bytes are missing.
-
-This module reads no process: a live capture makes a `Memory` from a copy of the stack.
-"""
+"""Defines `Memory`, which the unwinder reads; a read never raises.  This module reads no process."""
 
 import sys
 from bisect import bisect_right, insort
@@ -102,10 +99,7 @@ class PiecewiseMemory:
 
 
 class JointMemory:
-    """Many pieces of memory in one buffer; a piece is (address, size in bytes, offset in the buffer).
-
-    A read in a small piece must begin at its first address.
-    """
+    """Pieces in one buffer: (address, bytes, offset).  A small piece is read from its first address."""
 
     def __init__(
         self, data: bytes | bytearray, pieces: Iterable[tuple[int, int, int]], order: ByteOrder

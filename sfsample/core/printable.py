@@ -1,8 +1,4 @@
-"""Makes text from outside harmless on a terminal.
-
-Names, paths and arguments come from outside.  They must not move the cursor, set a colour, or change the
-order of the letters on the screen.
-"""
+"""Makes text from outside harmless: it must not move the cursor, set a colour or reorder the screen."""
 
 from collections.abc import Iterable
 

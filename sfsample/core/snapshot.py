@@ -1,7 +1,4 @@
-"""A thread at one instant: its registers, a copy of its stack, and the scheduler's counters.
-
-Unwinding needs no other values, so a stack can be unwound later, or on another machine.
-"""
+"""A thread at one instant: all that unwinding needs, so it can be done later, or on another machine."""
 
 from enum import StrEnum
 from typing import NamedTuple

@@ -1,7 +1,4 @@
-"""Defines the limits and methods of a walk that users choose; the library and the flags share the defaults.
-
-This module must be fast to import, because `sfsample --help` needs it.
-"""
+"""Defines limits and methods of a walk that users choose; fast to import, as `sfsample --help` needs it."""
 
 from typing import Final
 

@@ -120,7 +120,7 @@ class Dumper:
         except ReadFailed as failure:
             if failure.help and not self._threads:
                 raise  # limit that the user can raise
-            thread = known or _without_facts(tid, stat, str(failure))
+            thread = known or ThreadDump(tid, stat.name, stat.state, error=str(failure))
         if thread is not None:
             self._threads[tid] = thread
         del self._to_collect[tid]
@@ -160,9 +160,8 @@ class Dumper:
         syscall = self._facts.syscall(tid, wchan)
         call = self._facts.decode(syscall)
         return ThreadDump(
-            tid=tid, name=stat.name, state=stat.state, capture=Capture.FAILED, stop_ns=None, error=None,
-            syscall=syscall, wchan=wchan, stack=None, modules=(),
-            ns_tid=self._facts.ns_tid(tid), cpu_ns=usage and usage.ran_ns, idle_s=None, call=call,
+            tid=tid, name=stat.name, state=stat.state, syscall=syscall, wchan=wchan,
+            ns_tid=self._facts.ns_tid(tid), cpu_ns=usage and usage.ran_ns, call=call,
             kernel_stack=self.process.proc.thread(tid).kernel_stack() or (),
             memory=self._facts.lock_memory(call),
             last_ran=None if stat.state == "R" else self._facts.last_ran(tid), born=stat.starttime,
@@ -250,7 +249,7 @@ class Dumper:
             thread = self._known(tid, stat)
             if thread is None and time.monotonic() < until_s:
                 thread = self._read_facts(tid, stat)._replace(error=why)
-            self._threads[tid] = thread or _without_facts(tid, stat, why)
+            self._threads[tid] = thread or ThreadDump(tid, stat.name, stat.state, error=why)
 
     def result(self, why: str = ASKED) -> ProcessDump:
         """Return the dump of the process; `why`: the reason why it is not complete."""
@@ -327,10 +326,6 @@ def _calls(found: CapturedStack) -> tuple[Call, ...]:
         if not runs.get(index):
             calls.append(Call(native.cfa or 0, native.pc, is_python=False))
     return tuple(calls)
-
-
-def _without_facts(tid: int, stat: Stat, why: str) -> ThreadDump:
-    return ThreadDump(tid, stat.name, stat.state, Capture.FAILED, None, why, None, None, None, ())
 
 
 def _age_ns(born: int) -> int:

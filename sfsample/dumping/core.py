@@ -1,7 +1,4 @@
-"""Dumps a core file, as `dumping.collect` and `dumping.run` dump a live process.
-
-A thread whose registers are damaged is shown with the reason, never left out.
-"""
+"""Dumps a core file; a thread whose registers are damaged is shown with the reason, never left out."""
 
 from collections.abc import Iterator
 
@@ -23,11 +20,7 @@ _MIN_FRAMES = 8  # frames that each thread may have in any case
 def dump_core(
     path: str, exe: str | None = None, how: DumpOptions = DEFAULT_DUMP_OPTIONS, *, sysroot: str = ""
 ) -> ProcessDump:
-    """Unwind every thread; `exe`: path of the program, if it has moved.  Raises CoreError.
-
-    `sysroot` is the directory with the files of another machine.  A core file has neither a time nor the
-    names of threads.
-    """
+    """Unwind every thread.  Raises CoreError.  `exe`: moved program; `sysroot`: files of another machine."""
     core = open_core(path, exe, sysroot, how.debug_dirs)
     unwinder = Unwinder(core.modules, steppers=how.steppers, max_frames=how.max_frames)
     threads, problems = tuple(_threads(core, unwinder, path)), core.problems
@@ -58,9 +51,8 @@ def _thread(core: CoreProcess, unwinder: Unwinder, thread: CoreThread) -> Thread
     # the kernel notes the signal for every thread (Linux fs/binfmt_elf.c, fill_note_info); the first got it
     signal = thread.signal if thread is core.threads()[0] else 0
     before = ThreadDump(
-        tid=thread.tid, name=core.name, state="", capture=Capture.FAILED, stop_ns=None, error=None,
-        syscall=call and call.syscall, wchan=None, stack=None, modules=(), ns_tid=own_tid(core, thread),
-        call=call, memory=core.memory, signal=signal,
+        tid=thread.tid, name=core.name, state="", syscall=call and call.syscall,
+        ns_tid=own_tid(core, thread), call=call, memory=core.memory, signal=signal,
     )  # fmt: skip
     snapshot = core.snapshot(thread)
     if isinstance(snapshot, str):

@@ -1,7 +1,4 @@
-"""Groups the goroutines of a Go program by state and stack.
-
-A service may have 100,000 goroutines, but few different stacks.
-"""
+"""Groups the goroutines of a Go program by state and stack: 100,000 have few different stacks."""
 
 import time
 from collections import Counter

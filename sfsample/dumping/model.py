@@ -42,30 +42,26 @@ class ThreadState(NamedTuple):
 
 
 class ThreadDump(NamedTuple):
-    """One thread.  `stack` is None if the capture failed; then `error` has the reason.
-
-    `idle_s` is the time since it last ran.  `looks` has its states, oldest first; all other fields are of
-    its last capture.
-    """
+    """One thread."""
 
     tid: int
     name: str
     state: str
-    capture: Capture
-    stop_ns: int | None
-    error: str | None
-    syscall: SyscallInfo | None
-    wchan: str | None
-    stack: Stack | None
-    modules: tuple[Module | None, ...]  # module of each frame
+    capture: Capture = Capture.FAILED
+    stop_ns: int | None = None
+    error: str | None = None
+    syscall: SyscallInfo | None = None
+    wchan: str | None = None
+    stack: Stack | None = None  # None: the capture failed; `error` has the reason
+    modules: tuple[Module | None, ...] = ()  # module of each frame
     ns_tid: int = 0  # thread id in its own pid namespace
     cpu_ns: int | None = None
-    idle_s: float | None = None
+    idle_s: float | None = None  # time since it last ran
     call: DecodedSyscall | None = None
     kernel_stack: tuple[str, ...] = ()
     memory: Memory = PiecewiseMemory()  # copies of the memory around the lock that it waits for
     last_ran: LastRunTime | None = None
-    looks: tuple[ThreadState, ...] = ()
+    looks: tuple[ThreadState, ...] = ()  # its states, oldest first; other fields are of its last capture
     signal: int = 0  # number of the signal it got when its core file was written
     python: PythonStack | None = None  # Python frames; None: it has none
     gil: Gil | None = None  # GIL that it needs to run Python; None: unknown, or there is none

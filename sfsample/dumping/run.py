@@ -85,10 +85,7 @@ def dump_all(
 
 
 class _Run:
-    """One dump of several processes.
-
-    Each step has an OS thread of its own.  So a process on which one is stuck does not delay the others.
-    """
+    """One dump of several processes; each step has its own OS thread, so a stuck process delays no other."""
 
     def __init__(self, how: DumpOptions, should_stop: Callable[[], bool], *, follow: bool) -> None:
         self._how, self._was_asked, self._with_awaited = how, should_stop, follow
@@ -167,13 +164,12 @@ class _Run:
         """Run a step that handles a process, and return its result; None: the step failed, or is stuck."""
         try:
             return self._step(work)
-        except TargetError as failure:
+        except (TargetError, NoReturn) as failure:
             self._failures += [failure] * (pid not in self._followed)
-            if dumper := self._dumpers.pop(pid, None):
+            if isinstance(failure, NoReturn):
+                self._stuck.add(pid)
+            elif dumper := self._dumpers.pop(pid, None):
                 dumper.process.close()
-        except NoReturn as stuck:
-            self._failures += [stuck] * (pid not in self._followed)
-            self._stuck.add(pid)
         return None
 
     def _step(self, work: Callable[[Callable[[], bool]], _T]) -> _T:

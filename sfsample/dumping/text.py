@@ -32,17 +32,13 @@ _MAX_TASKS = 100  # tasks shown of a thread
 
 
 class Style(NamedTuple):
-    """The style of the text, for a terminal of `width` columns, or for a file (None).
-
-    `bold` makes a line stand out, `whole` shows long names unfolded, `kernel` shows the kernel stack of every
-    thread.
-    """
+    """The style of the text."""
 
     clean: Callable[[str], str]
-    width: int | None = None
-    bold: Callable[[str], str] = str
-    whole: bool = False
-    kernel: bool = False
+    width: int | None = None  # columns of the terminal; None: a file
+    bold: Callable[[str], str] = str  # makes a line stand out
+    whole: bool = False  # True: long names are not folded
+    kernel: bool = False  # True: the kernel stack of every thread
     depth: int | None = None  # number of frames shown of each stack; None: all
 
 

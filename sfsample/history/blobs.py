@@ -103,15 +103,11 @@ def _decompress(blob: object) -> bytes:
 
 
 class ServiceNames:
-    """The frames and stacks of one service in one file.
-
-    A stack has a process, a thread, frames and a stop reason.  Threads have no ids, so that a restarted
-    service has the same stacks as before.
-    """
+    """The frames and stacks of one service in one file; no thread ids, as a restarted service has others."""
 
     def __init__(self) -> None:
         self.frames = Numbers[NamedFrame]()
-        self.stacks = Numbers[tuple[str, str, tuple[int, ...], str]]()
+        self.stacks = Numbers[tuple[str, str, tuple[int, ...], str]]()  # process, thread, frames, stop reason
         self._packed = 0, 0  # numbers of frames and stacks that are in batches
 
     def number_stacks(self, report: Report) -> list[int]:

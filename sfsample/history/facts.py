@@ -1,7 +1,4 @@
-"""Plain values of a history: the facts of a slice and of a gap, and a selection of slices.
-
-A file can contain anything, so `read_facts` and `read_gap` check the type and the range of every value.
-"""
+"""Plain values of a history; `read_facts` and `read_gap` check all values, as a file can contain anything."""
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence

@@ -56,6 +56,13 @@ _SCHEMA = (
 _COUNTER = "CREATE TABLE sqlite_sequence(name,seq)"  # SQLite's, for AUTOINCREMENT
 
 
+def inode_of(path: str) -> int:
+    """Return a number that changes when another file replaces this file; 0: there is no file."""
+    with suppress(FileNotFoundError):
+        return os.stat(path).st_ino
+    return 0
+
+
 class Damaged(BadInput):
     """A file is damaged, or is no SQLite file; a slice that is added to this file may be lost."""
 
@@ -154,9 +161,7 @@ class HistoryFile:
     @property
     def is_current(self) -> bool:
         """True if the path still leads to this file."""
-        with suppress(FileNotFoundError):
-            return os.stat(self.path).st_ino == self._inode
-        return False
+        return inode_of(self.path) == self._inode
 
     @property
     def identity(self) -> int:
@@ -241,10 +246,7 @@ class HistoryFile:
         return self._report(facts, stats, columns), slices
 
     def stacks(self, facts: SliceFacts) -> _Stacks:
-        """Return the statistics and the columns of a slice.
-
-        Raises BadInput if the number of samples differs from the slice's facts.
-        """
+        """Return a slice's statistics and columns.  Raises BadInput if its facts count other samples."""
         stacks = len(self.names(facts.service).stacks)
         for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", facts.number):
             columns = unpack_columns(blob, stacks, self._budget)

@@ -1,7 +1,4 @@
-"""Names, checks and locks the files of a history, one for each UTC day.
-
-A file or directory is used only if it belongs to this user or to root, and no other user may write to it.
-"""
+"""Names, checks and locks the files of a history, one for each UTC day."""
 
 import os
 import re
@@ -50,10 +47,7 @@ def file_names(directory: str) -> list[FileName]:
 
 
 def files_set_aside(directory: str) -> list[tuple[FileName, str]]:
-    """Return the damaged files that were set aside: the former name and the path; the oldest first.
-
-    Raises OSError.
-    """
+    """Return the damaged files that were set aside (former name, path), the oldest first.  Raises OSError."""
     return sorted((name, os.path.join(directory, found)) for found, name in _matching(directory, _ASIDE))
 
 
@@ -77,10 +71,7 @@ def check_owner(path: str, *, directory: bool = False) -> None:
 
 
 def remove(name: FileName) -> None:
-    """Unlink a file of a history.
-
-    SQLite's files beside it are unlinked first, because SQLite would use them for a new file with this name.
-    """
+    """Unlink a file of a history, but first SQLite's files beside it, which a new file would inherit."""
     for suffix in (*BESIDE, ""):
         with suppress(FileNotFoundError):
             os.unlink(name.path + suffix)

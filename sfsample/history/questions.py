@@ -1,7 +1,4 @@
-"""Answers questions to a history: slices of a time, a deploy, a comparison.
-
-An answer also says which slices are missing.
-"""
+"""Answers questions to a history (a time, a deploy, a comparison), and says which slices are missing."""
 
 import time
 from collections.abc import Iterator, Sequence

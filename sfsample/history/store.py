@@ -1,7 +1,4 @@
-"""A history in a directory: `sfsample watch` adds slices, `sfsample history` reads them.
-
-Several watches may write, each for its own services.  Any number of processes may read meanwhile.
-"""
+"""A history in a directory: several watches write, each its own services; others read meanwhile."""
 
 import os
 import sqlite3
@@ -14,7 +11,7 @@ from typing import TypeVar
 from sfsample.errors import BadInput, NoSpace, SfsampleError
 from sfsample.history import RETENTION
 from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, grouped, read_gap
-from sfsample.history.files import Damaged, HistoryFile
+from sfsample.history.files import Damaged, HistoryFile, inode_of
 from sfsample.history.paths import DAY_S, FileName, check_owner, file_names, files_set_aside, lock, set_aside
 from sfsample.history.retention import size_of, tidy
 from sfsample.report.budget import ReadingBudget
@@ -38,7 +35,7 @@ class History:
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.problems: dict[str, None] = {}
-        self._damaged: dict[str, tuple[int, str]] = {}  # path -> `_file_id` of the file, and its damage
+        self._damaged: dict[str, tuple[int, str]] = {}  # path -> `inode_of` of the file, and its damage
         self._locks: dict[str, int] = {}  # service -> descriptor of its lock
         self._writer: HistoryFile | None = None
         with self._errors("cannot open", directory):
@@ -115,7 +112,7 @@ class History:
         """Make one commit in a file, which may be new; return the result of `work`."""
         with self._errors("cannot write", name.path):
             self._set_aside(name)
-            which = _file_id(name.path)
+            which = inode_of(name.path)
             try:
                 return self._commit(name, work)
             except Damaged as failure:
@@ -142,7 +139,7 @@ class History:
         which, why = self._damaged.pop(name.path)
         if (fd := lock(self.directory, "damaged")) is not None:
             try:
-                if _file_id(name.path) == which:
+                if inode_of(name.path) == which:
                     path = set_aside(name)
                     self.problems.pop(f"{name.path}: {why}", None)  # replaced by the message below
                     self.problems[f"{name.path}: {why}: renamed to {path}; slices go to a new file"] = None
@@ -191,7 +188,7 @@ class History:
                 yield
         except (BadInput, sqlite3.Error, PermissionError) as failure:
             if isinstance(failure, Damaged):
-                self._damaged[path] = _file_id(path), str(failure)
+                self._damaged[path] = inode_of(path), str(failure)
             self.problems[f"{path}: {getattr(failure, 'strerror', None) or failure}"] = None
 
     def slices(self, selection: Selection = Selection()) -> list[SliceFacts]:  # noqa: B008 - immutable
@@ -275,10 +272,3 @@ class History:
                 for facts in file.facts():
                     file.stacks(facts)
         yield from self.problems
-
-
-def _file_id(path: str) -> int:
-    """Return a number that changes when another file replaces this file; 0: there is no file."""
-    with suppress(FileNotFoundError):
-        return os.stat(path).st_ino
-    return 0

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from sfsample.core.arch import Arch, arch_of
 from sfsample.core.rule import CFA, Rule
 from sfsample.errors import FormatError
-from sfsample.formats.gopclntab.table import GoTable
 from sfsample.formats.sframe import SFrameFde, SFrameFre, SFrameTable
 from sfsample.inspect.coverage import Coverage
 from sfsample.inspect.verify import CallerRules, Verification
@@ -55,7 +54,8 @@ def inspection_text(
         f"  .eh_frame: {coverage.eh_frame_fdes} functions" if module.tables.eh_frame else "  .eh_frame: none"
     )
     if module.tables.go is not None:
-        yield _go_text(module.tables.go)
+        version = module.tables.go.version or f"Go {module.tables.go.header.layout.versions}"
+        yield f"  .gopclntab: {module.tables.go.header.functions} functions, {version}"
     yield f"  code: {coverage.text_bytes} bytes; {_shares(coverage)}"
     if len(inspection.layout) > 1:
         yield from (f"    {start:#x}  section {name}" for name, start in inspection.layout)
@@ -66,11 +66,6 @@ def inspection_text(
     if rows:
         for table in module.tables.sframe:
             yield from _functions_text(table, name)
-
-
-def _go_text(table: GoTable) -> str:
-    version = table.version or f"Go {table.header.layout.versions}"
-    return f"  .gopclntab: {table.header.functions} functions, {version}"
 
 
 def _header_text(table: SFrameTable) -> Iterator[str]:
@@ -148,13 +143,9 @@ def process_text(pid: int, inspections: list[Inspection]) -> Iterator[str]:
 # -- JSON
 
 
-def _go_json(table: GoTable) -> dict[str, Any]:
-    return {"functions": table.header.functions, "version": table.version}
-
-
 def inspection_json(inspection: Inspection, *, rows: bool) -> dict[str, Any]:
     """Return the JSON object for one module; with `rows`, also every row of every function."""
-    module, coverage = inspection.module, inspection.coverage
+    module, coverage, go = inspection.module, inspection.coverage, inspection.module.tables.go
     arch = arch_of(module.image.machine, module.image.byteorder)
     document: dict[str, Any] = {
         "file": module.path,
@@ -162,7 +153,7 @@ def inspection_json(inspection: Inspection, *, rows: bool) -> dict[str, Any]:
         "build_id": module.build_id,
         "sframe": _tables_json(module, rows=rows) if module.tables.sframe else None,
         "eh_frame": {"fdes": coverage.eh_frame_fdes} if module.tables.eh_frame else None,
-        "gopclntab": _go_json(module.tables.go) if module.tables.go else None,
+        "gopclntab": go and {"functions": go.header.functions, "version": go.version},
         "problems": list(inspection.findings),
         "coverage": {
             "text_bytes": coverage.text_bytes,
@@ -182,10 +173,7 @@ def inspection_json(inspection: Inspection, *, rows: bool) -> dict[str, Any]:
 
 
 def _tables_json(module: Module, *, rows: bool) -> dict[str, Any]:
-    """Return the tables of a module as one object: the first header, all functions.
-
-    A module may have several tables, because some linkers concatenate them.
-    """
+    """Return all tables (some linkers concatenate several) as one object: first header, all functions."""
     first = module.tables.sframe[0]
     document: dict[str, Any] = {
         "version": first.version,

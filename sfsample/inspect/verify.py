@@ -72,10 +72,7 @@ def check_tables(module: Module) -> None:
 
 
 def verify(module: Module) -> Verification:
-    """Compare every SFrame row of a module with the row of `.eh_frame` at that pc.
-
-    Raises SfsampleError if the tables have too many intervals for a file of this size.
-    """
+    """Compare all SFrame rows with those of `.eh_frame`.  Raises SfsampleError for too many intervals."""
     arch = arch_of(module.image.machine, module.image.byteorder)
     eh_frame = module.tables.eh_frame
     if eh_frame is None or arch is None:

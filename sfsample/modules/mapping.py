@@ -1,7 +1,4 @@
-"""Parses /proc/PID/maps into `Mapping` values, in address order.
-
-A line that does not parse is skipped.  Source: proc(5), "/proc/pid/maps".
-"""
+"""Parses /proc/PID/maps (proc(5)) into `Mapping` values, in address order; skips lines that do not parse."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -64,10 +61,7 @@ def parse_maps(text: str, is_there: IsThere = lambda *_: False) -> tuple[Mapping
 
 
 class MapsParser:
-    """Parses the maps of one process repeatedly, but only the lines that are new.
-
-    If no line has changed, the result is the same tuple object.
-    """
+    """Parses the maps of one process repeatedly, only new lines; no new line: the same tuple object."""
 
     def __init__(self, is_there: IsThere = lambda *_: False) -> None:
         self._is_there = is_there

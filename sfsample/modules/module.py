@@ -16,16 +16,13 @@ _MAX_CACHED_FUNCTIONS = 1000  # functions whose callers are cached
 
 
 class Module:
-    """An image that is mapped in a process.  `path` is the path as the target sees it.
-
-    Once `is_closed` is True, the image has only headers.
-    """
+    """An image that is mapped in a process.  `path` is the path as the target sees it."""
 
     def __init__(self, image: ElfImage, bias: int, path: str, tables: UnwindTables | None = None) -> None:
         self.image, self.load_bias, self.path = image, bias, path
         self.tables = tables or UnwindTables(image)
         self._calls: dict[int, tuple[int, ...]] = {}
-        self.is_closed = False
+        self.is_closed = False  # True: the image has only headers
 
     def __repr__(self) -> str:
         return f"<Module {self.path} at {self.load_bias:#x}>"
@@ -49,10 +46,7 @@ class Module:
         return None if code is None else bytes(code)
 
     def code_near(self, address: int, distance: int) -> tuple[int, bytes]:
-        """Return the address and the bytes of the code up to `distance` bytes before and after `address`.
-
-        The code ends with its segment.  It is empty if `address` is in no code of the file.
-        """
+        """Return address and bytes of a segment's code up to `distance` around `address`; or no bytes."""
         vaddr = self.vaddr(address)
         for low, high in self.image.executable:
             if low <= vaddr <= high:
@@ -76,10 +70,7 @@ class Module:
         return self.code(return_address - size, size) if size else None
 
     def calls_of(self, start: int) -> tuple[int, ...]:
-        """Return the return addresses of all calls in this module to the function at `start`.
-
-        They are empty if the dynamic symbols export the function: other modules may call it then.
-        """
+        """Return the return addresses of calls to the function at `start`; none if others may call it."""
         if start not in self._calls:
             if len(self._calls) >= _MAX_CACHED_FUNCTIONS:
                 self._calls.clear()

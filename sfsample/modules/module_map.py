@@ -38,11 +38,7 @@ IsCode = Callable[[int], bool]
 
 
 class ModuleMap:
-    """The executable mappings of one process and their modules.
-
-    `tables_of` returns the unwind tables for an image and its path.  Processes that map the same image can
-    share them.
-    """
+    """The executable mappings of one process and their modules; `tables_of`: tables by image and path."""
 
     def __init__(
         self, read_maps: ReadMaps, open_image: OpenImage,
@@ -128,10 +124,7 @@ class ModuleMap:
 
     @property
     def unstable_modules(self) -> frozenset[Module]:
-        """The modules in use that may be unmapped soon.
-
-        Their file was unmapped before, or was mapped at the moment when another file was unmapped.
-        """
+        """The modules in use whose file was unmapped before, or mapped when another file was unmapped."""
         if not self._unstable_paths:
             return frozenset()
         in_use = filter(None, self._modules.values())

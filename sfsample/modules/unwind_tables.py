@@ -57,10 +57,7 @@ class UnwindTables:
 
     @cached_property
     def eh_frame(self) -> EhFrame | None:
-        """The CFI of `.eh_frame`.
-
-        It is found by `.eh_frame_hdr`, or by its section header if `.eh_frame_hdr` is missing or damaged.
-        """
+        """The CFI of `.eh_frame`; its section header counts if `.eh_frame_hdr` is missing or damaged."""
         byteorder, header = self.image.byteorder, self.image.eh_frame_hdr()
         try:
             if header is not None:

@@ -14,14 +14,11 @@ LEAST_SIZE = 50_000_000  # bytes; smaller files have the budget of this size
 
 
 class ReadingBudget:
-    """The budget for reading a file that has `size` bytes on the disk.
-
-    `place` and `number` are the reader's place in the file, for the error: "line", 5.
-    """
+    """The budget for reading a file that has `size` bytes on the disk."""
 
     def __init__(self, size: int) -> None:
         self.left = _COST_PER_BYTE * max(size, LEAST_SIZE)
-        self.place, self.number = "byte", 0
+        self.place, self.number = "byte", 0  # the reader's place in the file, for the error: "line", 5
 
     def charge(self, cost: int) -> None:
         """Spend `cost`.  Raises BadInput if less than `cost` is left."""

@@ -1,7 +1,4 @@
-"""Describes a report in words: its samples, times and rate, and the losses of the recording.
-
-Every format with a place for text shows these words.  Unknown facts are left out.
-"""
+"""Describes a report in words, in every format with a place for text; unknown facts are left out."""
 
 from collections.abc import Sequence
 

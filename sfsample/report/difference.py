@@ -26,15 +26,12 @@ _LEAST_COUNTED = 0.9  # counted ticks / expected ticks; a count with a smaller r
 
 
 class Side(NamedTuple):
-    """One of the two compared reports: its facts (None: unknown) and its samples by function.
-
-    `ticks` is the number of samples of a thread that always runs; 0 if it is unknown.
-    """
+    """One of the two compared reports: its facts (None: unknown) and its samples by function."""
 
     name: str  # input as the user gave it
     files: int
     samples: int
-    ticks: float
+    ticks: float  # samples of a thread that always runs; 0: unknown
     duration_ns: int | None
     rate_hz: float | None
     host: str | None
@@ -78,14 +75,11 @@ class Ordinary(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """All functions, by self samples and by total samples (with callees); the largest change first.
-
-    `per_time`: a share is a part of one CPU's time; False (a duration or rate is unknown): of all samples.
-    """
+    """All functions, by self samples and by total samples (with callees); the largest change first."""
 
     sides: tuple[Side, Side]
     relative: bool  # the user asked for shares of all samples
-    per_time: bool
+    per_time: bool  # True: shares of one CPU's time; False: of all samples
     exposures: tuple[float, float]  # number of samples of a function with share 1, before and after
     overall: Change
     by_self: tuple[Change, ...]
@@ -141,10 +135,7 @@ def _ticks(report: Report) -> float:
 
 
 def comparison_name(frame: NamedFrame) -> str:
-    """Return the name by which a frame is compared.
-
-    A frame without a function is compared by its module, because addresses differ between builds.
-    """
+    """Return a frame's name for a comparison; without a function, its module: builds differ in addresses."""
     if frame.function is None and frame.module is not None:
         return f"[{frame.module.rpartition('/')[2].strip('[]')}]"
     return frame.text

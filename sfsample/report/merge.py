@@ -20,10 +20,7 @@ _FRAME_COST, _STACK_COST, _REFERENCE_COST = 500, 300, 8  # see report/budget.py
 
 
 def rebuild(report: Report, change: Callable[[Sequence[NamedFrame]], Iterable[NamedFrame] | None]) -> Report:
-    """Return the report with changed frames in each stack.
-
-    `change` takes and returns the frames of a stack, innermost first; None: the stack is dropped.
-    """
+    """Return the report with `change` applied to each stack's frames, innermost first; None drops a stack."""
     builder = ReportBuilder(report.weights)
     indexes: list[int | None] = []
     for stack in report.stacks:

@@ -1,7 +1,4 @@
-"""Puts names into reports: makes the report of a profile, and names frames of a report without a name.
-
-A symbolizer names a place in a module.  A place with inlined functions becomes a frame for each function.
-"""
+"""Puts names into reports: makes the report of a profile, names unnamed frames of a report."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -32,10 +32,7 @@ def spread(differences: Sequence[float]) -> float:
 
 
 def p_value(difference: float, ordinary: Sequence[float]) -> float:
-    """Return the probability that an ordinary difference is at least as large as `difference`.
-
-    The result is 1 if one of `ordinary` is as large.
-    """
+    """Return the probability that an ordinary difference is as large; 1 if one of `ordinary` is."""
     if abs(difference) <= max(map(abs, ordinary)):
         return 1.0
     scale = spread(ordinary)

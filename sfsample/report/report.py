@@ -41,29 +41,23 @@ class ReportStack(NamedTuple):
 
 
 class ReportTimeline(NamedTuple):
-    """The samples in order of time, as columns of one length.
-
-    The timeline of a long recording has only its first samples; `dropped` is the number of later samples.
-    """
+    """The samples in order of time, as columns of one length."""
 
     at_ns: Sequence[int]  # time since the start of the recording
     stack: Sequence[int]  # index into `Report.stacks`
     samples: Sequence[int]
     wall_ns: Sequence[int]
     cpu_ns: Sequence[int]
-    dropped: int = 0
+    dropped: int = 0  # later samples of a long recording, which are not on the timeline
 
 
 class Report(NamedTuple):
-    """Threads, frames, stacks, and statistics with the losses.
-
-    `weights`: the names of the numbers of each stack; the first is always "samples".
-    """
+    """Threads, frames, stacks, and statistics with the losses."""
 
     threads: tuple[ReportThread, ...]
     frames: tuple[NamedFrame, ...]
     stacks: tuple[ReportStack, ...]
-    weights: tuple[str, ...] = (SAMPLES,)
+    weights: tuple[str, ...] = (SAMPLES,)  # names of the numbers of each stack; the first is "samples"
     started_ns: int | None = None  # since the epoch
     duration_ns: int | None = None
     rate_hz: float | None = None
@@ -98,10 +92,7 @@ class Numbers(dict[_T, int]):
 
 
 class ReportBuilder:
-    """Fills the tables of a report and adds up equal stacks; `weights`: the names of each stack's numbers.
-
-    Only this class makes reports, so that no table has a row twice, and every index is valid.
-    """
+    """Adds up equal stacks.  Only this class makes reports, so no row of a table is there twice."""
 
     def __init__(self, weights: Sequence[str] = (SAMPLES,)) -> None:
         self.weights = tuple(weights)

@@ -1,7 +1,4 @@
-"""Splits the report of several programs into one report for each service, for the history.
-
-A recording of a machine, a user or a control group has many services; a user asks about one service.
-"""
+"""Splits the report of several programs into one for each service, as users ask about one service."""
 
 from collections import Counter
 
@@ -17,10 +14,7 @@ _NAME = "service.name"
 
 
 def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
-    """Return the name and the report of each service that has samples.
-
-    The statistics of a part describe its own samples; most facts of the whole recording are left out.
-    """
+    """Return the name and the report of each service that has samples; its statistics are its own."""
     keys = [_key(thread, profile) for thread in report.threads]
     builders = {key: ReportBuilder(report.weights) for key in keys}
     for stack in report.stacks:

@@ -1,7 +1,4 @@
-"""Defines the names of the formats, and the format for each suffix of a file name.
-
-This module must be fast to import, because `sfsample --help` needs it.
-"""
+"""Defines the names and suffixes of the formats; fast to import, as `sfsample --help` needs it."""
 
 import os
 from collections.abc import Collection

@@ -28,10 +28,7 @@ class TimeSlices(NamedTuple):
 
 
 def add_columns(slices: Iterable[Columns], stacks: int) -> Columns:
-    """Return the numbers of the stacks in the slices, in ascending order, and the sums of each stack.
-
-    `stacks`: the number of stacks of the report.
-    """
+    """Return the stacks in the slices, ascending, and the sums of each; `stacks`: number in the report."""
     seen: set[int] = set()
     samples, wall, cpu = sums = [[0] * stacks for _ in range(3)]
     for numbers, *columns in slices:

@@ -42,10 +42,7 @@ def replay(
     steppers: Sequence[str | Stepper] = DEFAULT_ORDER,
     max_frames: int = MAX_FRAMES,
 ) -> ReplayedStack:
-    """Unwind a saved stack with the files inside `sysroot`.
-
-    Raises SfsampleError if a file that the walk needs is missing or differs.
-    """
+    """Unwind a saved stack with the files in `sysroot`; a missing or different file is a SfsampleError."""
     try:
         root = Root(sysroot or "/")
     except OSError as failure:

@@ -64,10 +64,7 @@ class BadStackStore:
 
 
 def _key(stack: Stack, modules: ModuleMap) -> str:
-    """Return a hash of the stop reason and the return addresses (of a single frame: of its pc).
-
-    The addresses are vaddrs, so the hash does not depend on the place of modules in memory.
-    """
+    """Return a hash of the stop reason and the return addresses, as vaddrs (of a single frame: its pc)."""
     places = []
     for frame in stack.frames[1:] or stack.frames:
         module = modules.find(frame.lookup_pc)

@@ -29,10 +29,7 @@ _SCHEMES = ("http://", "https://")
 
 
 class Debuginfod:
-    """Asks the servers `urls` in turn.  `cache` is the standard client's cache directory.
-
-    `timeout_s` limits each connection and each read.  With `online` False, only the cache is searched.
-    """
+    """Asks `urls` in turn; `cache`: the standard client's directory; `timeout_s`: of a connection or read."""
 
     def __init__(
         self, urls: Sequence[str], cache: str, timeout_s: float, progress: Progress, *, online: bool = True
@@ -86,10 +83,7 @@ class Debuginfod:
 
 
 def _read_cache(path: str) -> tuple[mmap | None, bool]:
-    """Return the file in the cache, or None, and True if no server had it a short time ago.
-
-    Raises SfsampleError if the file belongs to another user.
-    """
+    """Return the cached file, or None, and True if no server had it lately.  Raises SfsampleError."""
     try:
         fd = open_regular(path)
     except OSError:

@@ -96,22 +96,13 @@ class DiskCache:
 
 
 def make_private(directory: str) -> bool:
-    """Make a directory and those above it, for the user only.  Return True if no other user can write there.
-
-    Raises OSError.
-    """
+    """Make a directory and those above it; True: no other user can write there.  Raises OSError."""
     path = Path(directory).absolute()
     for level in (*reversed(path.parents), path):
         if not level.exists():
             level.mkdir(mode=0o700, exist_ok=True)
-    return is_private(directory)
-
-
-def is_private(directory: str) -> bool:
-    """Return True if no other user can write to a directory, or replace it.  Raises OSError."""
     named = Path(os.path.abspath(directory))
-    resolved = named.resolve()
-    return all(_is_protected(level) for path in (named, resolved) for level in (path, *path.parents))
+    return all(_is_protected(level) for each in (named, named.resolve()) for level in (each, *each.parents))
 
 
 def _is_protected(path: Path) -> bool:

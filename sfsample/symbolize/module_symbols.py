@@ -155,10 +155,7 @@ class ModuleSymbols:
         return PltStubs(self._image, self._name_of_resolver)
 
     def _name_of_resolver(self, vaddr: int) -> str | None:
-        """Return the name of the indirect function whose resolver is at `vaddr`, or None.
-
-        Stubs are not searched, because a stub's name would need this name again.
-        """
+        """Return the function whose resolver is at `vaddr`; the name of a stub would need this name again."""
         symbol = self._find_in_tables(SymbolTable.find_stated, vaddr)
         return symbol.name if symbol and symbol.start == vaddr else None
 

@@ -38,11 +38,7 @@ class NamedFrame(NamedTuple):
 
 
 def python_frame(place: PythonPlace, *, executed: bool = False) -> NamedFrame:
-    """Return the frame of a place in Python.
-
-    Its text has the line of the function's definition, so a function has one text.  With `executed`, it has
-    the line that was executed, if that is known.
-    """
+    """Return a frame with one text for each function: with the definition's line, unless `executed`."""
     function, file = clean_name(place.function), clean_name(place.file) if place.file else None
     line = (place.line if executed else None) or place.first_line
     where = f" ({file.rpartition('/')[2]}:{line})" if file else ""
@@ -57,10 +53,7 @@ def clean_name(name: str) -> str:
 
 
 def address_text(module_path: str | None, address: int) -> str:
-    """Return the text of a frame without a symbol.
-
-    `address` is the vaddr in the module.  Without a module it is the run-time address.
-    """
+    """Return the text of a frame without a symbol; `address`: vaddr; without a module, run-time address."""
     if not module_path:
         return f"[{address:#x}]"
     name = module_path.rstrip("/").rpartition("/")[2]

@@ -1,7 +1,4 @@
-"""Options for finding and spelling symbols.
-
-The command line fills them from flags and the environment.  The library reads neither.
-"""
+"""Options for finding and spelling symbols; only the command line reads flags and the environment."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -206,10 +206,7 @@ class PerfMaps:
 
 
 def _read_end(file: BinaryIO, at: int, size: int) -> bytes:
-    """Return a file from `at` on; if that has too many bytes or lines, return only whole lines at its end.
-
-    Raises OSError or MemoryError.
-    """
+    """Return a file from `at` on; if too long, whole lines at its end.  Raises OSError or MemoryError."""
     begin = max(at, size - _MAX_FILE_BYTES)
     file.seek(begin)
     data = file.read(size - begin)

@@ -1,8 +1,4 @@
-"""Turns locations into names.
-
-It runs after sampling, once for each distinct location.  A symbol table is read when the first location in
-its module is named.
-"""
+"""Turns locations into names, after sampling, once for each distinct location."""
 
 import os
 from collections import Counter
@@ -206,10 +202,7 @@ class OfflineSymbolizer:
         self._here = Root()
 
     def frames(self, path: str, build_id: str, address: int, *, exact: bool) -> tuple[NamedFrame, ...]:
-        """Return the functions at a vaddr, innermost inlined function first; none if the module is missing.
-
-        `exact`: `address` is that of an instruction, not a return address.
-        """
+        """Return the functions at a vaddr, innermost first; none: no module.  `exact`: no return address."""
         module = self._module(path, build_id)
         if module is None:
             return ()
@@ -257,10 +250,7 @@ def _marked_frame(name: str, offset: int | None, kind: str) -> NamedFrame:
 def _with_places(
     frame: NamedFrame, places: list[SourcePlace], options: SymbolOptions
 ) -> tuple[NamedFrame, ...]:
-    """Return the frames at a location, innermost inlined function first.  `places`: the functions of DWARF.
-
-    The outermost function is named by its symbol; if it has none, by DWARF.
-    """
+    """Return the frames, innermost first; `places`: by DWARF, which also names a frame without a symbol."""
     if not places:
         return (frame,)
     *inlined, outer = places

@@ -1,7 +1,4 @@
-"""Keeps the slices of `watch` in a history; a child process merges and deletes old slices.
-
-Merging a day of slices takes seconds, in which `watch` could take no sample.
-"""
+"""Keeps the slices of `watch` in a history; a child merges old ones: seconds without a sample."""
 
 import os
 import subprocess

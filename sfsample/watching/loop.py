@@ -17,6 +17,7 @@ from sfsample.process.find_target import TargetFinder
 from sfsample.process.load import LoadMeter
 from sfsample.process.stuck import any_stuck
 from sfsample.recording.options import RecordOptions
+from sfsample.report.caption import listed
 from sfsample.watching.history_sink import HistorySink
 from sfsample.watching.options import WatchOptions
 from sfsample.watching.program import Program, Sink, Trouble
@@ -157,9 +158,8 @@ class Watch:
         found = self._set_pids(self._targets.pids())
         was_missing = self._missing.over()
         if not set(found) & set(before) and (was_missing or not self._options.quiet):
-            shown = ", ".join(map(str, found[:_MAX_SHOWN_PIDS]))
-            more = f" and {len(found) - _MAX_SHOWN_PIDS} more" if len(found) > _MAX_SHOWN_PIDS else ""
-            self._say(f"found {self._targets.service}: process{'es' * (len(found) != 1)} {shown}{more}")
+            shown = listed([*map(str, found)], _MAX_SHOWN_PIDS)
+            self._say(f"found {self._targets.service}: process{'es' * (len(found) != 1)} {shown}")
         return found
 
     def _set_pids(self, pids: list[int]) -> list[int]:
@@ -212,10 +212,7 @@ def _ended(pids: Iterable[int]) -> str:
 
 
 def _alive(start_times: dict[int, int]) -> list[int]:
-    """Return the pids of the processes that live on: their start times are the same.
-
-    A process whose start time cannot be read now counts as alive.
-    """
+    """Return the pids whose start time is the same as before; one that cannot be read counts as the same."""
     return [pid for pid, expected in start_times.items() if _start_time(pid, expected) == expected]
 
 

@@ -1,7 +1,4 @@
-"""Defines the options of a watch: what it records, and where slices are kept, served and sent.
-
-Secrets (a token, headers with credentials) are in files, which `read_secret` reads.
-"""
+"""Defines the options of a watch; secrets (a token, credentials) are in files: `read_secret`."""
 
 import os
 from dataclasses import dataclass

@@ -25,10 +25,7 @@ class Program(NamedTuple):
 
 
 class Trouble:
-    """A failure that may last for many slots: it is printed when it begins, and when its text changes.
-
-    `until_then` is a help line: the consequence while the failure lasts.  `once`: do not print a change.
-    """
+    """A failure that may last: printed when it begins or (not `once`) changes; `until_then`: consequence."""
 
     def __init__(self, say: Say, until_then: str, *, once: bool = False) -> None:
         self._say, self._until_then, self._once = say, f"{until_then}; this message comes once", once

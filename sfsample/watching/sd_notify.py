@@ -1,7 +1,4 @@
-"""Reports the state of the service to systemd (READY=1, STATUS=..., WATCHDOG=1), if systemd has started it.
-
-Source: sd_notify(3).
-"""
+"""Reports the state of the service to systemd, if systemd has started it.  Source: sd_notify(3)."""
 
 import os
 import socket

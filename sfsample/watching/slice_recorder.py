@@ -1,7 +1,4 @@
-"""Records a slice of `watch`, finds its names, and hands it to the sinks; gaps go to the sinks, too.
-
-If a sink fails, the other sinks still get the slice.  A failure that lasts is printed once.
-"""
+"""Records a slice of `watch`, names it, and hands it, and gaps, to sinks, even if one of them fails."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,10 +29,7 @@ _MIN_PASSED_S = 1.0  # least time to which other costs are compared: the costly 
 
 
 class SliceRecorder:
-    """Records slices; keeps the sinks, the present gap, and the messages that were printed.
-
-    `target`: the name of the target in the flags.
-    """
+    """Records slices; keeps sinks, the present gap, printed messages; `target`: its name in the flags."""
 
     def __init__(self, options: WatchOptions, program: Program, door: Door, target: str,
                  sinks: Sequence[Sink]) -> None:  # fmt: skip

@@ -216,10 +216,7 @@ def _semaphore_waiters_at(value_at: int, memory: Memory) -> int:
 
 
 def _unnamed_semaphore(word: int, value: int, memory: Memory, others: OtherThreads) -> Lock | None:
-    """Check a semaphore in a C library without symbols, where sem_wait(3) leaves no named frame.
-
-    Its number of waiters must be the number of threads that sleep on it.
-    """
+    """Check a semaphore in a C library without symbols: as many threads sleep on it as it has waiters."""
     lock = _semaphore(word, memory) if others.since_2_25 and value == 0 else None
     is_counted = _u32(memory, _semaphore_waiters_at(word, memory)) == others.sleepers.get(word)
     return lock if is_counted else None

@@ -55,10 +55,7 @@ class NamedThread(NamedTuple):
             yield from islice(zip(self.dump.stack.frames, self.dump.modules, self.frames, strict=True), depth)
 
     def library_functions(self) -> Iterator[str]:
-        """Yield the bare names of the C library's functions on the stack, innermost first.
-
-        A static program has no module of the library, so all names are yielded.
-        """
+        """Yield the bare names of the C library's functions on the stack (of a static program: all names)."""
         static = not any(_is_file(path, _C_LIBRARIES) for path in self._paths())
         for names, path in zip(self.frames, self._paths(), strict=True):
             if static or _is_file(path, _C_LIBRARIES):
@@ -159,10 +156,7 @@ def fold_name(function: str, room: int | None) -> str:
 
 
 def _drop_brackets(text: str, opening: str, closing: str, filler: str | None = None) -> str:
-    """Drop brackets and their contents; if there is a `filler`, it takes the place of the contents.
-
-    Names with `operator`, as in `operator<`, stay as they are.
-    """
+    """Drop brackets and contents, or put `filler` for the contents; names with `operator` stay."""
     if opening not in text or "operator" in text or text.startswith(opening):
         return text
     kept, depth = [], 0

@@ -18,10 +18,7 @@ _MAX_USERS_NAMED = 3  # users of a Lock
 def thread_to_act(
     thread: ThreadDump, wait: PythonWait, threads: Sequence[ThreadDump], tids: Mapping[int, int]
 ) -> tuple[int | None, str]:
-    """Return the id of the thread that has to act (None: unknown), and a note.
-
-    `tids` maps thread ids of the target's pid namespace to thread ids of sfsample's.
-    """
+    """Return the thread that has to act (None: unknown), and a note; `tids`: target's tid -> sfsample's."""
     if wait.kind is WaitKind.LOCK:
         holders = [other for other in threads if wait.address in other.facts.entered]
         last = tids.get(wait.owner)

@@ -1,8 +1,4 @@
-"""Says in a few sentences why a process hangs, the gravest finding first.
-
-Each sentence follows from the dump and says no more.  If nothing is wrong, the sentence says what the main
-thread does.
-"""
+"""Says in a few sentences why a process hangs, the gravest finding first; each follows from the dump."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

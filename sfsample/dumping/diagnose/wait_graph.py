@@ -52,10 +52,7 @@ def blockers(edges: Edges) -> dict[Node, tuple[Node, ...]]:
 
 
 def stuck(edges: Edges) -> frozenset[Node]:
-    """Return the nodes that can never go on, because the nodes that they wait for cannot go on either.
-
-    A process can go on as long as one of its threads can.
-    """
+    """Return the nodes that can never go on: whatever they wait for cannot go on either."""
     candidates = set(edges)
     while free := {node for node in candidates if not _is_held(node, edges, candidates)}:
         candidates -= free
@@ -82,10 +79,7 @@ def _is_held(node: Node, edges: Edges, candidates: set[Node]) -> bool:
 
 
 def with_process_edges(threads: Mapping[Node, Node | None]) -> dict[Node, Node]:
-    """Return the edges of the threads, and an edge for each process all of whose threads wait.
-
-    `threads` has every thread with the node that it waits for; None: unknown, or it does not wait.
-    """
+    """Return the threads' edges (None: no edge), and one for each process all of whose threads wait."""
     edges = {node: target for node, target in threads.items() if target is not None}
     for pid in {node.pid for node in threads}:
         own = sorted(node for node in threads if node.pid == pid)

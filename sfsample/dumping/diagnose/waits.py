@@ -40,10 +40,7 @@ _RESOLVER_FUNCTIONS = ("res_nsend", "res_context_send", "res_nquery", "res_query
 
 
 class Wait(NamedTuple):
-    """The wait of a thread.
-
-    The thread continues when thread `tid` of its own process acts, or one of the processes `pids`.
-    """
+    """The wait of a thread: until thread `tid` of its process acts, or one of the processes `pids`."""
 
     kind: WaitKind
     what: str  # object of the sentence: "mutex 0x1"
@@ -189,10 +186,7 @@ def _children(children: Mapping[int, str]) -> str:
 
 
 def _uninterruptible(thread: NamedThread) -> Wait | None:
-    """Return an uninterruptible wait by its kernel function.
-
-    Its usual cause is a file system or a device that does not answer.
-    """
+    """Return an uninterruptible wait by its kernel function."""
     if thread.dump.state != "D":
         return None
     call, function = thread.dump.call, thread.dump.wchan or "?"

@@ -1,7 +1,5 @@
 """Names threads and processes and describes what they do, in the same words throughout a dump.
 
-The object of a sentence ("room in pipe 12, which is full") comes from `waits` (`Wait.what`).
-
 The target chooses the names, which may contain control characters; `dumping.text` removes these.
 """
 
@@ -34,15 +32,12 @@ _LINKS = {WaitKind.THREAD: " ", WaitKind.FUTURE: ", to be computed by "}
 
 
 class Wording(NamedTuple):
-    """Names and describes the threads and processes of a dump.
-
-    `dumped` has the names of the processes that were dumped, `others` those of other processes, by pid.
-    """
+    """Names and describes the threads and processes of a dump."""
 
     threads: Mapping[Node, NamedThread]
     waits: Mapping[Node, Wait | None]
-    dumped: Mapping[int, str]
-    others: Mapping[int, str]
+    dumped: Mapping[int, str]  # names of the processes that were dumped, by pid
+    others: Mapping[int, str]  # names of other processes, by pid
 
     def process(self, pid: int) -> str:
         """Return the name of a process: "process 12 (bank)"."""

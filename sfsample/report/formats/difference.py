@@ -1,8 +1,4 @@
-"""Writes a difference as text, as JSON and as an html page.
-
-The text says what was compared, lists the real changes, and counts the other functions.  The page is a flame
-graph with two weights (before and after) and with colours for the change.
-"""
+"""Writes a difference as text, as JSON, and as an html page: a flame graph with two weights."""
 
 from collections.abc import Iterator, Sequence
 from math import isfinite

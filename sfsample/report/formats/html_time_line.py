@@ -37,10 +37,7 @@ class _Words(dict[int, str]):
 
 
 def slices_data(line: TimeSlices, rows: Sequence[int], weights: Sequence[str]) -> dict[str, Any]:
-    """Return the data of the time line.
-
-    `rows` has the row of each stack; `weights` are the names of the weights on the page.
-    """
+    """Return the data of the time line; `rows`: the row of each stack; `weights`: those on the page."""
     count = max(rows, default=-1) + 1
     slices, together = [], 1
     for each in line.slices:  # several stacks may have the same row

@@ -1,7 +1,4 @@
-"""Parses the backend that slices are sent to (`--push KIND=URL`), and reads headers with credentials.
-
-Only the file of `--push-auth-file` has credentials: no flag, no message and no file of the history has them.
-"""
+"""Parses --push KIND=URL, and reads the headers with credentials, which no other file or flag has."""
 
 import os
 import re

@@ -1,7 +1,4 @@
-"""Starts a child process that pushes the history of `watch`, so that no backend delays the watch.
-
-For each new slice, `watch` only writes a byte to the child.  If the child has ended, `watch` starts another.
-"""
+"""Starts a child that pushes the history of `watch`; only a byte per slice is written to it."""
 
 import os
 import subprocess
