@@ -137,11 +137,9 @@ def _sp_before_c(above: int, *, is_old: bool) -> bytes:
     """
     goroutine, depth = (0x30, 0x28) if is_old else (8, 0)
     plus = bytes([0x23, above])  # DW_OP_plus_uconst
-    from_goroutine = bytes(
-        [0x23, 8, 0x06, 0x77, depth, 0x06, 0x1C]
-    )  # plus_uconst, deref, breg7, deref, minus
-    from_scheduler = bytes(
-        [0x13, 0x77, depth, 0x06, 0x2F, len(from_goroutine), 0]
-    )  # drop, breg7, deref, skip
+    # plus_uconst, deref, breg7, deref, minus
+    from_goroutine = bytes([0x23, 8, 0x06, 0x77, depth, 0x06, 0x1C])
+    # drop, breg7, deref, skip
+    from_scheduler = bytes([0x13, 0x77, depth, 0x06, 0x2F, len(from_goroutine), 0])
     test = bytes([0x77, goroutine, 0x06, 0x12, 0x28, len(from_scheduler), 0])  # breg7, deref, dup, bra
     return test + from_scheduler + from_goroutine + plus
