@@ -91,7 +91,7 @@ class Dumper:
 
     def _read_gil_again(self) -> None:
         """Give all threads of one GIL one reading of its holder; each was captured at another time."""
-        again: dict[int, Gil | None] = {}  # by address
+        again: dict[int, Gil | None] = {}  # key: address of the GIL
         for tid, thread in self._threads.items():
             if thread.gil is not None:
                 if thread.gil.begin not in again:

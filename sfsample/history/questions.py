@@ -24,7 +24,7 @@ class Compared(NamedTuple):
 
     sides: list[Side]  # before and after
     ordinary: Ordinary  # pairs of ordinary times, with which changes are compared
-    reports: list[Report]  # of both sides; [] if no caller needs them
+    reports: list[Report]  # reports of both sides; [] if no caller needs them
 
 
 def with_owner(history: History, selection: Selection) -> Selection:

@@ -259,7 +259,7 @@ class ProcFs:
             return ()
 
     def place_at(self, address: int) -> Place | None:
-        """Return what is mapped at an address now; None: the kernel cannot tell (before Linux 6.11).
+        """Return the place that is mapped at an address; None: the kernel cannot tell (before Linux 6.11).
 
         The file stays open until the maps are read again: to open it takes longer than to ask.
         """

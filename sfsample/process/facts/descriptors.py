@@ -79,7 +79,7 @@ class DescriptorReader:
         self.read = cache(self._read)
 
     def _read(self, fd: int) -> Descriptor | None:
-        """Return what a descriptor refers to; None: it is closed, or sfsample may not read it."""
+        """Return the object that a descriptor refers to; None: it is closed, or sfsample may not read it."""
         link = self._proc.link(f"fd/{fd}")
         if link is None:
             return None

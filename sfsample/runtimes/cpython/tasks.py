@@ -145,7 +145,7 @@ class TaskReader:
         """
         objects = self._objects
         me, names = objects.local(loop_frame, "self"), objects.globals(loop_frame)
-        loops = {objects.attribute(me, "_loop") or me}  # of a Runner; of the loop itself
+        loops = {objects.attribute(me, "_loop") or me}  # loop of a Runner, or the loop itself
         loops.update(objects.value(slot) for slots in objects.slots(loop_frame) for slot in slots)
         module = objects.attribute(objects.item(names, "asyncio"), "tasks") or objects.item(names, "tasks")
         name = "_all_tasks" if objects.layout.minor == 11 else "_scheduled_tasks"
