@@ -40,10 +40,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _help_lines(failure: SfsampleError, words: list[str]) -> list[str]:
-    """Return the help lines of a failure; "sudo sfsample ..." becomes the whole command line to type.
-
-    sudo(8) has its own PATH, so the command line has the whole path of the program.
-    """
+    """Return the help lines; "sudo sfsample ..." gets its whole path, as sudo(8) has its own PATH."""
     from sfsample.watching.own_program import own_program  # imported only after a failure
 
     path = os.path.abspath(sys.argv[0])

@@ -25,10 +25,7 @@ _HELP = "the keys are the long flags of `sfsample watch --help`, without the das
 
 
 def words_of(path: str, takes_value: Mapping[str, bool]) -> list[str]:
-    """Return the file as words of the command line.  Raises SfsampleError.
-
-    `takes_value`: for each long flag (with its dashes), True if the flag takes a value.
-    """
+    """Return the file as words; `takes_value`: True for a long flag with a value.  Raises SfsampleError."""
     words: list[str] = []
     for key, value in _read(path).items():
         flag = f"--{key}"

@@ -124,10 +124,7 @@ class Root:
         return status.st_dev, status.st_ino
 
     def open(self, path: str, *, follow: bool = True) -> int:
-        """Return a descriptor of the regular file at an absolute path inside this root.  Raises OSError.
-
-        `follow` False: refuse a symbolic link as the last component.
-        """
+        """Return a descriptor of a regular file in this root; `follow`: also by a link.  Raises OSError."""
         _check_path(path)
         return _reopened(self._walk(path, follow=follow))
 

@@ -298,10 +298,7 @@ class Dumper:
 
 
 def _is_one_moment(thread: ThreadDump, counters: bytes | None, snapshot: ThreadSnapshot) -> bool:
-    """Return True if the facts of a thread, read at `counters`, and its stack are of one moment.
-
-    A thread that runs has no system call; one that slept must not have run in between.
-    """
+    """Return True if facts, read at `counters`, and stack are of one moment: it ran, or slept throughout."""
     if not _slept(snapshot):
         return thread.state not in "SD" and thread.call is None
     return thread.state != "R" and snapshot.scheduler is not None and snapshot.scheduler.before == counters

@@ -39,10 +39,7 @@ Pair = tuple[Span, Span]
 def ordinary_pairs(
     slices: Sequence[SliceFacts], one: Sequence[SliceFacts], other: Sequence[SliceFacts]
 ) -> tuple[list[Pair], str]:
-    """Return pairs of times, the nearest first, and a description of the pairs.
-
-    `slices`: all slices of the service; `one`, `other`: the slices of the compared times.
-    """
+    """Return the nearest pairs first, and their description; `one`, `other`: slices of the compared times."""
     length_s = min(_length_s(one), _length_s(other))
     first, second = sorted((_span(one), _span(other)))
     longest_s = 1.01 * length_s

@@ -1,8 +1,4 @@
-"""Describes a module: one ELF object as it is mapped in a process.
-
-Only this file converts between addresses: address = vaddr + load_bias.  Tables that do not depend on the load
-bias are in `UnwindTables`, which all modules of the same file share.
-"""
+"""Describes a module: an ELF object mapped in a process.  Only this file converts addresses and vaddrs."""
 
 from sfsample.core.memory import Address, Vaddr
 from sfsample.errors import FormatError

@@ -204,11 +204,7 @@ def _power(exponent: float) -> float:
 
 
 def _p_value(before: float, after: float, exposures: tuple[float, float]) -> float:
-    """Return the probability of a difference at least this large if nothing has changed.
-
-    With a fixed sum of both counts, `after` has a binomial distribution; this is the normal approximation
-    with continuity correction.
-    """
+    """Return the probability of such a difference without a change: binomial, approximated by the normal."""
     count = before + after
     part = exposures[1] / sum(exposures) if any(exposures) else 0.5  # expected share of samples in `after`
     deviation = sqrt(count * part * (1 - part))

@@ -47,10 +47,7 @@ def _renumber(timeline: ReportTimeline, indexes: list[int | None]) -> ReportTime
 
 
 def merge(reports: Iterable[Report], budget: ReadingBudget | None = None) -> Report:
-    """Return the sum of several reports, with the weights that all reports have.  Durations are added.
-
-    Each report is freed before the next one is read.  Raises BadInput if the sum costs more than `budget`.
-    """
+    """Return the sum of reports, each freed before the next is read.  Raises BadInput beyond `budget`."""
     rest = iter(reports)
     first, second = next(rest), next(rest, None)
     if second is None:
@@ -122,10 +119,7 @@ def _select_weights(report: Report, facts: list[Report]) -> Report:
 
 
 def merge_by(report: Report, by: MergeBy) -> Report:
-    """Return the report with all frames of one function (or module, or address) merged.
-
-    By module, adjacent frames of one module become one frame.
-    """
+    """Return the report with frames of one function, address or module merged (module: adjacent ones too)."""
     key = _KEYS[by]
     merged: dict[_FrameKey, NamedFrame] = {}
     for frame in report.frames:

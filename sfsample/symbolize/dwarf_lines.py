@@ -119,10 +119,7 @@ def _view(data: bytes | memoryview) -> Any:  # noqa: ANN401 - the library has no
 
 
 def split_dwarf_problem(image: ElfImage) -> str:
-    """Return a text if lines are in other files (split DWARF); else an empty text.  Never raises.
-
-    Skeleton units need `.debug_addr`, and `.debug_str` has the name of the other file.
-    """
+    """Return a text if skeleton units say that lines are in other files (split DWARF), else ""."""
     try:
         strings = section_bytes(image, "debug_str") if image.section(".debug_addr") else None
     except FormatError:

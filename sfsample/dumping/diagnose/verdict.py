@@ -208,10 +208,7 @@ class _VerdictBuilder:
         return f"{len(nodes)} threads ({names})"
 
     def _objects(self, end: Node, behind: tuple[Node, ...]) -> str:
-        """Return the objects of waits: "2 for mutex 0x1, 1 for its end, 3 behind them", most threads first.
-
-        Threads "behind them" wait for one of the other waiting threads.
-        """
+        """Return the objects of waits, most threads first; threads "behind them" wait for other ones."""
         direct = [self._waits[node] for node in behind if self._edges[node] == end]
         whats = ["its end" if wait.kind is WaitKind.THREAD else wait.what for wait in direct]
         counts = Counter(whats).most_common()

@@ -60,10 +60,7 @@ def stuck(edges: Edges) -> frozenset[Node]:
 
 
 def mutual(needs: Mapping[Node, Collection[Node]]) -> frozenset[Node]:
-    """Return the nodes that need only each other, without those that no other one of them needs.
-
-    `needs` has the nodes that may let a node go on; none: unknown.
-    """
+    """Return the nodes that need only each other, and are needed; `needs`: nodes that may let it go on."""
     group = {node for node, others in needs.items() if others}
     while out := {node for node in group if not group.issuperset(needs[node])}:
         group -= out

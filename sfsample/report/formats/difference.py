@@ -213,10 +213,7 @@ def _verdict_text(change: Change | None) -> str:
 
 
 def _side_by_side(before: Report, after: Report) -> Report:
-    """Return one report with the weights "after" and "before", and with frames that are only names.
-
-    So a function has one box in the graph even if its address has changed.  Its module comes from `after`.
-    """
+    """Return one report of both, frames only names, so a function has one box; modules are of `after`."""
     builder = ReportBuilder(("after", "before"))
     rows: dict[str, NamedFrame] = {}
     for report, weights in ((after, lambda n: (n, 0)), (before, lambda n: (0, n))):

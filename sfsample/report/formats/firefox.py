@@ -115,10 +115,7 @@ class _ThreadTables:
         }
 
     def _stack_rows(self, stacks: list[int]) -> dict[int, int | None]:
-        """Fill the stack table; return the row of each stack (None: a stack without frames).
-
-        The paths are sorted, so a path shares its longest known prefix with the path before it.
-        """
+        """Fill the stack table by sorted paths; return the row of each stack (None: no frames)."""
         rows: dict[int, int | None] = {}
         before: tuple[int, ...] = ()
         opened: list[int] = []  # the rows of the prefixes of `before`

@@ -48,10 +48,7 @@ def write(report: Report, *, threads: bool) -> bytes:
 
 
 def _boxes(report: Report, paths: StackPaths) -> tuple[list[_Box], int]:
-    """Return the boxes, siblings in the order of their names, and the number of boxes that were left out.
-
-    The loop visits stacks in the order of their paths.  It counts a sample for each box on the current path.
-    """
+    """Return the boxes, siblings in the order of their names, and the number of boxes that were left out."""
     total, end = report.total(), len(paths.labels)
     scale = (_WIDTH - 2 * _MARGIN) / total if total else 0.0
     rows = sorted(zip(((*path, end) for path in paths.paths), report.column(SAMPLES), report.column(CPU),

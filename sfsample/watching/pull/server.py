@@ -204,10 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(403, "this Host is not allowed; sfsample watch --listen-host NAME allows it")
 
     def _wait_for(self, wanted: Wanted) -> Answer | None:
-        """Return the profile; if the client goes, end the recording and return None.
-
-        A client that has only closed its own side of the connection counts as gone.
-        """
+        """Return the profile; None: the client has gone, or closed its side; that ends the recording."""
         poller = select.poll()
         poller.register(self.connection, select.POLLRDHUP)
         while not wanted.ended.wait(_POLL_S):
