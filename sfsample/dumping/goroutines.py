@@ -13,6 +13,7 @@ from sfsample.runtimes.go.goroutines import Goroutine
 from sfsample.symbolize.named_frame import NamedFrame
 
 _MAX_STATES = 6  # states in a sentence
+_IDLE_STATES = ("chan receive", "select", "IO wait", "sleep", "syscall")
 _Namer = Callable[[Location], tuple[NamedFrame, ...]]
 
 
@@ -61,9 +62,12 @@ def _group(
 
 
 def name_goroutines(groups: Iterable[GoroutineGroup], namer: _Namer, pid: int) -> tuple[GoroutineGroup, ...]:
-    """Return the groups with names; the groups that the runtime itself has started come last."""
+    """Return the groups with names: first those that work or wait for a lock, then those that wait for input.
+
+    The groups that the runtime itself has started come last.
+    """
     named = [group._replace(names=_names(group, namer, pid)) for group in groups]
-    return tuple(sorted(named, key=_is_of_runtime))
+    return tuple(sorted(named, key=lambda group: (_is_of_runtime(group), group.state in _IDLE_STATES)))
 
 
 def _is_of_runtime(group: GoroutineGroup) -> bool:

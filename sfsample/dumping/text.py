@@ -130,7 +130,8 @@ def _goroutines(group: GoroutineGroup, style: Style) -> Iterator[str]:
         yield f"  {_tids(ids)}"
     frames = group.stack.frames if group.stack else ()
     rows = [*zip(frames, group.modules, group.names, strict=False)][: style.depth]
-    for depth, (frame, module, names) in enumerate(rows):
+    first = next((depth for depth, (_, _, names) in enumerate(rows) if not _is_of_go_runtime(names)), 0)
+    for depth, (frame, module, names) in enumerate(rows[first:], first):
         yield from (_frame(depth, frame, module, name, style) for name in names)
     if group.stack is not None:
         yield from _stack_end(group.stack, style)
@@ -138,6 +139,11 @@ def _goroutines(group: GoroutineGroup, style: Style) -> Iterator[str]:
         created_in = sorted({member.parent for member in group.members} - {0})
         parents = f" in goroutine {_tids(created_in)}" if created_in else ""
         yield f"  created by {group.names[-1][-1].text}{parents}"
+
+
+def _is_of_go_runtime(names: Sequence[NamedFrame]) -> bool:
+    """Return True for a frame that only says how a goroutine waits; the goroutine's state says so, too."""
+    return all((name.function or "").startswith("runtime.") for name in names)
 
 
 def _tids(tids: Sequence[int]) -> str:
