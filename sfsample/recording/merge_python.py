@@ -33,7 +33,7 @@ def with_python(
             merged += map(python_location, run)
         if view is PythonView.ALL or (view is PythonView.AUTO and not is_hidden and not run):
             merged.append(location)
-    return tuple(merged)
+    return tuple(merged) or locations  # an activation that begins has no Python frame yet
 
 
 def _is_trampoline(

@@ -30,6 +30,12 @@ _TIMER_HINTS = {
 }
 
 
+_REFUSED_TIMERS = (
+    "          timers of the CPUs would see threads that end before they are sampled: run sfsample",
+    "          as root, with CAP_PERFMON, or with sysctl kernel.perf_event_paranoid=0",
+)
+
+
 def summary_lines(
     stats: Stats, mode: str, *, missing_names: Sequence[str] = (), verbose: bool = False
 ) -> Iterator[str]:
@@ -38,8 +44,7 @@ def summary_lines(
     if low:
         yield from (f"{line}: shares may be wrong" for line in _coverage(stats))
     if low and stats.timers_refused:
-        yield "          timers of the CPUs would see threads that end before they are sampled: run sfsample"
-        yield "          as root, with CAP_PERFMON, or with sysctl kernel.perf_event_paranoid=0"
+        yield from _REFUSED_TIMERS
     threads = f" of {counted(stats.threads, 'thread')}" if stats.samples else ""
     rate = f" ({stats.achieved_hz:.1f} Hz)" if stats.late_ticks or stats.spared_ticks else ""
     yield (
@@ -144,6 +149,8 @@ def _pauses(stats: Stats) -> Iterator[str]:
         yield f"timers    kernel timers sampled {since}; they stop no thread"
     elif stats.lacks_timers:
         yield f"timers    kernel timers not used: {stats.engine_why}"
+        if stats.timers_refused and not _is_low(stats):
+            yield from _REFUSED_TIMERS
     if stats.eintr_prone_stops:
         stops = counted(stats.eintr_prone_stops, "stop")
         yield f"EINTR     {stops} interrupted a system call that does not restart by itself (signal(7))"

@@ -42,6 +42,10 @@ def test_loop_without_frames_stays_where_it_is_innermost():
     assert shown(PythonStack(((1, ()), (3, OUTER)), True), PythonView.AUTO) == [1, 2, "<module>", 6]
 
 
+def test_stack_without_any_python_frame_yet_keeps_its_native_frames():
+    assert shown(PythonStack(((1, ()),), True), PythonView.ONLY) == [1, 2, 3, 4, 5, 6]
+
+
 @pytest.mark.parametrize("view", list(PythonView))
 def test_without_activations_the_native_frames_stay(view):
     assert shown(PythonStack((), False), view) == [1, 2, 3, 4, 5, 6]
