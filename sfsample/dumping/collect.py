@@ -266,15 +266,16 @@ class Dumper:
         others = self._find_peers(calls)
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
         waits_for_children = any(call.name in (*CHILD_CALLS, *FORK_CALLS) for call in calls)
+        goroutines = self._goroutines  # first, as it may find problems
         return ProcessDump(
             pid=target.pid, name=process.name if process else "?", cmdline=_command_line(target),
             exe=proc.link("exe"), time=self._time, threads=threads,
-            problems=(*target.opener.problems, *target.modules.problems, *self._capturer.python_problems,
+            problems=(*target.opener.problems, *target.modules.problems, *self._capturer.language_problems,
                       *self._python_problems),
             children=self._facts.children() if waits_for_children else (),
             locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
             tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
-            goroutines=self._goroutines,
+            goroutines=goroutines,
             ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,
         )  # fmt: skip
 

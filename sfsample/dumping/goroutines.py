@@ -54,11 +54,8 @@ def _group(
         for goroutine in goroutines
     )
     created_at = Frame(key.created_at, 0, None, Found.CONTEXT, exact=False) if key.created_at else None
-    frames = stack.frames if stack else ()
-    return GoroutineGroup(
-        members=tuple(members), state=key.state, tid=key.tid, created_at=created_at, stack=stack,
-        modules=tuple(find(frame.lookup_pc) for frame in (*frames, *filter(None, [created_at]))),
-    )  # fmt: skip
+    group = GoroutineGroup(tuple(members), key.state, key.tid, created_at, stack, ())
+    return group._replace(modules=tuple(find(frame.lookup_pc) for frame in group.frames))
 
 
 def name_goroutines(groups: Iterable[GoroutineGroup], namer: _Namer, pid: int) -> tuple[GoroutineGroup, ...]:
@@ -87,6 +84,5 @@ def summarize(groups: Iterable[GoroutineGroup]) -> str:
 
 
 def _names(group: GoroutineGroup, namer: _Namer, pid: int) -> tuple[tuple[NamedFrame, ...], ...]:
-    frames = (*(group.stack.frames if group.stack else ()), *filter(None, [group.created_at]))
-    pairs = zip(frames, group.modules, strict=True)
+    pairs = zip(group.frames, group.modules, strict=True)
     return tuple(namer(locate(frame, module, pid)) for frame, module in pairs)

@@ -81,8 +81,6 @@ def _goroutines(groups: Iterable[GoroutineGroup], depth: int | None) -> list[dic
     """Return a value for each goroutine, ascending by id."""
     found = {}
     for group in groups:
-        frames = group.stack.frames if group.stack else ()
-        rows = [*zip(frames, group.modules, group.names, strict=False)][:depth]
         creator = group.names[-1][-1] if group.created_at else None
         common = {
             "state": group.state,
@@ -90,7 +88,7 @@ def _goroutines(groups: Iterable[GoroutineGroup], depth: int | None) -> list[dic
             "created_by": creator and python_json(creator),
             "waits_for": None,
             "stop_reason": str(group.stack.stop_reason) if group.stack else None,
-            "frames": [value for row in rows for value in frame_json(*row)],
+            "frames": [value for row in group.rows(depth) for value in frame_json(*row)],
         }
         for goid, since_s, parent in group.members:
             found[goid] = {"id": goid, "since_s": since_s, "parent": parent or None, **common}

@@ -144,6 +144,16 @@ class GoroutineGroup(NamedTuple):
     modules: tuple[Module | None, ...]  # modules of the frames of the stack, and of `created_at`
     names: tuple[tuple[NamedFrame, ...], ...] = ()  # functions at these frames; (): not named yet
 
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """The frames of the stack, innermost first, and `created_at`, if it is known."""
+        return (*(self.stack.frames if self.stack else ()), *filter(None, [self.created_at]))
+
+    def rows(self, depth: int | None) -> list[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
+        """Return the innermost `depth` frames of the stack (None: all) with module and names."""
+        frames = self.stack.frames if self.stack else ()
+        return [*zip(frames, self.modules, self.names, strict=False)][:depth]
+
 
 class ProcessDump(NamedTuple):
     """One process.  `time` is in seconds since the epoch; `others` has the names of other processes."""

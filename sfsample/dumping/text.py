@@ -128,8 +128,7 @@ def _goroutines(group: GoroutineGroup, style: Style) -> Iterator[str]:
     yield style.bold(style.clean(f"{title}: {group.state}{waited}{thread}"))
     if len(ids) > 1:
         yield f"  {_tids(ids)}"
-    frames = group.stack.frames if group.stack else ()
-    rows = [*zip(frames, group.modules, group.names, strict=False)][: style.depth]
+    rows = group.rows(style.depth)
     first = next((depth for depth, (_, _, names) in enumerate(rows) if not _is_of_go_runtime(names)), 0)
     for depth, (frame, module, names) in enumerate(rows[first:], first):
         yield from (_frame(depth, frame, module, name, style) for name in names)

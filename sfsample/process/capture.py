@@ -290,9 +290,10 @@ class ThreadCapturer:
         return None if self.python is None else self.python.gil(thread)
 
     @property
-    def python_problems(self) -> tuple[str, ...]:
-        """Why Python frames are not shown; empty if they are shown, or if the process has none."""
-        return (self.python.problem,) if self.python is not None and self.python.problem else ()
+    def language_problems(self) -> tuple[str, ...]:
+        """Reasons why Python frames are not shown, or why stacks of Go end early; empty if there are none."""
+        python = "" if self.python is None else self.python.problem
+        return tuple(filter(None, (python, self._go.problem)))
 
     @property
     def problems(self) -> Counter[str]:
@@ -300,9 +301,8 @@ class ThreadCapturer:
         found = {
             KERNEL_STACK_REFUSED: int(self.kernel_refused),
             _CUT_SHORT: self._process.copy.cut_short,
-            self._go.problem: int(bool(self._go.problem)),
         }
-        return self._unwinder.rejected_rows + Counter(found) + Counter(self.python_problems)
+        return self._unwinder.rejected_rows + Counter(found) + Counter(self.language_problems)
 
     # -- the libraries in which a stack lies
 

@@ -145,9 +145,8 @@ class StepperChain:
         """Return the step to the caller, or the reason why there is none."""
         failure, rejected, is_first = StopReason.NO_ROW, "", True
         guess_left_copy = False
-        rules = (
-            self.rule_cache
-        )  # if the mappings change during the step, this cache is dropped, and the row of the step with it
+        # if the mappings change during the step, this cache is dropped, and the row of the step with it
+        rules = self.rule_cache
         for stepper in self._steppers:
             row = stepper.row_at(walk.frame, walk.arch)
             if row is None:

@@ -36,7 +36,6 @@ class Goroutine(NamedTuple):
     since_ns: int  # CLOCK_MONOTONIC when a garbage collection first saw it wait; 0: none has seen it
     parent: int  # id of the goroutine that created it; 0: unknown
     created_at: int  # return address in the function that created it
-    entry: int  # first instruction of its function
     tid: int  # thread that runs it, in the pid namespace of the process
     pc: int  # return address at which it stands; 0 if it runs
     sp: int
@@ -76,7 +75,7 @@ class GoroutineReader:
 
     def __init__(self, layout: GoRuntimeLayout, reasons: Sequence[str], read: ReadMany) -> None:
         self._layout, self._reasons, self._read = layout, reasons, read
-        self._bytes = layout.g_created + 24  # bytes of a `g` that are read
+        self._bytes = layout.g_created + 8  # bytes of a `g` that are read
 
     def goroutines(self, array: Span) -> Iterator[Goroutine]:
         """Yield all living goroutines; `array`: address and length of the array of their addresses."""
@@ -134,7 +133,7 @@ class GoroutineReader:
         layout, status = self._layout, self._status(head)
         goid, _, since = unpack_from("<QQQ", head, layout.g_status + 8)
         reason = head[layout.g_status + 32]
-        parent, created_at, _, entry = unpack_from("<QQQQ", head, layout.g_created - 8)
+        parent, created_at = unpack_from("<QQ", head, layout.g_created - 8)
         state = "" if status in _DEAD or not goid else _STATUS_TEXTS.get(status, f"status {status}")
         if status == _WAITING and reason < len(self._reasons):
             state = self._reasons[reason] or state
@@ -142,5 +141,5 @@ class GoroutineReader:
         m = word_in(head, G_M)
         return Goroutine(
             goid, state, since if status == _WAITING else 0, parent if layout.g_has_parent else 0,
-            created_at, entry, _word(self._read, m + layout.m_tid) if m else 0, pc, sp, fp, stack,
+            created_at, _word(self._read, m + layout.m_tid) if m else 0, pc, sp, fp, stack,
         )  # fmt: skip

@@ -19,7 +19,7 @@ class GoRuntimeLayout(NamedTuple):
     g_fp: int  # g.sched.bp
     g_status: int  # atomicstatus; then goid, schedlink, waitsince, waitreason (one byte), in words
     g_syscall: int  # syscallsp; then syscallpc
-    g_created: int  # gopc; then a word, then startpc; parentGoid is the word before (Go 1.21 and later)
+    g_created: int  # gopc; parentGoid is the word before (Go 1.21 and later)
     g_has_parent: bool
     m_tid: int  # m.procid
     m_goroutine: int  # m.curg
