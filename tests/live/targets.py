@@ -95,6 +95,13 @@ def tracers(pid: int) -> set[int]:
     return {int(status(tracer).get("Tgid", tracer)) for tracer in threads}
 
 
+def is_readable(fd: int, wait_s: float) -> bool:
+    """Wait for data, or for the end, of a pipe; select(2) would refuse descriptors from 1024 on."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(wait_s * 1000))
+
+
 class LineReader:
     """Reads lines from a pipe, with a time limit."""
 
@@ -107,7 +114,7 @@ class LineReader:
         end = time.monotonic() + deadline_s
         while b"\n" not in self._pending:
             left = end - time.monotonic()
-            ready = left > 0 and select.select([self._fd], [], [], left)[0]
+            ready = left > 0 and is_readable(self._fd, left)
             assert ready, f"no line within {deadline_s:g} s; so far {self._pending!r}"
             data = os.read(self._fd, 4096)
             assert data, f"the writer closed the pipe; so far {self._pending!r}"
@@ -123,7 +130,7 @@ class LineReader:
 
     def available(self) -> list[str]:
         """Return the complete lines that are there now."""
-        while select.select([self._fd], [], [], 0)[0] and (data := os.read(self._fd, 65536)):
+        while is_readable(self._fd, 0) and (data := os.read(self._fd, 65536)):
             self._pending += data
         *lines, self._pending = self._pending.split(b"\n")
         return [line.decode() for line in lines]
