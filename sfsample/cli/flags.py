@@ -5,7 +5,7 @@ Help and completion are made from these declarations.  The default of a flag is 
 " (default: 5ms)", for example.  `cli/parse.py` has the placeholders of values, such as TIME.
 """
 
-from argparse import ArgumentParser, BooleanOptionalAction
+from argparse import Action, ArgumentError, ArgumentParser, BooleanOptionalAction, Namespace
 
 from sfsample.cli import values
 from sfsample.core.python_view import PythonView
@@ -178,8 +178,20 @@ def completion_flags(parser: ArgumentParser) -> None:
 # -- flags that several commands have
 
 
+class _Once(Action):
+    """Keeps a value, and refuses a second one, which would replace the first one silently."""
+
+    def __call__(
+        self, parser: object, namespace: Namespace, values: object, option: str | None = None
+    ) -> None:
+        if getattr(namespace, "has_output", False):
+            raise ArgumentError(self, "given twice: a command writes one result")
+        namespace.has_output = True
+        setattr(namespace, self.dest, values)
+
+
 def add_output(parser: ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", dest="path", metavar="FILE",
+    parser.add_argument("-o", "--output", dest="path", metavar="FILE", action=_Once,
                         help="write the result to FILE; - is stdout (default)")  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from sfsample.core.printable import printable_lines
 from sfsample.core.quantities import counted, long_time
 from sfsample.errors import SfsampleError
 from sfsample.history import questions
-from sfsample.history.facts import Gap, Selection, SliceFacts
+from sfsample.history.facts import TIERS, Gap, Selection, SliceFacts
 from sfsample.history.store import History
 from sfsample.report.caption import amounts, losses
 from sfsample.report.difference import by_function
@@ -195,8 +195,15 @@ def _compared(history: History, command: options.HistoryDiff) -> list[Selection]
 
 
 def _prune(history: History, command: options.HistoryPrune) -> int:
+    before = history.slices()
     history.tidy(time.time(), command.retention.keep_for, command.retention.keep_bytes)
-    say(*questions.contents(history))
+    after = history.slices()
+    kept = {(facts.service, facts.tier, facts.begin_s // TIERS[facts.tier]) for facts in after}
+    deleted = sum(not any((facts.service, tier, facts.begin_s // length_s) in kept
+                          for tier, length_s in TIERS.items()) for facts in before)  # fmt: skip
+    merged = len(before) - deleted - len(after)
+    say(f"{counted(deleted, 'slice')} deleted, {merged:,} merged into others, {len(after):,} kept",
+        *questions.contents(history))  # fmt: skip
     return 0
 
 

@@ -116,7 +116,10 @@ def parse(argv: list[str]) -> Command:
         flags = {entry: [name for flag in describe(entry) for name in flag.names] for entry in ENTRIES}
         raise unknown_flags(command, unknown, flags)
     formats = [flag.choices for flag in map(FlagHelp, parser._actions) if "--format" in flag.names]  # noqa: SLF001
-    return _command(command, vars(arguments), program, *formats)
+    try:
+        return _command(command, vars(arguments), program, *formats)
+    except UsageError as failure:
+        raise _placed(vars(arguments).get("config"), failure) from None
 
 
 def _command(
@@ -173,8 +176,16 @@ def _with_config(command: str, words: list[str]) -> list[str]:
     try:
         _command_parser(command).parse_known_args(from_file)
     except UsageError as failure:
-        raise UsageError(f"{path}: {failure}", *failure.help) from None
+        raise _placed(path, failure) from None
     return [*from_file, *words]
+
+
+def _placed(path: str | None, failure: UsageError) -> UsageError:
+    """Return a mistake with the file and the line of --config that has a flag in its text, if one has."""
+    from sfsample.cli.config import place_of
+
+    place = place_of(path, str(failure)) if path else ""
+    return UsageError(f"{place}: {failure}", *failure.help) if place else failure
 
 
 def _join_times(words: list[str]) -> list[str]:
@@ -193,6 +204,9 @@ def _split_history(words: list[str]) -> tuple[str, list[str]]:
     for at, word in enumerate(words):
         if word in HISTORY_ACTIONS and words[at - 1 : at] not in (["--history"], ["--service"]):
             return word, [*words[:at], *words[at + 1 :]]
+    if not words:
+        raise UsageError("history needs an action", *(f"sfsample {entry.name:15} {entry.summary}"
+                         for name, entry in ENTRIES.items() if name.startswith("history ")))  # fmt: skip
     _command_parser("history").parse_args(words)  # --help, or a mistake
     raise AssertionError(words)
 
