@@ -5,7 +5,7 @@ Help and completion are made from these declarations.  The default of a flag is 
 " (default: 5ms)", for example.  `cli/parse.py` has the placeholders of values, such as TIME.
 """
 
-from argparse import Action, ArgumentError, ArgumentParser, BooleanOptionalAction, Namespace
+from argparse import ArgumentParser, BooleanOptionalAction
 
 from sfsample.cli import values
 from sfsample.core.python_view import PythonView
@@ -178,20 +178,8 @@ def completion_flags(parser: ArgumentParser) -> None:
 # -- flags that several commands have
 
 
-class _Once(Action):
-    """Keeps a value, and refuses a second one, which would replace the first one silently."""
-
-    def __call__(
-        self, parser: object, namespace: Namespace, values: object, option: str | None = None
-    ) -> None:
-        if getattr(namespace, "has_output", False):
-            raise ArgumentError(self, "given twice: a command writes one result")
-        namespace.has_output = True
-        setattr(namespace, self.dest, values)
-
-
 def add_output(parser: ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", dest="path", metavar="FILE", action=_Once,
+    parser.add_argument("-o", "--output", dest="path", metavar="FILE",
                         help="write the result to FILE; - is stdout (default)")  # fmt: skip
 
 
@@ -263,7 +251,7 @@ def _add_sampling(parser: ArgumentParser, usual_overhead: str = "") -> None:
         help="stop no thread; running threads count as not captured")  # fmt: skip
     add("--max-pause", type=seconds, help="never hold a thread for longer than TIME{default}")
     add("--max-overhead", type=values.percent,
-        help=f"skip ticks, so that sampling takes at most PERCENT of the time{usual_overhead}")  # fmt: skip
+        help=f"lower the rate, so that sampling takes at most PERCENT of the time{usual_overhead}")  # fmt: skip
     add("--label", type=values.label, action="append", dest="labels",
         help="add a label to the profile: team=shop; repeatable; replaces a label of the target")  # fmt: skip
     add("--no-environ", action="store_false", dest="environ",

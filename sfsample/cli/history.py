@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from sfsample.watching.push.pusher import Pusher
 
 _MAX_ROWS = 20  # functions in a table, unless verbose
-_MAX_VALUE = 60  # characters of a label in a table
 
 
 def run(command: options.HistoryCommand) -> int:
@@ -100,7 +99,7 @@ def _table(slices: list[SliceFacts], gaps: list[Gap], *, verbose: bool) -> Itera
         length = long_time(row.end_s - row.begin_s)
         yield f"{local(row.begin_s):19}  {length:>8}  {row.service:{width}}  {what}"
         if verbose and isinstance(row, SliceFacts) and row.labels:
-            yield "    " + " ".join(f"{key}={_cut(value)}" for key, value in row.labels.items())
+            yield "    " + " ".join(f"{key}={value}" for key, value in row.labels.items())
 
 
 def _columns(facts: SliceFacts) -> str:
@@ -108,10 +107,6 @@ def _columns(facts: SliceFacts) -> str:
     pinned = "  pinned" if facts.pinned else ""
     cpu = f"{facts.cpu_charged_ns / 1e9:.2f} s"
     return f"{facts.samples:7}  {cpu:>8}  {covered:>7}{pinned}"
-
-
-def _cut(value: str) -> str:
-    return value if len(value) <= _MAX_VALUE else f"{value[:_MAX_VALUE]}..."
 
 
 def _show(history: History, command: options.HistoryShow) -> int:

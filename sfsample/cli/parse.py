@@ -27,6 +27,7 @@ exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dum
 """
 _MAX_HELP_COLUMNS = 110
 _PIDS = re.compile(r"\d[\d,]*", re.ASCII)
+_OUTPUT = re.compile("-o.*|--output(=.*)?", re.DOTALL)
 _GROUPS = {f"--{way}": way for way in ("cgroup", "container", "pod", "user", "busiest")}
 _OWN_WAYS = {  # ways to name the target, beside -p and -n
     "record": {"-- COMMAND": "program", **_GROUPS},
@@ -109,6 +110,8 @@ def parse(argv: list[str]) -> Command:
         command = f"history {action}"
     if command not in ENTRIES or " " in line[0]:
         raise unknown_command(command, words)
+    if sum(bool(_OUTPUT.fullmatch(word)) for word in words) > 1:
+        raise UsageError("-o is given twice: a command writes one result")
     words = _with_config(command, words)
     parser = _command_parser(command)
     arguments, unknown = parser.parse_known_args(words)
