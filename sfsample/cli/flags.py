@@ -287,7 +287,7 @@ def _add_walking(parser: ArgumentParser) -> None:
 
 def _add_unwinding(parser: ArgumentParser) -> None:
     parser.add_argument("--unwind", type=values.steppers, dest="steppers", metavar="LIST",
-                        help="ways to unwind, in order{default}; also: scan")  # fmt: skip
+                        help="ways to unwind, in order{default}")  # fmt: skip
     parser.add_argument("--max-frames", type=values.positive, help="end a stack after N frames{default}")
 
 
