@@ -2,7 +2,7 @@
 
 import sys
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from struct import Struct
 from typing import NewType, Protocol
@@ -19,6 +19,13 @@ _WORDS = {"little": Struct("<Q"), "big": Struct(">Q")}
 
 Span = tuple[int, int]  # address, size in bytes
 Words = tuple[int, memoryview]  # address, and the 8-byte words from this address on, as integers
+ReadMemory = Callable[[int, int], bytes | None]  # function of (address, size): exactly `size` bytes, or None
+ReadMany = Callable[[Sequence[Span]], list[bytes | None]]  # function that reads spans in few system calls
+
+
+def word_in(data: bytes | None, at: int = 0) -> int:
+    """Return the little-endian 8-byte word at a position; 0 if `data` is None: it could not be read."""
+    return int.from_bytes(data[at : at + 8], "little") if data else 0
 
 
 class Memory(Protocol):

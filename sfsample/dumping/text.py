@@ -14,13 +14,13 @@ from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import Group, NamedThread, fold_name, group_threads
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
-from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import Wording, common_name, format_seconds, task_text
 from sfsample.dumping.model import GoroutineGroup, ProcessDump
 from sfsample.modules.module import Module
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.tasks import Task
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
+from sfsample.waiting.waits import Wait
 
 _STATES = {"R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stopped", "t": "traced",
            "I": "idle", "P": "parked"}  # fmt: skip

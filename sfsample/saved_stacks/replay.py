@@ -10,6 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from sfsample.core.filesystem import Root, map_and_close
+from sfsample.core.memory import ReadMemory
 from sfsample.core.stack import Stack, StopReason
 from sfsample.core.walk_limits import DEFAULT_ORDER, MAX_FRAMES
 from sfsample.errors import FormatError, SfsampleError
@@ -17,7 +18,7 @@ from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.debug_files import debug_file_finder
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
-from sfsample.modules.module_map import ModuleMap, ReadMemory
+from sfsample.modules.module_map import ModuleMap
 from sfsample.modules.unwind_tables import UnwindTables
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.saved_stacks.format import VDSO, Pieces, SavedModule, SavedStack, identify

@@ -10,12 +10,10 @@ memory makes no sense has no Python frames (tests/runtimes/cpython/test_runtime.
 from collections.abc import Sequence
 
 from sfsample.core.budget import READ_NS, Budget, CountedMemory
-from sfsample.core.memory import Memory, Span
+from sfsample.core.memory import Memory, ReadMany, ReadMemory, Span, word_in
 from sfsample.core.stack import Frame
 from sfsample.runtimes.cpython.chain import runs
-from sfsample.runtimes.cpython.code_objects import ReadMany
-from sfsample.runtimes.cpython.find import Interpreter, ReadMemory
-from sfsample.runtimes.cpython.layout import word_in
+from sfsample.runtimes.cpython.find import Interpreter
 from sfsample.runtimes.cpython.place import Placer
 from sfsample.runtimes.cpython.plan import Plan
 from sfsample.runtimes.cpython.python_stack import Names, PythonStack

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sfsample.core.budget import CAPTURE_NS, Budget, CountedMemory
-from sfsample.core.memory import Memory
+from sfsample.core.memory import Memory, ReadMemory
 from sfsample.core.stack import Frame
 from sfsample.errors import BadInput
 from sfsample.modules.location import PythonPlace
 from sfsample.modules.module_map import ModuleMap
 from sfsample.runtimes.cpython.chain import PythonFrame
-from sfsample.runtimes.cpython.find import ReadMemory, find_interpreter
+from sfsample.runtimes.cpython.find import find_interpreter
 from sfsample.runtimes.cpython.layout import MAX_TABLE_BYTES, Layout, layout_of
 from sfsample.runtimes.cpython.place import Placer
 from sfsample.runtimes.cpython.python_stack import UNNAMED, PythonStack

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.dumping.diagnose.named_thread import bare_symbol, fold_name, group_threads, short_name
+from sfsample.dumping.diagnose.named_thread import fold_name, group_threads, short_name
 from sfsample.dumping.diagnose.verdict import judge
 from sfsample.dumping.diagnose.wait_graph import (
     Node,
@@ -14,7 +14,6 @@ from sfsample.dumping.diagnose.wait_graph import (
     stuck,
     with_process_edges,
 )
-from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import common_name, format_seconds
 from sfsample.dumping.model import Call
 from sfsample.dumping.text import _wrap, sort_groups
@@ -23,6 +22,8 @@ from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SchedStat, SyscallInfo
 from sfsample.runtimes.cpython.python_stack import PythonStack
+from sfsample.waiting.c_library import bare_symbol
+from sfsample.waiting.waits import Wait
 from tests.builders.hang_builder import WAIT, futex, process, seen, thread, words
 
 
