@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from sfsample.cli.terminal import spelled
 from sfsample.cli.top.view import FAINT, LOSS, PLAIN, SELECTED, TITLE, Line
 from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.errors import SfsampleError
@@ -54,7 +55,7 @@ class Screen:
         self._window.erase()
         for row, line in enumerate(lines):
             with suppress(curses.error):  # writing to the last column of the last line always fails
-                self._window.addstr(row, 0, line.text, _STYLES[line.style])
+                self._window.addstr(row, 0, spelled(line.text), _STYLES[line.style])
         self._window.refresh()
 
     def suspend(self) -> None:

@@ -6,10 +6,10 @@ every text from the target is made printable (tests/cli/top/test_view.py).
 
 from collections.abc import Sequence
 from typing import NamedTuple
-from unicodedata import combining, east_asian_width
 
 from sfsample.cli.top.table import FindNames, Row, Table, TaskKey, function_rows, make_table, task_rows
-from sfsample.core.printable import printable
+from sfsample.core.printable import columns, fit, printable
+from sfsample.core.quantities import brief_time
 from sfsample.modules.location import pid_of
 from sfsample.recording.live_window import WindowRecord
 from sfsample.recording.profile import Profile
@@ -137,14 +137,14 @@ class TopView:
         """Return the lines for a terminal of that size; `overhead` is sfsample's share of one CPU."""
         body = self._body(width, height - _FRAME_LINES)
         lines = [*self._head(stats, overhead, window_s), *body, self._foot()]
-        lines = [Line(_fit(printable(line.text), width), line.style) for line in lines]
+        lines = [Line(fit(printable(line.text), width), line.style) for line in lines]
         return lines[: max(0, height)]
 
     def _head(self, stats: Stats, overhead: float, window_s: float) -> list[Line]:
         table, pauses = self.table, stats.pauses
         pause = "pause none"
         if stats.timers_since_s is None:
-            p50, p99, longest = map(_time, (pauses.percentile(50), pauses.percentile(99), pauses.max))
+            p50, p99, longest = map(brief_time, (pauses.percentile(50), pauses.percentile(99), pauses.max))
             pause = f"pause p50 {p50} p99 {p99} max {longest}"
         losses = (
             f"truncated {_percent(table.truncated, table.total)}  "
@@ -188,7 +188,7 @@ class TopView:
         text = f"{_percent(row.first, self.table.total):>7} {second:>8}   "
         if row.task is not None:
             return Line(f"{text}{row.where:>9}  {row.name}", style)
-        room = width - len(text) - len(row.name) - len(row.where) - 2
+        room = width - len(text) - columns(row.name) - columns(row.where) - 2
         return Line(f"{text}{row.name}{' ' * room}  {row.where}" if room > 0 else text + row.name, style)
 
     def _foot(self) -> Line:
@@ -203,22 +203,5 @@ def _task_text(task: TaskKey) -> str:
     return f"thread {task.tid}" if isinstance(task, ThreadKey) else f"process {pid_of(task)}"
 
 
-def _fit(text: str, width: int) -> str:
-    """Cut to a width in columns; a wide letter takes two columns, a combining letter none."""
-    if text.isascii():
-        return text[: max(0, width)]
-    used, kept = 0, []
-    for letter in text:
-        used += 0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1
-        if used > width:
-            break
-        kept.append(letter)
-    return "".join(kept)
-
-
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "-"
-
-
-def _time(ns: int) -> str:
-    return f"{ns / 1000:.0f} µs" if ns < 10_000_000 else f"{ns / 1e6:.0f} ms"
