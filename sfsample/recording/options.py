@@ -60,6 +60,7 @@ class RecordOptions:
     max_overhead: float | None = None  # limit, kept by leaving out ticks: share of elapsed time (0.01: 1 %)
     # True: the kernel's timers take the samples (mode "cpu"); False: never; None: `choose_sampler` decides.
     perf_events: bool | None = None
+    gil: bool = False  # True: count only samples of threads that hold the GIL of CPython
     labels: Sequence[tuple[str, str]] = ()  # labels that override those that sfsample finds
     environ: bool = True  # True: read labels from the environment, too (`process.labels`)
     python: PythonView = PythonView.AUTO  # kind of frames to show of threads that run Python
@@ -80,6 +81,8 @@ class RecordOptions:
             raise ValueError(f"max_pause must be positive, not {self.max_pause}")
         if self.perf_events and self.mode != "cpu":
             raise ValueError("perf_events record what runs: mode must be cpu")
+        if self.perf_events and self.gil:
+            raise ValueError("timers do not see who holds the GIL: gil needs perf_events None or False")
         if self.max_overhead is not None and not self.max_overhead > 0:
             raise ValueError(f"max_overhead must be positive, not {self.max_overhead}")
 

@@ -280,6 +280,9 @@ class ProcessSampler:
             return
         if self._bad_stacks is not None:
             self._bad_stacks.keep(thread.name, captured.snapshot, captured.stack, self.process.modules)
+        if captured.has_gil is None:
+            recorder.count_failed(thread, "its GIL could not be read")
+            return
         recorder.see(thread, captured)
         ran = captured.reading is None and state.counts_as_cpu
         recorder.count(thread, captured.snapshot.capture, recorder.now, ran=ran)
