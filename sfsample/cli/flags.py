@@ -278,8 +278,9 @@ def _add_walking(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--stack-bytes", type=values.size, metavar="N",
         help="copy at most N bytes of stack per thread{default}")  # fmt: skip
-    add("--kernel", action="store_true",
-        help="add kernel frames of sleeping threads (needs root; not in --mode cpu)")  # fmt: skip
+    add("--kernel", action=BooleanOptionalAction,
+        help="kernel frames of sleeping threads, too (needs root; not in --mode cpu), or none at all "
+        "(default: of running threads, if permitted)")  # fmt: skip
     add("--python", choices=("auto", "only", "off"), type=PythonView,
         help="frames of Python functions: with native ones, alone, or none{default}")  # fmt: skip
     add("--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,

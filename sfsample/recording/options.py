@@ -50,7 +50,8 @@ class RecordOptions:
     max_frames: int = MAX_FRAMES
     stack_bytes: int = DEFAULT_STACK_BYTES  # most bytes to copy of a thread's stack
     stop: bool = True  # False: stop no thread, so running threads are not captured
-    kernel: bool = False  # True: show the kernel functions of sleeping threads, too
+    # None: kernel frames of running threads, if permitted; True: of sleeping threads, too; False: none
+    kernel: bool | None = None
     subprocesses: bool = False  # True: sample descendants, too, also those born during the recording
     timeline: bool = False  # True: keep the time of each sample
     bad_stacks: StackStore | None = None  # store for incomplete stacks
