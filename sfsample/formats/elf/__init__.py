@@ -1,1 +1,1 @@
-"""Reads ELF files, core files and object files."""
+"""Reads ELF files and core files."""

@@ -120,7 +120,6 @@ class ElfImage:
             raise FormatError(self.name, 0, "shorter than an ELF header")
         self.machine = int.from_bytes(self.data[18:20], self.byteorder)
         self.type = int.from_bytes(self.data[16:18], self.byteorder)  # e_type
-        self.relocatable = self.type == ET_REL
 
     def _segments(self) -> Iterator[Segment]:
         header = self._header
@@ -141,9 +140,7 @@ class ElfImage:
 
     @cached_property
     def executable(self) -> tuple[tuple[int, int], ...]:
-        """Vaddr ranges [start, end) of executable segments; in an object file, of code sections."""
-        if self.relocatable:
-            return self.code_sections
+        """Vaddr ranges [start, end) of executable segments."""
         code = (s for s in self.segments if s.type == PT_LOAD and s.flags & PF_X)
         return tuple((s.vaddr, s.vaddr + s.memsz) for s in code)
 
@@ -151,7 +148,8 @@ class ElfImage:
         """Return address - vaddr for a mapping of file `offset` at `start`; None: no PT_LOAD has that offset.
 
         Two segments may share a page of the file (end of text, start of data or of other text).  Permissions
-        distinguish them; else the mapping is that of the segment that begins in its first page.
+        distinguish them.  If they have the same permissions, the mapping belongs to the segment that begins
+        in the first page of the mapping.
         """
         sharing = [
             segment for segment in self.segments

@@ -173,7 +173,7 @@ class PythonRuntime:
         return tid in self._plans
 
     def _own(self, tid: int, plan: Plan, memory: Memory) -> list[int]:
-        """Return the thread states that had this thread's id in the pause, are shared, or were not copied."""
+        """Return the thread states; leave out unshared ones that had another thread's id in the pause."""
         at = self._layout.native_thread_id
         shared = self._shared
         return [state for state in plan.states if memory.word(state + at) in (tid, None) or state in shared]
