@@ -66,6 +66,7 @@ class CapturedStack(NamedTuple):
     stops: tuple[ThreadSnapshot, ...] = ()  # snapshots for which sfsample stopped the thread
     reading: SleepingThread | None = None  # the last snapshot, if sfsample took it without a stop
     python: PythonStack | None = None  # the Python frames
+    has_gil: bool | None = True  # True: the thread held its GIL, or --gil is off; None: unknown
 
 
 class ThreadCapturer:
@@ -76,9 +77,9 @@ class ThreadCapturer:
 
     def __init__(
         self, process: LiveProcess, unwinder: Unwinder, *, stop: bool = True, kernel: bool | None = False,
-        python: bool = False,
+        python: bool = False, gil: bool = False,
     ) -> None:  # fmt: skip
-        self.python = PythonCapture(process) if python else None
+        self.python = PythonCapture(process, with_gil=gil) if python or gil else None
         self._go = GoCapture(process)
         self._process = process
         self.source: LiveProcess | ConsistentCapture = process
@@ -136,8 +137,9 @@ class ThreadCapturer:
                 stack = self.python.over_breaks(thread, snapshot, stack, self._unwinder.resume)
             captured = self._captured(snapshot, stack, last)
             if self.python is not None:
+                has_gil = self.python.has_gil(thread, snapshot.memory, stack.frames)
                 python = self.python.stack(thread, snapshot.memory, stack.frames)
-                captured = captured._replace(python=python)
+                captured = captured._replace(python=python, has_gil=has_gil)
                 # a sleeping thread can be read again without a stop
                 if reading is not None and attempt < _MAX_DOUBTS and self.python.is_doubtful(python):
                     continue

@@ -19,7 +19,7 @@ from sfsample.process.capture import ThreadCapturer
 from sfsample.process.kernel_symbols import KernelSymbols
 from sfsample.process.perf_records import Born, Lost, Mapped, Named, PerfSample, Record
 from sfsample.process.process import LiveProcess
-from sfsample.recording.keep_bad import StackStore
+from sfsample.recording.options import StackStore
 from sfsample.recording.profile import Profile
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import BEGINNING, TickTime

@@ -93,7 +93,7 @@ class PtraceSampler:
         kernel = False if options.kernel is None and options.python is PythonView.ONLY else options.kernel
         capturer = ThreadCapturer(
             process, unwinder, stop=options.stop, kernel=kernel,
-            python=options.python is not PythonView.OFF,
+            python=options.python is not PythonView.OFF, gil=options.gil,
         )  # fmt: skip
         return ProcessSampler(
             process, capturer, self.profile, options, self._jitter, named=named, since=self._last_tick

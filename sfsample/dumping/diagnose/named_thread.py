@@ -1,6 +1,6 @@
-"""Names the functions of a thread's stack, recognizes those of the C library, and groups equal threads.
+"""Names the functions of a thread's stack, and groups equal threads.
 
-A function is recognized by its symbol, without the underscores and versions that a C library adds.  A dump
+A dump
 shows a group of threads once: they have the same addresses on their stacks, the same state and the same
 system call.
 """
@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from sfsample.core.printable import columns, fit
 from sfsample.core.stack import Frame
 from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.location import Location, locate
 from sfsample.modules.module import Module
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
+from sfsample.waiting.c_library import C_LIBRARIES, is_file, library_functions
+from sfsample.waiting.thread import WaitingThread
 
 Namer = Callable[[Location], tuple[NamedFrame, ...]]
-# file names of modules begin like this
-_C_LIBRARIES = ("libc.so", "libc-2.", "libpthread", "ld-linux", "ld-musl", "libresolv", "librt", "[vdso]")
 _LANGUAGE_LIBRARIES = ("libstdc++.", "libgcc_s.", "libc++.")
 # Python's own files
 _LIBRARY = re.compile(r"^<frozen |/lib(64)?/python3(\.\d+t?/(?!(site|dist)-packages/)|\d+\.zip)")
@@ -54,16 +55,15 @@ class NamedThread(NamedTuple):
         if self.dump.stack is not None:
             yield from islice(zip(self.dump.stack.frames, self.dump.modules, self.frames, strict=True), depth)
 
-    def library_functions(self) -> Iterator[str]:
-        """Yield the bare names of the C library's functions on the stack (of a static program: all names)."""
-        static = not any(_is_file(path, _C_LIBRARIES) for path in self._paths())
-        for names, path in zip(self.frames, self._paths(), strict=True):
-            if static or _is_file(path, _C_LIBRARIES):
-                yield from (bare_symbol(name.raw) for name in names if name.raw)
-
-    def in_c_library(self) -> bool:
-        """Return True if the innermost frame is in the C library."""
-        return _is_file(next(iter(self._paths()), ""), _C_LIBRARIES)
+    @property
+    def waiting(self) -> WaitingThread:
+        """The evidence of its wait."""
+        dump, paths = self.dump, self._paths()
+        return WaitingThread(
+            dump.tid, dump.name, dump.state, dump.ns_tid or dump.tid, dump.call, dump.wchan, dump.memory,
+            dump.gil, dump.facts, tuple(library_functions(self.frames, paths)),
+            is_file(next(iter(paths), ""), C_LIBRARIES), dump.idle_s, dump.asleep,
+        )  # fmt: skip
 
     def call_path(self, depth: int = 0) -> str:
         """Return the innermost functions of the program: "pop <- worker <- main".
@@ -80,7 +80,7 @@ class NamedThread(NamedTuple):
             return " <- ".join(shown)
         pairs = list(zip(self.frames, self._paths(), strict=True))[depth:]
         own = [name.function for names, path in pairs
-               if not _is_file(path, _C_LIBRARIES + _LANGUAGE_LIBRARIES)
+               if not is_file(path, C_LIBRARIES + _LANGUAGE_LIBRARIES)
                for name in names if name.function and name.raw not in _START_FUNCTIONS]  # fmt: skip
         return " <- ".join(short_name(function) for function in own[:_MAX_PATH_FUNCTIONS])
 
@@ -134,11 +134,6 @@ def _key(thread: NamedThread) -> object:
     return (dump.state, dump.capture, call, pcs, dump.stack.stop_reason, python)
 
 
-def bare_symbol(symbol: str) -> str:
-    """Return "pthread_mutex_lock" for "___pthread_mutex_lock@@GLIBC_2.2.5"."""
-    return symbol.partition("@")[0].lstrip("_")
-
-
 def short_name(function: str) -> str:
     """Return a function's name without parameters and template arguments, cut if it is still too long."""
     name = _drop_brackets(_drop_brackets(function, "<", ">"), "(", ")")
@@ -146,13 +141,13 @@ def short_name(function: str) -> str:
 
 
 def fold_name(function: str, room: int | None) -> str:
-    """Return a function's name in at most `room` characters: empty its brackets first, then cut it."""
-    if room is None or len(function) <= room:
+    """Return a function's name in at most `room` columns: empty its brackets first, then cut it."""
+    if room is None or columns(function) <= room:
         return function
     folded = _drop_brackets(function, "<", ">", "...")
-    if len(folded) > room:
+    if columns(folded) > room:
         folded = _drop_brackets(folded, "(", ")", "...")
-    return folded if len(folded) <= room else f"{folded[: max(room, 8) - 3]}..."
+    return fit(folded, max(room, 8), "...")
 
 
 def _drop_brackets(text: str, opening: str, closing: str, filler: str | None = None) -> str:
@@ -170,7 +165,3 @@ def _drop_brackets(text: str, opening: str, closing: str, filler: str | None = N
         elif not depth:
             kept.append(letter)
     return "".join(kept)
-
-
-def _is_file(path: str, prefixes: tuple[str, ...]) -> bool:
-    return path.rpartition("/")[2].startswith(prefixes)

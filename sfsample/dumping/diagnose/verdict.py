@@ -6,15 +6,16 @@ from functools import cache
 from typing import NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
-from sfsample.dumping.diagnose.glibc_locks import OtherThreads, is_since_2_25
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, mutual, stuck, with_process_edges
-from sfsample.dumping.diagnose.waits import Wait, WaitContext, wait_of
 from sfsample.dumping.diagnose.wording import Wording, common_name, task_text
 from sfsample.dumping.goroutines import summarize
-from sfsample.dumping.model import ProcessDump, slept_together
+from sfsample.dumping.model import ProcessDump
 from sfsample.runtimes.cpython.tasks import Task
 from sfsample.runtimes.cpython.waits import MAX_QUEUED, Pool
+from sfsample.waiting.glibc_locks import is_since_2_25
+from sfsample.waiting.thread import OtherThreads, WaitContext, slept_together
+from sfsample.waiting.waits import Wait, wait_of
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
@@ -83,8 +84,12 @@ def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tupl
 
         return variable_at(modules, address)
 
-    context = WaitContext(dump, others, name_variable)
-    for thread in threads:
+    waiting = [thread.waiting for thread in threads]
+    context = WaitContext(
+        dump.pid, dump.cmdline, waiting, others, name_variable,
+        dump.tracer, dump.children, dump.locks, dump.peers,
+    )  # fmt: skip
+    for thread in waiting:
         yield Node(dump.pid, thread.tid), wait_of(thread, context)
 
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.wait_graph import Node
-from sfsample.dumping.diagnose.waits import Wait
 from sfsample.runtimes.cpython.tasks import Task
+from sfsample.waiting.waits import Wait
 
 _MAX_PROCESSES_NAMED = 8  # processes named in one sentence
 _MAX_CHAIN = 8  # tasks of a chain that are named

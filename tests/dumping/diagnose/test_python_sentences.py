@@ -3,7 +3,6 @@
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.verdict import judge
-from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import Wording, chain_text
 from sfsample.modules.location import PythonPlace
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
@@ -12,6 +11,7 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.tasks import Task
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import Pool, PythonFacts, PythonWait
+from sfsample.waiting.waits import Wait
 from tests.builders.hang_builder import WAIT, futex, process, seen, thread
 
 LIB = "/usr/lib/python3.12"
@@ -156,4 +156,6 @@ def test_threads_that_wait_for_locks_that_only_they_use_are_a_likely_deadlock() 
     assert likely(first, second, in_python(("g", "x.py"), tid=4)) == [], "what it uses is unknown"
     assert likely(first, waiter(3, 0xB, 0xA, 0xB, runs=(5, 6))) == [], "it ran between the looks"
     lost = thread("h", tid=4)
-    assert likely(first, second, lost._replace(dump=lost.dump._replace(stack=None), frames=())) == []
+    assert (
+        likely(first, second, lost._replace(dump=lost.dump._replace(stack=None, modules=()), frames=())) == []
+    )
