@@ -270,6 +270,7 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
         "no CPU is free or threads run too briefly to stop)")  # fmt: skip
     add("--gil", action="store_true",
         help="count only samples of threads that hold the GIL of CPython 3.11 or later")  # fmt: skip
+    add("--tasks", action="store_true", help="count suspended asyncio tasks like threads (--mode wall only)")
     add("-s", "--subprocesses", action="store_true", help="sample descendants too, also those born later")
 
 

@@ -15,6 +15,7 @@ from sfsample.cli.history_flags import HISTORY_ACTIONS
 from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_flags
 from sfsample.cli.options import Command
 from sfsample.core import quantities
+from sfsample.core.python_view import PythonView
 from sfsample.core.quantities import BadValue
 from sfsample.errors import UsageError
 from sfsample.report.suffixes import OPENED, format_of
@@ -134,6 +135,10 @@ def _command(
     if arguments.get("perf_events") and arguments["gil"]:
         raise UsageError("--gil needs stops: a kernel timer does not see who holds the GIL",
                          "leave out --perf-events")  # fmt: skip
+    if arguments.get("tasks") and (arguments["mode"] != "wall" or arguments["gil"]):
+        raise UsageError("--tasks needs --mode wall, without --gil: suspended tasks do not run")
+    if arguments.get("tasks") and arguments["python"] is PythonView.OFF:
+        raise UsageError("--tasks needs Python frames: leave out --python off")
     if "backends" in arguments:
         arguments["backends"] = [*dict.fromkeys(arguments["backends"])]
     if command == "record":
