@@ -200,6 +200,8 @@ def add_compared(parser: ArgumentParser) -> None:
         help="compare shares of all samples (default: rates, if both inputs have durations)")  # fmt: skip
     add("--fail-on", type=values.growth,
         help="exit code 6 if a function grew by more than PERCENT, beyond noise")  # fmt: skip
+    add("--mode", choices=("cpu", "wall"),
+        help="compare CPU time, or all samples, sleeping threads too{default}")  # fmt: skip
 
 
 def add_profile_output(parser: ArgumentParser) -> None:
