@@ -89,7 +89,7 @@ def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) ->
     if failures and not dumps:
         raise failures[0]
     for failure in failures:
-        say(failure, *failure.help)
+        say(failure, *(failure.help if command.verbose else ()))  # one line of each process of a tree
     return dumps, failures
 
 
@@ -111,7 +111,8 @@ def _render_json(verdict: "Verdict", command: DumpCommand) -> str:
 def _render_text(verdict: "Verdict", command: DumpCommand) -> str:
     from sfsample.dumping.text import Style, dump_text
 
-    style = Style(printable, whole=command.verbose, kernel=command.kernel, depth=command.depth)
+    style = Style(printable, whole=command.verbose, kernel=command.kernel, depth=command.depth,
+                  python=command.options.python)  # fmt: skip
     if command.output.path == "-" and sys.stdout.isatty():  # colour, and lines that fit, only on a terminal
         width = os.get_terminal_size(sys.stdout.fileno()).columns or None
         style = style._replace(width=width, bold=str if os.environ.get("NO_COLOR") else _bold)

@@ -30,6 +30,7 @@ def dump_json(
         "cmdline": dump.cmdline,
         "exe": dump.exe,
         "consistent": None if dump.ran is None else not dump.ran,
+        "hint": verdict.hints.get(dump.pid),
         "goroutines": _goroutines(dump.goroutines, depth) or None,
         "groups": [[thread.tid for thread in group] for group in group_threads(threads)],
         "threads": [
@@ -128,6 +129,7 @@ def _syscall(call: DecodedSyscall | None) -> dict[str, Any] | None:
         "args": [hex(argument) for argument in call.syscall.args],
         "refers_to": list(call.refers_to),
         "fds": [{"fd": d.fd, "kind": d.kind, "text": d.text} for d in call.descriptors],
+        "connections": [{"fd": d.fd, "text": d.text} for d in call.connections],
         "timeout_s": call.timeout_s,
         "left_s": call.left_s,
     }

@@ -40,6 +40,18 @@ def _follow(node: Node, edges: Edges) -> Iterator[Node]:
         node = edges[node]
 
 
+def chain(start: Node, edges: Edges) -> tuple[Node, ...]:
+    """Return a node, the node that it waits for, and so on, up to one that does not wait or is there."""
+    path = tuple(_follow(start, edges))
+    end = edges[path[-1]] if path else start
+    return path if end in path else (*path, end)
+
+
+def behind(cycle: Collection[Node], edges: Edges) -> tuple[Node, ...]:
+    """Return the nodes that wait for a cycle, directly or behind others, and are not in it."""
+    return tuple(sorted(node for node in edges if node not in cycle and chain(node, edges)[-1] in cycle))
+
+
 def blockers(edges: Edges) -> dict[Node, tuple[Node, ...]]:
     """Return each node that does not wait, with the nodes that wait for it, directly or behind others."""
     behind: dict[Node, list[Node]] = {}

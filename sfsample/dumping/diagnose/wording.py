@@ -5,12 +5,14 @@ The target chooses the names, which may contain control characters; `dumping.tex
 
 import signal
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
-from sfsample.dumping.diagnose.named_thread import NamedThread
+from sfsample.dumping.diagnose.named_thread import NamedThread, own_function
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.runtimes.cpython.tasks import Task
+from sfsample.symbolize.named_frame import NamedFrame, python_frame
 from sfsample.waiting.waits import Wait
 
 _MAX_PROCESSES_NAMED = 8  # processes named in one sentence
@@ -18,6 +20,7 @@ _MAX_CHAIN = 8  # tasks of a chain that are named
 _MAX_NAMES = 3  # names of threads that have no prefix in common
 _SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # limits above which minutes, and hours, are the unit
 _CALLBACK = ("asyncio/events.py", "Handle._run")  # file and function: an event loop runs a callback or task
+CHILD_KINDS = (WaitKind.CHILD, WaitKind.VFORK)
 _PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that may end it
     WaitKind.FULL_PIPE: "to be read by",
     WaitKind.EMPTY_PIPE: "to be written by",
@@ -46,7 +49,7 @@ class Wording(NamedTuple):
     def subject(self, node: Node) -> str:
         """Return the name of a thread ("thread 13 (debit)", "the main thread (12)"), or of a process."""
         thread = self.threads.get(node)
-        if thread is None or sum(other.pid == node.pid for other in self.threads) == 1:
+        if thread is None or self._is_alone(node):
             return self.process(node.pid)
         process = f" of {self.process(node.pid)}" if len(self.dumped) > 1 else ""
         if node.tid == node.pid:
@@ -55,23 +58,51 @@ class Wording(NamedTuple):
 
     def sentence(self, node: Node) -> str:
         """Return a sentence about a thread: its name and its predicate."""
+        return f"{self._blocked_loop(node)}{self.subject(node)} {self.predicate(node)}"
+
+    def chain(self, path: Sequence[Node]) -> str:
+        """Return a sentence on a chain of waits, from its first thread to what the last one does."""
+        nodes, end = [node for node in path if node.tid], Node(path[-1].pid, path[-1].tid or path[-1].pid)
+        nodes += [end] * (end in self.threads and end not in nodes)
+        if len(nodes) == 1:
+            return self.sentence(nodes[0])
+        functions = self.threads[nodes[0]].call_path()
+        where = f", in {functions}," if functions else ""
+        text = f"{self._blocked_loop(nodes[0])}{self.subject(nodes[0])}{where}"
+        text += f" {self.predicate(nodes[0], where=False)}"
+        for before, node in pairwise(nodes):
+            wait, is_alone = self.waits.get(before), self._is_alone(node)
+            link = f"; {self.subject(node)}" if wait and wait.kind in CHILD_KINDS else ", which"
+            if link == ", which" and before.pid != node.pid and not is_alone:
+                link = ", whose main thread"
+            text += f"{link} {self.predicate(node, where=node == nodes[-1])}"
+        return text
+
+    def blocks_loop(self, node: Node) -> bool:
+        """Return True if a thread runs an event loop, and a callback or a coroutine does not give way."""
         thread, wait = self.threads.get(node), self.waits.get(node)
         # uvloop runs callbacks without such a frame, but a loop that can go on waits for events
         is_elsewhere = thread and thread.dump.facts.tasks and wait and wait.kind is not WaitKind.EVENTS
         in_callback = thread and (is_elsewhere or thread.runs_python(*_CALLBACK))
-        blocks = thread and thread.dump.moving is False and in_callback
-        stands = "the event loop stands still: " if blocks else ""
-        return f"{stands}{self.subject(node)} {self.predicate(node)}"
+        return bool(thread and thread.dump.moving is False and in_callback)
 
-    def predicate(self, node: Node) -> str:
+    def _blocked_loop(self, node: Node) -> str:
+        function = self.blocks_loop(node) and own_function(self.threads[node].python)
+        blocked = f"{function} blocks the event loop: " if function else "the event loop stands still: "
+        return blocked * self.blocks_loop(node)
+
+    def _is_alone(self, node: Node) -> bool:
+        return sum(other.pid == node.pid for other in self.threads) == 1
+
+    def predicate(self, node: Node, *, where: bool = True) -> str:
         """Return the predicate: "has waited 3.0 s for mutex 0x1, held by thread 2 (b), in f <- main"."""
         thread, wait = self.threads.get(node), self.waits.get(node)
         if thread is None:
             return ""
-        functions = thread.call_path()
-        where = f", in {functions}" if functions and not (wait and wait.kind is WaitKind.STOPPED) else ""
+        functions = thread.call_path() if where and not (wait and wait.kind is WaitKind.STOPPED) else ""
+        place = f", in {functions}" if functions else ""
         if wait is None:
-            return f"{_state(thread)}{where}"
+            return f"{_state(thread)}{place}"
         idle = thread.dump.idle_s
         verb = wait.verb
         # a thread that waits for the GIL asks for the GIL again and again: its last sleep is not its wait
@@ -80,7 +111,7 @@ class Wording(NamedTuple):
         tasks = chain_text(thread.dump.facts.tasks) if wait.kind is WaitKind.EVENTS else ""
         if tasks and not thread.runs_python(*_CALLBACK):
             return f"{verb} asyncio tasks: {tasks}"
-        return f"{verb} {self.object(node, wait)}".rstrip() + where
+        return f"{verb} {self.object(node, wait)}".rstrip() + place
 
     def object(self, node: Node, wait: Wait) -> str:
         """Return the object of a wait, and the threads or processes that have to act."""
@@ -89,8 +120,10 @@ class Wording(NamedTuple):
             link = _LINKS.get(wait.kind, ", held by ")
             holder = "itself" if wait.tid == node.tid else self.subject(Node(node.pid, wait.tid))
             return f"{wait.what}{link}{holder}{note}"
-        if wait.pids and wait.kind not in (WaitKind.CHILD, WaitKind.VFORK):
+        if wait.pids and wait.kind not in CHILD_KINDS:
             peers = ", ".join(self.process(pid) for pid in wait.pids[:_MAX_PROCESSES_NAMED])
+            if wait.pids == (node.pid,) and wait.kind in _PEER_TEXTS:
+                peers = "this process itself (no other process was found at the other end)"
             peer_note = f", {wait.note}" if wait.note else ""
             return f"{wait.what}, {_PEER_TEXTS.get(wait.kind, 'held by')} {peers}{peer_note}"
         return f"{wait.what}{note}"
@@ -103,20 +136,39 @@ def task_text(task: Task) -> str:
     return f"waits for {task.awaits}" + f", held by task {task.held_by}" * bool(task.held_by)
 
 
+def task_frames(task: Task) -> tuple[NamedFrame, ...]:
+    """Return the frames of a task's coroutines, the innermost first."""
+    return tuple(map(python_frame, task.stack))
+
+
 def chain_text(tasks: Sequence[Task]) -> str:
-    """Return a sentence about the first task that no task needs, and the tasks that it needs; "": none."""
+    """Return a sentence about a task that no task needs, and those that it needs, up to the end of the chain.
+
+    It is about the longest of these chains, and about the first of equal ones.  "": there is none.
+    """
     by_address = {task.address: task for task in tasks}
     needed = {address for task in tasks for address in task.on}
-    task = next((task for task in tasks if task.address not in needed), None)
-    text, seen = f"task {task.name}" if task else "", set[int]()
-    while task is not None and task.address not in seen and len(seen) < _MAX_CHAIN:
-        seen.add(task.address)
-        text += f"{', which' * (len(seen) > 1)} {task_text(task)}"
-        last, task = task, next(filter(None, map(by_address.get, task.on)), None)
-        if task and len(last.on) > 1:
-            text += f", of them {task.name}"
-        where = last.own_function and f", in {last.own_function}"
-    return text and text + where
+    chains = [_task_chain(task, by_address) for task in tasks if task.address not in needed]
+    if not chains:
+        return ""
+    first, *others = path = max(chains, key=len)
+    text = f"task {first.name} {task_text(first)}"
+    for before, task in pairwise(path):
+        text += f", of them {task.name}" * (len(before.on) > 1) + f", which {task_text(task)}"
+    function = own_function(task_frames(path[-1]))
+    more = sum(each[-1] is path[-1] for each in chains) - 1
+    behind = f"; {more} more task{'s wait' if more > 1 else ' waits'} behind {'them' if others else 'it'}"
+    return text + f", in {function}" * bool(function) + behind * (more > 0)
+
+
+def _task_chain(task: Task, by_address: Mapping[int, Task]) -> list[Task]:
+    """Return a task, the first one that it needs, and so on."""
+    path = [task]
+    while len(path) < _MAX_CHAIN and (task := next(filter(None, map(by_address.get, path[-1].on)), task)):
+        if task in path:
+            break
+        path.append(task)
+    return path
 
 
 def common_name(names: list[str]) -> str:
