@@ -2,7 +2,7 @@
 
 import sys
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from struct import Struct
 from typing import NewType, Protocol
@@ -124,13 +124,6 @@ class JointMemory:
             self._small[address] = size, offset
         else:
             insort(self._large, (address, address + size, offset))
-
-    def pieces(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the address and the bytes of each piece."""
-        for address, (size, offset) in self._small.items():
-            yield address, bytes(self._data[offset : offset + size])
-        for address, end, offset in self._large:
-            yield address, bytes(self._data[offset : offset + end - address])
 
     def over(self, data: bytes | bytearray) -> "JointMemory":
         """Return a memory with the same pieces, but with their bytes in `data`."""

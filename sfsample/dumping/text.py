@@ -7,9 +7,9 @@ Control characters in texts of the target are replaced (`Style.clean`).
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from textwrap import wrap
 from typing import NamedTuple
 
+from sfsample.core.printable import columns, fit
 from sfsample.core.python_view import PythonView
 from sfsample.core.stack import Stack, StopReason
 from sfsample.core.wait_kind import WaitKind
@@ -98,8 +98,14 @@ def _finding(finding: Finding, style: Style) -> Iterator[str]:
 
 def _wrap(text: str, width: int, bullet: str) -> list[str]:
     """Break a sentence into lines at spaces; a word that is longer than a line has a line of its own."""
-    return wrap(text, width, initial_indent=bullet, subsequent_indent=" " * len(bullet),
-                break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    lines, indent = [""], " " * len(bullet)
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".lstrip()
+        if lines[-1] and len(bullet) + columns(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return [f"{indent if at else bullet}{line}" for at, line in enumerate(lines)]
 
 
 def _header(dump: ProcessDump, style: Style) -> str:
@@ -109,9 +115,7 @@ def _header(dump: ProcessDump, style: Style) -> str:
 
 
 def _fit(line: str, style: Style) -> str:
-    if style.width is None or len(line) <= style.width or style.whole:
-        return line
-    return f"{line[: style.width - 3]}..."
+    return line if style.width is None or style.whole else fit(line, style.width, "...")
 
 
 def _group(group: Group, waits: Mapping[int, Wait | None], wording: Wording, style: Style) -> Iterator[str]:
@@ -293,5 +297,5 @@ def _frame(depth: int, row: FrameRow, name: NamedFrame, style: Style, times: str
     if name.file is not None:
         end += f" at {style.clean(name.file)}:{name.line}"
     end += times
-    room = _MAX_NAME_IN_FILE if style.width is None else style.width - len(start) - len(end)
+    room = _MAX_NAME_IN_FILE if style.width is None else style.width - len(start) - columns(end)
     return start + (name.function if style.whole else fold_name(name.function, room)) + end

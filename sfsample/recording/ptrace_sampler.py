@@ -92,7 +92,7 @@ class PtraceSampler:
             unwinder.prepare(process.arch)
         capturer = ThreadCapturer(
             process, unwinder, stop=options.stop, kernel=options.kernel,
-            python=options.python is not PythonView.OFF,
+            python=options.python is not PythonView.OFF, gil=options.gil,
         )  # fmt: skip
         return ProcessSampler(
             process, capturer, self.profile, options, self._jitter, named=named, since=self._last_tick
