@@ -30,7 +30,6 @@ def dump_json(
         "cmdline": dump.cmdline,
         "exe": dump.exe,
         "consistent": None if dump.ran is None else not dump.ran,
-        "hint": verdict.hints.get(dump.pid),
         "goroutines": _goroutines(dump.goroutines, depth) or None,
         "groups": [[thread.tid for thread in group] for group in group_threads(threads)],
         "threads": [

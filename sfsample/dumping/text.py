@@ -13,13 +13,7 @@ from sfsample.core.printable import columns, fit
 from sfsample.core.python_view import PythonView
 from sfsample.core.stack import Stack, StopReason
 from sfsample.core.wait_kind import WaitKind
-from sfsample.dumping.diagnose.named_thread import (
-    FrameRow,
-    Group,
-    NamedThread,
-    fold_name,
-    group_threads,
-)
+from sfsample.dumping.diagnose.named_thread import FrameRow, Group, NamedThread, fold_name, group_threads
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.wording import Wording, common_name, format_seconds, task_text
@@ -60,7 +54,6 @@ def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
             yield ""
         yield _header(dump, style)
         yield from findings * (not are_several)
-        yield from _wrap(verdict.hints.get(dump.pid, ""), _MAX_SENTENCE_WIDTH, "   ")
         if dump.ran is not None:
             others = f", except {len(dump.ran)} that ran: {_tids(dump.ran)}" if dump.ran else ""
             yield f"   all threads at one instant{others}"
@@ -89,11 +82,15 @@ def sort_groups(
 
 
 def _finding(finding: Finding, style: Style) -> Iterator[str]:
-    width = min(style.width or _MAX_SENTENCE_WIDTH, _MAX_SENTENCE_WIDTH)
+    width = _sentence_width(style)
     for index, line in enumerate(_wrap(style.clean(finding.text), width, "=> ")):
         yield style.bold(line) if index == 0 or finding.kind == "deadlock" else line
     for detail in finding.lines:
         yield from _wrap(style.clean(detail), width, "   - ")
+
+
+def _sentence_width(style: Style) -> int:
+    return min(style.width or _MAX_SENTENCE_WIDTH, _MAX_SENTENCE_WIDTH)
 
 
 def _wrap(text: str, width: int, bullet: str) -> list[str]:
@@ -144,13 +141,11 @@ def _connections(call: DecodedSyscall | None, style: Style) -> Iterator[str]:
 def _members(group: Group, style: Style) -> Iterator[str]:
     """Yield the ids of a group's threads: with names if these differ, and all if more than digits differ."""
     names = {thread.dump.name for thread in group}
-    if len(group) > 1 and len(names) == 1:
-        yield f"  {_tids([thread.tid for thread in group])}"
-    elif len(group) > 1:
-        most = _MAX_TIDS if len({name.rstrip("0123456789") for name in names}) == 1 else len(group)
-        more = f" and {len(group) - most} more" if len(group) > most else ""
-        members = ", ".join(f"{thread.tid} {thread.dump.name}" for thread in group[:most])
-        yield from _wrap(style.clean(members) + more, _MAX_SENTENCE_WIDTH, "  ")
+    kinds = {name.rstrip("0123456789") for name in names}
+    label = "{0.tid} {0.name}," if len(names) > 1 else "{0.tid}"
+    members = _tids([label.format(t.dump) for t in group], _MAX_TIDS if len(kinds) == 1 else len(group))
+    if len(group) > 1:
+        yield from _wrap(style.clean(members.rstrip(",")), _sentence_width(style), "  ")
 
 
 def _goroutines(group: GoroutineGroup, style: Style) -> Iterator[str]:
@@ -178,9 +173,9 @@ def _is_of_go_runtime(names: Sequence[NamedFrame]) -> bool:
     return all((name.function or "").startswith("runtime.") for name in names)
 
 
-def _tids(tids: Sequence[int]) -> str:
-    more = f" and {len(tids) - _MAX_TIDS} more" if len(tids) > _MAX_TIDS else ""
-    return " ".join(map(str, tids[:_MAX_TIDS])) + more
+def _tids(tids: Sequence[object], most: int = _MAX_TIDS) -> str:
+    more = f" and {len(tids) - most} more" if len(tids) > most else ""
+    return " ".join(map(str, tids[:most])) + more
 
 
 def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, style: Style) -> Iterator[str]:
@@ -243,12 +238,8 @@ def _frames(rows: Iterable[tuple[int, FrameRow]], style: Style) -> Iterator[str]
     """Yield the lines of native frames, each with its number; equal frames in a row are one line."""
     for _, run in groupby(rows, key=lambda row: row[1][0].pc):
         (depth, row), *more = run
-        yield from (_frame(depth, row, name, style, _times(more)) for name in row[-1])
-
-
-def _times(more: Sequence[object]) -> str:
-    """Return " x 3" for a line that stands for itself and for two more."""
-    return f" x {len(more) + 1}" if more else ""
+        times = f" x {len(more) + 1}" * bool(more)
+        yield from (_frame(depth, row, name, style, times) for name in row[-1])
 
 
 def _stack_end(stack: Stack, style: Style) -> Iterator[str]:
@@ -266,7 +257,7 @@ def _python(named: NamedThread, style: Style) -> Iterator[str]:
     for (frame, variables), run in groupby(shown, key=lambda numbered: numbered[1]):
         (depth, _), *more = run
         where = f"{frame.file}:{frame.line or '?'}" if frame.file else ""
-        yield f"  py{depth:<3} {frame.function}  {where}{_times(more)}"
+        yield f"  py{depth:<3} {frame.function}  {where}{f' x {len(more) + 1}' * bool(more)}"
         for name, text in variables:
             yield style.clean(f"        {name} = {text}")
     if style.depth is not None and len(frames) > style.depth:

@@ -30,12 +30,9 @@ _LOCK_TEXTS = {WaitKind.MUTEX: "mutex {}", WaitKind.READ_LOCK: "the read lock of
                WaitKind.SEMAPHORE: "semaphore {}", WaitKind.BARRIER: "the other threads at barrier {}",
                WaitKind.ONCE: "an initialisation that another thread has begun"}  # fmt: skip
 _GO_WAITS = {  # function of Go's scheduler (runtime/proc.go) -> what its thread waits for, outer ones first
-    "runtime.startlockedm": "another thread to run its goroutine",
-    "runtime.stoplockedm": "the goroutine that is locked to it",
     "runtime.findRunnable": "a goroutine to run",
     "runtime.stopm": "work of Go's scheduler",
     "runtime.sysmon": "the next check of Go's monitor",
-    "runtime.templateThread": "a request to start a thread",
 }
 _MAX_CHILDREN_NAMED = 3
 _READ_CALLS = ("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg")

@@ -6,6 +6,7 @@ The evidence is the files and the functions on the stacks, because a program cho
 from collections.abc import Iterable
 
 from sfsample.dumping.diagnose.named_thread import NamedThread
+from sfsample.dumping.model import ProcessDump
 from sfsample.waiting.c_library import is_file
 
 # prefix of a file's name -> sentence; {} is the process id
@@ -22,12 +23,12 @@ _BY_FUNCTION = {
 }
 
 
-def hint(pid: int, threads: Iterable[NamedThread], *, has_goroutines: bool) -> str:
+def missing_tool(dump: ProcessDump, threads: Iterable[NamedThread]) -> str:
     """Return a sentence on the runtime of a process; "": sfsample shows all, or knows no runtime in it."""
     rows = [row for thread in threads for row in thread.rows()]
     files = dict.fromkeys(module.path for _, module, _ in rows if module)
     found = [text for start, text in _BY_FILE.items() if any(is_file(path, (start,)) for path in files)]
-    if not has_goroutines:
+    if not dump.goroutines:
         functions = {name.function or "" for _, _, names in rows for name in names}
         found += [text for start, text in _BY_FUNCTION.items() if any(f.startswith(start) for f in functions)]
-    return found[0].format(pid, pid) if found else ""
+    return found[0].format(dump.pid, dump.pid) if found else ""

@@ -7,18 +7,9 @@ from typing import NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import NamedThread, own_function, python_path
-from sfsample.dumping.diagnose.runtimes import hint
-from sfsample.dumping.diagnose.wait_graph import (
-    Node,
-    behind,
-    blockers,
-    chain,
-    cycles,
-    mutual,
-    stuck,
-    with_process_edges,
-)
-from sfsample.dumping.diagnose.wording import CHILD_KINDS, Wording, common_name, task_frames, task_text
+from sfsample.dumping.diagnose.runtimes import missing_tool
+from sfsample.dumping.diagnose.wait_graph import Node, blockers, chain, cycles, mutual, stuck, with_processes
+from sfsample.dumping.diagnose.wording import Wording, common_name, frames_of, task_edges, task_text
 from sfsample.dumping.goroutines import summarize
 from sfsample.dumping.model import ProcessDump
 from sfsample.runtimes.cpython.tasks import Task
@@ -53,16 +44,12 @@ class Finding(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The findings, the gravest first, the waits of all threads, and the names of threads and processes.
+    """The findings, the gravest first, the waits of all threads, and the names of threads and processes."""
 
-    `processes` has those that were asked for, and the followed ones that are in a deadlock.
-    """
-
-    processes: ProcessSet
+    processes: ProcessSet  # those that were asked for, and the followed ones that are in a deadlock
     findings: tuple[Finding, ...]
     waits: Mapping[Node, Wait | None]
     wording: Wording
-    hints: Mapping[int, str] = {}  # process id -> the tool that shows what a dump does not (`runtimes`)
 
     def tids(self, pid: int) -> tuple[int, ...]:
         """Return the threads of a process that the findings name, in the order of the findings."""
@@ -76,7 +63,8 @@ def judge(processes: ProcessSet) -> Verdict:
     waits = {node: wait for dump, threads in processes for node, wait in _waits(dump, threads)}
     names = {dump.pid: dump.name for dump, _ in processes}
     others = {pid: name for dump, _ in processes for pid, name in (*dump.others, *dump.children)}
-    wording = Wording(threads, waits, names, others)
+    asked = frozenset(dump.pid for dump, _ in processes if not dump.followed)
+    wording = Wording(threads, waits, names, others, asked)
     goroutines = {dump.pid: summarize(dump.goroutines) for dump, _ in processes if dump.goroutines}
     findings = [
         Finding("goroutines", goroutines[finding.nodes[0].pid], finding.nodes)
@@ -84,13 +72,12 @@ def judge(processes: ProcessSet) -> Verdict:
         else finding
         for finding in _VerdictBuilder(wording).findings()
     ]
-    asked = {dump.pid for dump, _ in processes if not dump.followed}
     told = [f for f in findings if f.kind == "deadlock" or not asked.isdisjoint(node.pid for node in f.nodes)]
     shown = asked.union(node.pid for f in told if f.kind == "deadlock" for node in f.nodes)
     pairs = [pair for pair in processes if pair[0].pid in shown]
-    hints = {dump.pid: text for dump, threads in pairs
-             if (text := hint(dump.pid, threads, has_goroutines=bool(dump.goroutines)))}  # fmt: skip
-    return Verdict(pairs, tuple(told), waits, wording, hints)
+    tools = ((dump.pid, missing_tool(dump, threads)) for dump, threads in pairs)
+    told += [Finding("runtime", text, (Node(pid, pid),)) for pid, text in tools if text]
+    return Verdict(pairs, tuple(told), waits, wording)
 
 
 def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tuple[Node, Wait | None]]:
@@ -122,7 +109,7 @@ class _VerdictBuilder:
         self._threads = wording.threads
         self._waits = {node: wait for node, wait in wording.waits.items() if wait is not None}
         targets = {node: _target(node, wait) for node, wait in self._waits.items()}
-        self._edges = with_process_edges({node: targets.get(node) for node in wording.waits})
+        self._edges = with_processes({node: targets.get(node) for node in wording.waits})
         held = stuck(self._edges)
         certain = (cycle for cycle in cycles(self._edges) if held.issuperset(cycle))
         self._cycles = [cycle for cycle in certain if self._at_one_instant(cycle)]
@@ -143,19 +130,13 @@ class _VerdictBuilder:
             main = Node(pid, pid)
             if main in self._threads and main not in named:
                 moves = "; it ran between the looks" * (self._threads[main].dump.moving is True)
-                yield Finding("main", self._sentence(main) + moves, (main,), self._hint(main))
+                yield Finding("main", self._sentence(main) + moves, (main,))
 
     def _sentence(self, node: Node) -> str:
         """Return a sentence about a thread, and about those that it waits for, up to the end of the chain."""
         path = chain(node, self._edges)
         in_circle = path[-1] in self._edges
         return self._wording.chain(path[:1] if in_circle or len(path) > _MAX_CHAIN else path)
-
-    def _hint(self, node: Node) -> tuple[str, ...]:
-        """Return a line about the children that a thread waits for, unless they are dumped or described."""
-        wait = self._waits.get(node)
-        hidden = wait and wait.kind in CHILD_KINDS and not self._wording.dumped.keys() >= {*wait.pids}
-        return ("to see what the children do: -s",) if hidden else ()
 
     def _at_one_instant(self, cycle: Sequence[Node]) -> bool:
         """Return True if all threads of a cycle, and of the processes in it, slept at one instant."""
@@ -181,7 +162,8 @@ class _VerdictBuilder:
                 is_result = self._waits[threads[0]].kind is WaitKind.FUTURE
                 what = "result that only it can compute" if is_result else "lock that it holds itself"
                 text = f"DEADLOCK: {subject} waits for a {what}"
-            text += self._behind(behind(cycle, self._edges))
+            ends = {node: chain(node, self._edges)[-1] for node in sorted(self._edges.keys() - {*cycle})}
+            text += self._behind(node for node, end in ends.items() if end in cycle)
             yield Finding("deadlock", text, threads, tuple(map(self._wording.sentence, threads)))
 
     def _behind(self, nodes: Iterable[Node]) -> str:
@@ -196,9 +178,7 @@ class _VerdictBuilder:
                 members = f"{len(cycle)} asyncio tasks wait for each other"
                 if len(cycle) == 1:
                     members = f"asyncio task {cycle[0].name} waits for itself"
-                lines = tuple(
-                    f"task {t.name} {task_text(t)}, in {python_path(task_frames(t))}" for t in cycle
-                )
+                lines = tuple(f"task {t.name} {task_text(t)}, in {python_path(frames_of(t))}" for t in cycle)
                 where = f"in {self._wording.subject(node)}"
                 text = f"DEADLOCK: {members} {where}, and none can go on unless one is cancelled"
                 yield Finding("deadlock", text, (node,), lines)
@@ -254,8 +234,7 @@ class _VerdictBuilder:
             text = f"{self._subjects(waiting)} wait for {subject}: {self._objects(end, waiting)}"
         else:
             text = self._wording.chain(first) + self._behind({*waiting} - {*first})
-        hints = {hint: None for node in waiting for hint in self._hint(node)}
-        return Finding("blocked", text, (end, *waiting), tuple(hints))
+        return Finding("blocked", text, (end, *waiting))
 
     def _subjects(self, nodes: Sequence[Node]) -> str:
         names = common_name([self._threads[node].dump.name for node in nodes])
@@ -315,9 +294,7 @@ class _VerdictBuilder:
 
 def _task_cycles(tasks: Sequence[Task]) -> Iterator[tuple[Task, ...]]:
     by_address = {task.address: task for task in tasks}
-    needs = ((task.address, next(filter(by_address.get, task.on), None)) for task in tasks)
-    edges = {Node(0, task): Node(0, needed) for task, needed in needs if needed is not None}
-    for cycle in cycles(edges):
+    for cycle in cycles(task_edges(tasks)):
         yield tuple(by_address[node.tid] for node in cycle)
 
 

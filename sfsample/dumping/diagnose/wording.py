@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import NamedThread, own_function
-from sfsample.dumping.diagnose.wait_graph import Node
+from sfsample.dumping.diagnose.wait_graph import Node, chain
 from sfsample.runtimes.cpython.tasks import Task
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
 from sfsample.waiting.waits import Wait
@@ -20,7 +20,7 @@ _MAX_CHAIN = 8  # tasks of a chain that are named
 _MAX_NAMES = 3  # names of threads that have no prefix in common
 _SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # limits above which minutes, and hours, are the unit
 _CALLBACK = ("asyncio/events.py", "Handle._run")  # file and function: an event loop runs a callback or task
-CHILD_KINDS = (WaitKind.CHILD, WaitKind.VFORK)
+_CHILD_KINDS = (WaitKind.CHILD, WaitKind.VFORK)
 _PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that may end it
     WaitKind.FULL_PIPE: "to be read by",
     WaitKind.EMPTY_PIPE: "to be written by",
@@ -41,6 +41,7 @@ class Wording(NamedTuple):
     waits: Mapping[Node, Wait | None]
     dumped: Mapping[int, str]  # names of the processes that were dumped, by pid
     others: Mapping[int, str]  # names of other processes, by pid
+    asked: frozenset[int]  # pids of the processes that the user has named
 
     def process(self, pid: int) -> str:
         """Return the name of a process: "process 12 (bank)"."""
@@ -51,30 +52,27 @@ class Wording(NamedTuple):
         thread = self.threads.get(node)
         if thread is None or self._is_alone(node):
             return self.process(node.pid)
-        process = f" of {self.process(node.pid)}" if len(self.dumped) > 1 else ""
+        process = f" of {self.process(node.pid)}" if self.asked != {node.pid} else ""
         if node.tid == node.pid:
             return f"the main thread{process or f' ({node.tid})'}"
         return f"thread {node.tid} ({thread.dump.name}){process}"
 
     def sentence(self, node: Node) -> str:
         """Return a sentence about a thread: its name and its predicate."""
-        return f"{self._blocked_loop(node)}{self.subject(node)} {self.predicate(node)}"
+        return self.chain((node,))
 
     def chain(self, path: Sequence[Node]) -> str:
         """Return a sentence on a chain of waits, from its first thread to what the last one does."""
         nodes, end = [node for node in path if node.tid], Node(path[-1].pid, path[-1].tid or path[-1].pid)
         nodes += [end] * (end in self.threads and end not in nodes)
-        if len(nodes) == 1:
-            return self.sentence(nodes[0])
-        functions = self.threads[nodes[0]].call_path()
-        where = f", in {functions}," if functions else ""
+        is_alone, functions = len(nodes) == 1, self.threads[nodes[0]].call_path()
+        where = f", in {functions}," if functions and not is_alone else ""
         text = f"{self._blocked_loop(nodes[0])}{self.subject(nodes[0])}{where}"
-        text += f" {self.predicate(nodes[0], where=False)}"
+        text += f" {self.predicate(nodes[0], where=is_alone)}"
         for before, node in pairwise(nodes):
-            wait, is_alone = self.waits.get(before), self._is_alone(node)
-            link = f"; {self.subject(node)}" if wait and wait.kind in CHILD_KINDS else ", which"
-            if link == ", which" and before.pid != node.pid and not is_alone:
-                link = ", whose main thread"
+            wait, is_named = self.waits.get(before), before.pid == node.pid or self._is_alone(node)
+            link = ", which" if is_named else ", whose main thread"
+            link = f"; {self.subject(node)}" if wait and wait.kind in _CHILD_KINDS else link
             text += f"{link} {self.predicate(node, where=node == nodes[-1])}"
         return text
 
@@ -120,13 +118,14 @@ class Wording(NamedTuple):
             link = _LINKS.get(wait.kind, ", held by ")
             holder = "itself" if wait.tid == node.tid else self.subject(Node(node.pid, wait.tid))
             return f"{wait.what}{link}{holder}{note}"
-        if wait.pids and wait.kind not in CHILD_KINDS:
+        if wait.pids and wait.kind not in _CHILD_KINDS:
             peers = ", ".join(self.process(pid) for pid in wait.pids[:_MAX_PROCESSES_NAMED])
             if wait.pids == (node.pid,) and wait.kind in _PEER_TEXTS:
                 peers = "this process itself (no other process was found at the other end)"
             peer_note = f", {wait.note}" if wait.note else ""
             return f"{wait.what}, {_PEER_TEXTS.get(wait.kind, 'held by')} {peers}{peer_note}"
-        return f"{wait.what}{note}"
+        is_told = self.asked >= {*wait.pids} or (len(wait.pids) == 1 and wait.pids[0] in self.dumped)
+        return f"{wait.what}{note}{' (-s shows what they do)' * (wait.kind in _CHILD_KINDS and not is_told)}"
 
 
 def task_text(task: Task) -> str:
@@ -136,7 +135,7 @@ def task_text(task: Task) -> str:
     return f"waits for {task.awaits}" + f", held by task {task.held_by}" * bool(task.held_by)
 
 
-def task_frames(task: Task) -> tuple[NamedFrame, ...]:
+def frames_of(task: Task) -> tuple[NamedFrame, ...]:
     """Return the frames of a task's coroutines, the innermost first."""
     return tuple(map(python_frame, task.stack))
 
@@ -146,29 +145,26 @@ def chain_text(tasks: Sequence[Task]) -> str:
 
     It is about the longest of these chains, and about the first of equal ones.  "": there is none.
     """
-    by_address = {task.address: task for task in tasks}
+    edges, by_node = task_edges(tasks), {Node(0, task.address): task for task in tasks}
     needed = {address for task in tasks for address in task.on}
-    chains = [_task_chain(task, by_address) for task in tasks if task.address not in needed]
+    chains = [chain(node, edges) for node in by_node if node.tid not in needed]
     if not chains:
         return ""
-    first, *others = path = max(chains, key=len)
-    text = f"task {first.name} {task_text(first)}"
-    for before, task in pairwise(path):
+    path = [by_node[node] for node in max(chains, key=len)]
+    text = f"task {path[0].name} {task_text(path[0])}"
+    for before, task in pairwise(path[:_MAX_CHAIN]):
         text += f", of them {task.name}" * (len(before.on) > 1) + f", which {task_text(task)}"
-    function = own_function(task_frames(path[-1]))
-    more = sum(each[-1] is path[-1] for each in chains) - 1
-    behind = f"; {more} more task{'s wait' if more > 1 else ' waits'} behind {'them' if others else 'it'}"
+    function = own_function(frames_of(path[-1]))
+    more = sum(each[-1].tid == path[-1].address for each in chains) - 1
+    behind = f"; {more} more task{'s wait' if more > 1 else ' waits'} behind {'them' if path[1:] else 'it'}"
     return text + f", in {function}" * bool(function) + behind * (more > 0)
 
 
-def _task_chain(task: Task, by_address: Mapping[int, Task]) -> list[Task]:
-    """Return a task, the first one that it needs, and so on."""
-    path = [task]
-    while len(path) < _MAX_CHAIN and (task := next(filter(None, map(by_address.get, path[-1].on)), task)):
-        if task in path:
-            break
-        path.append(task)
-    return path
+def task_edges(tasks: Sequence[Task]) -> dict[Node, Node]:
+    """Return each task's edge to the first task that it needs; the id of a node is the address of a task."""
+    nodes = {task.address: Node(0, task.address) for task in tasks}
+    needs = ((task, next(filter(nodes.get, task.on), None)) for task in tasks)
+    return {nodes[task.address]: nodes[address] for task, address in needs if address is not None}
 
 
 def common_name(names: list[str]) -> str:

@@ -90,7 +90,7 @@ def test_the_longest_chain_of_tasks_is_told_and_the_tasks_behind_it_are_counted(
 
 def predicate(one: NamedThread, kind: WaitKind = WaitKind.EVENTS) -> str:
     [node] = judge([process(one)]).waits
-    return Wording({node: one}, {node: Wait(kind, "events")}, {1: "app"}, {}).sentence(node)
+    return Wording({node: one}, {node: Wait(kind, "events")}, {1: "app"}, {}, frozenset({1})).sentence(node)
 
 
 def test_an_idle_loop_names_its_tasks_and_a_callback_blocks_one() -> None:
@@ -141,9 +141,8 @@ def test_a_wait_for_the_gil_has_no_time() -> None:
     one = thread("f", call=EPOLL)
     dump = one.dump._replace(idle_s=0.004)
     [node] = judge([process(one)]).waits
-    wording = Wording(
-        {node: one._replace(dump=dump)}, {node: Wait(WaitKind.GIL, "the GIL", 7)}, {1: "app"}, {}
-    )
+    waits = {node: Wait(WaitKind.GIL, "the GIL", 7)}
+    wording = Wording({node: one._replace(dump=dump)}, waits, {1: "app"}, {}, frozenset({1}))
     assert wording.predicate(node).startswith("waits for the GIL, held by ")
 
 
