@@ -135,8 +135,12 @@ class _VerdictBuilder:
     def _sentence(self, node: Node) -> str:
         """Return a sentence about a thread, and about those that it waits for, up to the end of the chain."""
         path = chain(node, self._edges)
-        in_circle = path[-1] in self._edges
-        return self._wording.chain(path[:1] if in_circle or len(path) > _MAX_CHAIN else path)
+        is_told = path[-1] not in self._edges and self._is_certain(path)
+        return self._wording.chain(path if is_told else path[:1])
+
+    def _is_certain(self, path: Sequence[Node]) -> bool:
+        """Return True if the waits of a chain are of one instant, and few enough for a sentence."""
+        return len(path) <= 2 or (len(path) <= _MAX_CHAIN and self._at_one_instant(path[:-1]))
 
     def _at_one_instant(self, cycle: Sequence[Node]) -> bool:
         """Return True if all threads of a cycle, and of the processes in it, slept at one instant."""
@@ -228,7 +232,7 @@ class _VerdictBuilder:
         paths = sorted((chain(node, self._edges) for node in waiting), key=len)
         first = next((path for path in paths if path[0].tid == path[0].pid), paths[-1])
         direct = [node for node in waiting if self._edges[node] == end]
-        if len(direct) > 1 or len(first) > _MAX_CHAIN:
+        if len(direct) > 1 or not self._is_certain(first):
             subject, does = self._wording.subject(end), self._wording.predicate(end)
             subject += f", which {does}" * bool(does)
             text = f"{self._subjects(waiting)} wait for {subject}: {self._objects(end, waiting)}"

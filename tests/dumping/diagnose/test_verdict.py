@@ -129,6 +129,10 @@ def test_the_first_sentence_goes_on_to_the_end_of_the_chain() -> None:
     assert first_sentence(locked(1, 0x5000, 2), middle, reader) == (
         f"the main thread (1), in f, waits for mutex 0x5000, held by {chained}"
     )
+    turns = seen(middle, 1.0, 2.0, (5, 6))
+    assert first_sentence(locked(1, 0x5000, 2), turns, reader).startswith(
+        "2 threads (app, middle) wait for thread 3 (reader), which waits for data in"
+    ), "they may take turns"
     more = [locked(tid, 0x5000, 2, f"w-{tid}") for tid in (4, 5)]
     assert first_sentence(locked(1, 0x5000, 2), middle, reader, *more).endswith(
         "in load <- g; 2 more threads wait behind them (w-*)"
