@@ -40,6 +40,8 @@ def dump_flags(parser: ArgumentParser) -> None:
     add("--interval", type=seconds, help="time between two samples{default}")
     add("--timeout", type=seconds, help="after TIME, print what was captured; exit code 5{default}")
     add("--depth", type=values.positive, help="show at most N frames of each stack (default: all)")
+    add("--connections", type=values.positive,
+        help="list at most N connections of an event loop{default}")  # fmt: skip
     add("--locals", action="store_true",
         help="show arguments and locals of Python frames; they may be secret")  # fmt: skip
     when = parser.add_mutually_exclusive_group()
@@ -286,7 +288,7 @@ def _add_walking(parser: ArgumentParser) -> None:
         "(default: of running threads, if permitted)")  # fmt: skip
     add("--python", choices=("auto", "only", "off"), type=PythonView,
         help="frames of Python functions: with native ones, alone, or none{default}")  # fmt: skip
-    add("--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
+    add("--native", "--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
         help="keep the interpreter's own frames between Python frames")  # fmt: skip
     _add_names(parser)
 

@@ -128,6 +128,7 @@ def _syscall(call: DecodedSyscall | None) -> dict[str, Any] | None:
         "args": [hex(argument) for argument in call.syscall.args],
         "refers_to": list(call.refers_to),
         "fds": [{"fd": d.fd, "kind": d.kind, "text": d.text} for d in call.descriptors],
+        "connections": [{"fd": d.fd, "text": d.text} for d in call.connections],
         "timeout_s": call.timeout_s,
         "left_s": call.left_s,
     }
