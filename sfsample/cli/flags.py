@@ -206,6 +206,9 @@ def add_profile_output(parser: ArgumentParser) -> None:
     add_output(parser)
     parser.add_argument("-f", "--format", choices=FORMATS,
                         help="format of the result (default: by the suffix of -o, else folded)")  # fmt: skip
+    parser.add_argument(
+        "--by", choices=("wait",), help="make the class of the wait the first frame (wall mode)"
+    )
     parser.add_argument("--mark-python", action="store_true", help="print Python functions as f_[p]")
     parser.add_argument("--open", action="store_true", help="open the result in a browser (html, svg)")
 
@@ -269,6 +272,8 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
         help="sample by kernel timers, which stop no thread (--mode cpu only; default: if permitted, and if "
         "no CPU is free or threads run too briefly to stop)")  # fmt: skip
     add("-s", "--subprocesses", action="store_true", help="sample descendants too, also those born later")
+    add("--wait-details", action="store_true",
+        help="with --mode wall: addresses, descriptors and pids in the frames of waits")  # fmt: skip
 
 
 def _add_walking(parser: ArgumentParser) -> None:

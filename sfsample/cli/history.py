@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sfsample.cli import watch_options as options
 from sfsample.cli.diff import write_difference
 from sfsample.cli.environment import history_directory
-from sfsample.cli.output_file import Output, say_written
+from sfsample.cli.output_file import Output, as_asked, say_written
 from sfsample.cli.terminal import say, say_at
 from sfsample.core.foreign import utc
 from sfsample.core.printable import printable_lines
@@ -24,7 +24,7 @@ from sfsample.report.caption import amounts, losses
 from sfsample.report.difference import count
 from sfsample.report.formats import FORMATS, html
 from sfsample.report.json_text import json_text
-from sfsample.report.naming import with_python_lines, with_python_marks
+from sfsample.report.naming import with_python_lines
 from sfsample.report.report import CPU, SAMPLES, Report
 
 if TYPE_CHECKING:
@@ -162,9 +162,7 @@ def _export(history: History, command: options.HistoryExport) -> int:
     report = questions.answer(selection, chosen, report)
     if command.lines:
         report = with_python_lines(report)
-    if how.mark_python:
-        report = with_python_marks(report)
-    output.write(write(report, threads=how.threads))
+    output.write(write(as_asked(report, how), threads=how.threads))
     for missing in report.stats.texts("missing"):
         say(f"warning: {missing}")
     say_written(how, output, quiet=command.quiet)

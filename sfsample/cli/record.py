@@ -16,7 +16,7 @@ from errno import EACCES
 from sfsample import api
 from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.output_file import Output, open_result, written_line
+from sfsample.cli.output_file import Output, as_asked, open_result, written_line
 from sfsample.cli.record_options import RecordCommand
 from sfsample.cli.terminal import Progress, emit, progress_printer, say
 from sfsample.core.quantities import counted
@@ -29,7 +29,6 @@ from sfsample.recording.stats import Stats, check_result
 from sfsample.recording.summary import summary_lines
 from sfsample.report.formats import FORMATS
 from sfsample.report.json_text import json_text
-from sfsample.report.naming import with_python_marks
 from sfsample.saved_stacks.store import BadStackStore
 
 _TERMINATE_TIMEOUT_S = 5
@@ -86,8 +85,11 @@ def _record(
                 emit(statistics)
         finally:  # a failure must not cost the profile
             check_result(profile.stats, pids)
-            shown = with_python_marks(report) if command.output.mark_python else report
-            output.write(api.render(shown, command.output.format, threads=command.output.threads))
+            output.write(
+                api.render(
+                    as_asked(report, command.output), command.output.format, threads=command.output.threads
+                )
+            )
         code = 0 if command.program is None or interrupt() else _program_exit_code(pids[0])
     return profile, [*map(str, symbolizer.missing_names()), *symbolizer.problems], code
 

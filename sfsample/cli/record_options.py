@@ -14,6 +14,7 @@ class ProfileOutput(OutputOptions):
     open: bool = False  # a browser opens the result
     threads: bool = False  # the first frame is name/TID
     mark_python: bool = False
+    by: str | None = None  # "wait": the first frame is the class of the wait
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from sfsample.modules.location import Located
 from sfsample.process.thread import Thread
 from sfsample.recording.sample import Places, TickTime
 from sfsample.recording.ticks import uniform
+from sfsample.recording.wait_finder import FoundWait
 
 _FULL_TURN_THREADS = 16
 _MAX_TICKS_BETWEEN_TURNS = 64
@@ -39,7 +40,7 @@ class SampledThread:
     __slots__ = (
         "counted", "counted_start_time", "file_holder", "files", "flush_ns", "gone", "idle_until",
         "last", "last_stack", "name", "off_cpu_counters", "process_thread", "quiet_ran_ns", "quiet_since",
-        "ran_ns", "start_time", "stopped_ns", "tid", "uncounted_cpu_ns",
+        "ran_ns", "start_time", "state", "stopped_ns", "tid", "uncounted_cpu_ns", "wait",
     )  # fmt: skip
 
     def __init__(self, thread: Thread, counted: TickTime, ran_ns: int) -> None:
@@ -48,6 +49,8 @@ class SampledThread:
         self.files = thread.files
         self.name = ""
         self.start_time = 0  # clock ticks since boot
+        self.state = ""  # letter of its state (proc(5)) before its last capture
+        self.wait: FoundWait | None = None  # wait of its last sample
         self.file_holder: int | None = None  # `ThreadFiles.holder` when the thread was due
         self.counted_start_time = -1  # `start_time` when `Stats.threads` counted the thread
         self.counted = self.idle_until = self.quiet_since = counted

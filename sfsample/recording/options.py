@@ -53,6 +53,7 @@ class RecordOptions:
     perf_events: bool | None = None
     labels: Sequence[tuple[str, str]] = ()  # labels that override those that sfsample finds
     environ: bool = True  # True: read labels from the environment, too (`process.labels`)
+    wait_details: bool = False  # True: frames of waits have addresses, descriptors and pids (mode "wall")
     python: PythonView = PythonView.AUTO  # kind of frames to show of threads that run Python
 
     def __post_init__(self) -> None:

@@ -25,6 +25,7 @@ from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import ThreadKey, TickTime
+from sfsample.recording.wait_finder import WaitFinder
 
 _END_PATIENCE_NS = 250_000_000  # wait at the end of the recording for threads that were asked to stop
 _COLLECT_NS = 1_000_000  # time between two collections of threads that have stopped meanwhile
@@ -51,11 +52,14 @@ class ProcessSampler:
         *,
         named: bool,
         since: TickTime,
+        waits: WaitFinder | None = None,
     ) -> None:
+        """Begin with tick `since`; `waits` finds what sleeping threads wait for (wall mode)."""
         self.process = process
         self._capturer = capturer
         self._profile = profile
         self._wall = options.mode == "wall"
+        self._waits = waits
         self._max_pause_ns = round(options.max_pause * 1e9)
         process.running_capture.max_held_ns = self._max_pause_ns
         self._bad_stacks = options.bad_stacks
@@ -226,7 +230,7 @@ class ProcessSampler:
             # another thread may have the id by now, and these counters
             thread.gone, thread.off_cpu_counters = True, counters
             return
-        thread.name, thread.start_time = stat.name, stat.starttime
+        thread.name, thread.start_time, thread.state = stat.name, stat.starttime, stat.state
         self._record(thread, self._try_capture(thread, stat.state, woken), woken)
 
     def _try_capture(self, thread: SampledThread, state: str, woken: WakeUp) -> CapturedStack | NotCaptured:
@@ -281,7 +285,9 @@ class ProcessSampler:
             return
         if self._bad_stacks is not None:
             keep_bad(self._bad_stacks, self.process, thread.name, captured)
-        recorder.see(thread, captured)
+        if self._waits is not None:
+            thread.wait = self._waits.find(thread.process_thread, captured, thread.state, state)
+        recorder.see(thread, captured, (thread.wait.location,) if thread.wait else ())
         ran = captured.reading is None and state.counts_as_cpu
         recorder.count(thread, captured.snapshot.capture, recorder.now, ran=ran)
         if not self._wall:

@@ -50,6 +50,7 @@ class Wait(NamedTuple):
     verb: str = "waits for"
     lasting: str = "has waited {time} for"  # verb with the length of the wait
     timed: bool = False  # the wait ends after a time-out
+    address: int = 0  # address of the lock in memory; 0: unknown
 
 
 def wait_of(thread: WaitingThread, context: WaitContext) -> Wait | None:
@@ -133,7 +134,7 @@ def _futex(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) ->
     is_idle = lock.kind in (WaitKind.CONDITION, WaitKind.SEMAPHORE)
     is_unknown = lock.owner is not None and owner is None
     note = f"held by thread {lock.owner}, {lock.note}" if is_unknown else lock.note
-    return Wait(lock.kind, what, owner, note=note, idle=is_idle)
+    return Wait(lock.kind, what, owner, note=note, idle=is_idle, address=lock.address)
 
 
 def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:

@@ -16,7 +16,7 @@ Source: proc(5); Linux kernel/sched/fair.c, enqueue_entity (ENQUEUE_MIGRATED), f
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -48,15 +48,17 @@ class LastRunTime(NamedTuple):
 class FactReader:
     """Reads facts of the threads of one process."""
 
-    def __init__(self, proc: ProcFs) -> None:
-        self._proc = proc
+    def __init__(
+        self, proc: ProcFs, descriptors: Callable[[ProcFs], DescriptorReader] = DescriptorReader
+    ) -> None:
+        self._proc, self._new_descriptors = proc, descriptors
         self._clocks: dict[int, tuple[float, float] | None] = {}  # CPU: (its clock, monotonic clock), seconds
         self._in_own_pid_namespace = proc.link("ns/pid") in (None, read_link("/proc/self/ns/pid"))
         self.begin()
 
     def begin(self) -> None:
         """Begin another look at the process: a descriptor may refer to another file by now."""
-        self._descriptors = DescriptorReader(self._proc)
+        self._descriptors = self._new_descriptors(self._proc)
         self._target = TargetLookup(partial(read_memory, self._proc.anchor()), self._descriptors.read, _now)
 
     def ns_tid(self, tid: int) -> int:
@@ -76,10 +78,7 @@ class FactReader:
     def syscall(self, tid: int, wchan: str | None) -> SyscallInfo | None:
         """Return the system call that a thread sleeps in, as the thread made it; None: it is in none."""
         info = self._proc.thread(tid).asleep()
-        if info is None or info.number < 0:
-            return None
-        number = number_made(info.number, info.args, wchan)
-        return info._replace(number=number, restarted=number != info.number)
+        return None if info is None else as_made(info, wchan)
 
     def idle(self, last: LastRunTime) -> float | None:
         """Return the seconds for which a thread had not run when `last` was read; None: unknown.
@@ -130,6 +129,14 @@ class FactReader:
         lists = (self._proc.read(f"task/{tid}/children") or b"" for tid in self._proc.threads())
         pids = [int(word) for words in lists for word in words.split()]
         return tuple((pid, process_name(pid)) for pid in sorted(pids))
+
+
+def as_made(info: SyscallInfo, wchan: str | None) -> SyscallInfo | None:
+    """Return a system call as the thread made it; None: the thread is in none."""
+    if info.number < 0:
+        return None
+    number = number_made(info.number, info.args, wchan)
+    return info._replace(number=number, restarted=number != info.number)
 
 
 def exec_start_s(sched: bytes | None) -> float | None:
