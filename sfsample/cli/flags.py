@@ -271,6 +271,8 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
     add("--perf-events", action=BooleanOptionalAction,
         help="sample by kernel timers, which stop no thread (--mode cpu only; default: if permitted, and if "
         "no CPU is free or threads run too briefly to stop)")  # fmt: skip
+    add("--gil", action="store_true",
+        help="count only samples of threads that hold the GIL of CPython 3.11 or later")  # fmt: skip
     add("-s", "--subprocesses", action="store_true", help="sample descendants too, also those born later")
     add("--wait-details", action="store_true",
         help="with --mode wall: addresses, descriptors and pids in the frames of waits")  # fmt: skip
@@ -281,8 +283,9 @@ def _add_walking(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--stack-bytes", type=values.size, metavar="N",
         help="copy at most N bytes of stack per thread{default}")  # fmt: skip
-    add("--kernel", action="store_true",
-        help="add kernel frames of sleeping threads (needs root; not in --mode cpu)")  # fmt: skip
+    add("--kernel", action=BooleanOptionalAction,
+        help="kernel frames of sleeping threads, too (needs root; not in --mode cpu), or none at all "
+        "(default: of running threads, if permitted)")  # fmt: skip
     add("--python", choices=("auto", "only", "off"), type=PythonView,
         help="frames of Python functions: with native ones, alone, or none{default}")  # fmt: skip
     add("--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
@@ -292,7 +295,7 @@ def _add_walking(parser: ArgumentParser) -> None:
 
 def _add_unwinding(parser: ArgumentParser) -> None:
     parser.add_argument("--unwind", type=values.steppers, dest="steppers", metavar="LIST",
-                        help="ways to unwind, in order{default}; also: scan")  # fmt: skip
+                        help="ways to unwind, in order{default}")  # fmt: skip
     parser.add_argument("--max-frames", type=values.positive, help="end a stack after N frames{default}")
 
 

@@ -131,6 +131,9 @@ def _command(
         raise UsageError("-- COMMAND is for record", "try: sfsample -- PROGRAM ARG")
     if arguments.get("perf_events") and arguments["mode"] == "wall":
         raise UsageError("--perf-events needs --mode cpu: timers do not run while a thread sleeps")
+    if arguments.get("perf_events") and arguments["gil"]:
+        raise UsageError("--gil needs stops: a kernel timer does not see who holds the GIL",
+                         "leave out --perf-events")  # fmt: skip
     if "backends" in arguments:
         arguments["backends"] = [*dict.fromkeys(arguments["backends"])]
     if command == "record":

@@ -19,7 +19,7 @@ from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.output_file import Output, as_asked, open_result, written_line
 from sfsample.cli.record_options import RecordCommand
 from sfsample.cli.terminal import Progress, emit, progress_printer, say
-from sfsample.core.quantities import counted
+from sfsample.core.quantities import brief_time, counted
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
 from sfsample.process.find_target import target_pids
 from sfsample.process.thread_files import open_many
@@ -131,7 +131,7 @@ def progress_text(stats: Stats, elapsed_s: float, duration_s: float | None, cpu_
     until = f"{elapsed_s:.0f} s" if duration_s is None else f"{elapsed_s:.0f} of {duration_s:g} s"
     parts = [until, f"{stats.samples} samples"]
     if pauses.count:
-        parts.append(f"pause p50 {pauses.percentile(50) // 1000} µs max {pauses.max // 1000} µs")
+        parts.append(f"pause p50 {brief_time(pauses.percentile(50))} max {brief_time(pauses.max)}")
     parts.append(f"sampler {100 * cpu_s / max(elapsed_s, 1e-3):.1f} %")
     return ", ".join([*parts, *(loss.text for loss in stats.losses if loss.number)])
 

@@ -60,6 +60,11 @@ def spelled_seconds(value: float) -> str:
     return f"{value!r}s"
 
 
+def brief_time(ns: int) -> str:
+    """Write a time of less than some seconds: "61 µs", "12 ms"."""
+    return f"{ns / 1000:.0f} µs" if ns < 10_000_000 else f"{ns / 1e6:.0f} ms"
+
+
 def spelled_size(value: int) -> str:
     """Write a size in the largest unit that gives a whole number."""
     for unit, size in reversed(_SIZES.items()):

@@ -6,9 +6,9 @@ are replaced (`Style.clean`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from textwrap import wrap
 from typing import NamedTuple
 
+from sfsample.core.printable import columns, fit
 from sfsample.core.stack import Frame, Stack, StopReason
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import Group, NamedThread, fold_name, group_threads
@@ -88,8 +88,14 @@ def _finding(finding: Finding, style: Style) -> Iterator[str]:
 
 def _wrap(text: str, width: int, bullet: str) -> list[str]:
     """Break a sentence into lines at spaces; a word that is longer than a line has a line of its own."""
-    return wrap(text, width, initial_indent=bullet, subsequent_indent=" " * len(bullet),
-                break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    lines, indent = [""], " " * len(bullet)
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".lstrip()
+        if lines[-1] and len(bullet) + columns(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return [f"{indent if at else bullet}{line}" for at, line in enumerate(lines)]
 
 
 def _header(dump: ProcessDump, style: Style) -> str:
@@ -99,9 +105,7 @@ def _header(dump: ProcessDump, style: Style) -> str:
 
 
 def _fit(line: str, style: Style) -> str:
-    if style.width is None or len(line) <= style.width or style.whole:
-        return line
-    return f"{line[: style.width - 3]}..."
+    return line if style.width is None or style.whole else fit(line, style.width, "...")
 
 
 def _group(group: Group, waits: Mapping[int, Wait | None], wording: Wording, style: Style) -> Iterator[str]:
@@ -248,5 +252,5 @@ def _frame(depth: int, frame: Frame, module: Module | None, name: NamedFrame, st
     end += f"  ({file})" if file else ""
     if name.file is not None:
         end += f" at {style.clean(name.file)}:{name.line}"
-    room = _MAX_NAME_IN_FILE if style.width is None else style.width - len(start) - len(end)
+    room = _MAX_NAME_IN_FILE if style.width is None else style.width - len(start) - columns(end)
     return start + (name.function if style.whole else fold_name(name.function, room)) + end

@@ -66,7 +66,7 @@ def pid_of(process_key: int) -> int:
 
 
 def kernel_locations(functions: Iterable[str], pid: int) -> tuple[Location, ...]:
-    """Return the locations of the kernel functions in which a thread of process `pid` sleeps."""
+    """Return the locations of the kernel functions in which a thread of process `pid` was."""
     return tuple(Location(None, 0, 0, pid, kernel=function) for function in functions)
 
 

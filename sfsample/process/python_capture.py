@@ -12,7 +12,7 @@ from sfsample.core.budget import CAPTURE_NS, READ_NS, Budget
 from sfsample.core.memory import Memory, Span
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Frame, Stack, StopReason
-from sfsample.errors import BadInput
+from sfsample.errors import BadInput, UnsupportedTarget
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.process.beside import Beside, Room
@@ -35,15 +35,42 @@ _MAX_BREAKS = 64  # breaks in one stack that the walk of the native frames gets 
 def runs_python(process: LiveProcess) -> bool:
     """Return True if a process has an interpreter of a known version."""
     with suppress(BadInput):
-        return find_interpreter(process.modules, partial(read_memory, process.proc.anchor())) is not None
+        return _interpreter_of(process) is not None
     return False
+
+
+def check_gils(processes: Sequence[LiveProcess]) -> None:
+    """Raise UnsupportedTarget if no process has a GIL; a child of sfsample may start Python later."""
+    reasons = ["" if process.is_child else _no_gil(process) for process in processes]
+    if reasons and all(reasons):
+        pid = processes[0].pid
+        raise UnsupportedTarget(
+            pid, f"--gil needs the GIL of CPython: {pid}: {reasons[0]}", "leave out --gil"
+        )
+
+
+def _no_gil(process: LiveProcess) -> str:
+    """Return the reason why a process has no GIL that is known, or ""."""
+    try:
+        interpreter = _interpreter_of(process)
+    except NotStarted:
+        return ""
+    except BadInput as unknown:
+        return str(unknown)
+    if interpreter is None:
+        return "it runs no Python"
+    return "its Python is free-threaded" if interpreter.layout.free_threaded else ""
+
+
+def _interpreter_of(process: LiveProcess) -> Interpreter | None:
+    return find_interpreter(process.modules, partial(read_memory, process.proc.anchor()))
 
 
 class PythonCapture:
     """Captures the Python frames of one process."""
 
-    def __init__(self, process: LiveProcess) -> None:
-        self._process = process
+    def __init__(self, process: LiveProcess, *, with_gil: bool = False) -> None:
+        self._process, self._with_gil = process, with_gil
         self._pid = process.pid
         self._generation = -1
         self._room, self._budget = Room(), Budget(CAPTURE_NS)
@@ -90,6 +117,13 @@ class PythonCapture:
         interpreter = find(self._mapping.start)
         # a thread that begins or ends has no native frame in the interpreter
         return python if any(find(frame.pc) is interpreter for frame in frames) else None
+
+    def has_gil(self, thread: Thread, memory: Memory, frames: Sequence[Frame]) -> bool | None:
+        """Return True if a thread held its GIL in its capture, or without --gil; None: unknown."""
+        if not self._with_gil or self._runtime is None:
+            return not self._with_gil
+        stack = (frames[0].sp, frames[-1].cfa or frames[-1].sp) if frames else (0, 0)
+        return self._runtime.has_gil(self._native_id(thread), memory, stack)
 
     def over_breaks(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack, resume: Resume) -> Stack:
         """Walk on if a stack ends too early; return the longer stack, or `stack` itself if that fails.
@@ -163,7 +197,9 @@ class PythonCapture:
 
     def _new_runtime(self) -> PythonRuntime:
         assert self.interpreter is not None  # noqa: S101 - the caller has checked
-        return PythonRuntime(self.interpreter, self._read, self._read_many, self._budget)
+        return PythonRuntime(
+            self.interpreter, self._read, self._read_many, self._budget, with_gil=self._with_gil
+        )
 
     def _find_id_before_fork(self) -> int:
         """Return the old id that the interpreter of a forked child has for its main thread; 0: none.

@@ -39,8 +39,8 @@ class SampledThread:
 
     __slots__ = (
         "counted", "counted_start_time", "file_holder", "files", "flush_ns", "gone", "idle_until",
-        "last", "last_stack", "name", "off_cpu_counters", "process_thread", "quiet_ran_ns", "quiet_since",
-        "ran_ns", "start_time", "state", "stopped_ns", "tid", "uncounted_cpu_ns", "wait",
+        "is_left_out", "last", "last_stack", "name", "off_cpu_counters", "process_thread", "quiet_ran_ns",
+        "quiet_since", "ran_ns", "start_time", "state", "stopped_ns", "tid", "uncounted_cpu_ns", "wait",
     )  # fmt: skip
 
     def __init__(self, thread: Thread, counted: TickTime, ran_ns: int) -> None:
@@ -56,6 +56,7 @@ class SampledThread:
         self.counted = self.idle_until = self.quiet_since = counted
         self.off_cpu_counters: bytes | None = None
         self.last_stack: tuple[Stack, Places] | None = None
+        self.is_left_out = False  # True: --gil, and the thread did not hold the GIL at the last capture
         self.flush_ns = FLUSH_NS
         self.last = Located()
         self.ran_ns = ran_ns  # CPU time in ns at the last turn

@@ -20,7 +20,6 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.run_state import RunState, WakeUp, classify, ran_ns
 from sfsample.process.stop_request import await_stop
 from sfsample.recording.due_threads import DueThreads, SampledThread
-from sfsample.recording.keep_bad import keep_bad
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile
 from sfsample.recording.recorder import Recorder
@@ -284,7 +283,10 @@ class ProcessSampler:
             self._leave_out(thread, state)
             return
         if self._bad_stacks is not None:
-            keep_bad(self._bad_stacks, self.process, thread.name, captured)
+            self._bad_stacks.keep(thread.name, captured.snapshot, captured.stack, self.process.modules)
+        if captured.has_gil is None:
+            recorder.count_failed(thread, "its GIL could not be read")
+            return
         if self._waits is not None:
             thread.wait = self._waits.find(thread.process_thread, captured, thread.state, state)
         recorder.see(thread, captured, (thread.wait.location,) if thread.wait else ())

@@ -95,7 +95,7 @@ class PtraceSampler:
             unwinder.prepare(process.arch)
         capturer = ThreadCapturer(
             process, unwinder, stop=options.stop, kernel=options.kernel,
-            python=options.python is not PythonView.OFF,
+            python=options.python is not PythonView.OFF, gil=options.gil,
         )  # fmt: skip
         waits = None
         if options.mode == "wall":

@@ -105,7 +105,8 @@ class Recorder:
         )
         kernel = kernel_locations(captured.kernel, self._process_key) if captured.kernel else ()
         stack = captured.stack
-        if captured.python is not None:
+        thread.is_left_out = not captured.has_gil
+        if captured.python is not None and self._python is not PythonView.OFF:
             locations = with_python(locations, captured.python, self._python)
             self._profile.stats.has_python = True
             stack = as_shown(stack, captured.python, self._python)
@@ -175,10 +176,15 @@ class Recorder:
         assert thread.last_stack is not None  # noqa: S101 - our own invariant
         stack, places = thread.last_stack
         stats, key = self._profile.stats, ThreadKey(self._process_key, thread.tid, thread.start_time)
-        stats.threads += thread.start_time != thread.counted_start_time and key not in self._profile.threads
-        thread.counted_start_time = thread.start_time
         times = max(1, until.number - thread.counted.number)
         wall_ns, cpu_ns = until.at_ns - thread.counted.at_ns, thread.uncounted_cpu_ns if ran else 0
+        if thread.is_left_out:
+            stats.without_gil += times
+            stats.cpu_sampled_ns += cpu_ns
+            thread.counted, thread.uncounted_cpu_ns = until, thread.uncounted_cpu_ns - cpu_ns
+            return
+        stats.threads += thread.start_time != thread.counted_start_time and key not in self._profile.threads
+        thread.counted_start_time = thread.start_time
         sample = Sample(
             thread=key, thread_name=thread.name, stack=stack, places=places, capture=capture,
             at_ns=until.at_ns, wall_ns=wall_ns, cpu_ns=cpu_ns, times=times,

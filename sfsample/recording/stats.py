@@ -114,8 +114,9 @@ class Stats:
         self.eintr_prone_stops = 0
         self.spared_ticks = 0  # ticks not taken, to stay below --max-overhead
         self.waiting_for_cpu = 0  # cpu mode: samples skipped, because the thread waited for a CPU
+        self.without_gil = 0  # --gil: samples left out, because the thread did not hold the GIL
         self.cpu_charged_ns = 0  # CPU time of all threads, as the kernel counts it
-        self.cpu_sampled_ns = 0  # CPU time that samples stand for
+        self.cpu_sampled_ns = 0  # CPU time that samples stand for, also those left out by --gil
         self.threads = 0  # threads that have samples
         self.why_idle: tuple[str, str] | None = None  # reason why nothing ran other than sleep, and a remedy
         self.subprocesses = Subprocesses()
@@ -218,6 +219,7 @@ class Stats:
             "achieved_hz": round(self.achieved_hz, 3),
             "spared_ticks": self.spared_ticks,
             "off_processor": self.waiting_for_cpu,
+            "without_gil": self.without_gil,
             "cpu_charged_ns": self.cpu_charged_ns,
             "cpu_sampled_ns": self.cpu_sampled_ns,
             "coverage": None if self.coverage is None else round(self.coverage, 4),

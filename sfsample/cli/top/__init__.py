@@ -17,6 +17,7 @@ from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.output_file import Output
 from sfsample.cli.record_options import TopCommand
+from sfsample.cli.terminal import say
 from sfsample.cli.top.screen import Screen, terminal
 from sfsample.cli.top.table import FunctionName
 from sfsample.cli.top.view import TopView
@@ -41,7 +42,7 @@ def run(command: TopCommand) -> int:
         session = _Session(command, target_pids(command.target), interrupt)
         with session.sampling(), terminal() as screen:
             session.show(screen)
-    return 0
+    return session.report_end()
 
 
 class _Session:
@@ -99,6 +100,16 @@ class _Session:
             if key:
                 self._obey(key, screen)
                 draw_at_s = 0.0
+
+    def report_end(self) -> int:
+        """Say why the view has ended, unless the user left; return the exit code."""
+        stats = self._window.profile.stats
+        if stats.failure:
+            say(*stats.failure)
+            return 1
+        if stats.ended_by == "target":
+            say(f"top has ended with its target: {self._view.title}")
+        return 0
 
     def _obey(self, key: str, screen: Screen) -> None:
         view = self._view

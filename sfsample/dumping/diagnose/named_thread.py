@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from sfsample.core.printable import columns, fit
 from sfsample.core.stack import Frame
 from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.location import Location, locate
@@ -140,13 +141,13 @@ def short_name(function: str) -> str:
 
 
 def fold_name(function: str, room: int | None) -> str:
-    """Return a function's name in at most `room` characters: empty its brackets first, then cut it."""
-    if room is None or len(function) <= room:
+    """Return a function's name in at most `room` columns: empty its brackets first, then cut it."""
+    if room is None or columns(function) <= room:
         return function
     folded = _drop_brackets(function, "<", ">", "...")
-    if len(folded) > room:
+    if columns(folded) > room:
         folded = _drop_brackets(folded, "(", ")", "...")
-    return folded if len(folded) <= room else f"{folded[: max(room, 8) - 3]}..."
+    return fit(folded, max(room, 8), "...")
 
 
 def _drop_brackets(text: str, opening: str, closing: str, filler: str | None = None) -> str:

@@ -14,16 +14,13 @@ Source: Include/cpython/code.h and Include/cpython/unicodeobject.h of CPython 3.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
 from struct import Struct
 
-from sfsample.core.memory import BytesMemory, Memory, Span
-from sfsample.runtimes.cpython.find import ReadMemory
-from sfsample.runtimes.cpython.layout import Layout, word_in
+from sfsample.core.memory import BytesMemory, Memory, ReadMany, ReadMemory, Span, word_in
+from sfsample.runtimes.cpython.layout import Layout
 from sfsample.runtimes.cpython.line_table import LineTable
-
-ReadMany = Callable[[Sequence[Span]], list[bytes | None]]  # function that reads spans in few system calls
 
 _MAX_KNOWN = 100_000  # code objects; if there are more, all are forgotten
 _MAX_TEXT = 1 << 16  # characters of a name

@@ -14,10 +14,10 @@ from itertools import chain
 from typing import NamedTuple
 
 from sfsample.core.budget import DUMP_NS, Budget
+from sfsample.core.memory import ReadMemory, word_in
 from sfsample.core.wait_kind import WaitKind
 from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
-from sfsample.runtimes.cpython.find import Interpreter, ReadMemory
-from sfsample.runtimes.cpython.layout import word_in
+from sfsample.runtimes.cpython.find import Interpreter
 from sfsample.runtimes.cpython.objects import SELF, SET_USED, Objects, entered
 from sfsample.runtimes.cpython.python_stack import PythonStack, Row, frames_in, is_in, rows_of
 from sfsample.runtimes.cpython.tasks import Task, TaskReader

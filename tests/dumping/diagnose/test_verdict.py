@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sfsample.core.printable import columns
 from sfsample.dumping.diagnose.named_thread import fold_name, group_threads, short_name
 from sfsample.dumping.diagnose.verdict import judge
 from sfsample.dumping.diagnose.wait_graph import (
@@ -169,17 +170,17 @@ def test_long_names_are_folded_then_cut() -> None:
     assert short_name("f" * 100) == "f" * 57 + "..."
 
 
-@given(st.text(alphabet="<>()ab: ", max_size=60), st.integers(8, 40))
+@given(st.text(alphabet="<>()ab漢: ", max_size=60), st.integers(8, 40))
 def test_folded_names_fit(name: str, room: int) -> None:
-    assert len(fold_name(name, room)) <= room or len(name) <= room
+    assert columns(fold_name(name, room)) <= room
 
 
 @given(
-    st.lists(st.text(alphabet="abc", min_size=1, max_size=12), min_size=1, max_size=30), st.integers(20, 60)
+    st.lists(st.text(alphabet="abc漢", min_size=1, max_size=8), min_size=1, max_size=30), st.integers(20, 60)
 )
 def test_sentences_are_wrapped_and_complete(parts: list[str], width: int) -> None:
     lines = _wrap(" ".join(parts), width, "=> ")
-    assert all(len(line) <= width for line in lines)
+    assert all(columns(line) <= width for line in lines)
     assert " ".join(line[3:] for line in lines) == " ".join(parts)
 
 
