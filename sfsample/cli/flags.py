@@ -274,6 +274,8 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
     add("--gil", action="store_true",
         help="count only samples of threads that hold the GIL of CPython 3.11 or later")  # fmt: skip
     add("-s", "--subprocesses", action="store_true", help="sample descendants too, also those born later")
+    add("--blame", action="store_true",
+        help="with --mode wall: show the stack of a lock's holder below those that wait for it")  # fmt: skip
     add("--wait-details", action="store_true",
         help="with --mode wall: addresses, descriptors and pids in the frames of waits")  # fmt: skip
 

@@ -29,7 +29,7 @@ class WaitPlace(NamedTuple):
     """The wait of a thread; it is the innermost frame of the stack."""
 
     text: str  # "mutex", "recvfrom: postgresql:5432"; without words that change, such as descriptors
-    category: str  # a `WaitClass`
+    category: str  # a `WaitClass`; "": no wait, but the frame between a waiter and a holder
     is_idle: bool = False  # the thread waits for work, which is no fault
 
 

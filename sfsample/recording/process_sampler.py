@@ -19,6 +19,7 @@ from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
 from sfsample.process.run_state import RunState, WakeUp, classify, ran_ns
 from sfsample.process.stop_request import await_stop
+from sfsample.recording.blame import Blame
 from sfsample.recording.due_threads import DueThreads, SampledThread
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile
@@ -59,6 +60,7 @@ class ProcessSampler:
         self._profile = profile
         self._wall = options.mode == "wall"
         self._waits = waits
+        self._looked_at: SampledThread | None = None  # thread whose stack is captured, but not counted
         self._max_pause_ns = round(options.max_pause * 1e9)
         process.running_capture.max_held_ns = self._max_pause_ns
         self._bad_stacks = options.bad_stacks
@@ -75,6 +77,10 @@ class ProcessSampler:
             process.pid, process.start_time, process.root, process.name
         )
         self._recorder = Recorder(profile, self._process_key, since, options.python)
+        self._blame: Blame | None = None
+        if waits is not None and options.blame:
+            stats = profile.stats
+            self._blame = Blame(self._recorder, stats, waits.owner, self.threads.find, self._look_again)
         profile.put_off.add(self._flush)
 
     @property
@@ -111,6 +117,8 @@ class ProcessSampler:
                     self._take_turn(thread, woken)
                 self.threads.give_next_turn([thread], tick, spread)
             self._wait_for_pending(woken.at_ns + self._max_pause_ns)
+            if self._blame is not None:
+                self._blame.count()
         except ReadFailed as failure:
             if failure.help and self._named and not self._profile.stats.samples:
                 raise  # limit that the user can raise
@@ -199,11 +207,23 @@ class ProcessSampler:
         if counters is None:
             self._drop(thread)
         elif counters == thread.off_cpu_counters:
-            self._recorder.count_idle([thread])
+            if self._blame is None or not self._blame.takes(thread):
+                self._recorder.count_idle([thread])
         elif self._wall and len(self._pending) >= _MAX_PENDING_STOPS:
             self._not_asked.append(thread)
         else:
             self._sample(thread, woken, counters)
+
+    def _look_again(self, thread: SampledThread) -> bool:
+        """Capture a thread again if it has run, but do not count it; False: its stack is unknown."""
+        counters = thread.files.counters()
+        if counters is None or thread in self._pending:
+            return False
+        if counters != thread.off_cpu_counters or thread.last_stack is None:
+            self._looked_at = thread
+            self._sample(thread, WakeUp(time.perf_counter_ns()), counters)
+            self._looked_at = None
+        return thread.last_stack is not None
 
     def _sample(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
         files, recorder, wall = thread.files, self._recorder, self._wall
@@ -290,6 +310,10 @@ class ProcessSampler:
         if self._waits is not None:
             thread.wait = self._waits.find(thread.process_thread, captured, thread.state, state)
         recorder.see(thread, captured, (thread.wait.location,) if thread.wait else ())
+        if thread is self._looked_at:
+            return
+        if self._blame is not None and self._blame.takes(thread, captured.snapshot.capture):
+            return
         ran = captured.reading is None and state.counts_as_cpu
         recorder.count(thread, captured.snapshot.capture, recorder.now, ran=ran)
         if not self._wall:

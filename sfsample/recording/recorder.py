@@ -110,7 +110,8 @@ class Recorder:
             locations = with_python(locations, captured.python, self._python)
             self._profile.stats.has_python = True
             stack = as_shown(stack, captured.python, self._python)
-        thread.last_stack = stack, Places((*waits, *kernel, *locations))
+        thread.places = Places((*waits, *kernel, *locations))
+        thread.last_stack = stack, thread.places
 
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
         """Return the locations of the frames; those of the last sample are used again."""

@@ -24,6 +24,7 @@ from sfsample.process.run_state import RunState
 from sfsample.process.syscall_names import syscall_name
 from sfsample.process.thread import Thread
 from sfsample.process.vm import read_memory
+from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.symbolize.variables import module_of, variable_at
@@ -66,6 +67,13 @@ class FoundWait(NamedTuple):
 
     location: Location
     wait: Wait | None = None
+    evidence: WaitingThread | None = None
+    python: PythonStack | None = None
+
+    @property
+    def lock(self) -> tuple[str, int] | None:
+        """The lock, equal for all its waiters; None: it has no known owner."""
+        return (self.wait.kind, self.wait.address) if self.wait and self.wait.tid is not None else None
 
 
 class WaitFinder:
@@ -105,9 +113,21 @@ class WaitFinder:
             return None
         # the thread has fallen asleep since its state was read
         waiting = self._evidence(thread, captured, "S" if state == "R" else state, asleep)
-        wait = wait_of(waiting, self._context(captured, waiting))
+        modules = tuple(filter(None, dict.fromkeys(captured.modules)))
+        wait = wait_of(waiting, self._context(waiting, modules))
         place = wait_place(waiting, wait, details=self._details)
-        return FoundWait(self._with_variable(place, wait, captured), wait)
+        address = wait.address if wait and not self._details else 0
+        module = module_of(modules, address) if address else None
+        return FoundWait(_location(place, module, address), wait, waiting, captured.python)
+
+    def owner(self, thread: Thread, found: FoundWait) -> int | None:
+        """Return the thread that a waiting thread waits for now; None: unknown, or there is none."""
+        if found.evidence is None:
+            return None
+        wait = wait_of(
+            self._with_objects(thread, found.evidence, found.python), self._context(found.evidence)
+        )
+        return wait.tid if wait else None
 
     def _asleep(self, thread: Thread, captured: CapturedStack, run_state: RunState) -> SyscallInfo | None:
         """Return the system call of a thread that sleeps, or that slept when it was stopped."""
@@ -126,29 +146,33 @@ class WaitFinder:
         is_odd = state == "D" or syscall_name(asleep.number) == _RESTART
         wchan = facts.wchan(tid) if is_odd else None
         call = facts.decode(as_made(asleep, wchan))
-        is_futex = call is not None and call.name == "futex"
         waiting = WaitingThread(
             tid, "", state, process.own_id(tid), call, wchan, functions=self._functions(captured),
             in_c_library=self._in_c_library(next(iter(captured.modules), None)),
         )  # fmt: skip
-        if not is_futex:
-            return waiting
-        full = waiting._replace(
-            memory=facts.lock_memory(call),
-            gil=self._capturer.gil(thread) if captured.python else None,
-            facts=self._python(captured, asleep.args[0]),
-        )
+        full = self._with_objects(thread, waiting, captured.python)
         evidence = captured.snapshot.scheduler or SchedulerEvidence(None, None)
         is_one_moment = thread.files.counters() == evidence.after
         return full if is_one_moment else waiting._replace(gil=full.gil)  # the GIL stays where it is
 
-    def _python(self, captured: CapturedStack, futex: int) -> PythonFacts:
+    def _with_objects(
+        self, thread: Thread, waiting: WaitingThread, python: PythonStack | None
+    ) -> WaitingThread:
+        """Add what the memory has now: the lock, the GIL, the objects of Python."""
+        call = waiting.call
+        if call is None or call.name != "futex":
+            return waiting
+        gil = self._capturer.gil(thread) if python else None
+        facts = self._python(python, call.syscall.args[0]) if python else PythonFacts()
+        return waiting._replace(memory=self._facts.lock_memory(call), gil=gil, facts=facts)
+
+    def _python(self, stack: PythonStack, futex: int) -> PythonFacts:
         python = self._capturer.python
         interpreter = python.interpreter if python is not None else None
-        if interpreter is None or interpreter.layout.free_threaded or captured.python is None:
+        if interpreter is None or interpreter.layout.free_threaded:
             return PythonFacts()
         reader = ThreadReader(interpreter, self._read, 0, lambda: False)
-        return PythonFacts(reader.wait(captured.python, futex))
+        return PythonFacts(reader.wait(stack, futex))
 
     def _read(self, address: int, size: int) -> bytes | None:
         return read_memory(self._process.proc.anchor(), address, size)
@@ -165,8 +189,7 @@ class WaitFinder:
             self._is_c_library[module] = module is not None and is_file(module.path, C_LIBRARIES)
         return self._is_c_library[module]
 
-    def _context(self, captured: CapturedStack, waiting: WaitingThread) -> WaitContext:
-        modules = {module for module in captured.modules if module}
+    def _context(self, waiting: WaitingThread, modules: tuple[Module, ...] = ()) -> WaitContext:
         if self._since_2_25 is None and waiting.call is not None and waiting.call.name == "futex":
             self._since_2_25 = is_since_2_25(modules)
         name: Callable[[int], str | None] = partial(variable_at, modules) if self._details else lambda _: None
@@ -182,13 +205,8 @@ class WaitFinder:
             return ()
         return parse_locks(read_text("/proc/locks")) or ()
 
-    def _with_variable(self, place: WaitPlace, wait: Wait | None, captured: CapturedStack) -> Location:
-        """Return the location of a wait; of a lock in a global variable, with the variable's address."""
-        address = wait.address if wait and not self._details else 0
-        module = module_of(filter(None, dict.fromkeys(captured.modules)), address) if address else None
-        return _location(place, module, address)
-
 
 def _location(place: WaitPlace, module: Module | None = None, address: int = 0) -> Location:
+    """Return the location of a wait; of a lock in a global variable of `module`, with its address."""
     vaddr = module.vaddr(address) if module else 0
     return Location(module, vaddr, vaddr, found="idle" if place.is_idle else "wait", wait=place)

@@ -47,7 +47,10 @@ def python_frame(place: PythonPlace, *, executed: bool = False) -> NamedFrame:
 
 def wait_frame(place: WaitPlace, variable: str | None) -> NamedFrame:
     """Return the frame of a wait; `variable`: the name of the lock, if it has one."""
-    text = f"[{clean_name(place.text)}{f' {variable}' if variable else ''}]"
+    text = clean_name(place.text)
+    if not place.category:
+        return NamedFrame(text, text)
+    text = f"[{text}{f' {variable}' if variable else ''}]"
     return NamedFrame(text, text, place.category, kind="w")
 
 
