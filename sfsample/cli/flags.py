@@ -26,6 +26,7 @@ def record_flags(parser: ArgumentParser) -> None:
         help="record for TIME: 10, 500ms, 2m (default: until Ctrl-C or the end of the target)")  # fmt: skip
     add_profile_output(parser)
     add("--stats", metavar="FILE", help="write statistics as JSON to FILE; - is stderr")
+    add("--idle", action="store_true", help="with --mode wall: show the stacks of threads that wait for work")
     add("--save-bad", metavar="DIR",
         help="save incomplete stacks in DIR, for `sfsample replay`; files contain stack memory")  # fmt: skip
     _add_messages(parser)

@@ -26,6 +26,7 @@ from sfsample.report.formats import FORMATS, html
 from sfsample.report.json_text import json_text
 from sfsample.report.naming import with_python_lines
 from sfsample.report.report import CPU, SAMPLES, Report
+from sfsample.report.waits import fold_idle, wait_lines
 
 if TYPE_CHECKING:
     from sfsample.watching.push.pusher import Pusher
@@ -117,12 +118,14 @@ def _show(history: History, command: options.HistoryShow) -> int:
     output, selection = Output(command.output.path), _selection(history, command)
     slices, gaps = questions.choose(history, selection), history.gaps(selection)
     report = questions.answer(selection, slices, history.report(selection))
-    lines = _summary(slices, gaps, report, verbose=command.verbose)
+    lines = _summary(slices, gaps, report, command)
     output.write(printable_lines(lines))
     return 0
 
 
-def _summary(slices: list[SliceFacts], gaps: list[Gap], report: Report, *, verbose: bool) -> Iterator[str]:
+def _summary(
+    slices: list[SliceFacts], gaps: list[Gap], report: Report, command: options.HistoryShow
+) -> Iterator[str]:
     last = max(facts.end_s for facts in slices)
     times = f"{utc(slices[0].begin_s)} to {utc(last)} UTC"
     yield f"{slices[0].service}: {counted(len(slices), 'slice')}, {times}"
@@ -131,6 +134,10 @@ def _summary(slices: list[SliceFacts], gaps: list[Gap], report: Report, *, verbo
     yield from (f"build-id {build}" for build in builds)
     yield from (f"lost: {loss}" for loss in losses(report))
     yield from (f"gap: {utc(gap.begin_s)} to {utc(gap.end_s)} UTC: {gap.why}" for gap in gaps)
+    if command.waits:
+        yield ""
+        yield from wait_lines(*fold_idle(report), limit=len(report.stacks) if command.verbose else _MAX_ROWS)
+        return
     weight, what = (CPU, "CPU time") if report.total(CPU) else (SAMPLES, "samples")
     rows = zip(report.stacks, report.column(weight), strict=True)
     stacks = tuple(stack._replace(weights=(number,)) for stack, number in rows)
@@ -138,7 +145,7 @@ def _summary(slices: list[SliceFacts], gaps: list[Gap], report: Report, *, verbo
     for title, counts in (("by own time", side.by_self), ("with what they call", side.by_total)):
         yield ""
         yield f"functions {title} (share of {what}):"
-        yield from _functions(counts, report.total(weight), verbose=verbose)
+        yield from _functions(counts, report.total(weight), verbose=command.verbose)
 
 
 def _functions(counts: Counter[str], total: int, *, verbose: bool) -> Iterator[str]:

@@ -36,6 +36,7 @@ class RecordCommand(Command):
     output: ProfileOutput = ProfileOutput()
     stats: str | None = None
     save_bad: str | None = None
+    idle: bool = False  # True: show the stacks of threads that wait for work
     names: NameFlags = NameFlags()
     quiet: bool = False
     verbose: bool = False

@@ -16,6 +16,7 @@ from sfsample.recording.sample import Places
 from sfsample.recording.stats import Stats
 from sfsample.recording.wait_finder import FoundWait
 
+UNSEEN = "[stack not captured]"  # frame of a holder that did not stop in time, as it waits for a CPU
 _MAX_HOPS = 8  # holders in one stack
 
 Owner = Callable[[Thread, FoundWait], int | None]
@@ -33,6 +34,7 @@ class Blame:
         self._owner, self._find, self._look = owner, find, look
         self._waiters: dict[SampledThread, Capture | None] = {}
         self._holders: dict[tuple[str, int], SampledThread | None] = {}  # by lock, at this tick
+        self._unseen: set[SampledThread] = set()  # holders whose stack is unknown at this tick
 
     def takes(self, thread: SampledThread, capture: Capture | None = None) -> bool:
         """Return True if `count` counts the thread at the end of the tick; `capture` None: it has not run."""
@@ -45,6 +47,7 @@ class Blame:
         """Count the threads that wait, each with its chain of holders."""
         waiters, self._waiters = self._waiters, {}
         self._holders.clear()
+        self._unseen.clear()
         for thread, capture in waiters.items():
             chain = self._chain(thread) if thread.last_stack else ()
             if thread.gone or thread.last_stack is None:
@@ -67,6 +70,8 @@ class Blame:
             if holder in seen:
                 return (_mark(f"{mark} (a cycle)"), *chain)
             seen.append(holder)
+            if holder in self._unseen:
+                return (_mark(UNSEEN), _mark(mark), *chain)
             chain = (*holder.places, _mark(mark), *chain)
         return chain
 
@@ -83,8 +88,10 @@ class Blame:
         wait = thread.wait
         owner = self._owner(thread.process_thread, wait) if wait else None
         holder = None if owner is None else self._find(owner)
-        if wait is None or holder is None or not self._look(holder):
+        if wait is None or holder is None:
             return None
+        if not self._look(holder):
+            self._unseen.add(holder)
         return holder if self._owner(thread.process_thread, wait) == owner else None
 
 

@@ -30,6 +30,7 @@ from sfsample.recording.wait_finder import WaitFinder
 _END_PATIENCE_NS = 250_000_000  # wait at the end of the recording for threads that were asked to stop
 _COLLECT_NS = 1_000_000  # time between two collections of threads that have stopped meanwhile
 _MAX_PENDING_STOPS = 8  # threads: if all stop at once, the last stays stopped until the others are captured
+_LOOK_NS = 1_000_000  # longest wait for the stop of a thread that holds a lock (--blame)
 _STOP_PATIENCE_NS = 50_000  # time of polling before a stop is pending: a thread with a CPU stops in this time
 
 _RECORDING_ENDED = "the recording ended before its turn"
@@ -217,13 +218,15 @@ class ProcessSampler:
     def _look_again(self, thread: SampledThread) -> bool:
         """Capture a thread again if it has run, but do not count it; False: its stack is unknown."""
         counters = thread.files.counters()
-        if counters is None or thread in self._pending:
+        if counters is None:
             return False
         if counters != thread.off_cpu_counters or thread.last_stack is None:
-            self._looked_at = thread
-            self._sample(thread, WakeUp(time.perf_counter_ns()), counters)
+            self._looked_at, now_ns = thread, time.perf_counter_ns()
+            if thread not in self._pending:
+                self._sample(thread, WakeUp(now_ns), counters)
+            self._wait_for_pending(now_ns + _LOOK_NS)
             self._looked_at = None
-        return thread.last_stack is not None
+        return thread.last_stack is not None and thread not in self._pending
 
     def _sample(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
         files, recorder, wall = thread.files, self._recorder, self._wall

@@ -10,6 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from sfsample.core.snapshot import SchedulerEvidence
+from sfsample.core.wait_kind import WaitKind
 from sfsample.modules.location import Location, WaitPlace, locate
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
@@ -116,7 +117,8 @@ class WaitFinder:
         modules = tuple(filter(None, dict.fromkeys(captured.modules)))
         wait = wait_of(waiting, self._context(waiting, modules))
         place = wait_place(waiting, wait, details=self._details)
-        address = wait.address if wait and not self._details else 0
+        has_name = wait is not None and wait.kind is not WaitKind.GIL and not self._details
+        address = wait.address if wait is not None and has_name else 0
         module = module_of(modules, address) if address else None
         return FoundWait(_location(place, module, address), wait, waiting, captured.python)
 
