@@ -24,7 +24,6 @@ from sfsample.process.procfs import read_text
 from sfsample.process.run_state import RunState
 from sfsample.process.syscall_names import syscall_name
 from sfsample.process.thread import Thread
-from sfsample.process.vm import read_memory
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
 from sfsample.symbolize.symbolizer import Symbolizer
@@ -35,6 +34,7 @@ from sfsample.waiting.place import NO_CPU, wait_place
 from sfsample.waiting.thread import OtherThreads, WaitContext, WaitingThread
 from sfsample.waiting.waits import Wait, wait_of
 
+_MAX_STACKS = 10_000  # stacks whose functions of the C library are kept
 _MAX_FRAMES = 64  # innermost frames in which functions of the C library are searched
 _RESTART = "restart_syscall"
 
@@ -92,6 +92,7 @@ class WaitFinder:
         self._facts = FactReader(process.proc, lambda _: descriptors)
         self._tids = ThreadIds(process)
         self._is_c_library: dict[Module | None, bool] = {}
+        self._functions_at: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
         self._since_2_25: bool | None = None
         self._load_names()
 
@@ -144,7 +145,6 @@ class WaitFinder:
         self, thread: Thread, captured: CapturedStack, state: str, asleep: SyscallInfo
     ) -> WaitingThread:
         process, facts, tid = self._process, self._facts, thread.tid
-        facts.begin()
         is_odd = state == "D" or syscall_name(asleep.number) == _RESTART
         wchan = facts.wchan(tid) if is_odd else None
         call = facts.decode(as_made(asleep, wchan))
@@ -166,25 +166,33 @@ class WaitFinder:
             return waiting
         gil = self._capturer.gil(thread) if python else None
         facts = self._python(python, call.syscall.args[0]) if python else PythonFacts()
-        return waiting._replace(memory=self._facts.lock_memory(call), gil=gil, facts=facts)
+        memory = self._facts.lock_memory(call)
+        if not memory.pieces:  # the thread through which sfsample reads the memory may have ended
+            self._facts.begin()
+            memory = self._facts.lock_memory(call)
+        return waiting._replace(memory=memory, gil=gil, facts=facts)
 
     def _python(self, stack: PythonStack, futex: int) -> PythonFacts:
         python = self._capturer.python
         interpreter = python.interpreter if python is not None else None
         if interpreter is None or interpreter.layout.free_threaded:
             return PythonFacts()
-        reader = ThreadReader(interpreter, self._read, 0, lambda: False)
+        reader = ThreadReader(interpreter, self._facts.read, 0, lambda: False)
         return PythonFacts(reader.wait(stack, futex))
 
-    def _read(self, address: int, size: int) -> bytes | None:
-        return read_memory(self._process.proc.anchor(), address, size)
-
     def _functions(self, captured: CapturedStack) -> tuple[str, ...]:
+        """Return the functions of the C library on a stack, see `library_functions`."""
         pairs = list(zip(captured.stack.frames, captured.modules, strict=True))[:_MAX_FRAMES]
-        inside = [pair for pair in pairs if self._in_c_library(pair[1])]
-        chosen = inside or (pairs if not any(map(self._in_c_library, captured.modules)) else [])
-        frames = [self._names.frames(locate(frame, module, 0)) for frame, module in chosen if module]
-        return tuple(library_functions(frames, [module.path for _, module in chosen if module]))
+        place = captured.generation, tuple(frame.pc for frame, _ in pairs)
+        if place not in self._functions_at:
+            inside = [pair for pair in pairs if self._in_c_library(pair[1])]
+            chosen = inside or (pairs if not any(map(self._in_c_library, captured.modules)) else [])
+            frames = [self._names.frames(locate(frame, module, 0)) for frame, module in chosen if module]
+            functions = library_functions(frames, [module.path for _, module in chosen if module])
+            if len(self._functions_at) >= _MAX_STACKS:
+                self._functions_at.clear()
+            self._functions_at[place] = tuple(functions)
+        return self._functions_at[place]
 
     def _in_c_library(self, module: Module | None) -> bool:
         if module not in self._is_c_library:

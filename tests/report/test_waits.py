@@ -77,7 +77,8 @@ def test_a_pool_is_idle_if_more_than_half_of_it_waits_in_one_stack() -> None:
 def test_table_of_waits_has_the_time_and_the_holder() -> None:
     report = made(
         ("a", [FLUSH, HELD, MUTEX, TAKES, MAIN], 30), ("b", [MUTEX, TAKES, MAIN], 10),
-        ("c", [LOCK, MAIN], 20), ("d", [SLEEP, MAIN, HELD, LOCK, MAIN], 10), ("e", [EPOLL, MAIN], 20), ("f", [MAIN], 10),
+        ("c", [LOCK, MAIN], 20), ("d", [SLEEP, MAIN, HELD, LOCK, MAIN], 10),
+        ("e", [EPOLL, MAIN], 20), ("f", [MAIN], 10),
     )  # fmt: skip
     assert wait_totals(report) == [
         ("[mutex] in main", 400_000_000, 300_000_000, "writer: flush"),

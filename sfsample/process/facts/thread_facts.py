@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
-from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
+from sfsample.core.memory import BytesMemory, PiecewiseMemory
 from sfsample.process.facts.descriptors import Descriptor, DescriptorReader
 from sfsample.process.facts.peer_processes import NearEnd
 from sfsample.process.facts.syscall_arguments import DecodedSyscall, TargetLookup, decode_syscall
@@ -59,7 +59,8 @@ class FactReader:
     def begin(self) -> None:
         """Begin another look at the process: a descriptor may refer to another file by now."""
         self._descriptors = self._new_descriptors(self._proc)
-        self._target = TargetLookup(partial(read_memory, self._proc.anchor()), self._descriptors.read, _now)
+        self.read = partial(read_memory, self._proc.anchor())  # reads memory of the process
+        self._target = TargetLookup(self.read, self._descriptors.read, _now)
 
     def ns_tid(self, tid: int) -> int:
         """Return a thread's id in its own pid namespace."""
@@ -103,7 +104,7 @@ class FactReader:
         """Return a system call with what it refers to."""
         return None if info is None else decode_syscall(info, syscall_name(info.number), self._target)
 
-    def lock_memory(self, call: DecodedSyscall | None) -> Memory:
+    def lock_memory(self, call: DecodedSyscall | None) -> PiecewiseMemory:
         """Return a copy of the memory around the futex word that a thread waits on; empty: no such word."""
         if call is None or call.name != "futex":
             return PiecewiseMemory()
