@@ -61,6 +61,11 @@ def spelled_seconds(value: float) -> str:
     return f"{value!r}s"
 
 
+def brief_time(ns: int) -> str:
+    """Write a time of less than some seconds: "61 µs", "12 ms"."""
+    return f"{ns / 1000:.0f} µs" if ns < 10_000_000 else f"{ns / 1e6:.0f} ms"
+
+
 def long_time(time_s: float) -> str:
     """Return a time in its two largest units: "1 h 5 min", "10 s"."""
     left_s, parts = round(time_s), []

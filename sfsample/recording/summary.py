@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from math import sqrt
 
-from sfsample.core.quantities import counted
+from sfsample.core.quantities import brief_time, counted
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, StopReason
 from sfsample.recording.stats import Pauses, Stats
@@ -58,10 +58,12 @@ def summary_lines(
         yield "ended     with the target"
     if stats.waiting_for_cpu:
         yield f"skipped   {counted(stats.waiting_for_cpu, 'sample')}: waiting for a CPU"
+    if stats.without_gil:
+        yield f"left out  {counted(stats.without_gil, 'sample')} of threads without the GIL"
     if not low:
         yield from _coverage(stats)
     yield from _subprocesses(stats)
-    if not stats.samples and mode == "cpu" and not stats.captures[Capture.FAILED]:
+    if not stats.samples and (mode == "cpu" or stats.without_gil) and not stats.captures[Capture.FAILED]:
         yield from no_sample_lines(stats)
         yield from _problems(stats, verbose=verbose)
         return
@@ -88,11 +90,14 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
     if stats.timers_since_s is not None:
         period_ns = round(1e9 / stats.rate_hz)
         if stats.cpu_charged_ns > period_ns:
-            yield f"the timers gave no sample of {_time(stats.cpu_charged_ns)} of CPU time"
+            yield f"the timers gave no sample of {brief_time(stats.cpu_charged_ns)} of CPU time"
             yield "a higher --rate needs less; --no-perf-events also samples threads that live shorter"
         else:
-            yield f"no thread used {_time(period_ns)} of CPU time, which gives one sample: {cause}"
+            yield f"no thread used {brief_time(period_ns)} of CPU time, which gives one sample: {cause}"
             yield f"{remedy}{', without --perf-events' if 'wall' in remedy else ''}"
+        return
+    if stats.without_gil:
+        yield f"no thread held the GIL in any of {counted(stats.without_gil, 'sample')}"
         return
     ticks = f"at any of the {counted(stats.taken_ticks, 'tick')} taken"
     brief = stats.cpu_charged_ns > _NOTABLE_SAMPLES * 1e9 / stats.rate_hz
@@ -159,7 +164,7 @@ def _points(pauses: Pauses) -> tuple[int, int, int]:
 
 
 def _distribution(pauses: Pauses) -> str:
-    p50, p99, longest = map(_time, _points(pauses))
+    p50, p99, longest = map(brief_time, _points(pauses))
     return f"p50 {p50}, p99 {p99}, max {longest}"
 
 
@@ -172,7 +177,7 @@ def _cost(stats: Stats, mode: str) -> Iterator[str]:
     hint = ""
     if share >= _HIGH_COST and not stats.spared_ticks:
         deep = sum(stats.frames.values()) > _DEEP_STACK * stats.samples
-        do_not_help = deep or stats.lacks_timers or stats.has_python
+        do_not_help = deep or stats.lacks_timers or stats.has_python or stats.without_gil
         timers_help = mode == "cpu" and stats.timers_since_s is None and not do_not_help
         hint = f" ({'--perf-events costs less, ' if timers_help else ''}--max-overhead limits it)"
     yield f"cost      {percent} of one CPU{hint}"
@@ -227,7 +232,3 @@ def _percent(part: int, whole: int) -> str:
     if share > 99.9 and part < whole:
         return "> 99.9 %"
     return "< 0.1 %" if 0 < share < 0.1 else f"{share:.1f} %".replace("100.0", "100").replace(".0 %", " %")
-
-
-def _time(ns: int) -> str:
-    return f"{ns / 1000:.0f} µs" if ns < 10_000_000 else f"{ns / 1e6:.0f} ms"
