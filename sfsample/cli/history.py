@@ -94,11 +94,12 @@ def _table(slices: list[SliceFacts], gaps: list[Gap], *, verbose: bool) -> Itera
     rows.sort(key=lambda row: (row.begin_s, row.service))
     width = max(len(row.service) for row in rows)
     begin = f"begin ({zone(*(row.begin_s for row in rows))})"
-    yield f"{begin:19}  {'length':>8}  {'service':{width}}  samples  CPU time  covered"
+    wide = max(len(local(row.begin_s)) for row in rows)
+    yield f"{begin:{wide}}  {'length':>8}  {'service':{width}}  samples  CPU time  covered"
     for row in rows:
         what = f"gap: {row.why}" if isinstance(row, Gap) else _columns(row)
         length = long_time(row.end_s - row.begin_s)
-        yield f"{local(row.begin_s):19}  {length:>8}  {row.service:{width}}  {what}"
+        yield f"{local(row.begin_s):{wide}}  {length:>8}  {row.service:{width}}  {what}"
         if verbose and isinstance(row, SliceFacts) and row.labels:
             yield "    " + " ".join(f"{key}={value}" for key, value in row.labels.items())
 

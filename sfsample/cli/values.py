@@ -14,7 +14,6 @@ from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from sfsample.core.foreign import natural, total, utc
-from sfsample.core.local_time import read_local
 from sfsample.core.quantities import NUMBER, BadValue, any_size, refusal, seconds, within
 from sfsample.core.walk_limits import DEFAULT_ORDER
 
@@ -184,6 +183,8 @@ def _moment(text: str) -> float:
 
 
 def _iso(text: str) -> float:
+    from sfsample.core.local_time import read_local  # most commands name no time
+
     return max(0.0, read_local(text))
 
 

@@ -63,9 +63,8 @@ class Watch:
     def run(self) -> None:
         """Record slices until a stop is requested, or until the processes given by their ids have ended."""
         self._recorder.prepare()
-        if not self._options.quiet:
-            places = filter(None, (self._options.files.output_dir, self._program.history))
-            self._say(f"slices are kept in {' and in '.join(places)}")
+        if self._program.history is not None and not self._options.quiet:
+            self._say(f"the history is in {self._program.history}")
         notify("READY=1")
         for left_s in slots(self._options.every, self._should_stop, self._serve):
             self._fill(min(self._options.slice_s, left_s))

@@ -24,6 +24,13 @@ from typing import NamedTuple
 import pytest
 
 from sfsample import __version__
+from sfsample.cli import main
+from sfsample.history.facts import Slice
+from sfsample.history.store import History
+from sfsample.report.report import Report
+from sfsample.report.stats import ReportStats
+from sfsample.report.time_slices import TIME_UNIT_NS
+from tests.builders.histories import report
 from tests.cli.screens import make_files, read_screens, write_screens
 from tests.live.cli_runner import NOBODY, is_root, stops_of
 from tests.live.targets import HANG_S, LineReader, fixture, running, states, status, tids, wait_until
@@ -32,6 +39,8 @@ from tests.live.test_cli_errors import make_public, unused_pid
 pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden/first-hour.txt"
+SECOND = 10**9 // TIME_UNIT_NS  # in the unit of rows
+BACK_S = 1_793_512_800  # 2026-11-01 06:00 UTC: clocks are set back in New York
 ATTEMPTS = 5  # for a screen that depends on the load of the machine
 # Lines that depend on the load, and what depends on the machine: its libc, its kernel, and how it was built.
 LOAD = re.compile(
@@ -149,6 +158,22 @@ SCREENS = [
     Screen("sfsample BUSY --mode wall --no-perf-events -d 0.2 -q -t | head -1", numbers=True),
     Screen("sfsample BUSY -d 0.2 >&-"),
     Screen("sfsample convert good.json"),
+    Screen("sfsample convert good.json -o a.html -o b.html"),
+    Screen("sfsample diff good.json missing.json"),
+    Screen("sfsample diff good.json other.json"),
+    # a history, in a night in which clocks are set back
+    Screen("sfsample history"),
+    Screen("TZ=EST5EDT,M3.2.0,M11.1.0 sfsample history list --history kept"),
+    Screen("sfsample history list --history kept --utc -v"),
+    Screen("TZ=EST5EDT,M3.2.0,M11.1.0 sfsample history list --history kept "
+           "--at '2026-11-01 01:30:00-05:00' --for 1m"),
+    Screen("TZ=IST-5:30 sfsample history show --history kept"),
+    Screen("sfsample history diff --utc --history kept --at '2026-11-01 06:30' --for 1m "
+           "--with '2026-11-01 06:31'"),
+    Screen("sfsample history diff --utc --history kept --at '2026-11-01 06:30' --for 1m "
+           "--with '2026-11-01 06:31' --mode wall 2>&1 | tail -5"),
+    Screen("sfsample watch --config watch.toml --check"),
+    Screen("sfsample service install --config FOLDER/missing.toml"),
 ]  # fmt: skip
 
 
@@ -159,6 +184,10 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     make_public(tmp)
     make_files(tmp)
     make_command(tmp / "bin")
+    make_history(tmp / "kept")
+    (tmp / "other.folded").write_text("redis;main;serve 300\nredis;main;flush 10\n")
+    assert main(["convert", f"{tmp}/other.folded", "-o", f"{tmp}/other.json", "-q"]) == 0
+    (tmp / "watch.toml").write_text('name = "redis"\nevery = "0.5s"\n')
     twin, target = f"w{os.getpid()}", tmp / "target"
     for copy in (tmp / twin, target):
         shutil.copy(fixture("v3"), copy)
@@ -218,6 +247,24 @@ class shell(ExitStack):  # noqa: N801 - used as a function
         self.enter_context(shell.stdout)
         child = int(LineReader(shell.stdout.fileno()).line())
         return dict(zip(self._names, (shell.pid, child), strict=True))
+
+
+def make_history(directory: Path) -> None:
+    """Make a history: half an hour before clocks are set back, half an hour later, and a busy minute."""
+    history = History(str(directory))
+    for begin_s, cpu_s in ((BACK_S - 1800, 2), (BACK_S + 1800, 2), (BACK_S + 1860, 50)):
+        rows = [("main;serve", 19 * cpu_s, cpu_s * SECOND, cpu_s * SECOND),
+                ("main;epoll_wait", 19 * (60 - cpu_s), (60 - cpu_s) * SECOND, 0)]  # fmt: skip
+        closed = timed(*rows)._replace(labels={"env": "prod"}, started_ns=begin_s * 10**9)
+        history.add(Slice(float(begin_s), begin_s + 60.0, "redis", closed))
+    history.close()
+
+
+def timed(*rows: tuple[str, int, int, int]) -> Report:
+    """Return a report of a minute in wall mode at 19 Hz."""
+    cpu_ns = sum(row[3] for row in rows) * TIME_UNIT_NS
+    counts = {"cpu_charged_ns": cpu_ns, "cpu_sampled_ns": cpu_ns, "ticks": 1140}
+    return report(*rows)._replace(stats=ReportStats({"mode": "wall", **counts}))
 
 
 def make_command(directory: Path) -> None:
