@@ -107,7 +107,9 @@ def chain_text(tasks: Sequence[Task]) -> str:
     """Return a sentence about the first task that no task needs, and the tasks that it needs; "": none."""
     by_address = {task.address: task for task in tasks}
     needed = {address for task in tasks for address in task.on}
-    task = next((task for task in tasks if task.address not in needed), None)
+    first = (task for task in tasks if task.address not in needed)
+    # sleepers come last, because a sleep ends by itself
+    task = min(first, key=lambda task: task.awaits.endswith("asyncio.sleep"), default=None)
     text, seen = f"task {task.name}" if task else "", set[int]()
     while task is not None and task.address not in seen and len(seen) < _MAX_CHAIN:
         seen.add(task.address)
