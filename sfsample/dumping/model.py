@@ -1,7 +1,6 @@
 """The values of a dump: the diagnosis and the writers use nothing else."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Memory, PiecewiseMemory
@@ -16,6 +15,7 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts
 from sfsample.symbolize.named_frame import NamedFrame
+from sfsample.waiting.thread import gil_state
 
 _CLOCK_ERROR_S = 0.1  # seconds; the clocks of two CPUs never differ by as much
 _MAX_SYSCALL_BYTES = 4  # length of the instruction that makes a system call
@@ -46,19 +46,19 @@ class ThreadDump(NamedTuple):
 
     tid: int
     name: str
-    state: str
-    capture: Capture = Capture.FAILED
-    stop_ns: int | None = None
-    error: str | None = None
-    syscall: SyscallInfo | None = None
-    wchan: str | None = None
+    state: str  # letter of the kernel, proc(5): "R" runs, "S" sleeps, ...; "": from a core file
+    capture: Capture = Capture.FAILED  # way in which it was captured
+    stop_ns: int | None = None  # duration of its stop in ns; None: it was not stopped
+    error: str | None = None  # reason why there is no stack
+    syscall: SyscallInfo | None = None  # number and arguments of its system call; None: it is in none
+    wchan: str | None = None  # kernel function in which it sleeps
     stack: Stack | None = None  # None: the capture failed; `error` has the reason
     modules: tuple[Module | None, ...] = ()  # module of each frame
     ns_tid: int = 0  # thread id in its own pid namespace
-    cpu_ns: int | None = None
-    idle_s: float | None = None  # time since it last ran
-    call: DecodedSyscall | None = None
-    kernel_stack: tuple[str, ...] = ()
+    cpu_ns: int | None = None  # CPU time that it has used
+    idle_s: float | None = None  # seconds since it last ran
+    call: DecodedSyscall | None = None  # `syscall` with its name and descriptors
+    kernel_stack: tuple[str, ...] = ()  # kernel functions, innermost first; (): may not be read
     memory: Memory = PiecewiseMemory()  # copies of the memory around the lock that it waits for
     last_ran: LastRunTime | None = None
     looks: tuple[ThreadState, ...] = ()  # its states, oldest first; other fields are of its last capture
@@ -71,19 +71,7 @@ class ThreadDump(NamedTuple):
     @property
     def gil_state(self) -> str | None:
         """Its state: it "holds" the GIL, "waits" for it, or does neither ("none"); None: unknown."""
-        if self.gil is None:
-            return None
-        if self.gil.holder == (self.ns_tid or self.tid):
-            return "holds"
-        return "waits" if self.waits_for_gil else "none"
-
-    @property
-    def waits_for_gil(self) -> bool:
-        """True if the thread sleeps on a futex of the GIL."""
-        call = self.call
-        if self.gil is None or call is None or call.name != "futex":
-            return False
-        return self.gil.begin <= call.syscall.args[0] < self.gil.end
+        return gil_state(self.gil, self.ns_tid or self.tid, self.call)
 
     @property
     def moving(self) -> bool | None:
@@ -156,34 +144,31 @@ class GoroutineGroup(NamedTuple):
 
 
 class ProcessDump(NamedTuple):
-    """One process.  `time` is in seconds since the epoch; `others` has the names of other processes."""
+    """One process, as it was captured; `named(dump)` has names and the verdict, `document` all as JSON."""
 
     pid: int
     name: str
     cmdline: list[str]
-    exe: str | None
-    time: float
+    exe: str | None  # path of its program; None: unknown
+    time: float  # seconds since the epoch
     threads: tuple[ThreadDump, ...]
-    problems: tuple[str, ...]
-    children: tuple[tuple[int, str], ...] = ()
-    locks: tuple[FileLock, ...] = ()
+    problems: tuple[str, ...]  # sentences about what could not be read
+    children: tuple[tuple[int, str], ...] = ()  # pid and name of each
+    locks: tuple[FileLock, ...] = ()  # locks of files that it holds or waits for
     peers: tuple[PeerProcess, ...] = ()  # processes at the other ends of pipes and sockets
-    others: tuple[tuple[int, str], ...] = ()
-    tracer: tuple[int, str] | None = None
+    others: tuple[tuple[int, str], ...] = ()  # pid and name of other processes that sentences name
+    tracer: tuple[int, str] | None = None  # pid and name of the process that traces it
     ran: tuple[int, ...] | None = None  # threads captured later than all others; None: not --consistent
     followed: bool = False  # True: it was not asked for, but another process waits for it
     goroutines: tuple[GoroutineGroup, ...] = ()  # largest group first
     root: ProcessRoot | None = None  # root directory in which files with names are opened
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """What `sfsample dump --json` writes: functions, waits, the verdict.  It reads files with names."""
+        from sfsample.dumping.run import Examiner  # which needs this module
 
-def slept_together(threads: Iterable[ThreadDump]) -> bool:
-    """Return True if all slept at one instant, although a dump looks at one after the other.
-
-    Two threads that take turns, each seen while it waits for the other, are no deadlock.
-    """
-    spans = [thread.asleep for thread in threads]
-    known = [span for span in spans if span is not None]
-    return bool(known) and len(known) == len(spans) and max(known)[0] <= min(end for _, end in known)
+        return Examiner()([self]).document
 
 
 def is_same_place(first: Stack | None, last: Stack | None) -> bool:

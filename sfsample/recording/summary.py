@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from math import sqrt
 
-from sfsample.core.quantities import counted
+from sfsample.core.quantities import brief_time, counted
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, StopReason
 from sfsample.recording.stats import Pauses, Stats
@@ -92,10 +92,10 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
     if stats.timers_since_s is not None:
         period_ns = round(1e9 / stats.rate_hz)
         if stats.cpu_charged_ns > period_ns:
-            yield f"the timers gave no sample of {_time(stats.cpu_charged_ns)} of CPU time"
+            yield f"the timers gave no sample of {brief_time(stats.cpu_charged_ns)} of CPU time"
             yield "a higher --rate needs less; --no-perf-events also samples threads that live shorter"
         else:
-            yield f"no thread used {_time(period_ns)} of CPU time, which gives one sample: {cause}"
+            yield f"no thread used {brief_time(period_ns)} of CPU time, which gives one sample: {cause}"
             yield f"{remedy}{', without --perf-events' if 'wall' in remedy else ''}"
         return
     if stats.without_gil:
@@ -166,7 +166,7 @@ def _points(pauses: Pauses) -> tuple[int, int, int]:
 
 
 def _distribution(pauses: Pauses) -> str:
-    p50, p99, longest = map(_time, _points(pauses))
+    p50, p99, longest = map(brief_time, _points(pauses))
     return f"p50 {p50}, p99 {p99}, max {longest}"
 
 
@@ -234,7 +234,3 @@ def _percent(part: int, whole: int) -> str:
     if share > 99.9 and part < whole:
         return "> 99.9 %"
     return "< 0.1 %" if 0 < share < 0.1 else f"{share:.1f} %".replace("100.0", "100").replace(".0 %", " %")
-
-
-def _time(ns: int) -> str:
-    return f"{ns / 1000:.0f} µs" if ns < 10_000_000 else f"{ns / 1e6:.0f} ms"

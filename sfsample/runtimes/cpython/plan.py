@@ -11,12 +11,12 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, groupby, pairwise
 from mmap import PAGESIZE
-from typing import Protocol
 
-from sfsample.core.memory import ADDRESS_SPACE, BytesMemory, Memory, Span
+from sfsample.core.memory import ADDRESS_SPACE, BytesMemory, Memory, Span, word_in
+from sfsample.runtimes.copying import Copying
 from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
 from sfsample.runtimes.cpython.code_objects import header_of, texts_of
-from sfsample.runtimes.cpython.layout import Layout, word_in
+from sfsample.runtimes.cpython.layout import Layout
 
 _MAX_STATES = 8  # thread states of a thread; with all their chunks the pieces still fit into one call
 _MAX_CHUNKS = 64  # chunks of a data stack
@@ -34,26 +34,6 @@ _SAME_FRAMES = 4  # frames in a row as in the last sample; those outside are bel
 _MAX_SEEN = 64  # frames in a row that need no copy; then the walk ends
 _MAX_TOGETHER = 16  # frames that are copied at a time
 _MAX_HEADERS = 200  # headers of code objects that are copied in one pause
-
-
-class Copying(Protocol):
-    """The part of `process.beside.Room` that a plan uses."""
-
-    words: memoryview  # 8-byte words of all copies of a thread
-    bytes: bytearray  # bytes of the same copies
-    is_whole: bool  # True: all pieces of the plan were copied, so they lie in the order of the plan
-
-    def find(self, address: int, size: int) -> int:
-        """Return the index in `words` of the copy of a piece; -1: the piece was not copied."""
-
-    def copy(self, address: int, size: int) -> int:
-        """Copy a piece; return the index of its first word, or -1 if it cannot be read."""
-
-    def copy_all(self, pieces: Sequence[Span]) -> None:
-        """Copy pieces together, without those that cannot be read."""
-
-    def is_late(self) -> bool:
-        """Return True if the thread must not be held any longer."""
 
 
 class Plan:

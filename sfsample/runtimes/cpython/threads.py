@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from sfsample.core.memory import USER_SPACE, Span
-from sfsample.runtimes.cpython.find import Interpreter, ReadMemory
-from sfsample.runtimes.cpython.layout import Layout, word_in
+from sfsample.core.memory import USER_SPACE, ReadMemory, Span, word_in
+from sfsample.runtimes.cpython.find import Interpreter
+from sfsample.runtimes.cpython.layout import Layout
 
 _GIL_BYTES, _GIL_HOLDER, _GIL_LOCKED = 208, 8, 16  # size and two offsets of struct _gil_runtime_state
 _GIL_WORDS = 24  # bytes of a GIL that say which thread state holds it
