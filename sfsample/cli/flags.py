@@ -202,6 +202,8 @@ def add_compared(parser: ArgumentParser) -> None:
         help="compare shares of all samples (default: rates, if both inputs have durations)")  # fmt: skip
     add("--fail-on", type=values.growth,
         help="exit code 6 if a function grew by more than PERCENT, beyond noise")  # fmt: skip
+    add("--mode", choices=("cpu", "wall"),
+        help="compare CPU time, or all samples, sleeping threads too{default}")  # fmt: skip
 
 
 def add_profile_output(parser: ArgumentParser) -> None:
@@ -272,6 +274,7 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
         "no CPU is free or threads run too briefly to stop)")  # fmt: skip
     add("--gil", action="store_true",
         help="count only samples of threads that hold the GIL of CPython 3.11 or later")  # fmt: skip
+    add("--tasks", action="store_true", help="count suspended asyncio tasks like threads (--mode wall only)")
     add("-s", "--subprocesses", action="store_true", help="sample descendants too, also those born later")
 
 

@@ -13,7 +13,7 @@ const UPWARD = "."; // begins the path of a box among the callers of the sandwic
 // view: one of VIEWS; `of` is the function of the sandwich.  zoom, at: paths of boxes, the one that is as
 // wide as the page and the one that is selected.  from, to: the selected time, in seconds since the epoch.  row: the function that was chosen in the table, or -1.
 function startState(data) {
-  return { view: "flame", of: -1, zoom: "", at: "", row: -1, search: "", thread: -1, weight: 0,
+  return { view: "flame", of: -1, zoom: "", at: "", row: -1, search: "", thread: -1, weight: data.widest || 0,
     from: -1, to: -1,
     colour: data.diff ? "change" : "module", table: false, order: data.diff ? "change" : "self",
     flipped: false, ...NO_EDITS };
