@@ -156,6 +156,7 @@ class _VerdictBuilder:
                 yield Finding("signal", self._wording.sentence(node), (node,))
 
     def _deadlocks(self) -> Iterator[Finding]:
+        ends = {node: chain(node, self._edges)[-1] for node in sorted(self._edges)}
         for cycle in self._cycles:
             threads = tuple(node for node in cycle if node in self._threads)
             pids = {node.pid for node in threads}
@@ -166,8 +167,7 @@ class _VerdictBuilder:
                 is_result = self._waits[threads[0]].kind is WaitKind.FUTURE
                 what = "result that only it can compute" if is_result else "lock that it holds itself"
                 text = f"DEADLOCK: {subject} waits for a {what}"
-            ends = {node: chain(node, self._edges)[-1] for node in sorted(self._edges.keys() - {*cycle})}
-            text += self._behind(node for node, end in ends.items() if end in cycle)
+            text += self._behind(node for node, end in ends.items() if end in cycle and node not in cycle)
             yield Finding("deadlock", text, threads, tuple(map(self._wording.sentence, threads)))
 
     def _behind(self, nodes: Iterable[Node]) -> str:
