@@ -98,15 +98,10 @@ def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) ->
 
 
 def _render_json(verdict: "Verdict", command: DumpCommand) -> str:
-    from sfsample.dumping.json import dump_json, finding_json
+    from sfsample.dumping.json import document
     from sfsample.report.json_text import json_text
 
-    processes = [dump_json(dump, threads, verdict, command.depth) for dump, threads in verdict.processes]
-    document = {
-        "schema": "sfsample.dump/1", "time": time.time(), "host": os.uname().nodename,
-        "verdict": [finding_json(finding) for finding in verdict.findings], "processes": processes,
-    }  # fmt: skip
-    return json_text(document, indent=1)
+    return json_text(document(verdict, command.depth), indent=1)
 
 
 def _render_text(verdict: "Verdict", command: DumpCommand) -> str:

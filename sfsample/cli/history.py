@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sfsample.cli import watch_options as options
 from sfsample.cli.diff import write_difference
 from sfsample.cli.environment import history_directory
-from sfsample.cli.output_file import Output, say_written
+from sfsample.cli.output_file import Output, as_asked, say_written
 from sfsample.cli.terminal import say, say_at
 from sfsample.core.local_time import local, local_span, zone
 from sfsample.core.printable import printable_lines
@@ -24,8 +24,9 @@ from sfsample.report.caption import amounts, losses
 from sfsample.report.difference import by_function
 from sfsample.report.formats import FORMATS, html
 from sfsample.report.json_text import json_text
-from sfsample.report.naming import with_python_lines, with_python_marks
+from sfsample.report.naming import with_python_lines
 from sfsample.report.report import CPU, SAMPLES, Report
+from sfsample.report.waits import fold_idle, wait_lines
 
 if TYPE_CHECKING:
     from sfsample.watching.push.pusher import Pusher
@@ -120,12 +121,14 @@ def _show(history: History, command: options.HistoryShow) -> int:
     output, selection = Output(command.output.path), _selection(history, command)
     slices, gaps = questions.choose(history, selection), history.gaps(selection)
     report = questions.answer(selection, slices, history.report(selection))
-    lines = _summary(slices, gaps, report, verbose=command.verbose)
+    lines = _summary(slices, gaps, report, command)
     output.write(printable_lines(lines))
     return 0
 
 
-def _summary(slices: list[SliceFacts], gaps: list[Gap], report: Report, *, verbose: bool) -> Iterator[str]:
+def _summary(
+    slices: list[SliceFacts], gaps: list[Gap], report: Report, command: options.HistoryShow
+) -> Iterator[str]:
     last = max(facts.end_s for facts in slices)
     times = local_span(slices[0].begin_s, last)
     yield f"{slices[0].service}: {counted(len(slices), 'slice')}, {times}"
@@ -134,12 +137,16 @@ def _summary(slices: list[SliceFacts], gaps: list[Gap], report: Report, *, verbo
     yield from (f"build-id {build}" for build in builds)
     yield from (f"lost: {loss}" for loss in losses(report))
     yield from (f"gap: {local_span(gap.begin_s, gap.end_s)}: {gap.why}" for gap in gaps)
+    if command.waits:
+        yield ""
+        yield from wait_lines(*fold_idle(report), limit=len(report.stacks) if command.verbose else _MAX_ROWS)
+        return
     weight, what = (CPU, "CPU time") if report.total(CPU) else (SAMPLES, "samples")
     by_self, by_total = by_function(report, weight)
     for title, counts in (("by own time", by_self), ("with what they call", by_total)):
         yield ""
         yield f"functions {title} (share of {what}):"
-        yield from _functions(counts, report.total(weight), verbose=verbose)
+        yield from _functions(counts, report.total(weight), verbose=command.verbose)
 
 
 def _functions(counts: Counter[str], total: int, *, verbose: bool) -> Iterator[str]:
@@ -163,9 +170,7 @@ def _export(history: History, command: options.HistoryExport) -> int:
     report = questions.answer(selection, chosen, report)
     if command.lines:
         report = with_python_lines(report)
-    if how.mark_python:
-        report = with_python_marks(report)
-    output.write(write(report, threads=how.threads))
+    output.write(write(as_asked(report, how), threads=how.threads))
     for missing in report.stats.texts("missing"):
         say(f"warning: {missing}")
     say_written(how, output, quiet=command.quiet)

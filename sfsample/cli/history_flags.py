@@ -31,7 +31,8 @@ def show_flags(parser: ArgumentParser) -> None:
     add("--open", action="store_true", help="open the result in a browser (html)")
     add("-t", "--threads", action="store_true", help="make the thread the first frame (html)")
     add("-q", "--quiet", action="store_true", help="do not say what was written")
-    add("-v", "--verbose", action="store_true", help="show all functions")
+    add("--waits", action="store_true", help="show what threads waited for, instead of functions")
+    add("-v", "--verbose", action="store_true", help="show all functions, and all waits")
 
 
 def export_flags(parser: ArgumentParser) -> None:

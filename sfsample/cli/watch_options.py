@@ -72,6 +72,7 @@ class HistoryExport(HistoryQuestion):
 class HistoryShow(HistoryExport):
     """The flags of `history show`, which writes a page as `history export` does."""
 
+    waits: bool = False  # True: only the table of waits
     verbose: bool = False
 
 

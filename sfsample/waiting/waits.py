@@ -63,6 +63,7 @@ class Wait(NamedTuple):
     verb: str = "waits for"
     lasting: str = "has waited {time} for"  # verb with the length of the wait
     timed: bool = False  # the wait ends after a time-out
+    address: int = 0  # address of the lock in memory; 0: unknown
 
 
 def wait_of(thread: WaitingThread, context: WaitContext) -> Wait | None:
@@ -131,26 +132,27 @@ def _futex(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) ->
     if gil is not None and sleeps_on_gil(gil, call):
         if gil_state(gil, thread.ns_tid, call) == "holds":
             return None  # it has just got the GIL
-        return Wait(WaitKind.GIL, "the GIL", context.others.tids.get(gil.holder), idle=not gil.holder)
+        return Wait(WaitKind.GIL, "the GIL", context.others.tids.get(gil.holder), idle=not gil.holder,
+                    address=gil.begin)  # fmt: skip
     python = thread.facts.wait
     if python is not None:
         tid, note = thread_to_act(thread, python, context.threads, context.others.tids)
         what = "the end of" if python.kind is WaitKind.THREAD and tid is not None else python.what
-        return Wait(python.kind, what, tid, note=note, idle=python.idle)
+        return Wait(python.kind, what, tid, note=note, idle=python.idle, address=python.address)
     lock = lock_of(thread, context.others)
     if lock is None:
         of_go = (text for function, text in _GO_WAITS.items() if function in thread.functions)
         return Wait(WaitKind.FUTEX, next(of_go, f"futex {call.refers_to[0]}"), idle=True)
     owner = context.others.tids.get(lock.owner) if lock.owner is not None else None
     if lock.kind is WaitKind.THREAD:
-        return Wait(WaitKind.THREAD, "the end of", owner)
+        return Wait(WaitKind.THREAD, "the end of", owner, address=lock.address)
     variable = context.variable_at(lock.address)
     place = f"{variable} ({lock.address:#x})" if variable else f"{lock.address:#x}"
     what = _LOCK_TEXTS[lock.kind].format(place)
     is_idle = lock.kind in (WaitKind.CONDITION, WaitKind.SEMAPHORE)
     is_unknown = lock.owner is not None and owner is None
     note = f"held by thread {lock.owner}, {lock.note}" if is_unknown else lock.note
-    return Wait(lock.kind, what, owner, note=note, idle=is_idle)
+    return Wait(lock.kind, what, owner, note=note, idle=is_idle, address=lock.address)
 
 
 def _fifo(call: DecodedSyscall) -> Wait:

@@ -35,7 +35,8 @@ GOLDEN = ROOT / "tests/golden/first-hour.txt"
 ATTEMPTS = 5  # for a screen that depends on the load of the machine
 # Lines that depend on the load, and what depends on the machine: its libc, its kernel, and how it was built.
 LOAD = re.compile(
-    r"\n(?:  (?:skipped|coverage|pause|timers|cost) | {12}p50)[^\n]*|(?<= missed) \([\d.N]+ Hz\)"
+    r"\n(?:  (?:skipped|coverage|pause|timers|cost) | {12}p50)[^\n]*"
+    r"|(?m:^\S*\[runnable: no CPU\].*\n)|(?<= missed) \([\d.N]+ Hz\)"
 )
 MACHINE = re.compile(r"\n  (?:callers|modules) [^\n]*|(?<=;)\S*(?=main;outer)|, at \w+")
 BUSY = (

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.named_thread import NamedThread, own_function, python_path
@@ -50,6 +50,13 @@ class Verdict(NamedTuple):
     findings: tuple[Finding, ...]
     waits: Mapping[Node, Wait | None]
     wording: Wording
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document that `sfsample dump --json` writes."""
+        from sfsample.dumping.json import document  # which needs this module
+
+        return document(self)
 
     def tids(self, pid: int) -> tuple[int, ...]:
         """Return the threads of a process that the findings name, in the order of the findings."""

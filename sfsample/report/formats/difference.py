@@ -239,7 +239,7 @@ def _side_by_side(before: Report, after: Report, *, by_cpu: bool) -> Report:
     for report, weights in ((after, lambda n: (n, 0)), (before, lambda n: (0, n))):
         names = map(comparison_name, report.frames)
         number = [
-            builder.number(rows.setdefault(name, NamedFrame(name, frame.function, module=frame.module)))
+            builder.number(rows.setdefault(name, _name_alone(name, frame)))
             for name, frame in zip(names, report.frames, strict=True)
         ]
         weight = CPU if by_cpu and report.stats.text("mode") == "wall" else SAMPLES
@@ -248,3 +248,7 @@ def _side_by_side(before: Report, after: Report, *, by_cpu: bool) -> Report:
             frames = [number[at] for at in stack.frames]
             builder.add_row(ReportThread(process, name), frames, stack.stop_reason, weights(amount))
     return builder.finish()
+
+
+def _name_alone(name: str, frame: NamedFrame) -> NamedFrame:
+    return NamedFrame(name, frame.function, module=frame.module, file=frame.file, kind=frame.kind)

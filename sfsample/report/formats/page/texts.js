@@ -39,7 +39,7 @@ function showHeader(data) {
   byId("title").textContent = data.title;
   byId("origin").textContent = [place, when, by && `by ${by}`].filter(Boolean).join(", ");
   byId("origin").title = when && `began at ${date.toISOString()}`;
-  byId("labels").textContent = byId("labels").title = data.recorded.labels;
+  [byId("labels").textContent, byId("labels").title] = [data.recorded.labels, data.recorded.all_labels];
   byId("extent").textContent = [data.extent, what].filter(Boolean).join(", ");
   byId("losses").textContent = data.losses.join("; ");
   for (const id of ["origin", "labels", "extent", "losses"]) byId(id).hidden = !byId(id).textContent;
