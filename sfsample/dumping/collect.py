@@ -22,7 +22,7 @@ from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
 from sfsample.process.facts.syscall_arguments import (
     CHILD_CALLS,
-    LOCK_CALLS,
+    FILE_LOCK_CALLS,
     SIGNAL_CALLS,
     DecodedSyscall,
 )
@@ -266,7 +266,7 @@ class Dumper:
             for _, thread in sorted(self._threads.items())
         )
         calls = [thread.call for thread in threads if thread.call]
-        takes_locks = any(call.name in LOCK_CALLS for call in calls)
+        takes_locks = any(call.name in FILE_LOCK_CALLS for call in calls)
         locks = (takes_locks and parse_locks(read_text("/proc/locks"))) or ()
         others = self._find_peers(calls)
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})

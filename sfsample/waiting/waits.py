@@ -14,8 +14,8 @@ from typing import NamedTuple
 from sfsample.core.wait_kind import WaitKind
 from sfsample.process.facts.descriptors import Descriptor
 from sfsample.process.facts.syscall_arguments import (
+    FILE_LOCK_CALLS,
     FORK_CALLS,
-    LOCK_CALLS,
     SIGNAL_CALLS,
     WAIT_CALLS,
     DecodedSyscall,
@@ -107,7 +107,7 @@ def _by_call(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) 
     name = call.name or ""
     if name == "futex":
         return _futex(thread, call, context)
-    if name in LOCK_CALLS:
+    if name in FILE_LOCK_CALLS:
         return _file_lock(call, context)
     if name in _SLEEP_CALLS:
         return Wait(WaitKind.SLEEP, _time_left(thread, call), idle=True, verb="sleeps")

@@ -66,7 +66,7 @@ WAIT_CALLS = ("wait4", "waitid")
 SIGNAL_CALLS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
 FORK_CALLS = ("vfork", "clone", "clone3")
 CHILD_CALLS = (*WAIT_CALLS, *FORK_CALLS)
-LOCK_CALLS = ("flock", "fcntl")
+FILE_LOCK_CALLS = ("flock", "fcntl")
 _FIRST_IS_FD = (
     "read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev", "pwritev2",
     "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg", "accept", "accept4", "connect",
