@@ -89,7 +89,8 @@ def _record(
             shown = with_python_marks(report) if command.output.mark_python else report
             output.write(api.render(shown, command.output.format, threads=command.output.threads))
         code = 0 if command.program is None or interrupt() else _program_exit_code(pids[0])
-    return profile, [*map(str, symbolizer.missing_names()), *symbolizer.problems], code
+    missing = [str(each) for each in symbolizer.missing_names() if command.verbose or each.can_be_mended]
+    return profile, [*missing, *symbolizer.problems], code
 
 
 def _program_exit_code(pid: int) -> int:
