@@ -9,13 +9,12 @@ from sfsample.cli.output_file import Output
 from sfsample.core.filesystem import read_regular
 from sfsample.core.printable import printable_lines
 from sfsample.core.stack import StopReason
-from sfsample.dumping.json import frame_json, python_json
+from sfsample.dumping.json import frame_json
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.modules.location import locate
 from sfsample.report.json_text import json_text
 from sfsample.saved_stacks.format import MAX_CHARACTERS, SavedStack, from_json
 from sfsample.saved_stacks.replay import ReplayedStack, replay
-from sfsample.symbolize.named_frame import NamedFrame, python_frame
 from sfsample.symbolize.symbolizer import Symbolizer
 
 _HELP = "give a file that `sfsample record --save-bad DIR` wrote"
@@ -50,17 +49,10 @@ def _replay_text(saved: SavedStack, replayed: ReplayedStack, symbolizer: Symboli
     yield f"then: {_result(saved.stop_reason, saved.stopped_at, len(saved.frames))}"
     yield f"now:  {_result(stack.stop_reason, stack.stopped_at or '', len(stack.frames))}"
     yield from (f"problem: {text}" for text in replayed.problems)
-    for depth, place in enumerate(_python(replayed)):
-        yield f"  py{depth:<3} {place.function}  {place.file}:{place.line or '?'}"
     for depth, (frame, module) in enumerate(zip(stack.frames, replayed.modules, strict=True)):
         name = symbolizer.frames(locate(frame, module, 0))[-1]
         where = f"  ({module.path.rpartition('/')[2]})" if module and name.function else ""
         yield f"  #{depth:<3} {frame.pc:#018x}  {name.text}{where}  {frame.found}"
-
-
-def _python(replayed: ReplayedStack) -> list[NamedFrame]:
-    runs = replayed.python.activations if replayed.python else ()
-    return [python_frame(place) for _, run in runs for place in run]
 
 
 def _result(reason: str, stopped_at: str, frames: int) -> str:
@@ -80,6 +72,6 @@ def _replay_json(saved: SavedStack, replayed: ReplayedStack, symbolizer: Symboli
         "then": {"stop_reason": saved.stop_reason,
                  "frames": [[hex(pc), found] for pc, found in saved.frames]},
         "now": {"stop_reason": str(stack.stop_reason), "stopped_at": stack.stopped_at,
-                "python": [*map(python_json, _python(replayed))] or None, "frames": list(frames)},
+                "frames": list(frames)},
         "problems": list(replayed.problems),
     }  # fmt: skip

@@ -14,8 +14,9 @@ from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from sfsample.core.foreign import natural, total, utc
+from sfsample.core.local_time import read_local
 from sfsample.core.quantities import NUMBER, BadValue, any_size, refusal, seconds, within
-from sfsample.core.walk_limits import STEPPERS
+from sfsample.core.walk_limits import DEFAULT_ORDER
 
 if TYPE_CHECKING:
     from sfsample.watching.push.backend import Backend
@@ -153,8 +154,8 @@ def push(text: str) -> "Backend":
 def steppers(text: str) -> tuple[str, ...]:
     """Parse a list of steppers, separated by commas."""
     chosen = tuple(text.split(","))
-    if not set(chosen) <= set(STEPPERS) or len(set(chosen)) != len(chosen):
-        raise refusal(text, f"a list out of {','.join(STEPPERS)}")
+    if not set(chosen) <= set(DEFAULT_ORDER) or len(set(chosen)) != len(chosen):
+        raise refusal(text, f"a list out of {','.join(DEFAULT_ORDER)}")
     return chosen
 
 
@@ -183,9 +184,7 @@ def _moment(text: str) -> float:
 
 
 def _iso(text: str) -> float:
-    from datetime import datetime  # most commands do not need it
-
-    return max(0.0, datetime.fromisoformat(text).timestamp())
+    return max(0.0, read_local(text))
 
 
 def since(text: str) -> float:

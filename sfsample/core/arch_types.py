@@ -11,17 +11,11 @@ NT_PRSTATUS, NT_PRFPREG = 1, 2  # types of register sets: Linux include/uapi/lin
 
 
 class SignalFrame(NamedTuple):
-    """The kernel's frame on the stack for a signal handler.  Offsets are bytes from sp at the trampoline.
-
-    sfsample finds signal frames in a stack copy by a search for `mark`.  If `mark` is b"", it searches for
-    the address of the trampoline, which the handler keeps on the stack.
-    """
+    """The kernel's frame on the stack for a signal handler.  Offsets are bytes from sp at the trampoline."""
 
     code: bytes  # instructions of the trampoline, which make the system call sigreturn
     call: int  # bytes of the last instruction, the system call
     saved: tuple[tuple[int, int], ...]  # (DWARF number, offset) of every register of the interrupted code
-    mark: bytes  # fixed bytes inside the frame, or b""
-    mark_to_sp: int  # address of the saved sp = address of the mark + mark_to_sp
 
 
 class Arch(NamedTuple):

@@ -2,7 +2,7 @@
 
 import sys
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from struct import Struct
 from typing import NewType, Protocol
@@ -19,6 +19,13 @@ _WORDS = {"little": Struct("<Q"), "big": Struct(">Q")}
 
 Span = tuple[int, int]  # address, size in bytes
 Words = tuple[int, memoryview]  # address, and the 8-byte words from this address on, as integers
+ReadMemory = Callable[[int, int], bytes | None]  # function of (address, size): exactly `size` bytes, or None
+ReadMany = Callable[[Sequence[Span]], list[bytes | None]]  # function that reads spans in few system calls
+
+
+def word_in(data: bytes | None, at: int = 0) -> int:
+    """Return the little-endian 8-byte word at a position; 0 if `data` is None: it could not be read."""
+    return int.from_bytes(data[at : at + 8], "little") if data else 0
 
 
 class Memory(Protocol):
@@ -117,13 +124,6 @@ class JointMemory:
             self._small[address] = size, offset
         else:
             insort(self._large, (address, address + size, offset))
-
-    def pieces(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the address and the bytes of each piece."""
-        for address, (size, offset) in self._small.items():
-            yield address, bytes(self._data[offset : offset + size])
-        for address, end, offset in self._large:
-            yield address, bytes(self._data[offset : offset + end - address])
 
     def over(self, data: bytes | bytearray) -> "JointMemory":
         """Return a memory with the same pieces, but with their bytes in `data`."""

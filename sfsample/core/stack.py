@@ -19,7 +19,7 @@ class Found(StrEnum):
     DEBUG_FRAME = "debug_frame"
     PLT = "plt"  # the code of a PLT stub
     CODE = "code"  # the instructions from the pc to the return
-    SCAN = "scan"  # a word on the stack that looks like a return address (a guess)
+    SCAN = "scan"  # a word on the stack that a search has chosen as the return address (a guess)
 
 
 class StopReason(StrEnum):

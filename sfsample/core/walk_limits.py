@@ -2,8 +2,11 @@
 
 from typing import Final
 
-STEPPERS: Final = ("sframe", "eh_frame", "frame_pointer", "scan")  # the names that `--unwind` takes
-DEFAULT_ORDER: Final = STEPPERS[:-1]  # a scan guesses, so the user must ask for it
+DEFAULT_ORDER: Final = (
+    "sframe",
+    "eh_frame",
+    "frame_pointer",
+)  # all names that `--unwind` takes
 MAX_FRAMES: Final = 1024  # frames in a stack
 DEFAULT_STACK_BYTES: Final = 256 << 10
 _MIN_STACK_BYTES, _MAX_STACK_BYTES = 1 << 10, 1 << 30

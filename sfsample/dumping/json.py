@@ -13,13 +13,13 @@ from sfsample.core.stack import Frame
 from sfsample.dumping.diagnose.named_thread import NamedThread, group_threads
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
-from sfsample.dumping.diagnose.waits import Wait
 from sfsample.dumping.diagnose.wording import signal_name
 from sfsample.dumping.model import GoroutineGroup, ProcessDump
 from sfsample.modules.module import Module
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.tasks import Task
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
+from sfsample.waiting.waits import Wait
 
 
 def document(verdict: Verdict, depth: int | None = None) -> dict[str, Any]:
@@ -139,6 +139,7 @@ def _syscall(call: DecodedSyscall | None) -> dict[str, Any] | None:
         "args": [hex(argument) for argument in call.syscall.args],
         "refers_to": list(call.refers_to),
         "fds": [{"fd": d.fd, "kind": d.kind, "text": d.text} for d in call.descriptors],
+        "connections": [{"fd": d.fd, "text": d.text} for d in call.connections],
         "timeout_s": call.timeout_s,
         "left_s": call.left_s,
     }

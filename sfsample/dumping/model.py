@@ -1,6 +1,5 @@
 """The values of a dump: the diagnosis and the writers use nothing else."""
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from sfsample.core.filesystem import ProcessRoot
@@ -16,6 +15,7 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts
 from sfsample.symbolize.named_frame import NamedFrame
+from sfsample.waiting.thread import gil_state
 
 _CLOCK_ERROR_S = 0.1  # seconds; the clocks of two CPUs never differ by as much
 _MAX_SYSCALL_BYTES = 4  # length of the instruction that makes a system call
@@ -71,19 +71,7 @@ class ThreadDump(NamedTuple):
     @property
     def gil_state(self) -> str | None:
         """Its state: it "holds" the GIL, "waits" for it, or does neither ("none"); None: unknown."""
-        if self.gil is None:
-            return None
-        if self.gil.holder == (self.ns_tid or self.tid):
-            return "holds"
-        return "waits" if self.waits_for_gil else "none"
-
-    @property
-    def waits_for_gil(self) -> bool:
-        """True if the thread sleeps on a futex of the GIL."""
-        call = self.call
-        if self.gil is None or call is None or call.name != "futex":
-            return False
-        return self.gil.begin <= call.syscall.args[0] < self.gil.end
+        return gil_state(self.gil, self.ns_tid or self.tid, self.call)
 
     @property
     def moving(self) -> bool | None:
@@ -181,16 +169,6 @@ class ProcessDump(NamedTuple):
         from sfsample.dumping.run import Examiner  # which needs this module
 
         return Examiner()([self]).document
-
-
-def slept_together(threads: Iterable[ThreadDump]) -> bool:
-    """Return True if all slept at one instant, although a dump looks at one after the other.
-
-    Two threads that take turns, each seen while it waits for the other, are no deadlock.
-    """
-    spans = [thread.asleep for thread in threads]
-    known = [span for span in spans if span is not None]
-    return bool(known) and len(known) == len(spans) and max(known)[0] <= min(end for _, end in known)
 
 
 def is_same_place(first: Stack | None, last: Stack | None) -> bool:

@@ -44,8 +44,19 @@ class GeneratedFunction(NamedTuple):
     start: int  # run-time address
 
 
+class WaitPlace(NamedTuple):
+    """The wait of a thread; it is the innermost frame of the stack."""
+
+    text: str  # "mutex", "recvfrom: postgresql:5432"; without words that change, such as descriptors
+    category: str  # a `WaitClass`; "": no wait, but the frame between a waiter and a holder
+    is_idle: bool = False  # the thread waits for work, which is no fault
+
+
 class Location(NamedTuple):
-    """A place in code: native code, or else a kernel function or a line of Python, without an address."""
+    """A place in code: native code, or else a kernel function, a line of Python or a wait.
+
+    A wait for a lock in a global variable has the address of the variable.
+    """
 
     module: Module | None
     address: int  # pc of the frame: a vaddr in `module`; without a module, a run-time address
@@ -55,6 +66,7 @@ class Location(NamedTuple):
     kernel: str = ""  # name of a kernel function
     python: PythonPlace | None = None
     generated: GeneratedFunction | None = None  # function of generated code; None: not looked for
+    wait: WaitPlace | None = None
 
 
 class Located(NamedTuple):
@@ -73,7 +85,7 @@ def pid_of(process_key: int) -> int:
 
 
 def kernel_locations(functions: Iterable[str], pid: int) -> tuple[Location, ...]:
-    """Return the locations of the kernel functions in which a thread of process `pid` sleeps."""
+    """Return the locations of the kernel functions in which a thread of process `pid` was."""
     return tuple(Location(None, 0, 0, pid, kernel=function) for function in functions)
 
 

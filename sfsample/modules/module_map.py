@@ -2,8 +2,8 @@
 
 It does no I/O itself: the caller gives `read_maps` and `open_image`.  If an address is in no known mapping,
 the maps are read again, but at most once between two calls of `allow_refresh` (one sample).  So a wrong
-return address costs little.  `generation` changes with every change of an executable mapping, and makes all
-that was cached by address void.
+return address costs little.  `generation` changes with every change of an executable mapping.  Then all that
+was cached by address is void.
 
 If a file cannot be opened, the target may be mapping or unmapping it just now (dlopen, dlclose).  So opening
 it is retried a few times.  Unmapped modules are kept for their names, but only a limited number of them,
@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection
 
 from sfsample.core.arch import ByteOrder
+from sfsample.core.memory import ReadMemory
 from sfsample.errors import SfsampleError
 from sfsample.formats.elf.image import PAGE, PT_LOAD, ElfImage
 from sfsample.modules.mapping import Mapping
@@ -29,7 +30,6 @@ _MAX_SEGMENT_GAP = 0x20000  # bytes; a gap between segments is less than two pag
 # A JIT maps a page of its jitdump as code, so that perf notices the file (Linux jitdump-specification.txt).
 _JIT_DUMP = re.compile(r"/jit-\d+\.dump$")
 _MAX_CODE_PAGES = 256  # pages of generated code that are kept
-ReadMemory = Callable[[int, int], bytes | None]  # arguments: address, size; all bytes, or None
 ReadCode = Callable[[int, int], bytes]  # arguments: address, size; up to `size` bytes
 ReadMaps = Callable[[], tuple[Mapping, ...]]
 OpenImage = Callable[[Mapping], ElfImage]

@@ -9,7 +9,7 @@ Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s (the wo
 from collections.abc import Iterator, Sequence
 
 from sfsample.core.arch import AMD64
-from sfsample.core.memory import Span
+from sfsample.core.memory import Span, word_in
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
 from sfsample.formats.gopclntab.wait_reasons import find_wait_reasons
@@ -19,7 +19,6 @@ from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
-from sfsample.runtimes.cpython.layout import word_in
 from sfsample.runtimes.go.goroutines import Goroutine, GoroutineReader, find_goroutines
 from sfsample.runtimes.go.layout import GoRuntimeLayout, layout_of
 from sfsample.runtimes.go.plan import GoPlan, find_plan

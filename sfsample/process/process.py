@@ -86,7 +86,7 @@ class LiveProcess:
             raise
         self.identities = ModuleIdentities(self.modules, self.proc.place_at)
         self._threads: dict[int, Thread] = {}
-        self._is_child = child = self.proc.status().get("PPid") == str(os.getpid())
+        self.is_child = child = self.proc.status().get("PPid") == str(os.getpid())
         self._new_ids = NewIds()
         self.copy = StackCopy(pid, self.arch, self._extent, stack_bytes)
         self.running_capture = RunningCapture(pid, self.arch, self.copy, child=child)
@@ -150,7 +150,7 @@ class LiveProcess:
     def threads(self) -> list[tuple[int, Stat]]:
         """Return the living threads, by ascending id, with their present state.
 
-        A thread that only sfsample holds (it stopped after its time limit) counts as running.
+        A thread that stopped late, and that only sfsample holds, counts as running.
         """
         stats = self.proc.thread_stats()
         self._forget_ended([tid for tid, _ in stats])
@@ -191,7 +191,7 @@ class LiveProcess:
         with PENDING_STOPS.calling(lambda: None):
             return capture_consistently(
                 self.proc, arch, self.copy, self.thread, self._refusal,
-                read_maps=self.modules.refresh, child=self._is_child,
+                read_maps=self.modules.refresh, child=self.is_child,
             )  # fmt: skip
 
     def read(self, thread: Thread) -> SleepingThread | None:
@@ -233,7 +233,7 @@ class LiveProcess:
     def release(self) -> None:
         """Release every thread that was asked to stop.
 
-        After a second the kernel has to release the others: it does so when the calling OS thread ends.
+        The kernel releases a thread that stops more than a second later, when the calling OS thread ends.
         """
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
         while not self.running_capture.release_pending() and time.monotonic() < deadline:

@@ -3,26 +3,23 @@
 The thread may be stopped during `fill`.  So `fill` only makes system calls; `result` does all other work
 later, and turns the copy into a `Memory`.
 
-A signal handler on an alternate stack hides the interrupted stack from a copy that begins at sp.  From the
-first walk through a signal frame, sfsample learns the mark of signal frames, and captures that thread again.
-From then on it searches each copy for marks, and copies the stack whose sp the kernel saved beside a mark.
-
-Programs also switch stacks themselves (split stacks; a function that is called on a larger stack).  If a walk
-continues on another stack, sfsample also copies that stack, as long as the thread's own stack leads there.
+A stack may continue on another one: a signal handler runs on an alternate stack, or the program switches
+stacks itself (split stacks; a function that is called on a larger stack).  If a walk has left the copied
+stacks, sfsample captures the thread again, and copies the other stack, too.  It copies that stack at each
+capture as long as the thread's own stack leads there.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from mmap import PAGESIZE
 
 from sfsample.core.arch import Arch
 from sfsample.core.memory import ADDRESS_SPACE, BytesMemory, Memory, PiecewiseMemory
-from sfsample.core.stack import Found, Stack, StopReason, found_of
+from sfsample.core.stack import Stack
 from sfsample.process.beside import Beside
 from sfsample.process.thread import Thread
-from sfsample.process.vm import CopyBuffer, read_memory
+from sfsample.process.vm import CopyBuffer
 
-_MAX_INTERRUPTED_STACKS = 2  # stacks that signals have interrupted
 _MAX_OTHER_STACKS = 6  # stacks that a thread's own stack leads to
 _SAVED_REGISTERS_BYTES = 512  # space below a return address, in which its frame may have saved registers
 _PIECE_BYTES = 128 * 1024  # bytes copied between two checks of the time limit
@@ -42,8 +39,6 @@ class StackCopy:
         self._slice = stack_bytes + arch.red_zone
         self._buffer = CopyBuffer(self._slice)
         self._spares: list[CopyBuffer] = []
-        self._trampolines: set[int] = set()
-        self._marks: set[tuple[bytes, int]] = set()  # bytes of a mark, and offset of the saved sp from it
         self._base = self._count = self._requested = 0
         self._until_ns, self._out_of_time = _NO_LIMIT_NS, False
         self.cut_short = 0  # copies that the time limit has ended
@@ -72,8 +67,6 @@ class StackCopy:
         if self._beside is not None:
             self._follow(self._beside, self._base, self._count, until_ns)
         self._extra = []
-        if self._marks:
-            self._copy_interrupted(tid)
         for start in thread.other_stacks:
             self._copy_extra(tid, start + self._arch.red_zone)
         self.cut_short += self._out_of_time
@@ -122,16 +115,6 @@ class StackCopy:
             start, _, count = self._copy_from(self._spares[len(self._extra)], tid, sp, ADDRESS_SPACE)
             self._extra.append((start, count))
 
-    def _copy_interrupted(self, tid: int) -> None:
-        data, arch, base, count = self._buffer.bytes, self._arch, self._base, self._count
-        for mark, to_sp in self._marks:
-            at = data.find(mark, 0, count)
-            while at >= 0 and len(self._extra) < _MAX_INTERRUPTED_STACKS:
-                sp = int.from_bytes(data[max(at + to_sp, 0) : max(at + to_sp + 8, 0)], arch.byteorder)
-                if not base <= sp < base + count:
-                    self._copy_extra(tid, sp)
-                at = data.find(mark, at + 8, count)
-
     def result(self, thread: Thread, sp: int) -> tuple[Memory, bool]:
         """Return the copy, and whether it ended at the limit rather than at the end of the stack.
 
@@ -159,24 +142,7 @@ class StackCopy:
                 self._count = min(self._count, extent[1] - self._base)
 
     def learn(self, thread: Thread, stack: Stack) -> bool:
-        """Learn from a walk; True: another capture would now copy more of the stack."""
-        return self._learn_trampolines(stack) or self._learn_other_stacks(thread, stack)
-
-    def _learn_trampolines(self, stack: Stack) -> bool:
-        """Learn the signal trampolines on a stack; True: an unknown trampoline cut the stack short."""
-        if Found.SIGNAL_FRAME not in map(found_of, stack.frames):
-            return False
-        pairs = zip(stack.frames, stack.frames[1:], strict=False)
-        seen = {f.pc for f, above in pairs if above.found is Found.SIGNAL_FRAME}
-        if seen <= self._trampolines:
-            return False
-        self._marks.update(mark for pc in seen - self._trampolines for mark in self._marks_of(pc))
-        self._trampolines |= seen
-        self._need_spares(_MAX_INTERRUPTED_STACKS)
-        return stack.stop_reason is not StopReason.OUTERMOST
-
-    def _learn_other_stacks(self, thread: Thread, stack: Stack) -> bool:
-        """Learn the address at which a walk left the copied stacks; True: the stack there can be copied."""
+        """Learn where a walk left the copied stacks; return True if the next capture copies from there."""
         end = [(frame.pc, frame.sp) for frame in stack.frames[-1:]]
         known = thread.other_stacks
         if stack.missing is None:
@@ -191,18 +157,10 @@ class StackCopy:
         if extent is None or start in known or len(others) == _MAX_OTHER_STACKS:
             return False
         thread.other_stacks, thread.other_stacks_end = (*others, start), end
-        self._need_spares(_MAX_INTERRUPTED_STACKS + len(others) + 1)
+        self._spares += [CopyBuffer(self._slice) for _ in range(len(others) + 1 - len(self._spares))]
         return True
 
     def _visited(self, stack: Stack, starts: tuple[int, ...]) -> tuple[int, ...]:
         """Return those of `starts` (of copied stacks) on which the walk has frames."""
         sps = [frame.sp for frame in stack.frames]
         return tuple(start for start in starts if any(start <= sp < start + self._slice for sp in sps))
-
-    def _need_spares(self, count: int) -> None:
-        self._spares += [CopyBuffer(self._slice) for _ in range(count - len(self._spares))]
-
-    def _marks_of(self, trampoline: int) -> Iterator[tuple[bytes, int]]:
-        for kind in self._arch.signal_frames:
-            if read_memory(self._pid, trampoline, len(kind.code)) == kind.code:
-                yield kind.mark or trampoline.to_bytes(8, self._arch.byteorder), kind.mark_to_sp

@@ -3,13 +3,15 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from sfsample.core.python_view import PythonView
 from sfsample.core.walk_limits import DEFAULT_ORDER, DEFAULT_STACK_BYTES, MAX_FRAMES, check_stack_bytes
 
 if TYPE_CHECKING:
-    from sfsample.recording.keep_bad import StackStore
+    from sfsample.core.snapshot import ThreadSnapshot
+    from sfsample.core.stack import Stack
+    from sfsample.modules.module_map import ModuleMap
     from sfsample.unwind.stepper import Stepper
 
 Mode = Literal["cpu", "wall"]
@@ -31,6 +33,13 @@ def check_label(key: str, value: str) -> None:
         raise ValueError(f"the value of a label has no control characters and no semicolon: {key}")
 
 
+class StackStore(Protocol):
+    """Keeps stacks that are incomplete (`saved_stacks.store`)."""
+
+    def keep(self, process: str, snapshot: "ThreadSnapshot", stack: "Stack", modules: "ModuleMap") -> None:
+        """Write a stack if it is incomplete and new."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordOptions:
     """What to record.  Raises ValueError for a value that makes no sense."""
@@ -41,18 +50,23 @@ class RecordOptions:
     max_frames: int = MAX_FRAMES
     stack_bytes: int = DEFAULT_STACK_BYTES  # most bytes to copy of a thread's stack
     stop: bool = True  # False: stop no thread, so running threads are not captured
-    kernel: bool = False  # True: show the kernel functions of sleeping threads, too
+    # None: kernel frames of running threads, if permitted; True: of sleeping threads, too; False: none
+    kernel: bool | None = None
     subprocesses: bool = False  # True: sample descendants, too, also those born during the recording
     timeline: bool = False  # True: keep the time of each sample
-    bad_stacks: "StackStore | None" = None  # store for incomplete stacks
+    bad_stacks: StackStore | None = None  # store for incomplete stacks
     # Directories with debug files (perhaps with the only unwind tables), searched before the system's.
     debug_dirs: Sequence[str] = ()
     max_pause: float = MAX_PAUSE_S  # seconds: longest hold of a thread, and longest wait for its stop
     max_overhead: float | None = None  # limit, kept by leaving out ticks: share of elapsed time (0.01: 1 %)
     # True: the kernel's timers take the samples (mode "cpu"); False: never; None: `choose_sampler` decides.
     perf_events: bool | None = None
+    tasks: bool = False  # True: count suspended asyncio tasks, too (mode "wall")
+    gil: bool = False  # True: count only samples of threads that hold the GIL of CPython
     labels: Sequence[tuple[str, str]] = ()  # labels that override those that sfsample finds
     environ: bool = True  # True: read labels from the environment, too (`process.labels`)
+    blame: bool = False  # True: the stack of a holder is below those of the threads that wait (mode "wall")
+    wait_details: bool = False  # True: frames of waits have addresses, descriptors and pids (mode "wall")
     python: PythonView = PythonView.AUTO  # kind of frames to show of threads that run Python
 
     def __repr__(self) -> str:
@@ -76,6 +90,10 @@ class RecordOptions:
             raise ValueError(f"max_pause must be positive, not {self.max_pause}")
         if self.perf_events and self.mode != "cpu":
             raise ValueError("perf_events record what runs: mode must be cpu")
+        if self.perf_events and self.gil:
+            raise ValueError("timers do not see who holds the GIL: gil needs perf_events None or False")
+        if self.tasks and (self.mode != "wall" or self.gil or self.python is PythonView.OFF):
+            raise ValueError("tasks wait: mode must be wall, without gil, and with Python frames")
         if self.max_overhead is not None and not self.max_overhead > 0:
             raise ValueError(f"max_overhead must be positive, not {self.max_overhead}")
 

@@ -114,9 +114,11 @@ class Stats:
         self.eintr_prone_stops = 0
         self.spared_ticks = 0  # ticks not taken, to stay below --max-overhead
         self.waiting_for_cpu = 0  # cpu mode: samples skipped, because the thread waited for a CPU
+        self.without_gil = 0  # --gil: samples left out, because the thread did not hold the GIL
         self.cpu_charged_ns = 0  # CPU time of all threads, as the kernel counts it
-        self.cpu_sampled_ns = 0  # CPU time that samples stand for
+        self.cpu_sampled_ns = 0  # CPU time that samples stand for, also those left out by --gil
         self.threads = 0  # threads that have samples
+        self.holders_changed = 0  # locks, once for each tick at whose end their holder was another or unknown
         self.why_idle: tuple[str, str] | None = None  # reason why nothing ran other than sleep, and a remedy
         self.subprocesses = Subprocesses()
         self.module_paths: list[tuple[str, bool]] = []  # path of each module, and whether it has SFrame
@@ -218,6 +220,7 @@ class Stats:
             "achieved_hz": round(self.achieved_hz, 3),
             "spared_ticks": self.spared_ticks,
             "off_processor": self.waiting_for_cpu,
+            "without_gil": self.without_gil,
             "cpu_charged_ns": self.cpu_charged_ns,
             "cpu_sampled_ns": self.cpu_sampled_ns,
             "coverage": None if self.coverage is None else round(self.coverage, 4),
@@ -227,6 +230,7 @@ class Stats:
             "engine_why": self.engine_why or None,
             "held_ns": self.held.as_json(),
             "mode": self.mode,
+            "holders_changed": self.holders_changed,
         }
 
     def _perf_events_as_json(self) -> dict[str, Any] | None:

@@ -59,10 +59,12 @@ def summary_lines(
         yield f"skipped   {counted(stats.spared_ticks, 'tick')}: to stay below --max-overhead"
     if stats.waiting_for_cpu:
         yield f"skipped   {counted(stats.waiting_for_cpu, 'sample')}: waiting for a CPU"
+    if stats.without_gil:
+        yield f"left out  {counted(stats.without_gil, 'sample')} of threads without the GIL"
     if not low:
         yield from _coverage(stats)
     yield from _subprocesses(stats)
-    if not stats.samples and mode == "cpu" and not stats.captures[Capture.FAILED]:
+    if not stats.samples and (mode == "cpu" or stats.without_gil) and not stats.captures[Capture.FAILED]:
         yield from no_sample_lines(stats)
         yield from _problems(stats, verbose=verbose)
         return
@@ -95,6 +97,9 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
         else:
             yield f"no thread used {brief_time(period_ns)} of CPU time, which gives one sample: {cause}"
             yield f"{remedy}{', without --perf-events' if 'wall' in remedy else ''}"
+        return
+    if stats.without_gil:
+        yield f"no thread held the GIL in any of {counted(stats.without_gil, 'sample')}"
         return
     ticks = f"at any of the {counted(stats.taken_ticks, 'tick')} taken"
     brief = stats.cpu_charged_ns > _NOTABLE_SAMPLES * 1e9 / stats.rate_hz
@@ -173,7 +178,7 @@ def _cost(stats: Stats, mode: str) -> Iterator[str]:
     hint = ""
     if share >= _HIGH_COST and not stats.spared_ticks:
         deep = sum(stats.frames.values()) > _DEEP_STACK * stats.samples
-        do_not_help = deep or stats.lacks_timers or stats.has_python
+        do_not_help = deep or stats.lacks_timers or stats.has_python or stats.without_gil
         timers_help = mode == "cpu" and stats.timers_since_s is None and not do_not_help
         hint = f" ({'--perf-events costs less, ' if timers_help else ''}--max-overhead limits it)"
     yield f"cost      {percent} of one CPU{hint}"

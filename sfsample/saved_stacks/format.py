@@ -1,8 +1,8 @@
 """Defines a saved stack, as a value and as JSON.  A saved stack can be unwound later, or on another machine.
 
 A saved stack has the registers, the bytes of the stack, the mappings, and the build-ids of the mapped files.
-It also has the memory that was copied for Python frames, and code that is in no file: the vdso, and a few
-bytes of generated code.  It has no other memory of the process.
+It also has code that is in no file: the vdso, and a few bytes of generated code.  It has no other memory of
+the process, so it has no Python frames.
 
 On some machines signal handlers return to the vdso.  If a walk ended too early, the vdso may be missing among
 its modules, so an incomplete stack always contains the vdso.
@@ -19,15 +19,13 @@ from zlib import compress, decompressobj
 from zlib import error as zlib_error
 
 from sfsample.core.arch import ARCHES, Arch
-from sfsample.core.memory import BytesMemory, JointMemory, Memory, PiecewiseMemory
+from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
-from sfsample.errors import BadInput, FormatError
-from sfsample.modules.location import PythonPlace
+from sfsample.errors import FormatError
 from sfsample.modules.mapping import Mapping, maps_line, parse_maps
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
-from sfsample.runtimes.cpython.saved import SavedPython
 
 SCHEMA = "sfsample.stack/1"
 VDSO = "[vdso]"
@@ -65,7 +63,6 @@ class SavedStack(NamedTuple):
     stop_reason: str
     stopped_at: str
     frames: tuple[tuple[int, str], ...]  # (pc, label) of each frame
-    python: SavedPython | None = None
 
     @property
     def snapshot(self) -> ThreadSnapshot:
@@ -119,8 +116,6 @@ def _stack_pieces(snapshot: ThreadSnapshot, stack: Stack) -> tuple[Pieces, bool]
 def _flatten(memory: Memory) -> Iterator[tuple[int, bytes]]:
     if isinstance(memory, BytesMemory):
         yield memory.base, memory.data
-    elif isinstance(memory, JointMemory):
-        yield from memory.pieces()
     elif isinstance(memory, PiecewiseMemory):
         for piece in memory.pieces:
             yield from _flatten(piece)
@@ -147,12 +142,7 @@ def to_json(saved: SavedStack) -> str:
         "vdso": _pack(saved.vdso),
         "code": [[hex(at), _pack(data)] for at, data in saved.code],
         "stack": [[hex(at), _pack(data)] for at, data in saved.pieces],
-        "python": None,
     }
-    if python := saved.python:
-        names = [[hex(code), hex(instruction), *place] for (code, instruction), place in python.names.items()]
-        document["python"] = {"minor": python.minor, "table": _pack(python.table),
-                              "states": [*map(hex, python.states)], "names": names}  # fmt: skip
     return json.dumps(document, indent=1) + "\n"
 
 
@@ -189,25 +179,7 @@ def _from_document(document: dict[str, Any]) -> SavedStack:
         code=_pieces_of(document.get("code", ())), stop_reason=str(document["stop_reason"]),
         stopped_at=str(document["stopped_at"]),
         frames=tuple((_parse_word(pc), str(found)) for pc, found in document["frames"]),
-        python=_python(document["python"]) if document.get("python") else None,
     )  # fmt: skip
-
-
-def _python(value: dict[str, Any]) -> SavedPython:
-    names = {(_parse_word(code), _parse_word(instruction)): _place(*words)
-             for code, instruction, *words in value["names"]}  # fmt: skip
-    states = tuple(map(_parse_word, value["states"]))
-    saved = SavedPython(int(value["minor"]), _unpack(value["table"]), states, names)
-    try:
-        _ = saved.layout  # raises BadInput if the layout is damaged
-    except BadInput as damage:
-        raise ValueError(str(damage)) from None
-    return saved
-
-
-def _place(function: object, file: object, *lines: object) -> PythonPlace:
-    line, first_line = (number if isinstance(number, int) else None for number in lines)
-    return PythonPlace(str(function), str(file), line, first_line)
 
 
 def _module(value: dict[str, Any]) -> SavedModule:

@@ -10,16 +10,16 @@ from functools import partial
 from typing import NamedTuple
 
 from sfsample.core.filesystem import Root, map_and_close
-from sfsample.core.stack import Stack, StopReason
+from sfsample.core.memory import ReadMemory
+from sfsample.core.stack import Stack
 from sfsample.core.walk_limits import DEFAULT_ORDER, MAX_FRAMES
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.debug_files import debug_file_finder
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
-from sfsample.modules.module_map import ModuleMap, ReadMemory
+from sfsample.modules.module_map import ModuleMap
 from sfsample.modules.unwind_tables import UnwindTables
-from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.saved_stacks.format import VDSO, Pieces, SavedModule, SavedStack, identify
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import Unwinder
@@ -31,7 +31,6 @@ class ReplayedStack(NamedTuple):
     stack: Stack
     modules: tuple[Module | None, ...]  # module of each frame; None: the frame is in no module
     problems: tuple[str, ...]  # texts about files that could not be read
-    python: PythonStack | None = None
 
 
 def replay(
@@ -61,17 +60,13 @@ def replay(
     tables_of = partial(UnwindTables, find=debug_file_finder(files_root, debug_dirs), root=files_root)
     modules = ModuleMap(lambda: saved.mappings, open_image, _reader(saved.code), tables_of)
     modules.refresh()
-    snapshot = saved.snapshot
-    stack = Unwinder(modules, steppers, max_frames).walk(snapshot)
+    stack = Unwinder(modules, steppers, max_frames).walk(saved.snapshot)
     if refused:
         first, *others = refused.values()
         raise SfsampleError(f"cannot replay: {first}", *others, "copy these files from the machine of the "
                             "recording to a directory, and name it with --sysroot")  # fmt: skip
     frame_modules = tuple(modules.find(frame.lookup_pc) for frame in stack.frames)
-    python = saved.python.place(snapshot.memory, stack.frames) if saved.python else None
-    if python is not None and not python.is_whole and stack.stop_reason is StopReason.OUTERMOST:
-        stack = stack._replace(stop_reason=StopReason.PYTHON)
-    return ReplayedStack(stack, frame_modules, tuple(modules.problems), python)
+    return ReplayedStack(stack, frame_modules, tuple(modules.problems))
 
 
 def _reader(pieces: Pieces) -> ReadMemory:

@@ -6,7 +6,6 @@ recording goes on, and its summary has a line about the problem.
 """
 
 import os
-from collections.abc import Callable
 from hashlib import sha256
 
 from sfsample.core.filesystem import whole_file
@@ -14,7 +13,6 @@ from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
 from sfsample.errors import SfsampleError
 from sfsample.modules.module_map import ModuleMap
-from sfsample.runtimes.cpython.saved import SavedPython
 from sfsample.saved_stacks.format import save, to_json
 
 MAX_FILES = 100
@@ -36,10 +34,7 @@ class BadStackStore:
         self.full = False  # True: a stack was dropped, because there are `MAX_FILES` already
         self.problems: list[str] = []
 
-    def keep(
-        self, process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMap,
-        python: Callable[[], SavedPython | None] = lambda: None,
-    ) -> None:  # fmt: skip
+    def keep(self, process: str, snapshot: ThreadSnapshot, stack: Stack, modules: ModuleMap) -> None:
         """Write the stack if it is incomplete and not yet in the directory."""
         if stack.stop_reason in _NOT_SAVED:
             return
@@ -53,7 +48,7 @@ class BadStackStore:
         path = os.path.join(self.directory, f"{stack.stop_reason}-{key}.json")
         if os.path.lexists(path):
             return  # file of an earlier recording
-        text = to_json(save(process, snapshot, stack, modules)._replace(python=python()))
+        text = to_json(save(process, snapshot, stack, modules))
         try:
             with whole_file(path, 0o600) as file:
                 file.write(text.encode("utf-8", "surrogateescape"))

@@ -32,7 +32,7 @@ def plain_row_of(row: UnwindRow, found: str, arch: Arch) -> PlainRow | None:
     if arch.sp in registers or arch.sp_adjust:
         return None
     signed = row.mangled and arch.ra_mask != _ALL_BITS
-    if signed or row.signal or row.slides or not row.sp_known:
+    if signed or row.signal:
         return None
     if cfa.deref or cfa.expression or cfa.base not in (arch.sp, arch.fp) or cfa.offset % _WORD:
         return None

@@ -25,6 +25,7 @@ class UnwindRow(NamedTuple):
     """The rules that lead from a frame to its caller.  Registers are DWARF numbers; `Rule` defines a value.
 
     A register of the caller is known only if `registers` or `kept` has it, or if it is pc or sp.
+    Caller's sp = cfa + arch.sp_adjust, unless `registers` has a rule for sp.
     """
 
     cfa: Rule  # cfa = register + offset, the word at that address, or an expression over registers
@@ -34,8 +35,6 @@ class UnwindRow(NamedTuple):
     signal: bool = False  # True: a signal interrupted the caller, so its pc is exact
     guess: bool = False  # True: a convention, no table or known bytes; the return address must follow a call
     mangled: bool = False  # True: caller's pc = value & arch.ra_mask (a signed return address: AArch64 PAC)
-    sp_known: bool = True  # True: caller's sp = cfa + arch.sp_adjust; False: cfa is only a lower bound of it
-    slides: int = 0  # words: cfa + 8 * n is tried for n = 0 to `slides`, until a caller is accepted
     switches: bool = False  # True: the caller's frame lies on another stack
     on_goroutine: "UnwindRow | None" = None  # Go: row that holds instead if sp lies in the goroutine's stack
 
@@ -70,8 +69,7 @@ def apply_row(row: UnwindRow, registers: Registers, memory: Memory, arch: Arch) 
     if isinstance(ra, StopReason):
         return ra
     caller = {number: registers[number] for number in row.kept if number in registers}
-    if row.sp_known:
-        caller[arch.sp] = cfa + arch.sp_adjust & _MASK64
+    caller[arch.sp] = cfa + arch.sp_adjust & _MASK64
     if GOROUTINE_LOW in registers:
         caller |= {number: registers[number] for number in GO_REGISTERS if number in registers}
     for number, rule in row.registers:

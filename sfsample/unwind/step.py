@@ -6,9 +6,11 @@ From an SFrame row to a caller, step 2 of 4: `StepperChain.step` gets the row at
 A caller is accepted if its frame lies above and its pc is executable.  If the row is a guess, the caller must
 also be on the same stack, behind a call, which must lead to the function of the frame if it is a direct call.
 
-If no caller is accepted, the first stepper that knew the pc gives the reason, with two exceptions.  A guess
-gives a reason only if it lacks a register.  If the first row was wrong and the next stepper lacks a register,
-that lack is the reason.  Another order of steppers, or another capture, may have the register.
+If no caller is accepted, the first stepper that knew the pc gives the reason, with two exceptions:
+
+* A guess gives a reason only if it lacks a register.
+* If the first row was wrong and the next stepper lacks a register, the reason is the missing register.
+  Another order of steppers, or another capture, may have the register.
 
 Coroutines and threads made by hand mark their first frame with a return address of zero, and chains of frame
 pointers end in zero.  But a wrong row finds a zero in any local variable.  So a zero ends a stack only if no
@@ -228,22 +230,12 @@ class StepperChain:
             self.rejected[f"{found} not believed ({reason}), {accepted.found} instead: {where}"] += 1
 
     def _execute(self, stepper: CachedStepper, row: UnwindRow, walk: Walk) -> Step | StopReason:
-        """Execute a row; if it slides, move its CFA up the stack until a caller is accepted."""
         if row.ra is None:
             return StopReason.OUTERMOST
         fp, is_convention = walk.arch.fp, row.guess and stepper.found is not Found.CODE
         on_chain = is_convention and row.cfa.base == fp and walk.frame.found is stepper.found
         if on_chain and walk.registers.get(fp) == 0:  # zero ends a chain of frame pointers (ABIs)
             return self._outermost_if_stack_may_end(walk.frame.sp, walk)
-        outcome = self._execute_once(stepper, row, walk)
-        for _ in range(row.slides):
-            if isinstance(outcome, Step):
-                break
-            row = row._replace(cfa=row.cfa._replace(offset=row.cfa.offset + _WORD))
-            outcome = self._execute_once(stepper, row, walk)
-        return outcome
-
-    def _execute_once(self, stepper: CachedStepper, row: UnwindRow, walk: Walk) -> Step | StopReason:
         if row.on_goroutine is not None:
             low, high = (walk.registers.get(number) for number in (GOROUTINE_LOW, GOROUTINE_HIGH))
             if low is None or high is None:
@@ -266,7 +258,7 @@ class StepperChain:
             rejection = StopReason.BAD_PC
         else:
             # a signal may interrupt code on any stack, even a jump to an unmapped address
-            interrupted = caller.registers[walk.arch.pc], caller.registers.get(walk.arch.sp)
+            interrupted = caller.registers[walk.arch.pc], caller.registers[walk.arch.sp]
             is_repeated = any((f.pc, f.sp) == interrupted for f in (walk.frame, *walk.passed))
             rejection = StopReason.NO_PROGRESS if is_repeated else None
         return rejection or Step(stepper.found, caller, row.signal)
@@ -291,7 +283,7 @@ class StepperChain:
     def _why_rejected(self, row: UnwindRow, caller: Caller, walk: Walk) -> StopReason | None:
         """Return the reason to reject a caller; OUTERMOST if there is none; None if it is accepted."""
         arch, frame = walk.arch, walk.frame
-        pc, sp = caller.registers[arch.pc], caller.registers.get(arch.sp, caller.cfa)
+        pc, sp = caller.registers[arch.pc], caller.registers[arch.sp]
         if pc == 0:
             if row.guess:
                 return StopReason.BAD_PC

@@ -23,7 +23,7 @@ from sfsample.unwind.step import CachedStepper, Step, StepperChain, Walk, place
 from sfsample.unwind.stepper import Stepper, for_process
 from sfsample.unwind.steppers.cfi import CfiStepper
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
-from sfsample.unwind.steppers.conventions import FramePointerStepper, NullCallStepper, ScanStepper
+from sfsample.unwind.steppers.conventions import FramePointerStepper, NullCallStepper
 from sfsample.unwind.steppers.go import GoStepper
 from sfsample.unwind.steppers.known_code import PltStepper, SignalFrameStepper, StartStepper
 from sfsample.unwind.steppers.sframe import SFrameStepper
@@ -40,7 +40,6 @@ CHOICES: Final[dict[str, tuple[Stepper, ...]]] = {
     "sframe": (SFrameStepper(),),
     "eh_frame": (GoStepper(), CfiStepper(), CfiStepper(debug=True), PltStepper()),
     "frame_pointer": (CodeStepper(), FramePointerStepper()),
-    "scan": (ScanStepper(),),  # no default stepper
 }
 
 
@@ -58,7 +57,7 @@ def choose_steppers(order: Iterable[str | Stepper]) -> tuple[Stepper, ...]:
 DEFAULT_STEPPERS: Final = choose_steppers(DEFAULT_ORDER)
 _MAX_ASSUMED_REGISTERS = 2  # registers that one walk of `Unwinder.search` assumes
 # ranks of the steppers that a repeated walk asks last
-_RANKS: Final[dict[str, int]] = {Found.SFRAME: 1, Found.FRAME_POINTER: 2, Found.SCAN: 3}
+_RANKS: Final[dict[str, int]] = {Found.SFRAME: 1, Found.FRAME_POINTER: 2}
 
 
 class Unwinder:
@@ -207,5 +206,4 @@ def _advance(walk: Walk, step: Step) -> None:
     exact = walk.frame.exact or step.found == Found.SIGNAL_FRAME
     walk.passed.append(walk.frame._replace(cfa=cfa, exact=exact))
     walk.registers = registers
-    sp = registers.get(walk.arch.sp, cfa)  # lower bound if sp is unknown: the callee's CFA
-    walk.frame = Frame(registers[walk.arch.pc], sp, None, step.found, step.exact)
+    walk.frame = Frame(registers[walk.arch.pc], registers[walk.arch.sp], None, step.found, step.exact)

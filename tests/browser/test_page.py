@@ -28,7 +28,7 @@ def test_header_says_what_was_recorded_where_and_when(browser, tmp_path):
     stats = {"mode": "wall", "recorder": "sfsample 0.1.0"}
     report = full()._replace(host="db1", stats=ReportStats(stats))
     with Page(browser, tmp_path, report, time_zone="Asia/Tokyo") as page:
-        assert page.text("#origin") == "pid 10 on db1, 2026-09-21 23:13:20 GMT+9, by sfsample 0.1.0"
+        assert page.text("#origin") == "pid 10 on db1, 2026-09-21 14:13:20 UTC, by sfsample 0.1.0"
         assert page.js("document.getElementById('origin').title") == "began at 2026-09-21T14:13:20.000Z"
         assert page.text("#extent") == "11 samples, 71 ns of CPU time, 1.0 s, 100 Hz, sleeping threads too"
         assert page.text("#labels") == "team=a=b, service.name=shop"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sfsample.cli.commands import name_of
 from sfsample.cli.options import Command
 from sfsample.cli.parse import parse
-from sfsample.core.walk_limits import STEPPERS
+from sfsample.core.walk_limits import DEFAULT_ORDER
 from sfsample.errors import UsageError
 from sfsample.unwind.unwinder import CHOICES
 
@@ -148,7 +148,7 @@ def test_unwind_keeps_order() -> None:
 
 
 def test_unwind_names_every_stepper() -> None:
-    assert tuple(CHOICES) == STEPPERS
+    assert tuple(CHOICES) == DEFAULT_ORDER
 
 
 @pytest.mark.parametrize("flag", ["--dur", "--out", "--thr", "--max", "--stack", "--inter", "--verb", "--ra"])

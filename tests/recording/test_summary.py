@@ -287,6 +287,14 @@ def test_no_samples_of_brief_threads_proposes_perf_events():
     ]
 
 
+@pytest.mark.parametrize("mode", ["cpu", "wall"])
+def test_samples_without_the_gil_are_counted_and_explain_an_empty_profile(mode):
+    made = stats()
+    made.without_gil = 60
+    assert line(made, "left out", mode=mode) == "left out  60 samples of threads without the GIL"
+    assert lines(made, mode)[-1] == "no thread held the GIL in any of 60 samples"
+
+
 def test_failed_captures_and_wall_mode_are_not_called_idle():
     failed = stats()
     failed.captures[Capture.FAILED] = 4

@@ -2,28 +2,24 @@
 
 import pytest
 
-from sfsample.core.arch import AARCH64, S390X
+from sfsample.core.arch import AARCH64
 from sfsample.core.memory import BytesMemory, PiecewiseMemory
-from sfsample.core.rule import CFA, Rule
-from sfsample.core.stack import Found, Frame, StopReason
+from sfsample.core.stack import Found, StopReason
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
-from sfsample.unwind.row import UnwindRow, apply_row
 from sfsample.unwind.steppers.code_analysis.stepper import CodeStepper
-from sfsample.unwind.steppers.conventions import FramePointerStepper, ScanStepper
+from sfsample.unwind.steppers.conventions import FramePointerStepper
 from sfsample.unwind.steppers.known_code import StartStepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS, Unwinder
 from tests.builders.elf_builder import Load, elf
 from tests.builders.walks import (
     CODE,
-    FP,
     JIT,
     LEAF,
     OUTERMOST,
-    RA_SLOT,
     SIZE,
     STACK,
     TEXT,
@@ -235,53 +231,3 @@ def test_generated_code_is_not_null_call():
     stack = walk(words(CODE + 0x10), *DEFAULT_STEPPERS, pc=JIT, modules=module_map(jit=True))
 
     assert [frame.pc for frame in stack.frames] == [JIT]
-
-
-# -- scanning
-
-
-def test_scan_takes_first_word_that_may_be_return_address():
-    ends = RowsByPc({CODE + 0x30: OUTERMOST})
-    other_words = [0, STACK, CODE + 0x11, CODE + SIZE + 8, 1 << 60]  # CODE + 0x11 follows no call
-    stack = walk(words(*other_words, CODE + 0x20, 7, CODE + 0x30), ends, ScanStepper())
-
-    assert pcs(stack) == [0, 0x20, 0x30]
-    assert [frame.found for frame in stack.frames[1:]] == [Found.SCAN, Found.SCAN]
-    assert stack.frames[0].cfa == stack.frames[1].sp == STACK + 48
-
-
-def test_scan_is_asked_last_and_is_limited():
-    known = RowsByPc({CODE: LEAF, CODE + 0x20: OUTERMOST}, Found.EH_FRAME)
-
-    assert [f.found for f in walk(words(CODE + 0x20), known, ScanStepper()).frames][1:] == [Found.EH_FRAME]
-    assert pcs(walk(words(*[0] * 159, CODE + 0x20), RowsByPc({}), ScanStepper())) == [0, 0x20]
-    nothing = walk(words(*[0] * 160, CODE + 0x20), RowsByPc({}), ScanStepper())
-    assert (pcs(nothing), nothing.stop_reason) == ([0], StopReason.NO_ROW)
-
-
-def test_scan_recovers_sp_only():
-    by_fp = UnwindRow(Rule(FP, 16, deref=False), RA_SLOT, ((FP, Rule(CFA, -16, deref=True)),))
-    stack = walk(
-        words(CODE + 0x20, STACK, CODE + 0x30), RowsByPc({CODE + 0x20: by_fp}), ScanStepper(), rbp=STACK
-    )
-
-    assert pcs(stack) == [0, 0x20, 0x30]
-    assert [frame.found for frame in stack.frames[1:]] == [Found.SCAN, Found.SCAN]
-
-
-def test_scan_row_on_other_machines():
-    s390x = ScanStepper().row_at(Frame(CODE, 0, None, Found.CONTEXT, exact=True), None, S390X)
-    aarch64 = ScanStepper().row_at(Frame(CODE, 0, None, Found.CONTEXT, exact=True), None, AARCH64)
-    big = BytesMemory(STACK, (CODE + 0x10).to_bytes(8, "big"), "big")
-
-    # r14 is saved at 112 of the caller's frame: found at sp, it shows where that frame begins
-    assert apply_row(s390x, {S390X.sp: STACK}, big, S390X).registers == {
-        S390X.sp: STACK - 112,
-        S390X.pc: CODE + 0x10,
-    }
-    # x30 beside x29, and no word of where the frame ends
-    at = {AARCH64.sp: STACK + 8}
-    assert apply_row(aarch64, at, words(STACK + 64, CODE + 0x10), AARCH64).registers == {
-        AARCH64.fp: STACK + 64,
-        AARCH64.pc: CODE + 0x10,
-    }

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sfsample.cli.options import DumpCommand, OutputOptions
 from sfsample.cli.parse import parse
 from sfsample.cli.watch_options import HistoryPrune, HistoryPush
-from sfsample.core.walk_limits import STEPPERS
+from sfsample.core.walk_limits import DEFAULT_ORDER
 from sfsample.dumping.options import DumpOptions
 from sfsample.history import Retention
 from sfsample.process.target import Target
@@ -18,7 +18,7 @@ from sfsample.watching.push.backend import parse_backend
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=10)
 SECONDS = st.floats(min_value=0, max_value=1e9, exclude_min=True, exclude_max=True)
 BACKENDS = st.sampled_from(["parca=http://h:7070", "otlp=https://h/x", "pyroscope=http://127.0.0.1"])
-CHOSEN = st.lists(st.sampled_from(STEPPERS), min_size=1, unique=True).map(tuple)
+CHOSEN = st.lists(st.sampled_from(DEFAULT_ORDER), min_size=1, unique=True).map(tuple)
 
 
 @given(TEXTS, SECONDS, st.integers(1 << 20, 1 << 49))

@@ -18,17 +18,12 @@ _SAVED = (*((n, 128 + 176 + 8 + 8 * n) for n in range(32)), (32, 128 + 176 + 8 +
 AARCH64 = Arch(
     "aarch64", 183, "little", sp=31, fp=29, ra=30, pc=32,
     callee_saved=frozenset(range(19, 30)), red_zone=0, entry_cfa=0,
-    signal_frames=(
-        # mov x8,#139; svc #0, in the vdso (__kernel_rt_sigreturn); mark: FPSIMD_MAGIC, size of the record
-        SignalFrame(bytes.fromhex("681180d2010000d4"), 4, _SAVED, bytes.fromhex("0180504610020000"), -32),
-    ),
+    # mov x8,#139; svc #0, in the vdso (__kernel_rt_sigreturn)
+    signal_frames=(SignalFrame(bytes.fromhex("681180d2010000d4"), 4, _SAVED),),
     ra_mask=(1 << 48) - 1,
 )  # fmt: skip
-# Instructions are little endian on this machine, too.  Data, such as the mark, are big endian.
-AARCH64_BE = AARCH64._replace(
-    name="aarch64_be", byteorder="big",
-    signal_frames=tuple(f._replace(mark=bytes.fromhex("4650800100000210")) for f in AARCH64.signal_frames),
-)  # fmt: skip
+# data are big endian on this machine, and instructions are little endian
+AARCH64_BE = AARCH64._replace(name="aarch64_be", byteorder="big")
 
 LAYOUT = RegisterLayout(
     # x0 to x30, sp and pc have their DWARF numbers; pstate is left out

@@ -20,15 +20,11 @@ _FPRS = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)  # f-number of DW
 
 
 def _signal_frame(code: str, sregs: int) -> SignalFrame:
-    """Return a signal frame with `_sigregs` (psw, gprs, access registers, fpc, fprs) at offset `sregs`.
-
-    The lowest 160 bytes are the save area of the handler.  At byte 112 of this area, the handler saves r14,
-    which has the address of the trampoline.
-    """
+    """Return a signal frame with `_sigregs` (psw, gprs, access registers, fpc, fprs) at offset `sregs`."""
     gprs = [(n, sregs + 16 + 8 * n) for n in range(16)]
     fprs = [(16 + i, sregs + 216 + 8 * n) for i, n in enumerate(_FPRS)]
     saved = (*gprs, *fprs, (65, sregs + 8))
-    return SignalFrame(bytes.fromhex(code), 2, saved, b"", sregs + 16 + 8 * 15 - 112)
+    return SignalFrame(bytes.fromhex(code), 2, saved)
 
 
 S390X = Arch(

@@ -21,8 +21,7 @@ AMD64 = Arch(
     record_ends_frame=True,
     signal_frames=tuple(
         # mov $15,%rax; syscall, with a 64-bit immediate move (glibc, musl) or a 32-bit one (Go, others).
-        # The address of the trampoline is the handler's return address, so it is in the word below sp.
-        SignalFrame(bytes.fromhex(code), 2, _SAVED, b"", 8 + 160)
+        SignalFrame(bytes.fromhex(code), 2, _SAVED)
         for code in ("48c7c00f0000000f05", "b80f0000000f05")
     ),
 )  # fmt: skip

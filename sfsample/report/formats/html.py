@@ -16,6 +16,7 @@ from itertools import starmap
 from operator import add
 from typing import Any
 
+from sfsample.core.local_time import zone_id
 from sfsample.core.quantities import counted
 from sfsample.report.caption import amounts, label_texts, losses, process_ids
 from sfsample.report.formats.html_time_line import slices_data
@@ -70,6 +71,7 @@ def page_data(report: Report, *, threads: bool, time_slices: TimeSlices | None =
             "by": clean_name(recorder) if (recorder := stats.text("recorder")) else "",
             "what": _MODES.get(stats.text("mode") or ""),
         },
+        "zone": zone_id(),
         "extent": ", ".join(amounts(report)),
         "losses": losses(report),
         "weights": list(report.weights),

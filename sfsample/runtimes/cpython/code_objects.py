@@ -14,23 +14,21 @@ Source: Include/cpython/code.h and Include/cpython/unicodeobject.h of CPython 3.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
 from struct import Struct
 
-from sfsample.core.memory import BytesMemory, Memory, Span
-from sfsample.runtimes.cpython.find import ReadMemory
-from sfsample.runtimes.cpython.layout import Layout, word_in
+from sfsample.core.memory import BytesMemory, Memory, ReadMany, ReadMemory, Span, word_in
+from sfsample.runtimes.cpython.layout import Layout
 from sfsample.runtimes.cpython.line_table import LineTable
-
-ReadMany = Callable[[Sequence[Span]], list[bytes | None]]  # function that reads spans in few system calls
 
 _MAX_KNOWN = 100_000  # code objects; if there are more, all are forgotten
 _MAX_TEXT = 1 << 16  # characters of a name
 _MAX_TABLE_BYTES = 1 << 18  # bytes of a location table; a larger one gives no lines
 _MAX_KNOWN_BYTES = 1 << 26  # bytes of all location tables
 _MAX_UNITS = 1 << 26  # instructions of a function
-# Pauses that must show the same code object.  If two take turns at an address, they pass once in 2 ** 15.
+# Pauses that must show the same code object.  If two code objects take turns at an address, the chance that
+# all these pauses show the same one is 1 in 2 ** 15.
 _PROOFS_WITHOUT_VERSION = 16
 _CODE_TYPE = b"code\0"
 _TEXT_BYTES = 320  # bytes of a string object that are copied in the pause
@@ -83,9 +81,10 @@ def texts_of(layout: Layout, header: bytes) -> list[Span]:
 class CodeObjects:
     """The code objects of one process, by address.
 
-    `trusted` has the addresses at which sfsample has seen only one code object.  If this one is there after a
-    pause, it was there in the pause.  At other addresses sfsample must copy the header in the pause.  In 3.11
-    a new code object can have the header of a freed one, so an address must show the same one several times.
+    `trusted` has the addresses at which sfsample has seen only one code object.  If that code object is there
+    after a pause, it was there in the pause.  At other addresses sfsample must copy the header in the pause.
+    In 3.11 a new code object can have the header of a freed one.  So sfsample trusts an address only after
+    several pauses with the same code object.
     """
 
     def __init__(self, layout: Layout, read: ReadMany) -> None:

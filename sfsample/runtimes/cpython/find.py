@@ -8,18 +8,16 @@ CPython linked statically may have lost that symbol: then the structures in memo
 Source: `GENERATE_DEBUG_SECTION(PyRuntime, ...)` in Python/pylifecycle.c, `Py_Version` in Python/getversion.c.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
+from sfsample.core.memory import ReadMemory, word_in
 from sfsample.errors import BadInput
 from sfsample.formats.elf.dynamic import Dynamic, find_symbol
 from sfsample.formats.elf.image import PF_W, PT_LOAD, SHT_SYMTAB, ElfImage
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
-from sfsample.runtimes.cpython.layout import COOKIE, FIXED, MAX_TABLE_BYTES, Layout, layout_of, word_in
-
-ReadMemory = Callable[[int, int], bytes | None]  # function of (address, size): exactly `size` bytes, or None
+from sfsample.runtimes.cpython.layout import COOKIE, FIXED, MAX_TABLE_BYTES, Layout, layout_of
 
 _MAX_TID = 1 << 22  # greatest thread id: PID_MAX_LIMIT, include/linux/threads.h
 _NAME, _SECTION = "python", ".PyRuntime"

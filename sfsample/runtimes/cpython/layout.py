@@ -150,11 +150,6 @@ FIXED = {  # layouts of the versions that state no offsets, by minor version
 }  # fmt: skip
 
 
-def word_in(data: bytes | None, at: int = 0) -> int:
-    """Return the 8-byte word at a position; 0 if `data` is None, because it could not be read."""
-    return int.from_bytes(data[at : at + 8], "little") if data else 0
-
-
 def layout_of(version: int, table: bytes = b"") -> Layout:
     """Return the layout for a PY_VERSION_HEX; `table` is the start of `_PyRuntime`, from 3.13 on.
 

@@ -15,11 +15,10 @@ from itertools import islice
 from struct import Struct, unpack
 
 from sfsample.core.budget import Budget
-from sfsample.core.memory import USER_SPACE
+from sfsample.core.memory import USER_SPACE, ReadMemory, word_in
 from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
 from sfsample.runtimes.cpython.code_objects import read_string
-from sfsample.runtimes.cpython.find import ReadMemory
-from sfsample.runtimes.cpython.layout import Layout, word_in
+from sfsample.runtimes.cpython.layout import Layout
 from sfsample.runtimes.cpython.python_stack import Row, frames_in
 
 _TYPE_FLAGS, _TYPE_BASICSIZE, _TYPE_DICTOFFSET = 168, 32, 288

@@ -11,12 +11,12 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, groupby, pairwise
 from mmap import PAGESIZE
-from typing import Protocol
 
-from sfsample.core.memory import ADDRESS_SPACE, BytesMemory, Memory, Span
+from sfsample.core.memory import ADDRESS_SPACE, BytesMemory, Memory, Span, word_in
+from sfsample.runtimes.copying import Copying
 from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
 from sfsample.runtimes.cpython.code_objects import header_of, texts_of
-from sfsample.runtimes.cpython.layout import Layout, word_in
+from sfsample.runtimes.cpython.layout import Layout
 
 _MAX_STATES = 8  # thread states of a thread; with all their chunks the pieces still fit into one call
 _MAX_CHUNKS = 64  # chunks of a data stack
@@ -36,42 +36,24 @@ _MAX_TOGETHER = 16  # frames that are copied at a time
 _MAX_HEADERS = 200  # headers of code objects that are copied in one pause
 
 
-class Copying(Protocol):
-    """The part of `process.beside.Room` that a plan uses."""
-
-    words: memoryview  # 8-byte words of all copies of a thread
-    bytes: bytearray  # bytes of the same copies
-    is_whole: bool  # True: all pieces of the plan were copied, so they lie in the order of the plan
-
-    def find(self, address: int, size: int) -> int:
-        """Return the index in `words` of the copy of a piece; -1: the piece was not copied."""
-
-    def copy(self, address: int, size: int) -> int:
-        """Copy a piece; return the index of its first word, or -1 if it cannot be read."""
-
-    def copy_all(self, pieces: Sequence[Span]) -> None:
-        """Copy pieces together, without those that cannot be read."""
-
-    def is_late(self) -> bool:
-        """Return True if the thread must not be held any longer."""
-
-
 class Plan:
     """What to copy of one thread: its thread states, the chunks of its stack, and frames that lie elsewhere.
 
     `counters` are the words that change when the target creates an interpreter or a thread state; they are
-    copied too.  `trusted` has the addresses of code objects whose headers need no copy.
+    copied too, and so are `gils`.  `trusted` has the addresses of code objects whose headers need no copy.
 
     `learn` changes `groups` for the next capture; the room still has the groups of the current one.  Both
     begin with the thread states.  All other pieces are found by address.
     """
 
     def __init__(
-        self, layout: Layout, states: Sequence[int], counters: Sequence[Span], trusted: Collection[int]
-    ) -> None:
+        self, layout: Layout, states: Sequence[int], counters: Sequence[Span], trusted: Collection[int],
+        gils: Sequence[Span] = (),
+    ) -> None:  # fmt: skip
         self.listed, self.states, self.counters = states, tuple(states[:_MAX_STATES]), tuple(counters)
+        self.gils = tuple(gils)
         self._layout, self._trusted = layout, trusted
-        self._heads = (*((state, layout.thread_bytes) for state in self.states), *counters)
+        self._heads = (*((state, layout.thread_bytes) for state in self.states), *gils, *counters)
         self._chunks: tuple[tuple[Span, ...], ...] = ()  # chunks of each thread state, the oldest first
         self._newest = (0,) * len(self.states)  # address of the newest chunk of each thread state
         self._loose: tuple[int, ...] = ()  # addresses of frames that are in no chunk

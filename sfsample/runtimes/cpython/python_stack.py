@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from sfsample.core.memory import Memory
+from sfsample.core.memory import Memory, ReadMany
 from sfsample.modules.location import PythonPlace, import_path
 from sfsample.runtimes.cpython.chain import PythonFrame
-from sfsample.runtimes.cpython.code_objects import Code, CodeObjects, ReadMany
+from sfsample.runtimes.cpython.code_objects import Code, CodeObjects
 from sfsample.runtimes.cpython.layout import Layout
 from sfsample.runtimes.cpython.place import Placed
 

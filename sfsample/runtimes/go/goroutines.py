@@ -11,9 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from struct import unpack_from
 from typing import NamedTuple
 
-from sfsample.core.memory import Span
-from sfsample.runtimes.cpython.code_objects import ReadMany
-from sfsample.runtimes.cpython.layout import word_in
+from sfsample.core.memory import ReadMany, Span, word_in
 from sfsample.runtimes.go.layout import G_M, G_SELF, G_SP, G_STACK_HIGH, GoRuntimeLayout
 
 _MAX_GOROUTINES = 1 << 24

@@ -8,7 +8,7 @@ looks it up in the pause.  While the thread runs on the scheduler's stack, anoth
 of the goroutine.  So a copy counts only if the goroutine's fields are the same before and after.
 """
 
-from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory, Span
+from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory, ReadMemory, Span, word_in
 from sfsample.core.snapshot import (
     GOROUTINE_FP,
     GOROUTINE_HIGH,
@@ -19,9 +19,7 @@ from sfsample.core.snapshot import (
     Registers,
     ThreadSnapshot,
 )
-from sfsample.runtimes.cpython.find import ReadMemory
-from sfsample.runtimes.cpython.layout import word_in
-from sfsample.runtimes.cpython.plan import Copying
+from sfsample.runtimes.copying import Copying
 from sfsample.runtimes.go.layout import (
     G_BYTES,
     G_M,

@@ -19,7 +19,6 @@ from sfsample.unwind.row import UnwindRow, entry_row
 from sfsample.unwind.stepper import ALL_PCS, PcRange
 
 _PAGE = 4096  # bytes
-_MAX_FRAME_WORDS = 160  # words of the largest frame that a scan finds; most frames are smaller
 
 
 class NullCallStepper:
@@ -64,19 +63,6 @@ class FramePointerStepper:
         return _frame_pointer_row(arch)
 
 
-class ScanStepper:
-    """Takes the first word on the stack that looks like a return address, if the user asks for that.
-
-    The word may be left over from a call that has returned long ago.
-    """
-
-    found = Found.SCAN
-
-    def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:  # noqa: ARG002 - protocol
-        """Return the row that slides up the stack."""
-        return _scan_row(arch)
-
-
 @cache
 def _frame_pointer_row(arch: Arch) -> UnwindRow | None:
     if not arch.frame_records:
@@ -87,26 +73,4 @@ def _frame_pointer_row(arch: Arch) -> UnwindRow | None:
         registers=((arch.fp, Rule(CFA, -16, deref=True)),),
         guess=True,
         mangled=True,
-    )
-
-
-@cache
-def _scan_row(arch: Arch) -> UnwindRow:
-    """Return the row whose return address is the word at sp.
-
-    If a call pushes the return address, the caller's sp is the address above it.  s390x saves r14 at a fixed
-    place in the caller's frame.  AArch64 saves x30 next to fp, anywhere in the frame, so the caller's sp
-    stays unknown.
-    """
-    pushed = arch.pushed_ra is not None
-    slot = -48 if arch.sp_adjust else -8
-    pair = arch.frame_records and not arch.record_ends_frame
-    return UnwindRow(
-        cfa=Rule(arch.sp, -slot, deref=False),
-        ra=Rule(CFA, slot, deref=True),
-        registers=((arch.fp, Rule(CFA, slot - 8, deref=True)),) if pair else (),
-        guess=True,
-        mangled=True,
-        sp_known=pushed or bool(arch.sp_adjust),
-        slides=_MAX_FRAME_WORDS - 1,
     )

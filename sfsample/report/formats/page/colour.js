@@ -6,6 +6,7 @@
 
 const HUES = 16; // how many there are
 const HUE_STEP = 5; // from a hue that is taken to the one that is tried next
+const PALE = 0.3; // saturation of a change that may be noise
 const MAX_LEGEND_LINES = 8;
 const FOUND_HUES = { context: 210, sframe: 135, eh_frame: 45, debug_frame: 60, signal_frame: 280, start: 180,
   plt: 300, python: 225, frame_pointer: 15, leaf: 25, epilogue: 35, null_call: 330, scan: 0 };
@@ -90,7 +91,8 @@ class Colours {
 
   ofChange(node) {
     const size = Math.min(1, Math.sqrt(Math.abs(node.change) / this.most) * 2);
-    return size < 0.02 || this.profile.noise(node.frame) ? this.grey : this.ofDirection(node.change, size);
+    if (size < 0.02) return this.grey;
+    return this.ofDirection(node.change, this.profile.noise(node.frame) ? size * PALE : size);
   }
 
   ofDirection(change, size) {
@@ -110,7 +112,7 @@ class Colours {
   legend() {
     if (this.how === "change") {
       return [[this.ofDirection(1, 1), "grew"], [this.ofDirection(-1, 1), "shrank"],
-        [this.grey, "unchanged, or no more than noise"]];
+        [this.ofDirection(1, PALE), "pale: noise"], [this.grey, "unchanged"]];
     }
     const shares = this.shares(), whole = shares.reduce((sum, [, weight]) => sum + weight, 0);
     const words = { module: (name) => this.paths.get(name), function: (name) => name && `"${name}"` };

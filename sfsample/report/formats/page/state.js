@@ -14,7 +14,7 @@ const UPWARD = "."; // begins the path of a box among the callers of the sandwic
 // wide as the page and the one that is selected.  from, to: the selected time, in seconds since the epoch.  row: the function that was chosen in the table, or -1.
 function startState(profile) {
   const { data } = profile;
-  return { view: "flame", of: -1, zoom: "", at: "", row: -1, search: "", thread: -1, weight: 0,
+  return { view: "flame", of: -1, zoom: "", at: "", row: -1, search: "", thread: -1, weight: data.widest || 0,
     from: -1, to: -1,
     colour: coloursOf(profile)[0], table: false, order: data.diff ? "change" : "self",
     flipped: false, ...NO_EDITS };

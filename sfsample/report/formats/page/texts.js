@@ -12,11 +12,28 @@ function element(kind, text, properties = {}) {
   return Object.assign(made, properties);
 }
 
+// -- times, by the clocks of the machine that wrote the page
+
+let zone = {}; // of toLocaleString; {}: the reader's zone
+
+function setZone(timeZone) {
+  try {
+    new Date().toLocaleString("sv", { timeZone });
+    zone = { timeZone };
+  } catch { /* the browser does not know this zone */ }
+}
+
+function timeText(seconds) { return new Date(seconds * 1000).toLocaleString("sv", zone); }
+
+// Return by how many seconds local clocks are ahead of UTC.
+function aheadOfUtc(seconds) { return Date.parse(`${timeText(seconds).replace(" ", "T")}Z`) / 1000 - Math.floor(seconds); }
+
 // -- the header
 
 function showHeader(data) {
   const { who, host, started_ns: started, by, what } = data.recorded, date = new Date(started / 1e6);
-  const when = started ? date.toLocaleString("sv", { timeZoneName: "short" }) : "";
+  setZone(data.zone);
+  const when = started ? date.toLocaleString("sv", { ...zone, timeZoneName: "short" }) : "";
   const place = [who, host && `on ${host}`].filter(Boolean).join(" ");
   document.title = `${data.title} - sfsample`;
   byId("title").textContent = data.title;

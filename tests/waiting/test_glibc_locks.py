@@ -8,7 +8,8 @@ import struct
 import pytest
 
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
-from sfsample.dumping.diagnose.glibc_locks import Lock, OtherThreads, lock_of
+from sfsample.waiting.glibc_locks import Lock, lock_of
+from sfsample.waiting.thread import OtherThreads
 from tests.builders.hang_builder import LOCK_PI, WAIT, WAIT_BITSET, futex, thread, words
 
 AT = 0x5000
@@ -25,7 +26,7 @@ def find_lock(  # noqa: PLR0917 - the order of futex(2)
     timeout: int = 0,
 ) -> Lock | None:
     call = futex(word, operation, value, timeout)
-    return lock_of(thread(None, function, "|", "main", call=call, memory=memory), others)
+    return lock_of(thread(None, function, "|", "main", call=call, memory=memory).waiting, others)
 
 
 def mutex(lock: int = 2, owner: int = 7) -> Memory:
@@ -83,9 +84,9 @@ def test_mutex_is_not_recognised(function: str | None, operation: int, value: in
 
 def test_function_must_be_in_the_c_library() -> None:
     static = thread("pthread_mutex_lock", "main", call=futex(AT, WAIT, 2), memory=mutex())
-    assert lock_of(static, ALIVE) == Lock("mutex", AT, 7), "a static program has no C library"
+    assert lock_of(static.waiting, ALIVE) == Lock("mutex", AT, 7), "a static program has no C library"
     own_function = thread(None, "|", "pthread_mutex_lock", "main", call=futex(AT, WAIT, 2), memory=mutex())
-    assert lock_of(own_function, ALIVE) is None
+    assert lock_of(own_function.waiting, ALIVE) is None
 
 
 def test_priority_inheriting_mutex_has_its_owner() -> None:
@@ -215,5 +216,5 @@ def test_joined_thread_is_recognised() -> None:
 
 
 def test_calls_that_wait_for_no_lock_give_none() -> None:
-    assert lock_of(thread("read", "|", "main"), ALIVE) is None
+    assert lock_of(thread("read", "|", "main").waiting, ALIVE) is None
     assert find_lock("pthread_mutex_lock", AT, 1, 2, mutex()) is None, "it wakes"

@@ -1,9 +1,9 @@
 """Which thread has to act, from the facts of threads that were read one after the other."""
 
 from sfsample.core.wait_kind import WaitKind
-from sfsample.dumping.diagnose.python_waits import thread_to_act
-from sfsample.dumping.model import ThreadDump
 from sfsample.runtimes.cpython.waits import NO_THREAD, Pool, PythonFacts, PythonWait
+from sfsample.waiting.python_waits import thread_to_act
+from sfsample.waiting.thread import WaitingThread
 from tests.builders.hang_builder import seen, thread
 
 FUTURE, OTHER = 0x1000, 0x2000
@@ -13,12 +13,14 @@ RESULT, OTHER_RESULT = (
 )
 
 
-def one(tid: int, span: tuple[float, float], counts: tuple[int, int] = (5, 5), **facts: object) -> ThreadDump:
+def one(
+    tid: int, span: tuple[float, float], counts: tuple[int, int] = (5, 5), **facts: object
+) -> WaitingThread:
     known = PythonFacts()._replace(**facts)
-    return seen(thread("f", tid=tid), *span, counts).dump._replace(facts=known)
+    return seen(thread("f", tid=tid), *span, counts).waiting._replace(facts=known)
 
 
-def acts(*threads: ThreadDump) -> int | None:
+def acts(*threads: WaitingThread) -> int | None:
     wait = threads[0].facts.wait
     assert wait is not None
     return thread_to_act(threads[0], wait, threads, {})[0]
@@ -34,7 +36,7 @@ def test_facts_of_two_threads_count_only_where_both_slept_at_one_instant() -> No
 
 
 def test_queued_call_waits_for_the_workers_if_all_are_known_and_wait_for_such_calls() -> None:
-    def workers(size: int, *waits: PythonWait | None) -> list[ThreadDump]:
+    def workers(size: int, *waits: PythonWait | None) -> list[WaitingThread]:
         pool = Pool(0x3000, size, frozenset({FUTURE, OTHER}))
         return [one(tid, (1.0, 2.0), wait=wait, pool=pool) for tid, wait in enumerate(waits, 1)]
 

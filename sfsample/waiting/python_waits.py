@@ -9,14 +9,14 @@ two threads only if both slept at one instant, because the program soon reuses a
 from collections.abc import Mapping, Sequence
 
 from sfsample.core.wait_kind import WaitKind
-from sfsample.dumping.model import ThreadDump, slept_together
 from sfsample.runtimes.cpython.waits import NO_THREAD, PythonWait
+from sfsample.waiting.thread import WaitingThread, slept_together
 
 _MAX_USERS_NAMED = 3  # users of a Lock
 
 
 def thread_to_act(
-    thread: ThreadDump, wait: PythonWait, threads: Sequence[ThreadDump], tids: Mapping[int, int]
+    thread: WaitingThread, wait: PythonWait, threads: Sequence[WaitingThread], tids: Mapping[int, int]
 ) -> tuple[int | None, str]:
     """Return the thread that has to act (None: unknown), and a note; `tids`: target's tid -> sfsample's."""
     if wait.kind is WaitKind.LOCK:
@@ -42,14 +42,14 @@ def thread_to_act(
 
 
 def _one_of(
-    thread: ThreadDump, others: Sequence[ThreadDump], note_if_sure: str, note_if_unsure: str
+    thread: WaitingThread, others: Sequence[WaitingThread], note_if_sure: str, note_if_unsure: str
 ) -> tuple[int | None, str]:
     is_sure = len(others) == 1 and slept_together([thread, *others])
     return (others[0].tid, note_if_sure) if is_sure else (None, note_if_unsure)
 
 
 def _next_worker(
-    thread: ThreadDump, wait: PythonWait, threads: Sequence[ThreadDump]
+    thread: WaitingThread, wait: PythonWait, threads: Sequence[WaitingThread]
 ) -> tuple[int | None, str]:
     """Return the id of a worker that has to end its call before a queued call begins, and a note.
 

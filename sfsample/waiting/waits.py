@@ -6,17 +6,17 @@ descriptor, and sfsample may read the processes that have the other end.  A thre
 answer; `wording` makes a sentence of it.
 """
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Mapping
 from itertools import islice
 from typing import NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
-from sfsample.dumping.diagnose.glibc_locks import OtherThreads, lock_of
-from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.python_waits import thread_to_act
-from sfsample.dumping.model import ProcessDump
 from sfsample.process.facts.descriptors import Descriptor
 from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, FORK_CALLS, DecodedSyscall
+from sfsample.waiting.glibc_locks import lock_of
+from sfsample.waiting.python_waits import thread_to_act
+from sfsample.waiting.thread import WaitContext, WaitingThread, gil_state, sleeps_on_gil
 
 _ENDLESS_S = 365 * 86400.0  # seconds; a longer time-out counts as none
 _SLEEP_CALLS = ("nanosleep", "clock_nanosleep")
@@ -29,9 +29,16 @@ _LOCK_TEXTS = {WaitKind.MUTEX: "mutex {}", WaitKind.READ_LOCK: "the read lock of
                WaitKind.CONDITION: "a signal on condition variable {}",
                WaitKind.SEMAPHORE: "semaphore {}", WaitKind.BARRIER: "the other threads at barrier {}",
                WaitKind.ONCE: "an initialisation that another thread has begun"}  # fmt: skip
+_GO_WAITS = {  # function of Go's scheduler (runtime/proc.go) -> what its thread waits for, outer ones first
+    "runtime.findRunnable": "a goroutine to run",
+    "runtime.stopm": "work of Go's scheduler",
+    "runtime.sysmon": "the next check of Go's monitor",
+}
 _MAX_CHILDREN_NAMED = 3
 _READ_CALLS = ("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg")
 _WRITE_CALLS = ("write", "writev", "pwrite64", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice")
+_OPEN_CALLS = ("open", "openat", "openat2")
+_FIFO_FUNCTIONS = ("wait_for_partner", "fifo_open")  # kernel functions; the compiler may inline the first
 _ACCEPT_CALLS = ("accept", "accept4")
 _EVENT_CALLS = ("epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6")
 _RESOLVER_FUNCTIONS = ("res_nsend", "res_context_send", "res_nquery", "res_query", "res_nsearch",
@@ -51,22 +58,15 @@ class Wait(NamedTuple):
     verb: str = "waits for"
     lasting: str = "has waited {time} for"  # verb with the length of the wait
     timed: bool = False  # the wait ends after a time-out
+    address: int = 0  # address of the lock in memory; 0: unknown
 
 
-class WaitContext(NamedTuple):
-    """The process around a thread, as far as the finding of its wait needs it."""
-
-    dump: ProcessDump
-    others: OtherThreads
-    variable_at: Callable[[int], str | None]  # address -> name of the variable there
-
-
-def wait_of(thread: NamedThread, context: WaitContext) -> Wait | None:
+def wait_of(thread: WaitingThread, context: WaitContext) -> Wait | None:
     """Return the wait of a thread; None if it runs, or if its wait is unknown."""
-    state, call = thread.dump.state, thread.dump.call
+    state, call = thread.state, thread.call
     if state in ("T", "t"):
         return _stopped(state, context)
-    if thread.dump.wchan in _FREEZER_FUNCTIONS:
+    if thread.wchan in _FREEZER_FUNCTIONS:
         return Wait(
             WaitKind.STOPPED, "its cgroup to be thawed", verb="is frozen, and waits for",
             lasting="has been frozen for {time}, and waits for")  # fmt: skip
@@ -79,11 +79,11 @@ def wait_of(thread: NamedThread, context: WaitContext) -> Wait | None:
 
 
 def _stopped(state: str, context: WaitContext) -> Wait:
-    if state == "T" or context.dump.tracer is None:
+    if state == "T" or context.tracer is None:
         return Wait(
-            WaitKind.STOPPED, f"kill -CONT {context.dump.pid}", verb="is stopped; resume it with",
+            WaitKind.STOPPED, f"kill -CONT {context.pid}", verb="is stopped; resume it with",
             lasting="has been stopped for {time}; resume it with")  # fmt: skip
-    pid, name = context.dump.tracer
+    pid, name = context.tracer
     return Wait(
         WaitKind.STOPPED, f"process {pid} ({name}), which traces it", verb="is stopped by",
         lasting="has been stopped for {time} by")  # fmt: skip
@@ -91,14 +91,14 @@ def _stopped(state: str, context: WaitContext) -> Wait:
 
 def _by_title(context: WaitContext) -> Wait | None:
     """Return the wait that PostgreSQL states in the title of its process."""
-    title = " ".join(context.dump.cmdline)
+    title = " ".join(context.cmdline)
     if not (title.startswith("postgres: ") and title.endswith(" waiting")):
         return None
-    query = f"SELECT pg_blocking_pids({context.dump.pid})"
+    query = f"SELECT pg_blocking_pids({context.pid})"
     return Wait(WaitKind.DATABASE_LOCK, f"a PostgreSQL lock: {query} names the process that holds it")
 
 
-def _by_call(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:
+def _by_call(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:
     name = call.name or ""
     if name == "futex":
         return _futex(thread, call, context)
@@ -107,9 +107,11 @@ def _by_call(thread: NamedThread, call: DecodedSyscall, context: WaitContext) ->
     if name in _SLEEP_CALLS:
         return Wait(WaitKind.SLEEP, _time_left(thread, call), idle=True, verb="sleeps")
     if name in CHILD_CALLS:
-        return _child(call, dict(context.dump.children))
-    if name in FORK_CALLS and thread.dump.state == "D":
-        return _vfork(dict(context.dump.children))
+        return _child(call, dict(context.children))
+    if name in FORK_CALLS and thread.state == "D":
+        return _vfork(dict(context.children))
+    if name in _OPEN_CALLS and thread.wchan in _FIFO_FUNCTIONS and call.refers_to:
+        return _fifo(call)
     if name in _SIGNAL_CALLS:
         return Wait(WaitKind.SIGNAL, "a signal", idle=True)
     if name in _EVENT_CALLS:
@@ -119,47 +121,57 @@ def _by_call(thread: NamedThread, call: DecodedSyscall, context: WaitContext) ->
     return None
 
 
-def _futex(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:
-    gil = thread.dump.gil
-    if gil is not None and thread.dump.waits_for_gil:
-        if thread.dump.gil_state == "holds":
+def _futex(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:
+    gil = thread.gil
+    if gil is not None and sleeps_on_gil(gil, call):
+        if gil_state(gil, thread.ns_tid, call) == "holds":
             return None  # it has just got the GIL
-        return Wait(WaitKind.GIL, "the GIL", context.others.tids.get(gil.holder), idle=not gil.holder)
-    python = thread.dump.facts.wait
+        return Wait(WaitKind.GIL, "the GIL", context.others.tids.get(gil.holder), idle=not gil.holder,
+                    address=gil.begin)  # fmt: skip
+    python = thread.facts.wait
     if python is not None:
-        tid, note = thread_to_act(thread.dump, python, context.dump.threads, context.others.tids)
+        tid, note = thread_to_act(thread, python, context.threads, context.others.tids)
         what = "the end of" if python.kind is WaitKind.THREAD and tid is not None else python.what
-        return Wait(python.kind, what, tid, note=note, idle=python.idle)
+        return Wait(python.kind, what, tid, note=note, idle=python.idle, address=python.address)
     lock = lock_of(thread, context.others)
     if lock is None:
-        return Wait(WaitKind.FUTEX, f"futex {call.refers_to[0]}", idle=True)
+        of_go = (text for function, text in _GO_WAITS.items() if function in thread.functions)
+        return Wait(WaitKind.FUTEX, next(of_go, f"futex {call.refers_to[0]}"), idle=True)
     owner = context.others.tids.get(lock.owner) if lock.owner is not None else None
     if lock.kind is WaitKind.THREAD:
-        return Wait(WaitKind.THREAD, "the end of", owner)
+        return Wait(WaitKind.THREAD, "the end of", owner, address=lock.address)
     variable = context.variable_at(lock.address)
     place = f"{variable} ({lock.address:#x})" if variable else f"{lock.address:#x}"
     what = _LOCK_TEXTS[lock.kind].format(place)
     is_idle = lock.kind in (WaitKind.CONDITION, WaitKind.SEMAPHORE)
     is_unknown = lock.owner is not None and owner is None
     note = f"held by thread {lock.owner}, {lock.note}" if is_unknown else lock.note
-    return Wait(lock.kind, what, owner, note=note, idle=is_idle)
+    return Wait(lock.kind, what, owner, note=note, idle=is_idle, address=lock.address)
+
+
+def _fifo(call: DecodedSyscall) -> Wait:
+    """Return the wait of open(2) until another thread opens the other end of a FIFO (fifo(7))."""
+    at = {"open": 1, "openat": 2}.get(call.name or "")  # index of the flags; openat2 has them in memory
+    access = os.O_RDWR if at is None else call.syscall.args[at] & os.O_ACCMODE
+    end = {os.O_RDONLY: "a writer", os.O_WRONLY: "a reader"}.get(access, "the other end")
+    return Wait(WaitKind.OPEN_FIFO, f"{end} of FIFO {call.refers_to[0]}")
 
 
 def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:
     """Return the wait for a file lock, found in /proc/locks by the inode of the file."""
     inodes = {descriptor.inode for descriptor in call.descriptors}
-    lock = next((lock for lock in context.dump.locks if lock.inode in inodes), None)
+    lock = next((lock for lock in context.locks if lock.inode in inodes), None)
     if lock is None:
         return None
     what = f"the {'flock' if call.name == 'flock' else 'record lock'} on {call.descriptors[0].text}"
     return Wait(WaitKind.FILE_LOCK, what, pids=(lock.holder,) if lock.holder > 0 else ())
 
 
-def _time_left(thread: NamedThread, call: DecodedSyscall) -> str:
+def _time_left(thread: WaitingThread, call: DecodedSyscall) -> str:
     """Return the time left of a sleep, by its end, or by its duration and the last run of the thread."""
     asked, left = call.timeout_s, call.left_s
-    if left is None and asked is not None and thread.dump.idle_s is not None:
-        left = max(0.0, asked - thread.dump.idle_s)
+    if left is None and asked is not None and thread.idle_s is not None:
+        left = max(0.0, asked - thread.idle_s)
     if left is None:
         return f"{asked:g} s" if asked is not None else ""
     return f"{left:.1f} s more{f' of {asked:g} s' if asked is not None else ''}"
@@ -185,17 +197,17 @@ def _children(children: Mapping[int, str]) -> str:
     return ", ".join(names) + ", ..." * (len(children) > len(names))
 
 
-def _uninterruptible(thread: NamedThread) -> Wait | None:
+def _uninterruptible(thread: WaitingThread) -> Wait | None:
     """Return an uninterruptible wait by its kernel function."""
-    if thread.dump.state != "D":
+    if thread.state != "D":
         return None
-    call, function = thread.dump.call, thread.dump.wchan or "?"
+    call, function = thread.call, thread.wchan or "?"
     request = f" for {call.name}({', '.join(call.refers_to)})" if call and call.name else ""
     cause = "a disk, a file server or a FUSE daemon"
     return Wait(WaitKind.KERNEL, f"the kernel{request}, uninterruptibly, in {function}: {cause}")
 
 
-def _transfer(thread: NamedThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:
+def _transfer(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:
     if not call.descriptors:
         return None
     descriptor, name = call.descriptors[0], call.name or ""
@@ -226,16 +238,16 @@ def _text(descriptor: Descriptor) -> str:
 def _with_peers(wait: Wait, descriptor: Descriptor, context: WaitContext) -> Wait:
     """Return a wait with the processes that have the other end of its pipe or socket."""
     mode = "rw" if descriptor.kind == "socket" else "w" if "r" in descriptor.mode else "r"
-    pids = _peers(descriptor, context, mode)
-    listens = any(p.near.listens for p in context.dump.peers if p.near.inode == descriptor.inode)
+    pids = _peers(descriptor, context, mode) or _peers(descriptor, context, mode, own=True)
+    listens = any(p.near.listens for p in context.peers if p.near.inode == descriptor.inode)
     note = "which listens there, and has not accepted the connection" if listens and pids else ""
     return wait._replace(pids=pids, note=note)
 
 
-def _peers(descriptor: Descriptor, context: WaitContext, mode: str) -> tuple[int, ...]:
-    """Return the pids of other processes that have the other end open in `mode`."""
-    peers = (p for p in context.dump.peers if p.near.inode == descriptor.inode and mode in p.mode)
-    return tuple(dict.fromkeys(peer.pid for peer in peers if peer.pid != context.dump.pid))
+def _peers(descriptor: Descriptor, context: WaitContext, mode: str, *, own: bool = False) -> tuple[int, ...]:
+    """Return the pids of other processes (`own`: of this one) that have the other end open in `mode`."""
+    peers = (p for p in context.peers if p.near.inode == descriptor.inode and mode in p.mode)
+    return tuple(dict.fromkeys(peer.pid for peer in peers if (peer.pid == context.pid) is own))
 
 
 def _events(call: DecodedSyscall, context: WaitContext) -> Wait:
@@ -252,10 +264,10 @@ def _events(call: DecodedSyscall, context: WaitContext) -> Wait:
     return Wait(WaitKind.EVENTS, f"events on {count} fd{'s' * (count != 1)}{limit}", idle=True)
 
 
-def _name_resolution(thread: NamedThread, call: DecodedSyscall) -> Wait | None:
+def _name_resolution(thread: WaitingThread, call: DecodedSyscall) -> Wait | None:
     """Return the wait for a DNS server: the resolver is on the stack, and a socket names the server."""
     sockets = (d for d in call.descriptors if d.kind == "socket" and d.text.startswith(("udp", "tcp")))
     server = next(sockets, None)
-    if server is None or not any(name in _RESOLVER_FUNCTIONS for name in thread.library_functions()):
+    if server is None or not any(name in _RESOLVER_FUNCTIONS for name in thread.functions):
         return None
     return Wait(WaitKind.NAME_RESOLUTION, f"an answer from the DNS server: {server.text}")

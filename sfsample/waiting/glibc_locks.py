@@ -2,7 +2,7 @@
 
 A lock is believed only if three facts agree: the function on the stack, the futex operation, and the words of
 the structure in memory.  Otherwise the answer is None: a wrong owner is worse than none.
-Invariant: each disagreement gives None (tests/dumping/diagnose/test_glibc_locks.py).
+Invariant: each disagreement gives None (tests/waiting/test_glibc_locks.py).
 
 Source: glibc's sysdeps/nptl/bits/struct_mutex.h (owner at 8, unchanged since 2.3), struct_rwlock.h and
 bits/thread-shared-types.h (since 2.25), nptl/internaltypes.h (semaphores since 2.21, barriers since 2.25),
@@ -10,15 +10,15 @@ nptl/descr.h (the tid that pthread_join waits for, and the list of robust mutexe
 of the target's own pid namespace.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
 from sfsample.core.memory import Memory
 from sfsample.core.wait_kind import WaitKind
-from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.errors import FormatError
 from sfsample.modules.module import Module
+from sfsample.waiting.thread import OtherThreads, WaitingThread
 
 _COMMAND_MASK, _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 127, 0, 6, 9, 13  # FUTEX_CMD_MASK, FUTEX_WAIT ...
 _OWNER_MASK, _WAITERS = 0x3FFFFFFF, 0x80000000  # FUTEX_TID_MASK, FUTEX_WAITERS
@@ -54,23 +54,15 @@ class Lock(NamedTuple):
     note: str = ""
 
 
-class OtherThreads(NamedTuple):
-    """The living threads of a process, and the number of them that sleep on each futex word."""
-
-    tids: Mapping[int, int]  # tid in the process's own pid namespace -> tid in sfsample's
-    sleepers: Mapping[int, int]
-    since_2_25: bool  # the process has a glibc with the structures of 2.25
-
-
-def lock_of(thread: NamedThread, others: OtherThreads) -> Lock | None:
+def lock_of(thread: WaitingThread, others: OtherThreads) -> Lock | None:
     """Return the lock that a thread sleeps on; None if it is not glibc's, or if the facts disagree."""
     alive = others.tids
-    call, memory = thread.dump.call, thread.dump.memory
+    call, memory = thread.call, thread.memory
     if call is None or call.name != "futex":
         return None
     word, operation, value, timeout = call.syscall.args[:4]
     command, value = operation & _COMMAND_MASK, value & 0xFFFFFFFF
-    functions = set(thread.library_functions())
+    functions = set(thread.functions)
     if command in (_LOCK_PI, _LOCK_PI2):
         return _priority_inheriting(word, memory, alive)
     if value & _WAITERS and command in (_WAIT, _WAIT_BITSET):
@@ -84,7 +76,7 @@ def lock_of(thread: NamedThread, others: OtherThreads) -> Lock | None:
     if command not in (_WAIT, _WAIT_BITSET):
         return None
     join = _join(word, value, memory, alive)
-    if join or not thread.in_c_library():
+    if join or not thread.in_c_library:
         return join
     unnamed = _unnamed_semaphore(word, value, memory, others)
     return unnamed or _unnamed_mutex(word, value, timeout, memory, alive)
@@ -120,12 +112,12 @@ def _priority_inheriting(address: int, memory: Memory, alive: Container[int]) ->
     return Lock(WaitKind.MUTEX, address, owner) if owner in alive else None
 
 
-def _robust(thread: NamedThread, word: int, value: int, alive: Container[int]) -> Lock | None:
+def _robust(thread: WaitingThread, word: int, value: int, alive: Container[int]) -> Lock | None:
     """Check a robust mutex: its word has the owner's tid too, and its __kind (16) is robust."""
-    memory, owner = thread.dump.memory, value & _OWNER_MASK
+    memory, owner = thread.memory, value & _OWNER_MASK
     if _u32(memory, word) != value or _u32(memory, word + 8) != owner or owner not in alive:
         return None
-    robust = (_u32(memory, word + 16) or 0) & _ROBUST and thread.in_c_library()
+    robust = (_u32(memory, word + 16) or 0) & _ROBUST and thread.in_c_library
     return Lock(WaitKind.MUTEX, word, owner) if robust else None
 
 

@@ -1,0 +1,80 @@
+"""Defines a waiting thread and its process: the evidence of a wait, read by a dump or by a recording."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from sfsample.core.memory import Memory, PiecewiseMemory
+from sfsample.process.facts.peer_processes import FileLock, PeerProcess
+from sfsample.process.facts.syscall_arguments import DecodedSyscall
+from sfsample.runtimes.cpython.threads import Gil
+from sfsample.runtimes.cpython.waits import PythonFacts
+
+
+class WaitingThread(NamedTuple):
+    """A thread, and the evidence of its wait."""
+
+    tid: int  # thread id in sfsample's pid namespace
+    name: str
+    state: str  # letter of proc(5)
+    ns_tid: int = 0  # thread id in its own pid namespace
+    call: DecodedSyscall | None = None
+    wchan: str | None = None  # kernel function in which it waits
+    memory: Memory = PiecewiseMemory()  # copies of the memory around the lock that it waits for
+    gil: Gil | None = None  # GIL that it needs to run Python
+    facts: PythonFacts = PythonFacts()
+    functions: tuple[str, ...] = ()  # bare names of the C library's functions on its stack, innermost first
+    in_c_library: bool = False  # its innermost frame is in the C library
+    idle_s: float | None = None  # seconds since it last ran
+    asleep: tuple[float, float] | None = None  # time in which it certainly slept (monotonic); None: unknown
+
+
+class OtherThreads(NamedTuple):
+    """The living threads of a process, and the number of them that sleep on each futex word."""
+
+    tids: Mapping[int, int]  # tid in the process's own pid namespace -> tid in sfsample's
+    sleepers: Mapping[int, int]
+    since_2_25: bool  # the process has a glibc with the structures of 2.25
+
+
+class WaitContext(NamedTuple):
+    """The process around a thread, as far as the finding of its wait needs it."""
+
+    pid: int
+    cmdline: Sequence[str]
+    threads: Sequence[WaitingThread]
+    others: OtherThreads
+    variable_at: Callable[[int], str | None]  # address -> name of the variable there
+    tracer: tuple[int, str] | None = None
+    children: tuple[tuple[int, str], ...] = ()  # pids and names
+    locks: tuple[FileLock, ...] = ()
+    peers: tuple[PeerProcess, ...] = ()  # processes at the other ends of pipes and sockets
+
+
+class _Sleeper(Protocol):
+    @property
+    def asleep(self) -> tuple[float, float] | None: ...
+
+
+def slept_together(threads: Iterable[_Sleeper]) -> bool:
+    """Return True if all slept at one instant, although a dump looks at one after the other.
+
+    Two threads that take turns, each seen while it waits for the other, are no deadlock.
+    """
+    spans = [thread.asleep for thread in threads]
+    known = [span for span in spans if span is not None]
+    return bool(known) and len(known) == len(spans) and max(known)[0] <= min(end for _, end in known)
+
+
+def gil_state(gil: Gil | None, ns_tid: int, call: DecodedSyscall | None) -> str | None:
+    """Return "holds", "waits" or "none" for a thread and its GIL; None: unknown.
+
+    A thread waits for the GIL if it sleeps on a futex of the GIL.
+    """
+    if gil is None:
+        return None
+    return "holds" if gil.holder == ns_tid else "waits" if sleeps_on_gil(gil, call) else "none"
+
+
+def sleeps_on_gil(gil: Gil, call: DecodedSyscall | None) -> bool:
+    """Return True if a thread in this system call sleeps on a futex of the GIL."""
+    return call is not None and call.name == "futex" and gil.begin <= call.syscall.args[0] < gil.end
