@@ -15,6 +15,7 @@ from sfsample.cli.history_flags import HISTORY_ACTIONS
 from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_flags
 from sfsample.cli.options import Command
 from sfsample.core import quantities
+from sfsample.core.local_time import use_utc
 from sfsample.core.python_view import PythonView
 from sfsample.core.quantities import BadValue
 from sfsample.errors import UsageError
@@ -103,6 +104,8 @@ def parse(argv: list[str]) -> Command:
         line = ["record", *line]
     command, *words = line
     if command == "history":
+        if "--utc" in words:  # before times are parsed
+            use_utc()
         action, words = _split_history(_join_times(words))
         command = f"history {action}"
     if command not in ENTRIES or " " in line[0]:

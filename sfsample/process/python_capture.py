@@ -4,6 +4,7 @@ sfsample looks for the interpreter at the first capture of a process, and again 
 the program may load libpython later, or call execve(2).
 """
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,6 +19,7 @@ from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
+from sfsample.process.procfs import ProcFs
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
 from sfsample.runtimes.cpython.find import Interpreter, NotStarted, find_interpreter
@@ -67,6 +69,15 @@ def _no_gil(process: LiveProcess) -> str:
 
 def _interpreter_of(process: LiveProcess) -> Interpreter | None:
     return find_interpreter(process.modules, partial(read_memory, process.proc.anchor()))
+
+
+def _own_directories(proc: ProcFs) -> list[str]:
+    """Return the likely entries of sys.path for own code: the script's directory, the working directory."""
+    cwd = proc.link("cwd") or "/"
+    words = os.fsdecode(proc.read("cmdline", chunks=1) or b"").split("\0")
+    scripts = [os.path.join(cwd, word) for word in words[1:] if word.endswith(".py")][:1]
+    directories = {cwd, *(os.path.normpath(os.path.dirname(script)) for script in scripts)} - {"/"}
+    return sorted(directories, key=len, reverse=True)
 
 
 class PythonCapture:
@@ -216,8 +227,9 @@ class PythonCapture:
 
     def _new_runtime(self) -> PythonRuntime:
         assert self.interpreter is not None  # noqa: S101 - the caller has checked
+        directories = _own_directories(self._process.proc)
         return PythonRuntime(
-            self.interpreter, self._read, self._read_many, self._budget, with_gil=self._with_gil
+            self.interpreter, self._read, self._read_many, self._budget, directories, with_gil=self._with_gil
         )
 
     def _find_id_before_fork(self) -> int:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from sfsample.core.python_view import PythonView
@@ -65,7 +65,14 @@ class RecordOptions:
     gil: bool = False  # True: count only samples of threads that hold the GIL of CPython
     labels: Sequence[tuple[str, str]] = ()  # labels that override those that sfsample finds
     environ: bool = True  # True: read labels from the environment, too (`process.labels`)
+    blame: bool = False  # True: the stack of a holder is below those of the threads that wait (mode "wall")
+    wait_details: bool = False  # True: frames of waits have addresses, descriptors and pids (mode "wall")
     python: PythonView = PythonView.AUTO  # kind of frames to show of threads that run Python
+
+    def __repr__(self) -> str:
+        """Return the fields that have another value than the default: help() shows it in signatures."""
+        changed = ((f.name, value) for f in fields(self) if (value := getattr(self, f.name)) != f.default)
+        return f"RecordOptions({', '.join(f'{name}={value!r}' for name, value in changed)})"
 
     def __post_init__(self) -> None:
         check_stack_bytes(self.stack_bytes)

@@ -105,8 +105,8 @@ class Recorder:
             stats.held.add(held)
             thread.stopped_ns += held
 
-    def see(self, thread: SampledThread, captured: CapturedStack) -> None:
-        """Keep a captured stack, for `count`."""
+    def see(self, thread: SampledThread, captured: CapturedStack, waits: tuple[Location, ...] = ()) -> None:
+        """Keep a captured stack, for `count`; `waits`: the innermost frame of a thread that waits."""
         locations = self._locate(captured, thread.last)
         thread.last = Located(
             captured.generation, captured.stack.frames, captured.modules, locations, self._names
@@ -118,7 +118,8 @@ class Recorder:
             locations = with_python(locations, captured.python, self._python)
             self._profile.stats.has_python = True
             stack = as_shown(stack, captured.python, self._python)
-        thread.last_stack = stack, Places((*kernel, *locations))
+        thread.places = Places((*waits, *kernel, *locations))
+        thread.last_stack = stack, thread.places
 
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
         """Return the locations of the frames; those of the last sample are used again."""

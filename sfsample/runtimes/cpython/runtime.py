@@ -35,17 +35,20 @@ _MAX_REHEARSED = 300  # code objects; the next pauses copy others, some at a tim
 
 
 class PythonRuntime:
-    """The interpreter of a process; `read` and `read_many` read its current memory within `budget`."""
+    """The interpreter of a process; `read` and `read_many` read its current memory within `budget`.
+
+    `directories`: see `import_path`.
+    """
 
     def __init__(
-        self, interpreter: Interpreter, read: ReadMemory, read_many: ReadMany, budget: Budget, *,
-        with_gil: bool = False,
+        self, interpreter: Interpreter, read: ReadMemory, read_many: ReadMany, budget: Budget,
+        directories: Sequence[str] = (), *, with_gil: bool = False,
     ) -> None:  # fmt: skip
         """`with_gil`: copy in each pause the words that `has_gil` needs."""
         self._layout = interpreter.layout
         self._interpreter, self._read, self._budget = interpreter, read, budget
         self._with_gil = with_gil
-        self._names = Names(interpreter.layout, read_many)
+        self._names = Names(interpreter.layout, read_many, directories)
         self._placer = Placer(interpreter.layout, interpreter.code)
         self._states: dict[int, list[int]] = {}  # thread states by thread id, as old as `_created`
         self._shared: list[int] = []  # thread states that any thread may run
@@ -173,7 +176,7 @@ class PythonRuntime:
         return tid in self._plans
 
     def _own(self, tid: int, plan: Plan, memory: Memory) -> list[int]:
-        """Return the thread states that had this thread's id in the pause, are shared, or were not copied."""
+        """Return the thread states; leave out unshared ones that had another thread's id in the pause."""
         at = self._layout.native_thread_id
         shared = self._shared
         return [state for state in plan.states if memory.word(state + at) in (tid, None) or state in shared]

@@ -35,7 +35,6 @@ _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "_asyncio.FutureIter"
 _ACQUIRING = 3  # innermost functions: Lock.acquire, __aenter__, and the function with the `async with`
 _MAX_TASKS = 12_000  # tasks of a thread; the budget of a look is enough for so many
 _MAX_DEPTH = 200  # coroutines that await each other
-_MAX_PATH = 3  # functions that `Task.path` shows
 _MAX_LISTED = 2000  # tasks of a thread among which `waiting` chooses
 _MAX_CHOSEN = 100  # tasks that `waiting` reads
 _LOOP_METHODS = {"run_forever", "run_until_complete"}  # names in code that runs an event loop
@@ -64,17 +63,6 @@ class Task(NamedTuple):
     awaits: str  # text that says what the task waits for; "": unknown
     on: tuple[int, ...]  # addresses of the tasks that it needs, or of a lock whose holder is unknown
     held_by: str = ""  # name of the task that holds the lock
-
-    @property
-    def path(self) -> str:
-        """Return the innermost functions of the task: "f <- main"."""
-        return " <- ".join(place.function for place in self.stack[:_MAX_PATH])
-
-    @property
-    def own_function(self) -> str:
-        """Return the innermost function outside asyncio."""
-        own = (place.function for place in self.stack if "/asyncio/" not in place.file)
-        return next(own, self.path)
 
 
 class WaitingTasks(NamedTuple):

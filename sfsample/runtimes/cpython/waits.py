@@ -127,6 +127,11 @@ class ThreadReader:
             tasks=self._tasks.tasks(self._states.get(native_id, ()), stack),
         )  # fmt: skip
 
+    def wait(self, stack: PythonStack, futex: int) -> PythonWait | None:
+        """Return only the wait of a thread that sleeps on the futex word `futex`."""
+        rows = [row for run in rows_of(stack) for row in run]
+        return self._wait(rows, futex) if rows else None
+
     def name(self, stack: PythonStack) -> str:
         """Return the name of a `threading.Thread`; "": the thread has none, as the main thread."""
         rows = [row for run in rows_of(stack)[-1:] for row in run]
