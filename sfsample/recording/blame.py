@@ -54,12 +54,15 @@ class Blame:
                 continue  # its ticks belong to its next sample
             stack, before = thread.last_stack
             places = Places((*chain, *thread.places))
-            if capture is None and places == before:
+            if capture is None and (places == before or self._recorder.is_brief(thread)):
                 self._recorder.count_idle([thread])
                 continue
             self._recorder.flush(thread)
             thread.last_stack = stack, places
-            self._recorder.count(thread, capture or Capture.REUSED, self._recorder.now, ran=False)
+            if capture is not None:
+                self._recorder.count_wait(thread, capture)
+            else:
+                self._recorder.count(thread, Capture.REUSED, self._recorder.now, ran=False)
 
     def _chain(self, thread: SampledThread) -> tuple[Location, ...]:
         """Return the frames of the holders, those of the last one first."""

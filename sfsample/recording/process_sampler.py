@@ -77,7 +77,9 @@ class ProcessSampler:
         self._process_key = profile.register_process(
             process.pid, process.start_time, process.root, process.name
         )
-        self._recorder = Recorder(profile, self._process_key, since, options.python)
+        self._recorder = Recorder(
+            profile, self._process_key, since, options.python, min_wait=options.min_wait
+        )
         self._blame: Blame | None = None
         if waits is not None and options.blame:
             stats = profile.stats
@@ -317,8 +319,10 @@ class ProcessSampler:
             return
         if self._blame is not None and self._blame.takes(thread, captured.snapshot.capture):
             return
-        ran = captured.reading is None and state.counts_as_cpu
-        recorder.count(thread, captured.snapshot.capture, recorder.now, ran=ran)
+        if captured.reading is None and state.counts_as_cpu:
+            recorder.count(thread, captured.snapshot.capture, recorder.now)
+        else:
+            recorder.count_wait(thread, captured.snapshot.capture)
         if not self._wall:
             thread.last_stack = None  # a thread that does not run gives no sample
 
