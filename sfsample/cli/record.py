@@ -14,6 +14,7 @@ from dataclasses import replace
 from errno import EACCES
 
 from sfsample import api
+from sfsample.cli.chosen import chosen_pids
 from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.output_file import Output, as_asked, open_result, written_line
@@ -21,7 +22,6 @@ from sfsample.cli.record_options import RecordCommand
 from sfsample.cli.terminal import Progress, emit, progress_printer, say
 from sfsample.core.quantities import brief_time, counted
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
-from sfsample.process.find_target import target_pids
 from sfsample.process.thread_files import open_many
 from sfsample.process.with_names import with_names
 from sfsample.recording.profile import Profile
@@ -147,7 +147,7 @@ def progress_text(stats: Stats, elapsed_s: float, duration_s: float | None, cpu_
 def targets(command: RecordCommand) -> Iterator[list[int]]:
     """Yield the pids to record; start a program before, and end it afterwards.  Raises SfsampleError."""
     if command.program is None:
-        yield target_pids(command.target)
+        yield chosen_pids(command.target, quiet=command.quiet)
         return
     child = _start(command.program, has_stdout=command.output.path != "-")
     try:

@@ -22,6 +22,7 @@ class Comparison(Command):
     """How two profiles are compared."""
 
     relative: bool = False  # shares, not rates
+    mode: str = "cpu"  # "wall": sleeping threads count
     fail_on: float | None = None  # growth, as a fraction
     output: OutputOptions = OutputOptions()
     verbose: bool = False

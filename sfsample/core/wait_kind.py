@@ -29,6 +29,7 @@ class WaitKind(StrEnum):
     # descriptors and files
     EMPTY_PIPE = "empty pipe"
     FULL_PIPE = "full pipe"
+    OPEN_FIFO = "open fifo"  # open(2) of a FIFO until the other end is opened
     READ = "read"
     WRITE = "write"
     CONNECT = "connect"

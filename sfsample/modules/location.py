@@ -1,12 +1,17 @@
 """Defines a place in code by module and vaddr, so that it can be named later, or on another machine."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sfsample.core.stack import Frame
 from sfsample.modules.module import Module
 
 PROCESS_KEY_STEP = 1 << 22  # number above every pid: PID_MAX_LIMIT, Linux include/linux/threads.h
+
+
+# directories of sys.path that show in the name of a file: those of packages and of the standard library
+_INSTALLED = re.compile(r".*/(?:site|dist)-packages/|.*/lib(?:64)?/python3(?:\.\d+t?|\d+\.zip)/")
 
 
 class PythonPlace(NamedTuple):
@@ -16,6 +21,20 @@ class PythonPlace(NamedTuple):
     file: str
     line: int | None  # line that was executed; None: unknown
     first_line: int | None  # line of the function's definition; None: unknown
+    path: str = ""  # path of the file from the entry of sys.path: "flask/app.py"; "": not looked for
+
+
+def import_path(file: str, directories: Sequence[str] = ()) -> str:
+    """Return the path of a Python file from the entry of sys.path: "flask/app.py", "app.py".
+
+    `directories`: entries of sys.path for the program's own files, the deepest first.  A file elsewhere has
+    its base name.  The answer does not depend on other files, so a function has one name for months.
+    """
+    if installed := _INSTALLED.match(file):
+        return file[installed.end() :]
+    own = (f"{directory}/" for directory in directories)
+    entry = next(filter(file.startswith, own), file[: file.rfind("/") + 1] if file.startswith("/") else "")
+    return file.removeprefix(entry).removeprefix("./")
 
 
 class GeneratedFunction(NamedTuple):

@@ -40,8 +40,8 @@ class SampledThread:
     __slots__ = (
         "counted", "counted_start_time", "file_holder", "files", "flush_ns", "gone", "idle_until",
         "is_left_out", "last", "last_stack", "name", "off_cpu_counters", "places", "process_thread",
-        "quiet_ran_ns", "quiet_since", "ran_ns", "seen", "start_time", "state", "stopped_ns", "tid",
-        "uncounted_cpu_ns", "wait",
+        "quiet_ran_ns", "quiet_since", "ran_ns", "seen", "start_time", "state", "stopped_ns", "tasks",
+        "tasks_counted", "tasks_due_ns", "tid", "uncounted_cpu_ns", "wait",
     )  # fmt: skip
 
     def __init__(self, thread: Thread, counted: TickTime, ran_ns: int) -> None:
@@ -59,6 +59,10 @@ class SampledThread:
         self.counted = self.idle_until = self.quiet_since = counted
         self.off_cpu_counters: bytes | None = None
         self.last_stack: tuple[Stack, Places] | None = None
+        # Stacks of suspended tasks, each with the number of these tasks; None: unknown since the thread ran.
+        self.tasks: list[tuple[Places, float]] | None = None
+        self.tasks_counted = counted  # tick up to which samples of tasks were counted
+        self.tasks_due_ns = 0  # time of the next look at tasks (perf_counter_ns)
         self.is_left_out = False  # True: --gil, and the thread did not hold the GIL at the last capture
         self.flush_ns = FLUSH_NS
         self.last = Located()
@@ -70,7 +74,7 @@ class SampledThread:
 
     def note_run(self, now: TickTime, *, wall: bool) -> None:
         """Note that the thread has run: what it did when it was off the CPU no longer holds."""
-        self.flush_ns, self.last_stack, self.off_cpu_counters = FLUSH_NS, None, None
+        self.flush_ns, self.last_stack, self.off_cpu_counters, self.tasks = FLUSH_NS, None, None, None
         ran_ns, time_ns = self.ran_ns - self.quiet_ran_ns, now.at_ns - self.quiet_since.at_ns
         if not (wall and 0 <= ran_ns <= _QUIET_SHARE * time_ns):
             self.quiet_since, self.quiet_ran_ns = now, self.ran_ns

@@ -33,6 +33,7 @@ _MAX_PENDING_STOPS = 8  # threads: if all stop at once, the last stays stopped u
 _LOOK_NS = 1_000_000  # longest wait for the stop of a thread that holds a lock (--blame)
 _STOP_PATIENCE_NS = 50_000  # time of polling before a stop is pending: a thread with a CPU stops in this time
 
+_TASKS_PART = 20  # divisor: sfsample may read tasks for 1/20 of the time, for each event loop
 _RECORDING_ENDED = "the recording ended before its turn"
 _STILL_PENDING = "did not stop in time (the machine is overloaded)"
 
@@ -65,6 +66,7 @@ class ProcessSampler:
         self._max_pause_ns = round(options.max_pause * 1e9)
         process.running_capture.max_held_ns = self._max_pause_ns
         self._bad_stacks = options.bad_stacks
+        self._with_tasks = options.tasks
         self._named = named
         self.threads = DueThreads(random)
         self._pending: dict[SampledThread, WakeUp] = {}  # thread asked to stop -> wake-up of that tick
@@ -317,6 +319,8 @@ class ProcessSampler:
         recorder.see(thread, captured, (thread.wait.location,) if thread.wait else ())
         if thread is self._looked_at:
             return
+        if self._with_tasks:
+            self._look_at_tasks(thread, captured)
         if self._blame is not None and self._blame.takes(thread, captured.snapshot.capture):
             return
         if captured.reading is None and state.counts_as_cpu:
@@ -325,6 +329,16 @@ class ProcessSampler:
             recorder.count_wait(thread, captured.snapshot.capture)
         if not self._wall:
             thread.last_stack = None  # a thread that does not run gives no sample
+
+    def _look_at_tasks(self, thread: SampledThread, captured: CapturedStack) -> None:
+        """Read the suspended tasks of an event loop that sleeps, for at most 5 % of the time."""
+        capture, reading, began_ns = self._capturer.python, captured.reading, time.perf_counter_ns()
+        if capture is None or captured.python is None or reading is None or began_ns < thread.tasks_due_ns:
+            return
+        has_run = lambda: thread.files.counters() != reading.counters  # noqa: E731 - no more than that
+        tasks = capture.waiting_tasks(thread.process_thread, captured.python, has_run)
+        self._recorder.see_tasks(thread, tasks)
+        thread.tasks_due_ns = began_ns + _TASKS_PART * (time.perf_counter_ns() - began_ns)
 
     # -- threads that were asked to stop and have not yet
 

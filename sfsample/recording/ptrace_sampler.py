@@ -93,8 +93,9 @@ class PtraceSampler:
         unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
         if named:
             unwinder.prepare(process.arch)
+        kernel = False if options.kernel is None and options.python is PythonView.ONLY else options.kernel
         capturer = ThreadCapturer(
-            process, unwinder, stop=options.stop, kernel=options.kernel,
+            process, unwinder, stop=options.stop, kernel=kernel,
             python=options.python is not PythonView.OFF, gil=options.gil,
         )  # fmt: skip
         waits = None

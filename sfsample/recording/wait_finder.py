@@ -89,7 +89,7 @@ class WaitFinder:
         self._process, self._capturer, self._names = process, capturer, names
         self._details = details
         descriptors = KeptDescriptors(process.proc)
-        self._facts = FactReader(process.proc, lambda _: descriptors)
+        self._facts = FactReader(process.proc, descriptors=lambda _: descriptors)
         self._tids = ThreadIds(process)
         self._is_c_library: dict[Module | None, bool] = {}
         self._functions_at: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}

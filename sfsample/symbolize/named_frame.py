@@ -7,7 +7,7 @@ surrogates become `?`.
 
 from typing import NamedTuple
 
-from sfsample.modules.location import PythonPlace, WaitPlace
+from sfsample.modules.location import PythonPlace, WaitPlace, import_path
 
 _UNSAFE = (
     *range(0x20),  # C0: newline, tab, ESC
@@ -41,7 +41,7 @@ def python_frame(place: PythonPlace, *, executed: bool = False) -> NamedFrame:
     """Return a frame with one text for each function: with the definition's line, unless `executed`."""
     function, file = clean_name(place.function), clean_name(place.file) if place.file else None
     line = (place.line if executed else None) or place.first_line
-    where = f" ({file.rpartition('/')[2]}:{line})" if file else ""
+    where = f" ({clean_name(place.path or import_path(place.file))}:{line})" if file else ""
     return NamedFrame(f"{function}{where}", function, file=file, line=place.line, kind="p")
 
 

@@ -179,8 +179,9 @@ class Symbolizer:
     def _generated_frame(self, location: Location) -> NamedFrame:
         """Return the frame of code that lies in no file.
 
-        A recording has named the place as it saw it.  If it found no name, the perf map may have been behind
-        the code.  Then the map of now counts only where one function alone was at that address.
+        A recording names a place when it sees the place.  If it found no name, the program may have written
+        the perf map later.  So sfsample looks in the map as it is now, and believes it if the map has only
+        one function for that address.
         """
         seen = location.generated
         if seen is not None and seen.name:

@@ -25,7 +25,7 @@ from sfsample.process.facts.descriptors import Descriptor, DescriptorReader
 from sfsample.process.facts.peer_processes import NearEnd
 from sfsample.process.facts.syscall_arguments import DecodedSyscall, TargetLookup, decode_syscall
 from sfsample.process.proc_text import SchedStat, SyscallInfo, parse_last_run, parse_schedstat
-from sfsample.process.procfs import ProcFs, process_name, read_link
+from sfsample.process.procfs import ProcFs, read_link, stat_of
 from sfsample.process.syscall_names import syscall_name
 from sfsample.process.syscall_restart import number_made
 from sfsample.process.vm import read_memory
@@ -46,12 +46,13 @@ class LastRunTime(NamedTuple):
 
 
 class FactReader:
-    """Reads facts of the threads of one process."""
+    """Reads facts of the threads of one process, and at most `max_connections` of an event loop."""
 
     def __init__(
-        self, proc: ProcFs, descriptors: Callable[[ProcFs], DescriptorReader] = DescriptorReader
-    ) -> None:
-        self._proc, self._new_descriptors = proc, descriptors
+        self, proc: ProcFs, max_connections: int = 0,
+        descriptors: Callable[[ProcFs], DescriptorReader] = DescriptorReader,
+    ) -> None:  # fmt: skip
+        self._proc, self._max_connections, self._new_descriptors = proc, max_connections, descriptors
         self._clocks: dict[int, tuple[float, float] | None] = {}  # CPU: (its clock, monotonic clock), seconds
         self._in_own_pid_namespace = proc.link("ns/pid") in (None, read_link("/proc/self/ns/pid"))
         self.begin()
@@ -60,7 +61,7 @@ class FactReader:
         """Begin another look at the process: a descriptor may refer to another file by now."""
         self._descriptors = self._new_descriptors(self._proc)
         self.read = partial(read_memory, self._proc.anchor())  # reads memory of the process
-        self._target = TargetLookup(self.read, self._descriptors.read, _now)
+        self._target = TargetLookup(self.read, self._descriptors.read, _now, self._max_connections)
 
     def ns_tid(self, tid: int) -> int:
         """Return a thread's id in its own pid namespace."""
@@ -126,10 +127,10 @@ class FactReader:
         return (f"socket:[{peer.inode}]", NearEnd(descriptor.inode, peer.listens)) if peer else None
 
     def children(self) -> tuple[tuple[int, str], ...]:
-        """Return pid and name of every child process."""
+        """Return pid and name of every child process that has not ended."""
         lists = (self._proc.read(f"task/{tid}/children") or b"" for tid in self._proc.threads())
-        pids = [int(word) for words in lists for word in words.split()]
-        return tuple((pid, process_name(pid)) for pid in sorted(pids))
+        found = ((stat_of(int(word)), int(word)) for words in lists for word in words.split())
+        return tuple(sorted((pid, stat.name) for stat, pid in found if stat and not stat.is_over))
 
 
 def as_made(info: SyscallInfo, wchan: str | None) -> SyscallInfo | None:
