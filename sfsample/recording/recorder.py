@@ -253,6 +253,10 @@ class Recorder:
         self.skip(thread)
         self._profile.stats.count_failed(why, times)
 
+    def count_changed_holder(self) -> None:
+        """Count a lock whose holder has changed in this tick."""
+        self._profile.stats.holders_changed += 1
+
     def count_waiting(self, thread: SampledThread) -> None:
         """Count a thread that was skipped because it waited for a CPU."""
         self.skip(thread)
