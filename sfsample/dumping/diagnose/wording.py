@@ -20,7 +20,7 @@ _MAX_CHAIN = 8  # tasks of a chain that are named
 _MAX_NAMES = 3  # names of threads that have no prefix in common
 _SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # limits above which minutes, and hours, are the unit
 _CALLBACK = ("asyncio/events.py", "Handle._run")  # file and function: an event loop runs a callback or task
-_CHILD_KINDS = (WaitKind.CHILD, WaitKind.VFORK)
+_CHILD_KINDS = (WaitKind.CHILD, WaitKind.VFORK, WaitKind.SIGNAL)
 _PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that may end it
     WaitKind.FULL_PIPE: "to be read by",
     WaitKind.EMPTY_PIPE: "to be written by",
