@@ -216,10 +216,14 @@ def _split_history(words: list[str]) -> tuple[str, list[str]]:
     for at, word in enumerate(words):
         if word in HISTORY_ACTIONS and words[at - 1 : at] not in (["--history"], ["--service"]):
             return word, [*words[:at], *words[at + 1 :]]
-    if not words:
-        raise UsageError("history needs an action", *(f"sfsample {entry.name:15} {entry.summary}"
-                         for name, entry in ENTRIES.items() if name.startswith("history ")))  # fmt: skip
-    _command_parser("history").parse_args(words)  # --help, or a mistake
+    try:
+        _command_parser("history").parse_args(words)  # --help, or a mistake
+    except UsageError as mistake:
+        if "required: action" not in str(mistake):
+            raise
+        actions = [f"sfsample {name:15} {entry.summary}" for name, entry in ENTRIES.items()
+                   if name.startswith("history ")]  # fmt: skip
+        raise UsageError("history needs an action", *actions) from None
     raise AssertionError(words)
 
 
