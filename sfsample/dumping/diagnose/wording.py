@@ -141,10 +141,7 @@ def frames_of(task: Task) -> tuple[NamedFrame, ...]:
 
 
 def chain_text(tasks: Sequence[Task]) -> str:
-    """Return a sentence about a task that no task needs, and those that it needs, up to the end of the chain.
-
-    It is about the longest of these chains, and about the first of equal ones.  "": there is none.
-    """
+    """Return a sentence about the longest chain of tasks that need each other, up to its end; "": none."""
     edges, by_node = task_edges(tasks), {Node(0, task.address): task for task in tasks}
     needed = {address for task in tasks for address in task.on}
     chains = [chain(node, edges) for node in by_node if node.tid not in needed]
