@@ -30,7 +30,7 @@ _SOCKET_KINDS = (WaitKind.READ, WaitKind.WRITE, WaitKind.CONNECT)
 _OUTSIDE_KINDS = (
     WaitKind.KERNEL, WaitKind.VFORK, WaitKind.STOPPED, WaitKind.FILE_LOCK, WaitKind.FULL_PIPE,
     WaitKind.CONNECT, WaitKind.NAME_RESOLUTION, WaitKind.WRITE, WaitKind.DATABASE_LOCK, WaitKind.ONCE,
-    WaitKind.LOCK, WaitKind.RLOCK, WaitKind.OPEN_FIFO,
+    WaitKind.LOCK, WaitKind.RLOCK, WaitKind.OPEN_FIFO, WaitKind.QUEUE,
 )  # fmt: skip
 
 
@@ -291,8 +291,9 @@ class _VerdictBuilder:
     def _alone(self, kinds: Sequence[WaitKind]) -> Iterator[Finding]:
         """Yield the waits of these kinds for no known thread or process; equal waits are one finding."""
         same: dict[tuple[int, str, str], list[Node]] = {}
+        others = self._edges.keys() | self._suspects
         for node, wait in self._waits.items():
-            if wait.kind in kinds and node not in self._edges and node not in self._suspects:
+            if wait.kind in kinds and node not in others and not wait.idle:
                 same.setdefault((node.pid, wait.kind, wait.what), []).append(node)
         for (pid, kind, _), nodes in sorted(same.items(), key=lambda item: (-len(item[1]), item[1])):
             text = self._wording.sentence(nodes[0])

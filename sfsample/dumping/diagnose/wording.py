@@ -141,13 +141,17 @@ def frames_of(task: Task) -> tuple[NamedFrame, ...]:
 
 
 def chain_text(tasks: Sequence[Task]) -> str:
-    """Return a sentence about the longest chain of tasks that need each other, up to its end; "": none."""
+    """Return a sentence about the longest chain of tasks that need each other, up to its end; "": none.
+
+    Of equal ones, a task that sleeps comes last, because a sleep ends by itself.
+    """
     edges, by_node = task_edges(tasks), {Node(0, task.address): task for task in tasks}
     needed = {address for task in tasks for address in task.on}
     chains = [chain(node, edges) for node in by_node if node.tid not in needed]
     if not chains:
         return ""
-    path = [by_node[node] for node in max(chains, key=len)]
+    sleepers = {address for address, task in by_node.items() if task.awaits.endswith("asyncio.sleep")}
+    path = [by_node[node] for node in max(chains, key=lambda nodes: (len(nodes), nodes[0] not in sleepers))]
     text = f"task {path[0].name} {task_text(path[0])}"
     for before, task in pairwise(path[:_MAX_CHAIN]):
         text += f", of them {task.name}" * (len(before.on) > 1) + f", which {task_text(task)}"
