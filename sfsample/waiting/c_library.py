@@ -16,8 +16,9 @@ def library_functions(frames: Sequence[tuple[NamedFrame, ...]], paths: Sequence[
     static = not any(is_file(path, C_LIBRARIES) for path in paths)
     for names, path in zip(frames, paths, strict=True):
         is_shown = static or is_file(path, C_LIBRARIES)
-        raws = (name.raw for name in names if name.raw)
-        yield from (bare_symbol(raw) for raw in raws if is_shown or raw.startswith("runtime."))
+        for raw in (name.raw for name in names if name.raw):
+            if raw.startswith("runtime.") or is_shown:
+                yield raw if raw.startswith("runtime.") else bare_symbol(raw)
 
 
 def bare_symbol(symbol: str) -> str:

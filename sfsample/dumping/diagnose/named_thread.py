@@ -116,16 +116,14 @@ def _is_python(path: str) -> bool:
 def python_path(frames: Sequence[NamedFrame]) -> str:
     """Return the innermost Python functions, and the user's own with its place: "read <- get (shop.py:7)"."""
     own = _own(frames)
-    return _path([str(frame.function) for frame in frames], own, _place(frames[own])) if frames else ""
+    user = frames[own] if frames else NamedFrame("")
+    place = f"{user.file.rpartition('/')[2]}:{user.line}" if user.file and user.line else ""
+    return _path([str(frame.function) for frame in frames], own, place)
 
 
 def own_function(frames: Sequence[NamedFrame]) -> str:
     """Return the user's innermost function with its place: "get (shop.py:7)"; "": there are no frames."""
     return python_path(frames[_own(frames) :][:1])
-
-
-def _place(frame: NamedFrame) -> str:
-    return f"{frame.file.rpartition('/')[2]}:{frame.line}" if frame.file and frame.line else ""
 
 
 def _path(names: Sequence[str], own: int = 0, place: str = "") -> str:

@@ -4,7 +4,7 @@ A node waits for at most one other node.  A process waits if each of its threads
 thread that its threads wait for can go on.  A cycle is reported once, beginning at its smallest node.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 
@@ -22,29 +22,20 @@ def cycles(edges: Edges) -> tuple[tuple[Node, ...], ...]:
     """Return every cycle, each as its nodes in order of waiting."""
     found: set[tuple[Node, ...]] = set()
     for start in edges:
-        path = list(_follow(start, edges))
-        end = edges[path[-1]]
-        if end in path:
-            cycle = path[path.index(end) :]
+        path = chain(start, edges)
+        if path[-1] in edges:
+            cycle = path[path.index(edges[path[-1]]) :]
             smallest = cycle.index(min(cycle))
             found.add((*cycle[smallest:], *cycle[:smallest]))
     return tuple(sorted(found))
 
 
-def _follow(node: Node, edges: Edges) -> Iterator[Node]:
-    """Yield the nodes of a chain of waits, up to a node that was seen before or does not wait."""
-    seen: set[Node] = set()
-    while node not in seen and node in edges:
-        seen.add(node)
-        yield node
-        node = edges[node]
-
-
 def chain(start: Node, edges: Edges) -> tuple[Node, ...]:
-    """Return a node, the node that it waits for, and so on, up to one that does not wait or is there."""
-    path = tuple(_follow(start, edges))
-    end = edges[path[-1]] if path else start
-    return path if end in path else (*path, end)
+    """Return a node, the one it waits for, and so on: to one that does not wait, or once around a circle."""
+    path, node = {start: None}, edges.get(start)
+    while node is not None and node not in path:
+        path[node], node = None, edges.get(node)
+    return tuple(path)
 
 
 def blockers(edges: Edges) -> dict[Node, tuple[Node, ...]]:

@@ -141,10 +141,9 @@ def frames_of(task: Task) -> tuple[NamedFrame, ...]:
 
 
 def chain_text(tasks: Sequence[Task]) -> str:
-    """Return a sentence about a task that no task needs, and those that it needs, up to the end of the chain.
+    """Return a sentence about the longest chain of tasks that need each other, up to its end; "": none.
 
-    It is about the longest of these chains, and about the first of equal ones.  A task that sleeps comes
-    last, because a sleep ends by itself.  "": there is none.
+    Of equal ones, a task that sleeps comes last, because a sleep ends by itself.
     """
     edges, by_node = task_edges(tasks), {Node(0, task.address): task for task in tasks}
     needed = {address for task in tasks for address in task.on}
