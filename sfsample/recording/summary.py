@@ -45,22 +45,22 @@ def summary_lines(
     if low and stats.timers_refused:
         yield from _REFUSED_TIMERS
     threads = f" of {counted(stats.threads, 'thread')}" if stats.samples else ""
-    rate = f" ({stats.achieved_hz:.1f} Hz)" if stats.late_ticks or stats.spared_ticks else ""
-    yield (
-        f"{counted(stats.samples, 'sample')}{threads} in {stats.duration_s:.1f} s: "
-        f"{counted(stats.ticks, 'tick')} at {stats.rate_hz:g} Hz, "
-        f"{stats.late_ticks} missed{rate}"
-    )
+    rate = f"{counted(stats.ticks, 'tick')} at {stats.rate_hz:g} Hz, {stats.late_ticks} missed"
+    if stats.spared_ticks:
+        rate = f"{stats.achieved_hz:.1f} Hz instead of {stats.rate_hz:g} Hz, to stay below --max-overhead"
+    elif stats.late_ticks:
+        rate += f" ({stats.achieved_hz:.1f} Hz)"
+    yield f"{counted(stats.samples, 'sample')}{threads} in {stats.duration_s:.1f} s: {rate}"
     if stats.lacks_priority and stats.late_ticks > _MANY_LATE * stats.ticks:
         yield "          run sfsample as root or with CAP_SYS_NICE: then it gets a CPU at each tick"
     if stats.ended_by == "target":
         yield "ended     with the target"
-    if stats.spared_ticks:
-        yield f"skipped   {counted(stats.spared_ticks, 'tick')}: to stay below --max-overhead"
     if stats.waiting_for_cpu:
         yield f"skipped   {counted(stats.waiting_for_cpu, 'sample')}: waiting for a CPU"
     if stats.without_gil:
         yield f"left out  {counted(stats.without_gil, 'sample')} of threads without the GIL"
+    if stats.brief_waits:
+        yield f"skipped   {counted(stats.brief_waits, 'sample')}: waits shorter than --min-wait"
     if not low:
         yield from _coverage(stats)
     yield from _subprocesses(stats)
