@@ -424,20 +424,9 @@ def test_files_of_one_name_are_told_apart(python: Path, package: str, tmp_path: 
         try:
             assert target.stdout is not None
             assert target.stdout.readline() == b"spins\n"
-            words = [
-                "-p",
-                str(target.pid),
-                "-d",
-                "0.5",
-                "--python",
-                "only",
-                "-q",
-                "--no-perf-events",
-                "--mode",
-                "wall",
-            ]
-            [stack] = run_cli("record", *words).stdout.decode().splitlines()
-            assert f";<module> (app.py:1);spin ({package}/app.py:1) " in stack
+            words = ("-d", "0.5", "--python", "only", "-q", "--no-perf-events", "--mode", "wall")
+            done = run_cli("record", target.pid, *words)
+            assert f";<module> (app.py:1);spin ({package}/app.py:1)" in done.out.decode(), done.err.decode()
             assert_untraced(target.pid)
         finally:
             target.kill()
