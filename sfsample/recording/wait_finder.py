@@ -78,10 +78,7 @@ class FoundWait(NamedTuple):
 
 
 class WaitFinder:
-    """Finds the waits of the threads of one process.  `names` names the functions of the C library.
-
-    The constructor reads the symbols of the C library, because later a stopped thread would wait for that.
-    """
+    """Finds the waits of the threads of one process.  `names` names the functions of the C library."""
 
     def __init__(
         self, process: LiveProcess, capturer: ThreadCapturer, names: Symbolizer, *, details: bool
@@ -94,9 +91,9 @@ class WaitFinder:
         self._is_c_library: dict[Module | None, bool] = {}
         self._functions_at: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
         self._since_2_25: bool | None = None
-        self._load_names()
 
-    def _load_names(self) -> None:
+    def prepare(self) -> None:
+        """Read the symbols of the C library now; later a stopped thread might wait for that."""
         modules = self._process.modules
         executable = [mapping for mapping in modules.mappings if mapping.path.startswith("/")]
         libraries = [mapping for mapping in executable if is_file(mapping.path, C_LIBRARIES)]
