@@ -330,13 +330,14 @@ class ProcessSampler:
 
     def _look_at_tasks(self, thread: SampledThread, captured: CapturedStack) -> None:
         """Read the suspended tasks of an event loop that sleeps, for at most 5 % of the time."""
-        capture, reading, began_ns = self._capturer.python, captured.reading, time.perf_counter_ns()
-        if capture is None or captured.python is None or reading is None or began_ns < thread.tasks_due_ns:
+        capture, reading, now_ns = self._capturer.python, captured.reading, time.perf_counter_ns()
+        if capture is None or captured.python is None or reading is None or now_ns < thread.tasks_due_ns:
             return
         has_run = lambda: thread.files.counters() != reading.counters  # noqa: E731 - no more than that
+        began_ns = time.thread_time_ns()
         tasks = capture.waiting_tasks(thread.process_thread, captured.python, has_run)
         self._recorder.see_tasks(thread, tasks)
-        thread.tasks_due_ns = began_ns + _TASKS_PART * (time.perf_counter_ns() - began_ns)
+        thread.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
 
     # -- threads that were asked to stop and have not yet
 

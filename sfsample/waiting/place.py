@@ -23,7 +23,7 @@ _TEXTS = {WaitKind.CONDITION: "condition variable", WaitKind.THREAD: "join", Wai
 # kinds that do not depend on a descriptor
 _PLAIN = {*_TEXTS, WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, WaitKind.SEMAPHORE,
           WaitKind.BARRIER, WaitKind.FUTEX, WaitKind.SLEEP, WaitKind.SIGNAL, WaitKind.CHILD,
-          WaitKind.STOPPED}  # fmt: skip
+          WaitKind.STOPPED, WaitKind.OPEN_FIFO}  # fmt: skip
 _IDLE = (WaitKind.SLEEP, WaitKind.ACCEPT, WaitKind.EVENTS, WaitKind.QUEUE)
 _ADDRESS = re.compile(r" 0x[0-9a-f]+|: \d+ of \d+ have arrived")
 _CLASS_OF_DESCRIPTOR = {"pipe": WaitClass.PIPE, "socket": WaitClass.NETWORK, "file": WaitClass.DISK}
