@@ -105,10 +105,12 @@ class WaitFinder:
         self, thread: Thread, captured: CapturedStack, state: str, run_state: RunState
     ) -> FoundWait | None:
         """Return the wait of a captured thread; None: it runs.  `state`: letter of proc(5)."""
+        if not captured.stack.frames:  # a worker of the kernel
+            return None
         if run_state is RunState.WAITING:
             return FoundWait(_location(NO_CPU))
         asleep = self._asleep(thread, captured, run_state)
-        if asleep is None or not captured.stack.frames:  # a worker of the kernel has no stack
+        if asleep is None:
             return None
         # the thread has fallen asleep since its state was read
         waiting = self._evidence(thread, captured, "S" if state == "R" else state, asleep)
