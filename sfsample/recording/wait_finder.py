@@ -93,7 +93,7 @@ class WaitFinder:
         self._tids = ThreadIds(process)
         self._is_c_library: dict[Module | None, bool] = {}
         self._functions_at: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
-        self._since_2_25: bool | None = None
+        self._since_2_25 = False  # a stack has shown a glibc of 2.25 or later
 
     def prepare(self) -> None:
         """Read the symbols of the C library now; later a stopped thread might wait for that."""
@@ -202,12 +202,12 @@ class WaitFinder:
         return self._is_c_library[module]
 
     def _context(self, waiting: WaitingThread, modules: tuple[Module, ...] = ()) -> WaitContext:
-        if self._since_2_25 is None and waiting.call is not None and waiting.call.name == "futex":
+        if not self._since_2_25 and waiting.call is not None and waiting.call.name == "futex":
             self._since_2_25 = is_since_2_25(modules)
         name: Callable[[int], str | None] = partial(variable_at, modules) if self._details else lambda _: None
         title = self._process.proc.read("cmdline") if self._process.name == "postgres" else None
         words = (title or b"").decode("utf-8", "replace").rstrip("\0").split("\0")
-        others = OtherThreads(self._tids, {}, bool(self._since_2_25))
+        others = OtherThreads(self._tids, {}, self._since_2_25)
         return WaitContext(
             self._process.pid, words, (waiting,), others, name, locks=self._file_locks(waiting)
         )
