@@ -79,9 +79,7 @@ class ProcessSampler:
         self._process_key = profile.register_process(
             process.pid, process.start_time, process.root, process.name
         )
-        self._recorder = Recorder(
-            profile, self._process_key, since, options.python, min_wait=options.min_wait
-        )
+        self._recorder = Recorder(profile, self._process_key, since, options.python, options.min_wait)
         self._blame: Blame | None = None
         if waits is not None and options.blame:
             self._blame = Blame(self._recorder, waits.owner, self.threads.find, self._look_again)

@@ -101,6 +101,8 @@ class PtraceSampler:
         waits = None
         if options.mode == "wall":
             waits = WaitFinder(process, capturer, self._names, details=options.wait_details)
+            if named:
+                waits.prepare()
         return ProcessSampler(
             process, capturer, self.profile, options, self._jitter, named=named, since=self._last_tick,
             waits=waits,

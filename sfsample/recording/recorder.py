@@ -41,9 +41,9 @@ class Recorder:
         process_key: int,
         begin: TickTime,
         python: PythonView,
+        min_wait: float = 0.0,
         *,
         late: bool = False,
-        min_wait: float = 0.0,
     ) -> None:
         """`late`: samples are counted some time after they were taken; the caller follows the perf map."""
         self._profile, self._python = profile, python

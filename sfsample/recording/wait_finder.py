@@ -5,6 +5,7 @@ stack.  The evidence is read when the thread was captured by reading.  If the th
 evidence may be of another wait, so only the system call of the capture counts.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -34,6 +35,7 @@ from sfsample.waiting.place import NO_CPU, wait_place
 from sfsample.waiting.thread import OtherThreads, WaitContext, WaitingThread
 from sfsample.waiting.waits import Wait, wait_of
 
+_LIST_PAUSE_NS = 100_000_000  # least time between two lists of threads: most futex words are no thread ids
 _MAX_STACKS = 10_000  # stacks whose functions of the C library are kept
 _MAX_FRAMES = 64  # innermost frames in which functions of the C library are searched
 _RESTART = "restart_syscall"
@@ -44,12 +46,13 @@ class ThreadIds(Mapping[int, int]):
 
     def __init__(self, process: LiveProcess) -> None:
         self._process, self._known = process, dict[int, int]()
+        self._next_list_ns = 0  # time from which on the threads may be listed again (perf_counter_ns)
 
     def __getitem__(self, own_id: int) -> int:
         process = self._process
-        if own_id not in self._known:
-            for tid in process.proc.threads():
-                self._known[process.own_id(tid)] = tid
+        if own_id not in self._known and time.perf_counter_ns() >= self._next_list_ns:
+            self._known = {process.own_id(tid): tid for tid in process.proc.threads()}
+            self._next_list_ns = time.perf_counter_ns() + _LIST_PAUSE_NS
         tid = self._known[own_id]
         if process.proc.thread(tid).counters() is None:
             del self._known[own_id]
@@ -78,10 +81,7 @@ class FoundWait(NamedTuple):
 
 
 class WaitFinder:
-    """Finds the waits of the threads of one process.  `names` names the functions of the C library.
-
-    The constructor reads the symbols of the C library, because later a stopped thread would wait for that.
-    """
+    """Finds the waits of the threads of one process.  `names` names the functions of the C library."""
 
     def __init__(
         self, process: LiveProcess, capturer: ThreadCapturer, names: Symbolizer, *, details: bool
@@ -93,10 +93,10 @@ class WaitFinder:
         self._tids = ThreadIds(process)
         self._is_c_library: dict[Module | None, bool] = {}
         self._functions_at: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
-        self._since_2_25: bool | None = None
-        self._load_names()
+        self._since_2_25 = False  # a stack has shown a glibc of 2.25 or later
 
-    def _load_names(self) -> None:
+    def prepare(self) -> None:
+        """Read the symbols of the C library now; later a stopped thread might wait for that."""
         modules = self._process.modules
         executable = [mapping for mapping in modules.mappings if mapping.path.startswith("/")]
         libraries = [mapping for mapping in executable if is_file(mapping.path, C_LIBRARIES)]
@@ -108,10 +108,12 @@ class WaitFinder:
         self, thread: Thread, captured: CapturedStack, state: str, run_state: RunState
     ) -> FoundWait | None:
         """Return the wait of a captured thread; None: it runs.  `state`: letter of proc(5)."""
+        if not captured.stack.frames:  # a worker of the kernel
+            return None
         if run_state is RunState.WAITING:
             return FoundWait(_location(NO_CPU))
         asleep = self._asleep(thread, captured, run_state)
-        if asleep is None or not captured.stack.frames:  # a worker of the kernel has no stack
+        if asleep is None:
             return None
         # the thread has fallen asleep since its state was read
         waiting = self._evidence(thread, captured, "S" if state == "R" else state, asleep)
@@ -200,12 +202,12 @@ class WaitFinder:
         return self._is_c_library[module]
 
     def _context(self, waiting: WaitingThread, modules: tuple[Module, ...] = ()) -> WaitContext:
-        if self._since_2_25 is None and waiting.call is not None and waiting.call.name == "futex":
+        if not self._since_2_25 and waiting.call is not None and waiting.call.name == "futex":
             self._since_2_25 = is_since_2_25(modules)
         name: Callable[[int], str | None] = partial(variable_at, modules) if self._details else lambda _: None
         title = self._process.proc.read("cmdline") if self._process.name == "postgres" else None
         words = (title or b"").decode("utf-8", "replace").rstrip("\0").split("\0")
-        others = OtherThreads(self._tids, {}, bool(self._since_2_25))
+        others = OtherThreads(self._tids, {}, self._since_2_25)
         return WaitContext(
             self._process.pid, words, (waiting,), others, name, locks=self._file_locks(waiting)
         )

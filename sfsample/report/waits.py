@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from sfsample.core.quantities import counted
 from sfsample.core.wait_kind import WaitClass
+from sfsample.report.caption import listed
 from sfsample.report.merge import rebuild
 from sfsample.report.report import WALL, Report, ReportBuilder, ReportStack
 from sfsample.symbolize.named_frame import NamedFrame
@@ -154,5 +155,5 @@ def wait_lines(report: Report, idle: Mapping[str, int], limit: int = 5) -> Itera
         by = f", {100 * held_ns / waited_ns:.0f} % of it for {holder}" if holder else ""
         yield f"          {waited_ns / 1e9:.2f} s {name}{by}"
     if idle:
-        groups = ", ".join(sorted(idle))
+        groups = listed(sorted(idle), limit)
         yield f"idle      {counted(sum(idle.values()))} of {groups}: they wait for work (--idle shows them)"

@@ -105,8 +105,8 @@ def test_several_processes():
         assert set(profile.processes) == pids
         assert {key.process_key for key in profile.counts} == pids
         text = sfsample.folded(profile)
-        assert ";leaf_spin " in text
-        assert ";spin_innermost " in text
+        assert ";leaf_spin" in text
+        assert ";spin_innermost" in text
 
 
 def test_one_of_several_targets_ends():

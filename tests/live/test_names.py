@@ -325,4 +325,4 @@ def test_stub_like_that_of_python_is_unwound() -> None:
     """The stub moves sp and sets no frame pointer; the caller's frame pointer would skip the caller."""
     done = paused(STUB)
     [stack] = done.stacks()
-    assert re.match(r"[^;]+;_start;.*ffi[^;]*;\[0x[0-9a-f]+\];[^;]*pause$", stack)
+    assert re.match(r"[^;]+;_start;.*ffi[^;]*;\[0x[0-9a-f]+\];[^;]*pause;\[signal\]$", stack)

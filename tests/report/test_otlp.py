@@ -88,3 +88,16 @@ def test_report_without_a_rate_has_a_period():
     assert {
         profile.period for profile in decoded(rate_hz=None).resource_profiles[0].scope_profiles[0].profiles
     } == {1}
+
+
+def test_class_of_the_wait_is_an_attribute_of_the_sample():
+    builder, wait = ReportBuilder(WEIGHTS), NamedFrame("[mutex a]", "[mutex a]", "lock", kind="w")
+    builder.add(ReportThread("", ""), [wait], OUTERMOST, (7, 70, 0))
+    builder.add(ReportThread("", ""), [NamedFrame("main")], OUTERMOST, (1, 10, 0))
+    request = ExportProfilesServiceRequest.FromString(export_request(builder.finish(), {}, "id"))
+    tables = request.dictionary
+    waiting, running = request.resource_profiles[0].scope_profiles[0].profiles[0].samples
+    [attribute] = [tables.attribute_table[at] for at in waiting.attribute_indices]
+    assert tables.string_table[attribute.key_strindex] == "wait"
+    assert attribute.value.string_value == "lock"
+    assert not running.attribute_indices

@@ -5,12 +5,19 @@ import re
 import select
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sfsample.process.facts.descriptors import Descriptor, DescriptorReader, PeerSocket, tcp_peer
+from sfsample.process.facts.descriptors import (
+    Descriptor,
+    DescriptorReader,
+    KeptDescriptors,
+    PeerSocket,
+    tcp_peer,
+)
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes
 from sfsample.process.procfs import ProcFs
 
@@ -157,3 +164,36 @@ def test_listener_is_believed_only_for_addresses_of_this_machine() -> None:
     assert tcp_peer(established, search) is None
     own_address = ["1:", OTHER_MACHINE, OTHER_MACHINE, "02"]
     assert tcp_peer(own_address, search) == PeerSocket(77, listens=True)
+
+
+# -- descriptors of a recording
+
+
+def test_kept_descriptors_follow_a_number_that_is_used_again() -> None:
+    kept = KeptDescriptors(ProcFs(os.getpid()))
+    ends, others = os.pipe(), os.pipe()
+    first, again, other = (kept.read(fd) for fd in (ends[0], ends[0], others[0]))
+    assert first is again
+    assert first is not None
+    assert other is not None
+    os.dup2(others[0], ends[0])
+    assert kept.read(ends[0]) == other._replace(fd=ends[0]) != first
+    for fd in (*ends, *others):
+        os.close(fd)
+    assert kept.read(ends[0]) is None
+    with select.epoll() as epoll:
+        assert kept.read(epoll.fileno()) == Descriptor(
+            epoll.fileno(), "epoll", 0, "rw", "epoll", (epoll.fileno(),)
+        )
+
+
+def test_tables_of_sockets_are_read_seldom() -> None:
+    kept = KeptDescriptors(ProcFs(os.getpid()))
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.socket() as second:
+        assert text(kept, first.fileno()) == f"tcp {address(first)} listening"
+        second.bind(("127.0.0.1", 0))
+        second.listen()
+        kept._next_table_ns = time.perf_counter_ns() + 10**12
+        assert text(kept, second.fileno()) == f"socket {inode(second)}"
+        kept._next_table_ns = 0
+        assert text(kept, second.fileno()) == f"tcp {address(second)} listening"

@@ -1,0 +1,91 @@
+"""Holders are blamed only if the owner is the same before and after the look at its stack."""
+
+from types import SimpleNamespace
+
+from sfsample.core.snapshot import Capture
+from sfsample.core.stack import Stack, StopReason
+from sfsample.core.wait_kind import WaitKind
+from sfsample.modules.location import Location
+from sfsample.recording.blame import UNSEEN, Blame
+from sfsample.recording.due_threads import SampledThread
+from sfsample.recording.sample import BEGINNING, Places
+from sfsample.recording.wait_finder import FoundWait
+from sfsample.waiting.waits import Wait
+
+WHOLE = Stack((), StopReason.OUTERMOST)
+
+
+class Counted:
+    """A recorder that keeps the texts of the stack that it counts."""
+
+    def __init__(self) -> None:
+        self.now = BEGINNING
+        self.stacks: dict[int, list[str]] = {}
+        self.changed = 0
+
+    def count_wait(self, thread, _capture):
+        self.stacks[thread.tid] = [place.wait.text if place.wait else place.kernel
+                                   for place in thread.last_stack[1]]  # fmt: skip
+
+    def flush(self, _thread):
+        pass
+
+    def is_brief(self, _thread):
+        return False
+
+    def count_changed_holder(self):
+        self.changed += 1
+
+
+def thread(tid, function, waits_for=None):
+    made = SampledThread(SimpleNamespace(tid=tid, files=None), BEGINNING, 0)
+    made.name, made.places = f"t{tid}", Places([Location(None, 0, 0, kernel=function)])
+    made.last_stack = WHOLE, made.places
+    if waits_for is not None:
+        wait = Wait(WaitKind.MUTEX, "mutex 0x1", tid=waits_for, address=waits_for)
+        made.wait = FoundWait(made.places[0], wait)
+    return made
+
+
+def counted(*threads, owners=None, unseen=()):
+    """Return the recorder after a tick; `owners`: the next answers about the owner of each lock."""
+    by_tid, recorder = {each.tid: each for each in threads}, Counted()
+    answers = {tid: list(each) for tid, each in (owners or {}).items()}
+
+    def owner(_thread, found):
+        known = answers.get(found.wait.tid)
+        return known.pop(0) if known else found.wait.tid
+
+    blame = Blame(recorder, owner, by_tid.get, lambda holder: holder.tid not in unseen)
+    assert [blame.takes(each, Capture.READ) for each in threads] == [
+        each.wait is not None for each in threads
+    ]
+    blame.count()
+    return recorder
+
+
+def test_a_chain_has_the_stack_of_each_holder():
+    recorder = counted(thread(1, "a", 2), thread(2, "b", 3), thread(3, "c"))
+    assert recorder.stacks[1] == ["c", "[held by]t3", "b", "[held by]t2", "a"]
+    assert recorder.stacks[2] == ["c", "[held by]t3", "b"]
+    assert recorder.changed == 0
+
+
+def test_an_owner_that_has_changed_is_not_blamed():
+    for answers in ([2, 3], [None, None], [3, 2]):
+        recorder = counted(thread(1, "a", 2), thread(2, "b"), thread(3, "c"), owners={2: answers})
+        assert (recorder.stacks[1], recorder.changed) == (["a"], 1)
+    recorder = counted(thread(1, "a", 2), thread(2, "b"), thread(3, "c"), owners={2: [3, 3]})
+    assert recorder.stacks[1] == ["c", "[held by]t3", "a"], "it was handed over before the tick"
+
+
+def test_a_cycle_and_a_long_chain_end():
+    recorder = counted(thread(1, "a", 2), thread(2, "b", 1))
+    assert recorder.stacks[1] == ["[held by]t1 (a cycle)", "b", "[held by]t2", "a"]
+    recorder = counted(*(thread(tid, "f", tid + 1) for tid in range(1, 12)), thread(12, "f"))
+    assert sum(text.startswith("[held by]") for text in recorder.stacks[1]) == 8
+
+
+def test_a_holder_whose_stack_is_unknown_is_named():
+    recorder = counted(thread(1, "a", 2), thread(2, "b"), unseen={2})
+    assert recorder.stacks[1] == [UNSEEN, "[held by]t2", "a"]
