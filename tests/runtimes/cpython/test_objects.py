@@ -60,6 +60,9 @@ def test_hostile_memory_is_read_within_bounds(layout, seed, share):
     reader = ThreadReader(Interpreter(None, BASE, layout), read, BASE + 8, lambda: False)  # type: ignore[arg-type]
     facts = reader.facts(stack, 1, BASE + 8 * chance.randrange(SIZE // 8))
     shown = reader.locals(stack)
+    waiting = reader._tasks.waiting([BASE], stack, lambda: True)
+    assert waiting.stacks.total() <= 100
+    assert waiting.scale >= 1 or not waiting.stacks
     assert len(facts.tasks) <= 12_000
     assert all(len(text) < 500 for frame in shown for _, text in frame)
     assert reads <= (DUMP_NS + DUMP_NS // 2) // READ_NS
@@ -194,5 +197,5 @@ def test_tasks_whose_place_has_moved_are_not_named_but_said(shift, names):
     struct.pack_into("<Q", world._data, state + 16, task + node)
     struct.pack_into("<Q", world._data, task + node, state + 16)
     reader = TaskReader(world.objects, world.put(struct.pack("<13Q", *words)))
-    assert [each.name for each in reader.tasks([state], None)] == names
+    assert [each.name for each in reader.tasks([state], PythonStack((), True))] == names
     assert list(world.objects.odd) == ["asyncio.Task"] * (shift > 0)
