@@ -42,6 +42,7 @@ class ProcessSampler:
     """Samples the threads of one process into a profile, from tick `since` on.
 
     A refusal to capture is an error if the user named the process (`named`).  Else it is a failed sample.
+    `waits` finds what sleeping threads wait for (wall mode).
     """
 
     def __init__(
@@ -56,7 +57,6 @@ class ProcessSampler:
         since: TickTime,
         waits: WaitFinder | None = None,
     ) -> None:
-        """Begin with tick `since`; `waits` finds what sleeping threads wait for (wall mode)."""
         self.process = process
         self._capturer = capturer
         self._profile = profile
@@ -79,11 +79,12 @@ class ProcessSampler:
         self._process_key = profile.register_process(
             process.pid, process.start_time, process.root, process.name
         )
-        self._recorder = Recorder(profile, self._process_key, since, options.python)
+        self._recorder = Recorder(
+            profile, self._process_key, since, options.python, min_wait=options.min_wait
+        )
         self._blame: Blame | None = None
         if waits is not None and options.blame:
-            stats = profile.stats
-            self._blame = Blame(self._recorder, stats, waits.owner, self.threads.find, self._look_again)
+            self._blame = Blame(self._recorder, waits.owner, self.threads.find, self._look_again)
         profile.put_off.add(self._flush)
 
     @property
@@ -299,11 +300,10 @@ class ProcessSampler:
 
     def _record_stack(self, thread: SampledThread, captured: CapturedStack, woken: WakeUp) -> None:
         recorder, evidence = self._recorder, captured.snapshot.scheduler
-        before = thread.process_thread.stop.before
         if evidence is not None:
             thread.off_cpu_counters = evidence.after
             recorder.charge(thread, evidence.after)
-        state = classify(before, evidence, woken)
+        state = classify(thread.process_thread.stop.before, evidence, woken)
         if not self._wall and not state.counts_as_cpu:
             self._leave_out(thread, state)
             return
@@ -321,8 +321,10 @@ class ProcessSampler:
             self._look_at_tasks(thread, captured)
         if self._blame is not None and self._blame.takes(thread, captured.snapshot.capture):
             return
-        ran = captured.reading is None and state.counts_as_cpu
-        recorder.count(thread, captured.snapshot.capture, recorder.now, ran=ran)
+        if captured.reading is None and state.counts_as_cpu:
+            recorder.count(thread, captured.snapshot.capture, recorder.now)
+        else:
+            recorder.count_wait(thread, captured.snapshot.capture)
         if not self._wall:
             thread.last_stack = None  # a thread that does not run gives no sample
 

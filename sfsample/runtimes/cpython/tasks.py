@@ -28,7 +28,7 @@ _TABLE_WORDS = 13  # words of _Py_AsyncioModuleDebugOffsets
 # Indexes of words: task_name, task_coro, task_node, asyncio_tasks_head of a thread.
 _NAME_AT, _CORO_AT, _NODE, _HEAD = 1, 5, 6, 12
 _CORO = {11: 136, 12: 136, 13: 120}  # offset of TaskObj.task_coro by minor version; from 3.14 on 128
-_LOOP = 16  # offset of FutureObj.fut_loop
+_LOOP, _CALLBACK = 16, 24  # offsets of FutureObj.fut_loop, and of fut_callback0: 0 when the future is done
 _AWAITABLE = 16  # offset of the object in a wrapper of it, or in a weak reference to it
 _GENERATORS = ("coroutine", "generator", "async_generator")
 _COROUTINES = ("coroutine", "generator")  # ends of the names of types; Nuitka has "compiled_coroutine"
@@ -262,19 +262,28 @@ class TaskReader:
         kind = objects.type_name(awaited)
         children, function = self._children(rows, awaited)
         if children:
-            left = tuple(
-                child for child in children if alive is None or child in alive or not self._is_task(child)
-            )
-            what = f"{len(left)} tasks" if len(left) != 1 else f"task {self._name(left[0])}"
+            left = tuple(child for child in children
+                         if alive is None or child in alive or self._is_pending_future(child))  # fmt: skip
+            nouns = "tasks" if all(map(self._is_task, left)) else "futures"
+            what = self._noun(left[0]) if len(left) == 1 else f"{len(left)} {nouns}"
             done = f" ({len(children) - len(left)} of {len(children)} are done)" * (len(left) < len(children))
-            # a function with a time-out, or for the first task, is no wait for ever
-            needed = left if function in ("asyncio.gather", "asyncio.TaskGroup") else ()
+            needed = left if function != "asyncio.wait" else ()  # which may wait for one of them only
             return f"{what}{done}, in {function}" if left else "", needed
         if self._is_task(awaited):
-            return f"task {self._name(awaited)}", (awaited,)
+            return self._noun(awaited), (awaited,)
         if rows and "/asyncio/" in rows[0][0].file:
             return f"{rows[0][0].function} of asyncio", ()
-        return (f"{kind} {awaited:#x}" if kind and kind not in _GENERATORS else ""), ()
+        return (self._noun(awaited) if kind and kind not in _GENERATORS else ""), ()
+
+    def _noun(self, at: int) -> str:
+        return f"task {self._name(at)}" if self._is_task(at) else f"{self._objects.type_name(at)} {at:#x}"
+
+    def _is_pending_future(self, child: int) -> bool:
+        """Return True if a child of a gather, which adds a callback to it, is a future that is not done."""
+        kind = self._objects.type_name(child)
+        return kind != "_asyncio.Task" and (
+            kind != "_asyncio.Future" or self._objects.word(child + _CALLBACK) > 0
+        )
 
     def _children(self, rows: list[Row], awaited: int) -> tuple[tuple[int, ...], str]:
         """Return the tasks and futures for which a function of asyncio waits, and its name."""
