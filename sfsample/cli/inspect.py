@@ -9,7 +9,8 @@ from sfsample.cli.terminal import say
 from sfsample.core.filesystem import map_and_close, open_regular
 from sfsample.core.printable import printable_lines
 from sfsample.errors import FormatError, SfsampleError
-from sfsample.formats.elf.image import ET_REL, PT_LOAD, ElfImage
+from sfsample.formats.elf.image import PT_LOAD, ElfImage
+from sfsample.formats.elf.object_file import LinkedObject, lay_out
 from sfsample.formats.sframe import SECTION
 from sfsample.inspect.coverage import measure_coverage
 from sfsample.inspect.text import Inspection, inspection_json, inspection_text, process_text
@@ -34,25 +35,29 @@ def run(command: InspectCommand) -> int:
 
 
 def _render_file(path: str, command: InspectCommand) -> str:
-    inspection = _inspect(Module(_open(path), 0, path), command)
+    file = _open(path)
+    inspection = _inspect(Module(file.image, 0, path), command)
+    findings = list(inspection.findings)
+    if file.left_out:
+        findings.insert(0, f"{file.left_out} relocations of the tables are of unknown types")
+    if file.image.relocatable:
+        findings.insert(0, "not linked: its code sections are shown one after another, from 0")
+    inspection = inspection._replace(layout=file.layout, findings=tuple(findings))
     if command.output.format == "json":
         document = inspection_json(inspection, rows=command.rows)
         return json_text({"schema": "sfsample.inspect/1", **document}, indent=1)
     return printable_lines(_text_lines(inspection, command))
 
 
-def _open(path: str) -> ElfImage:
+def _open(path: str) -> LinkedObject:
     try:
         image = ElfImage(map_and_close(open_regular(path)), path)
+        return lay_out(image) if image.relocatable else LinkedObject(image, (), 0)
     except (OSError, ValueError, FormatError) as failure:
         why = failure.strerror if isinstance(failure, OSError) else str(failure).removeprefix(f"{path}+0x0: ")
         pid = path if path.isdecimal() else "PID"
         remedy = f"give a 64-bit ELF file; a process: sfsample inspect -p {pid}"
         raise SfsampleError(f"cannot inspect: {path}: {why}", remedy) from None
-    if image.type == ET_REL:
-        raise SfsampleError(f"cannot inspect: {path}: an object file, whose code has no addresses yet",
-                            "link it first: ld -r gives no addresses, ld -shared does")  # fmt: skip
-    return image
 
 
 def _inspect(module: Module, command: InspectCommand, base: int | None = None) -> Inspection:

@@ -9,11 +9,13 @@ import select
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
+from locale import CODESET, nl_langinfo
 from threading import Lock
 from typing import Self, TextIO
 
 from sfsample.core.foreign import utc
-from sfsample.core.printable import printable, printable_lines
+from sfsample.core.printable import fit, printable, printable_lines
 
 _MAX_LINE = 1000  # characters
 _ERASE = "\r\x1b[K"
@@ -41,10 +43,23 @@ def emit(text: str, *, draws: bool = False) -> None:
         erased = _ERASE if draws or Progress.is_drawn else ""
         Progress.is_drawn = draws
         try:
-            stream.write(f"{erased}{text}")
+            stream.write(f"{erased}{spelled(text)}")
             stream.flush()
         except (OSError, ValueError):
             silence(stream)
+
+
+def spelled(text: str) -> str:
+    """Return a text with "us" for "µs" if the user's locale has no µ."""
+    return text if _has_micro(nl_langinfo(CODESET)) else text.replace("µ", "u")
+
+
+@cache
+def _has_micro(codeset: str) -> bool:
+    try:
+        return bool("µ".encode(codeset))
+    except (LookupError, UnicodeEncodeError):
+        return False
 
 
 def shows_progress(*, quiet: bool) -> bool:
@@ -86,7 +101,7 @@ class Progress:
     def show(self, text: str) -> None:
         """Show a text; call `due` before."""
         self._drawn_at_s = time.monotonic()
-        emit(printable(f"sfsample: {text}")[: _columns() - 1], draws=True)
+        emit(fit(printable(f"sfsample: {text}"), _columns() - 1), draws=True)
 
 
 def _is_writable() -> bool:

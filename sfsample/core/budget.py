@@ -24,6 +24,7 @@ _SMALL_BYTES = 512
 CAPTURE_NS = 80_000_000
 # 10,000 asyncio tasks that wait for a lock took 1.9 s.
 DUMP_NS = 2_500_000_000
+TASKS_NS = 100_000_000  # 100 of 2,000 tasks, for a profile
 
 
 class Budget:
@@ -37,6 +38,10 @@ class Budget:
     def begin(self) -> None:
         """Begin another look; its budget is the rest of the last one, plus a quarter of the whole budget."""
         self._left, self.why = min(self._ns, max(self._left, 0) + self._ns // 4), ""
+
+    def renew(self) -> None:
+        """Begin another look with the whole budget."""
+        self._left, self.why = self._ns, ""
 
     def take(self, size: int, small_ns: int = READ_NS) -> bool:
         """Take the time of a read (`small_ns`: of a small read); return False if the budget is spent."""

@@ -1,6 +1,10 @@
-"""Makes text from outside harmless: it must not move the cursor, set a colour or reorder the screen."""
+"""Makes text from outside harmless: it must not move the cursor, set a colour or reorder the screen.
+
+Measures text in the columns of a terminal.  Source of the widths: Unicode Standard Annex #11.
+"""
 
 from collections.abc import Iterable
+from unicodedata import category, east_asian_width
 
 
 def printable(text: str) -> str:
@@ -13,3 +17,31 @@ def printable(text: str) -> str:
 def printable_lines(lines: Iterable[str]) -> str:
     """Return the printable form of all lines, as one text."""
     return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def columns(text: str) -> int:
+    """Return the width of a text: a wide letter (CJK) takes two columns, a combining letter none."""
+    return len(text) if text.isascii() else sum(map(_width, text))
+
+
+def fit(text: str, width: int, end: str = "") -> str:
+    """Return a text of at most `width` columns; if it is longer, cut it, and let it end in `end`."""
+    used = kept = 0  # columns of the letters up to here, and number of letters before `end`
+    for at, letter in enumerate(text, 1):
+        used += _width(letter)
+        if used > width:
+            return text[:kept] + end
+        if used <= width - len(end):
+            kept = at
+    return text
+
+
+def padded(text: str, width: int) -> str:
+    """Return a text of at least `width` columns, with spaces at its end."""
+    return text + " " * (width - columns(text))
+
+
+def _width(letter: str) -> int:
+    if category(letter) in ("Mn", "Me") or "\u1160" <= letter <= "\u11ff":  # the rest of a Korean syllable
+        return 0
+    return 2 if east_asian_width(letter) in "WF" else 1

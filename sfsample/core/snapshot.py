@@ -41,6 +41,9 @@ class SchedulerEvidence(NamedTuple):
     interrupted_sleep: bool = False  # True: the stop interrupted a sleep in a system call
     preempted_by_us: bool | None = None  # True: the thread had lost its CPU to sfsample; None: unknown
     held_ns: tuple[int, int] = (0, 1 << 62)  # ns that the thread was stopped: at least, at most
+    call: int | None = (
+        None  # number of the system call that ran at the request to stop; None: none, or unknown
+    )
 
 
 class ThreadSnapshot(NamedTuple):

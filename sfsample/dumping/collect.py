@@ -20,7 +20,12 @@ from sfsample.errors import ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
-from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, FORK_CALLS, DecodedSyscall
+from sfsample.process.facts.syscall_arguments import (
+    CHILD_CALLS,
+    FILE_LOCK_CALLS,
+    SIGNAL_CALLS,
+    DecodedSyscall,
+)
 from sfsample.process.facts.thread_facts import FactReader
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.permission.evidence import tracer_of_process
@@ -52,13 +57,13 @@ class Dumper:
 
     def __init__(
         self, process: LiveProcess, unwinder: Unwinder, *, stop: bool = True, consistent: bool = False,
-        python: bool = True, with_locals: bool = False,
+        python: bool = True, with_locals: bool = False, max_connections: int = 0,
     ) -> None:  # fmt: skip
         self.process = process
         self._capturer = ThreadCapturer(process, unwinder, stop=stop, python=python)
         self._consistent, self._with_locals = consistent, with_locals
         self._at_one_instant: ConsistentCapture | None = None  # capture of the last look
-        self._facts = FactReader(process.proc)
+        self._facts = FactReader(process.proc, max_connections)
         self._time = time.time()
         self._threads: dict[int, ThreadDump] = {}
         self._before: dict[int, ThreadDump] = {}  # threads of the look before
@@ -265,7 +270,7 @@ class Dumper:
         locks = (takes_locks and parse_locks(read_text("/proc/locks"))) or ()
         others = self._find_peers(calls)
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
-        waits_for_children = any(call.name in (*CHILD_CALLS, *FORK_CALLS) for call in calls)
+        waits_for_children = any(call.name in (*CHILD_CALLS, *SIGNAL_CALLS) for call in calls)
         goroutines = self._goroutines  # first, as it may find problems
         return ProcessDump(
             pid=target.pid, name=process.name if process else "?", cmdline=_command_line(target),
@@ -283,7 +288,8 @@ class Dumper:
         """Return the processes for which a thread may wait: at another end, with a file lock, children."""
         dump = self.result()
         holders = (lock.holder for lock in dump.locks)
-        return {*(peer.pid for peer in dump.peers), *holders, *dict(dump.children)}
+        awaits_child = any(thread.call and thread.call.name in CHILD_CALLS for thread in dump.threads)
+        return {*(peer.pid for peer in dump.peers), *holders, *dict(dump.children if awaits_child else ())}
 
     @cached_property
     def _goroutines(self) -> tuple[GoroutineGroup, ...]:

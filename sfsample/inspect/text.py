@@ -34,6 +34,7 @@ class Inspection(NamedTuple):
     coverage: Coverage
     verification: Verification | None  # None: the user did not ask for it
     base: int | None = None  # load bias; None: the module is in no process
+    layout: tuple[tuple[str, int], ...] = ()  # (section, vaddr) of the code sections of an object file
 
 
 def inspection_text(
@@ -56,6 +57,8 @@ def inspection_text(
         version = module.tables.go.version or f"Go {module.tables.go.header.layout.versions}"
         yield f"  .gopclntab: {module.tables.go.header.functions} functions, {version}"
     yield f"  code: {coverage.text_bytes} bytes; {_shares(coverage)}"
+    if len(inspection.layout) > 1:
+        yield from (f"    {start:#x}  section {name}" for name, start in inspection.layout)
     yield from _dropped_text(coverage, name, most)
     yield from (f"  problem: {text}" for text in inspection.findings)
     if inspection.verification is not None and arch is not None:
@@ -160,6 +163,8 @@ def inspection_json(inspection: Inspection, *, rows: bool) -> dict[str, Any]:
         },
         "dropped": [{"start": hex(start), "size": end - start} for start, end in coverage.dropped],
     }
+    if inspection.layout:
+        document["layout"] = [{"section": name, "start": hex(start)} for name, start in inspection.layout]
     if inspection.base is not None:
         document["base"] = hex(inspection.base)
     if inspection.verification is not None:

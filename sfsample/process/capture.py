@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sfsample.core.memory import BytesMemory
-from sfsample.core.snapshot import Capture, ThreadSnapshot
+from sfsample.core.snapshot import Capture, SchedulerEvidence, ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason, common_tail
 from sfsample.modules.location import Located
 from sfsample.modules.module import Module
@@ -30,6 +30,7 @@ from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.process import LiveProcess
 from sfsample.process.python_capture import PythonCapture
 from sfsample.process.stop_request import PATIENCE_NS
+from sfsample.process.syscall_names import syscall_name
 from sfsample.process.thread import LastStop, Thread
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
 from sfsample.runtimes.cpython.python_stack import PythonStack
@@ -60,21 +61,25 @@ class CapturedStack(NamedTuple):
     stack: Stack
     generation: int  # version of the module map
     modules: tuple[Module | None, ...]  # module of each frame
-    kernel: tuple[str, ...] = ()  # kernel functions in which the thread sleeps, innermost first
+    kernel: tuple[str, ...] = ()  # kernel functions in which the thread was, innermost first
     again: int = 0  # number of outermost frames that the last capture has, too, in the same modules
     stops: tuple[ThreadSnapshot, ...] = ()  # snapshots for which sfsample stopped the thread
     reading: SleepingThread | None = None  # the last snapshot, if sfsample took it without a stop
     python: PythonStack | None = None  # the Python frames
+    has_gil: bool | None = True  # True: the thread held its GIL, or --gil is off; None: unknown
 
 
 class ThreadCapturer:
-    """Captures threads of one process, from `source`; `stop` False: without ever stopping a thread."""
+    """Captures threads of one process, from `source`; `stop` False: without ever stopping a thread.
+
+    `kernel` None: with the system call of a running thread; True: kernel functions of a sleeping one, too.
+    """
 
     def __init__(
-        self, process: LiveProcess, unwinder: Unwinder, *, stop: bool = True, kernel: bool = False,
-        python: bool = False,
+        self, process: LiveProcess, unwinder: Unwinder, *, stop: bool = True, kernel: bool | None = False,
+        python: bool = False, gil: bool = False,
     ) -> None:  # fmt: skip
-        self.python = PythonCapture(process) if python else None
+        self.python = PythonCapture(process, with_gil=gil) if python or gil else None
         self._go = GoCapture(process)
         self._process = process
         self.source: LiveProcess | ConsistentCapture = process
@@ -132,8 +137,9 @@ class ThreadCapturer:
                 stack = self.python.over_breaks(thread, snapshot, stack, self._unwinder.resume)
             captured = self._captured(snapshot, stack, last)
             if self.python is not None:
+                has_gil = self.python.has_gil(thread, snapshot.memory, stack.frames)
                 python = self.python.stack(thread, snapshot.memory, stack.frames)
-                captured = captured._replace(python=python)
+                captured = captured._replace(python=python, has_gil=has_gil)
                 # a sleeping thread can be read again without a stop
                 if reading is not None and attempt < _MAX_DOUBTS and self.python.is_doubtful(python):
                     continue
@@ -147,6 +153,8 @@ class ThreadCapturer:
                 kernel = captured.kernel
                 if reading is not None and self._with_kernel:
                     kernel = self._kernel(thread, reading) or kernel
+                elif snapshot.scheduler is not None and self._with_kernel is not False:
+                    kernel = kernel or _running_call(snapshot.scheduler)
                 return captured._replace(stops=tuple(stops), reading=reading, kernel=kernel)
             _log.debug("thread %d is captured again: libraries may have changed meanwhile", thread.tid)
             process.modules.allow_refresh()  # the next capture sees the change
@@ -360,6 +368,11 @@ class ThreadCapturer:
         all_modules = (*[known[pc] for pc in inner], *modules[len(modules) - again :])
         kernel = () if stack.frames else _KERNEL_WORKER
         return CapturedStack(snapshot, stack, self._generation, all_modules, kernel, again)
+
+
+def _running_call(evidence: SchedulerEvidence) -> tuple[str, ...]:
+    name = None if evidence.call is None else syscall_name(evidence.call)
+    return () if name is None else (f"sys_{name}",)
 
 
 def is_seldom(ran_ns: int, of_ns: int) -> bool:

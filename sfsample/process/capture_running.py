@@ -143,9 +143,11 @@ class RunningCapture:
             return snapshot
         before, after = request.before, copied.counters
         thread.balance.learn(before.balance, on_cpu=times_run(after) == times_run(before.counters))
+        interrupted = tracer.interrupted_sleep(snapshot.registers)
         evidence = SchedulerEvidence(
-            before.counters, after, stopped_ns, tracer.interrupted_sleep(snapshot.registers),
-            before.preempted_by_us, held_ns=(now - stopped_ns, now - request.last_running_ns),
+            before.counters, after, stopped_ns, interrupted, before.preempted_by_us,
+            held_ns=(now - stopped_ns, now - request.last_running_ns),
+            call=None if interrupted else tracer.reader.call,
         )  # fmt: skip
         return snapshot._replace(scheduler=evidence)
 

@@ -40,8 +40,8 @@ _SOFTWARE, _CPU_CLOCK, _TASK_CLOCK, _DUMMY, _MONOTONIC = 1, 0, 1, 9, 1
 _CALLING_THREAD, _ANY_THREAD = 0, -1  # values for a pid
 _BITS = {
     "disabled": 0, "inherit": 1, "exclude_hv": 6, "exclude_idle": 7, "mmap": 8, "comm": 9, "watermark": 14,
-    "sample_id_all": 18, "exclude_guest": 20, "mmap2": 23, "comm_exec": 24, "use_clockid": 25,
-    "inherit_thread": 35,
+    "sample_id_all": 18, "exclude_guest": 20, "exclude_callchain_kernel": 21, "exclude_callchain_user": 22,
+    "mmap2": 23, "comm_exec": 24, "use_clockid": 25, "inherit_thread": 35,
 }  # fmt: skip
 # bit-fields of one word; on a big-endian machine they begin at the other end of the word
 _FLAGS = {name: 1 << (bit if sys.byteorder == "little" else 63 - bit) for name, bit in _BITS.items()}
@@ -83,8 +83,9 @@ class PerfEvents:
     """Timers of threads and of the threads that these create, and the rings for the samples.
 
     `tids`: threads of the processes `pids`; ended threads are left out.  `subprocesses`: new processes of
-    these threads get timers, too.  `per_cpu`: one timer per CPU, for all threads of `pids`.  Call `begin`,
-    then `read` now and then, then `close`.  Raises TargetError with help lines if the kernel refuses.
+    these threads get timers, too.  `per_cpu`: one timer per CPU, for all threads of `pids`.  `kernel`:
+    samples have the call chain in the kernel.  Call `begin`, then `read` now and then, then `close`.  Raises
+    TargetError with help lines if the kernel refuses.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class PerfEvents:
         *,
         subprocesses: bool = False,
         per_cpu: bool = False,
+        kernel: bool = False,
     ) -> None:
         self._parser = Parser(arch)
         self._syscall = _SYSCALLS[arch.machine]
@@ -111,7 +113,7 @@ class PerfEvents:
         share = min(_ALL_RINGS_BYTES // len(cpus), _MAX_RING_BYTES)
         self._ring_bytes = max(_FULL_RING_BYTES, 1 << (share.bit_length() - 1))
         self._attributes = _timer(
-            self._parser, period_ns, stack_bytes, subprocesses=subprocesses, per_cpu=per_cpu
+            self._parser, period_ns, stack_bytes, subprocesses=subprocesses, per_cpu=per_cpu, kernel=kernel
         )
         self._only = Family(pids, subprocesses=subprocesses) if per_cpu else None
         self._pin = _Attributes(
@@ -277,10 +279,15 @@ class _Ring:
 
 
 def _timer(
-    parser: Parser, period_ns: int, stack_bytes: int, *, subprocesses: bool = False, per_cpu: bool = False
-) -> _Attributes:
-    unset = ("inherit", "inherit_thread") if per_cpu else ("inherit_thread",) if subprocesses else ()
-    flags = sum(flag for name, flag in _FLAGS.items() if name not in unset)
+    parser: Parser, period_ns: int, stack_bytes: int, *,
+    subprocesses: bool = False, per_cpu: bool = False, kernel: bool = False,
+) -> _Attributes:  # fmt: skip
+    unset = {
+        "exclude_callchain_kernel": kernel,
+        "inherit": per_cpu,
+        "inherit_thread": per_cpu or subprocesses,
+    }
+    flags = sum(flag for name, flag in _FLAGS.items() if not unset.get(name))
     return _Attributes(
         type=_SOFTWARE, size=ctypes.sizeof(_Attributes), config=_CPU_CLOCK if per_cpu else _TASK_CLOCK,
         sample_period=period_ns, sample_type=SAMPLE_TYPE, flags=flags, sample_regs_user=parser.mask,

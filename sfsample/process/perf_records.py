@@ -15,12 +15,12 @@ from sfsample.core.memory import BytesMemory
 from sfsample.core.snapshot import Registers
 from sfsample.process.registers import event_registers
 
-_TID, _TIME, _PERIOD, _REGS_USER, _STACK_USER = 1 << 1, 1 << 2, 1 << 8, 1 << 12, 1 << 13
-SAMPLE_TYPE = _TID | _TIME | _PERIOD | _REGS_USER | _STACK_USER
+_TID, _TIME, _CALLCHAIN, _PERIOD, _REGS_USER, _STACK_USER = 1 << 1, 1 << 2, 1 << 5, 1 << 8, 1 << 12, 1 << 13
+SAMPLE_TYPE = _TID | _TIME | _CALLCHAIN | _PERIOD | _REGS_USER | _STACK_USER
 HEADER = Struct("=IHH")  # kind, misc, size
 _ID = Struct("=IIQ")  # pid, tid, time
 _MAP = Struct("=IIQQ")  # pid, tid, address, length
-_SAMPLED = Struct("=IIQQQ")  # pid, tid, time, period, ABI of the registers
+_SAMPLED = Struct("=IIQQQ")  # pid, tid, time, period, number of words in the call chain
 _WORD = Struct("=Q")
 _TASK = Struct("=IIII")  # pid, pid of the creator, tid, tid of the creator
 _LOST, _COMM, _FORK, _SAMPLE, _MMAP2 = 2, 3, 7, 9, 10
@@ -38,6 +38,7 @@ class PerfSample(NamedTuple):
     registers: Registers  # empty if the thread has left user space for good, or runs 32-bit code
     memory: BytesMemory
     bounded: bool  # the stack may be longer than the copy
+    kernel: tuple[int, ...] = ()  # the pc in the kernel, then return addresses; empty in user space
 
 
 class Mapped(NamedTuple):
@@ -106,8 +107,12 @@ class Parser:
         return None
 
     def _sample(self, data: bytes) -> PerfSample:
-        pid, tid, at_ns, period_ns, abi = _SAMPLED.unpack_from(data, HEADER.size)
+        pid, tid, at_ns, period_ns, length = _SAMPLED.unpack_from(data, HEADER.size)
         at = HEADER.size + _SAMPLED.size
+        kernel = unpack_from(f"={length}Q", data, at)[1:]  # the first word is PERF_CONTEXT_KERNEL
+        at += 8 * length
+        (abi,) = _WORD.unpack_from(data, at)
+        at += _WORD.size
         registers: Registers = {}
         if abi == _ABI_64:
             values = unpack_from(f"={len(self._numbers)}Q", data, at)
@@ -118,7 +123,7 @@ class Parser:
         (copied,) = _WORD.unpack_from(data, at + size) if size else (0,)  # bytes of the stack
         base = registers.get(self._arch.sp, 0)
         memory = BytesMemory(base, data[at : at + copied], self._arch.byteorder)
-        return PerfSample(at_ns, pid, tid, period_ns, registers, memory, copied == size)
+        return PerfSample(at_ns, pid, tid, period_ns, registers, memory, copied == size, kernel)
 
 
 class Family:

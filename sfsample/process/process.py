@@ -86,7 +86,7 @@ class LiveProcess:
             raise
         self.identities = ModuleIdentities(self.modules, self.proc.place_at)
         self._threads: dict[int, Thread] = {}
-        self._is_child = child = self.proc.status().get("PPid") == str(os.getpid())
+        self.is_child = child = self.proc.status().get("PPid") == str(os.getpid())
         self._new_ids = NewIds()
         self.copy = StackCopy(pid, self.arch, self._extent, stack_bytes)
         self.running_capture = RunningCapture(pid, self.arch, self.copy, child=child)
@@ -191,7 +191,7 @@ class LiveProcess:
         with PENDING_STOPS.calling(lambda: None):
             return capture_consistently(
                 self.proc, arch, self.copy, self.thread, self._refusal,
-                read_maps=self.modules.refresh, child=self._is_child,
+                read_maps=self.modules.refresh, child=self.is_child,
             )  # fmt: skip
 
     def read(self, thread: Thread) -> SleepingThread | None:

@@ -9,7 +9,7 @@ Source: ptrace(2); Linux include/uapi/linux/ptrace.h.
 import ctypes.util
 from errno import EPERM
 
-from sfsample.core.arch import Arch
+from sfsample.core.arch import AMD64, Arch
 from sfsample.core.snapshot import Registers
 from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, with_pac_mask
 from sfsample.process.vm import Iovec
@@ -113,6 +113,16 @@ class RegisterReader:
             return None
         sp: int = self.words[self._sp]
         return sp
+
+    @property
+    def call(self) -> int | None:
+        """Number of the system call in which the thread was; None: it was in none, or not on x86-64.
+
+        Source: Linux arch/x86/entry: `orig_ax` is -1 after an interrupt, an exception and sigreturn.
+        """
+        known = self._layout.core_words
+        number = self.words[known.number] if known and self.arch.machine == AMD64.machine else _ALL_BITS
+        return None if number >> 63 else number
 
     def _read_pac_mask(self, tid: int) -> None:
         """Read the mask of the authentication code in a return address, if the CPU makes such codes."""

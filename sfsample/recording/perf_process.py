@@ -16,6 +16,7 @@ from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import ThreadCapturer
+from sfsample.process.kernel_symbols import KernelSymbols
 from sfsample.process.perf_records import Born, Lost, Mapped, Named, PerfSample, Record
 from sfsample.process.process import LiveProcess
 from sfsample.recording.options import StackStore
@@ -48,6 +49,7 @@ class PerfProcess:
         bad_stacks: StackStore | None,
         stack_use: StackUse,
         *,
+        kernel_symbols: KernelSymbols,
         is_new: bool,
     ) -> None:
         """`is_new`: the process was born during the recording, so all of its CPU time counts."""
@@ -70,7 +72,7 @@ class PerfProcess:
         self._max_known_tids = _MIN_KNOWN_TIDS
         self.read_cpu_time()
         self._living_tids: set[int] | None = None  # None: /proc was not asked
-        self._stack_use = stack_use
+        self._stack_use, self._kernel_symbols = stack_use, kernel_symbols
 
     def begin(self) -> bool:
         """Prepare for the next records: read the maps if they are stale.  False: the process has ended."""
@@ -169,6 +171,8 @@ class PerfProcess:
         snapshot = ThreadSnapshot(sample.tid, sample.registers, sample.memory, sample.bounded, 0, eintr=False,
                                   arch=self.process.arch, capture=Capture.EVENT)  # fmt: skip
         captured = self._capturer.walk(snapshot, thread.last)
+        if sample.kernel:
+            captured = captured._replace(kernel=self._kernel_symbols.names(sample.kernel))
         if _goes_through(captured.stack, mapped):
             recorder.count_failed(thread, _REPLACED)
             return

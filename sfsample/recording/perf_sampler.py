@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 
+from sfsample.process.kernel_symbols import KERNEL_SYMBOLS_HIDDEN, KernelSymbols, shows_addresses
 from sfsample.process.perf_records import Lost, PerfSample, Record, RecordOfProcess
 from sfsample.process.priority import avoid_preempting
 from sfsample.process.process import LiveProcess
@@ -70,10 +71,14 @@ class PerfSampler:
         period_ns = max(_MIN_PERIOD_NS, round(1e9 / options.rate * (1 + deviation)))
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._processes = processes
+        kernel = options.kernel is not False and shows_addresses()
+        if not kernel and options.kernel is not False:
+            self.profile.stats.note(KERNEL_SYMBOLS_HIDDEN)
+        self._kernel_symbols = KernelSymbols()
         self._used_ns = 0  # CPU time of the processes just before the last read of the rings
         self._timers = TimerSet(
             processes, self.profile.stats, period_ns, options.stack_bytes,
-            lambda: self._open_descendants(math.inf, force=True), per_cpu=per_cpu,
+            lambda: self._open_descendants(math.inf, force=True), per_cpu=per_cpu, kernel=kernel,
         )  # fmt: skip
         self._longest_sleep_s = _FIND_DESCENDANTS_S if processes.follows_births else _MAX_SLEEP_S
         self._stack_use = StackUse()
@@ -90,8 +95,9 @@ class PerfSampler:
             self._end(earlier)
         is_new = self._is_set
         added = self._alive[process.pid] = PerfProcess(
-            process, unwinder, self.profile, options.bad_stacks, self._stack_use, is_new=is_new
-        )
+            process, unwinder, self.profile, options.bad_stacks, self._stack_use,
+            kernel_symbols=self._kernel_symbols, is_new=is_new,
+        )  # fmt: skip
         if is_new:
             added.begin()
 

@@ -24,15 +24,21 @@ class Loss(NamedTuple):
 
 
 def losses(
-    *, ticks: int, late_ticks: int, spared_ticks: int, failed_captures: int, samples: int, whole_stacks: int
-) -> list[Loss]:
+    *, ticks: int, late_ticks: int, spared_ticks: int, failed_captures: int, samples: int, whole_stacks: int,
+    rate_hz: float | None,
+) -> list[Loss]:  # fmt: skip
     """Return every kind of loss, also those whose number is 0."""
+    taken = max(0, ticks - late_ticks - spared_ticks) / (ticks or 1)
+    rate = (
+        f"{taken * rate_hz:.1f} Hz instead of {rate_hz:g} Hz"
+        if rate_hz
+        else f"{100 * taken:.0f} % of the rate"
+    )
     truncated = max(0, samples - whole_stacks)
     return [
         Loss("truncated stack", truncated, f"{truncated} of {samples} samples have a truncated stack"),
         Loss("missed tick", late_ticks, f"{late_ticks} of {ticks} ticks missed"),
-        Loss("skipped tick", spared_ticks,
-             f"{spared_ticks} of {ticks} ticks skipped to stay below --max-overhead"),
+        Loss("skipped tick", spared_ticks, f"{rate}, to stay below --max-overhead"),
         Loss("failed capture", failed_captures, f"{failed_captures} captures failed"),
     ]  # fmt: skip
 
@@ -114,9 +120,11 @@ class Stats:
         self.eintr_prone_stops = 0
         self.spared_ticks = 0  # ticks not taken, to stay below --max-overhead
         self.waiting_for_cpu = 0  # cpu mode: samples skipped, because the thread waited for a CPU
+        self.without_gil = 0  # --gil: samples left out, because the thread did not hold the GIL
         self.cpu_charged_ns = 0  # CPU time of all threads, as the kernel counts it
-        self.cpu_sampled_ns = 0  # CPU time that samples stand for
+        self.cpu_sampled_ns = 0  # CPU time that samples stand for, also those left out by --gil
         self.threads = 0  # threads that have samples
+        self.holders_changed = 0  # locks, once for each tick at whose end their holder was another or unknown
         self.why_idle: tuple[str, str] | None = None  # reason why nothing ran other than sleep, and a remedy
         self.subprocesses = Subprocesses()
         self.module_paths: list[tuple[str, bool]] = []  # path of each module, and whether it has SFrame
@@ -138,7 +146,7 @@ class Stats:
         return losses(
             ticks=self.ticks, late_ticks=self.late_ticks, spared_ticks=self.spared_ticks,
             failed_captures=self.captures[Capture.FAILED], samples=self.samples,
-            whole_stacks=self.stacks[StopReason.OUTERMOST],
+            whole_stacks=self.stacks[StopReason.OUTERMOST], rate_hz=self.rate_hz,
         )  # fmt: skip
 
     @property
@@ -218,6 +226,7 @@ class Stats:
             "achieved_hz": round(self.achieved_hz, 3),
             "spared_ticks": self.spared_ticks,
             "off_processor": self.waiting_for_cpu,
+            "without_gil": self.without_gil,
             "cpu_charged_ns": self.cpu_charged_ns,
             "cpu_sampled_ns": self.cpu_sampled_ns,
             "coverage": None if self.coverage is None else round(self.coverage, 4),
@@ -227,6 +236,7 @@ class Stats:
             "engine_why": self.engine_why or None,
             "held_ns": self.held.as_json(),
             "mode": self.mode,
+            "holders_changed": self.holders_changed,
         }
 
     def _perf_events_as_json(self) -> dict[str, Any] | None:

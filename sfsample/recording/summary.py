@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Sequence
 from math import sqrt
 
-from sfsample.core.quantities import counted
+from sfsample.core.quantities import brief_time, counted
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Found, StopReason
 from sfsample.recording.stats import Pauses, Stats
 
 _MAX_LINES = 5  # lines of one kind, unless verbose
 _LOW_COVERAGE = 0.9  # share of the CPU time; a lower one is the first line
-_MANY_SAMPLES = 10
 _MANY_LATE = 0.1  # share of the ticks; if sfsample missed more, a permission is advised
 _CHANCE = 2  # standard deviations of the count of samples by timers of CPUs
 _HIGH_COST = 0.03  # share of one CPU; from there on the flags that lower it are named
@@ -46,24 +45,24 @@ def summary_lines(
     if low and stats.timers_refused:
         yield from _REFUSED_TIMERS
     threads = f" of {counted(stats.threads, 'thread')}" if stats.samples else ""
-    rate = f" ({stats.achieved_hz:.1f} Hz)" if stats.late_ticks or stats.spared_ticks else ""
-    yield (
-        f"{counted(stats.samples, 'sample')}{threads} in {stats.duration_s:.1f} s: "
-        f"{counted(stats.ticks, 'tick')} at {stats.rate_hz:g} Hz, "
-        f"{stats.late_ticks} missed{rate}"
-    )
+    rate = f"{counted(stats.ticks, 'tick')} at {stats.rate_hz:g} Hz, {stats.late_ticks} missed"
+    if stats.spared_ticks:
+        rate = f"{stats.achieved_hz:.1f} Hz instead of {stats.rate_hz:g} Hz, to stay below --max-overhead"
+    elif stats.late_ticks:
+        rate += f" ({stats.achieved_hz:.1f} Hz)"
+    yield f"{counted(stats.samples, 'sample')}{threads} in {stats.duration_s:.1f} s: {rate}"
     if stats.lacks_priority and stats.late_ticks > _MANY_LATE * stats.ticks:
         yield "          run sfsample as root or with CAP_SYS_NICE: then it gets a CPU at each tick"
     if stats.ended_by == "target":
         yield "ended     with the target"
-    if stats.spared_ticks:
-        yield f"skipped   {counted(stats.spared_ticks, 'tick')}: to stay below --max-overhead"
     if stats.waiting_for_cpu:
         yield f"skipped   {counted(stats.waiting_for_cpu, 'sample')}: waiting for a CPU"
+    if stats.without_gil:
+        yield f"left out  {counted(stats.without_gil, 'sample')} of threads without the GIL"
     if not low:
         yield from _coverage(stats)
     yield from _subprocesses(stats)
-    if not stats.samples and mode == "cpu" and not stats.captures[Capture.FAILED]:
+    if not stats.samples and (mode == "cpu" or stats.without_gil) and not stats.captures[Capture.FAILED]:
         yield from no_sample_lines(stats)
         yield from _problems(stats, verbose=verbose)
         return
@@ -72,7 +71,8 @@ def summary_lines(
     yield from _pauses(stats)
     yield from _cost(stats, mode)
     yield from _stacks(stats)
-    yield from _modules(stats, verbose=verbose)
+    if verbose:
+        yield from _modules(stats)
     yield from missing_name_lines(missing_names, verbose=verbose)
     yield from _problems(stats, verbose=verbose)
 
@@ -90,11 +90,14 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
     if stats.timers_since_s is not None:
         period_ns = round(1e9 / stats.rate_hz)
         if stats.cpu_charged_ns > period_ns:
-            yield f"the timers gave no sample of {_time(stats.cpu_charged_ns)} of CPU time"
+            yield f"the timers gave no sample of {brief_time(stats.cpu_charged_ns)} of CPU time"
             yield "a higher --rate needs less; --no-perf-events also samples threads that live shorter"
         else:
-            yield f"no thread used {_time(period_ns)} of CPU time, which gives one sample: {cause}"
+            yield f"no thread used {brief_time(period_ns)} of CPU time, which gives one sample: {cause}"
             yield f"{remedy}{', without --perf-events' if 'wall' in remedy else ''}"
+        return
+    if stats.without_gil:
+        yield f"no thread held the GIL in any of {counted(stats.without_gil, 'sample')}"
         return
     ticks = f"at any of the {counted(stats.taken_ticks, 'tick')} taken"
     brief = stats.cpu_charged_ns > _NOTABLE_SAMPLES * 1e9 / stats.rate_hz
@@ -109,9 +112,8 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
 
 
 def _is_low(stats: Stats) -> bool:
-    """Return True if the coverage is low and more than a few samples are missing."""
-    missing = (stats.cpu_charged_ns - stats.cpu_sampled_ns) / 1e9 * stats.rate_hz
-    return stats.samples > 0 and missing > _MANY_SAMPLES and (stats.coverage or 0.0) < _LOW_COVERAGE
+    """Return True if the coverage is low, and not by chance."""
+    return stats.samples > 0 and any(_coverage(stats)) and (stats.coverage or 0.0) < _LOW_COVERAGE
 
 
 def _coverage(stats: Stats) -> Iterator[str]:
@@ -161,7 +163,7 @@ def _points(pauses: Pauses) -> tuple[int, int, int]:
 
 
 def _distribution(pauses: Pauses) -> str:
-    p50, p99, longest = map(_time, _points(pauses))
+    p50, p99, longest = map(brief_time, _points(pauses))
     return f"p50 {p50}, p99 {p99}, max {longest}"
 
 
@@ -174,7 +176,7 @@ def _cost(stats: Stats, mode: str) -> Iterator[str]:
     hint = ""
     if share >= _HIGH_COST and not stats.spared_ticks:
         deep = sum(stats.frames.values()) > _DEEP_STACK * stats.samples
-        do_not_help = deep or stats.lacks_timers or stats.has_python
+        do_not_help = deep or stats.lacks_timers or stats.has_python or stats.without_gil
         timers_help = mode == "cpu" and stats.timers_since_s is None and not do_not_help
         hint = f" ({'--perf-events costs less, ' if timers_help else ''}--max-overhead limits it)"
     yield f"cost      {percent} of one CPU{hint}"
@@ -201,14 +203,13 @@ def _stacks(stats: Stats) -> Iterator[str]:
         yield "callers   " + ", ".join(shares)
 
 
-def _modules(stats: Stats, *, verbose: bool) -> Iterator[str]:
+def _modules(stats: Stats) -> Iterator[str]:
     with_sframe = [path for path, has_sframe in stats.module_paths if has_sframe]
     without = [path for path, has_sframe in stats.module_paths if not has_sframe]
     names = ", ".join(path.rpartition("/")[2] for path in with_sframe[:_MAX_LINES])
     yield f"modules   {len(with_sframe)} with SFrame{f' ({names})' if names else ''}, {len(without)} without"
-    if verbose:
-        yield from (f"          sframe    {path}" for path in with_sframe)
-        yield from (f"          eh_frame  {path}" for path in without)
+    yield from (f"          sframe    {path}" for path in with_sframe)
+    yield from (f"          eh_frame  {path}" for path in without)
 
 
 def _problems(stats: Stats, *, verbose: bool) -> Iterator[str]:
@@ -229,7 +230,3 @@ def _percent(part: int, whole: int) -> str:
     if share > 99.9 and part < whole:
         return "> 99.9 %"
     return "< 0.1 %" if 0 < share < 0.1 else f"{share:.1f} %".replace("100.0", "100").replace(".0 %", " %")
-
-
-def _time(ns: int) -> str:
-    return f"{ns / 1000:.0f} µs" if ns < 10_000_000 else f"{ns / 1e6:.0f} ms"

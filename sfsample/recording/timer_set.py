@@ -32,7 +32,8 @@ def are_too_few(samples: float, due: float, enough: float) -> bool:
 class TimerSet:
     """Timers of all threads of `processes`.  After `open`, their samples are read from `events`.
 
-    `open_new` opens new descendants.  `per_cpu`: prefer timers of CPUs from the beginning.
+    `open_new` opens new descendants.  `per_cpu`: prefer timers of CPUs from the beginning.  `kernel`: samples
+    have the call chain in the kernel.
     """
 
     events: PerfEvents
@@ -46,12 +47,13 @@ class TimerSet:
         open_new: Callable[[], None],
         *,
         per_cpu: bool,
+        kernel: bool,
     ) -> None:
         self._processes, self._stats, self._open_new = processes, stats, open_new
         self._period_ns = period_ns
         self._max_stack_bytes = self._stack_bytes = min(stack_bytes, MAX_SAMPLE_STACK_BYTES)
         self._stack_bytes_fitted = False  # the size of the copies is that of the first samples
-        self._per_cpu = per_cpu  # timers of CPUs are set, or will be
+        self._per_cpu, self._kernel = per_cpu, kernel  # per_cpu: timers of CPUs are set, or will be
         self._used_before_ns = 0  # CPU time of the processes at the start of the timers
         self._received = 0  # samples since the start of the timers, lost ones included
 
@@ -100,7 +102,7 @@ class TimerSet:
         targets, follow = self._processes.all, self._processes.follows_births
         events = PerfEvents(
             [process.pid for process in targets], tids, targets[0].arch, self._period_ns, self._stack_bytes,
-            subprocesses=follow, per_cpu=self._per_cpu,
+            subprocesses=follow, per_cpu=self._per_cpu, kernel=self._kernel,
         )  # fmt: skip
         try:
             events.begin()

@@ -130,8 +130,14 @@ def test_process_has_every_module():
     assert re.search(r"(?m)^ +V3 +\d+\.\d% +\d+\.\d% +\d+\.\d%  /.*/target$", text)
 
 
-def test_object_file_is_refused():
-    refused = inspect(FIXTURES / "v3/sections.o")
+def test_object_file_is_laid_out_as_if_linked():
+    text = inspect(FIXTURES / "v3/sections.o", "--verify").stdout
+    document = json.loads(inspect(FIXTURES / "v3/sections.o", "--json").stdout)
 
-    assert refused.returncode == 1
-    assert "sections.o: an object file, whose code has no addresses yet\n" in refused.stderr
+    assert "0x0  section .text\n" in text
+    assert "section .text.hot" in text
+    assert "not linked: its code sections are shown one after another, from 0" in text
+    assert ", 0 disagree" in text
+    assert [entry["section"] for entry in document["layout"]] == [".text", ".text.hot", ".text.other"]
+    assert document["coverage"]["sframe"] > 0.8
+    assert document["dropped"] == []

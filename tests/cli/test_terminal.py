@@ -84,3 +84,13 @@ def test_error_lines_are_printable_and_cut(argv: list[str], capsys: pytest.Captu
     assert first.startswith("sfsample: ")
     assert all(line.startswith("  ") for line in more)
     assert all(line.isprintable() and len(line) < 1100 for line in (first, *more))
+
+
+@pytest.mark.parametrize("codeset", ["ANSI_X3.4-1968", "ASCII", "no such codeset"])
+def test_locale_without_micro_gets_us(
+    codeset: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say("pause p50 61 µs")
+    monkeypatch.setattr("sfsample.cli.terminal.nl_langinfo", lambda _: codeset)
+    say("pause p50 61 µs")
+    assert capsys.readouterr().err == "sfsample: pause p50 61 µs\nsfsample: pause p50 61 us\n"

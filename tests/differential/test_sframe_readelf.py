@@ -20,12 +20,12 @@ import pytest
 
 from sfsample.core.rule import CFA, Rule
 from sfsample.formats.elf.image import ElfImage
+from sfsample.formats.elf.object_file import lay_out
 from sfsample.formats.sframe import SFrameFde, SFrameFre, SFrameTable, read_tables
 from sfsample.inspect.coverage import measure_coverage
 from sfsample.inspect.verify import verify
 from sfsample.modules.module import Module
 from sfsample.symbolize.symbolizer import Symbolizer
-from tests.builders.object_file import lay_out
 from tests.builders.readelf_sframe import Shown, parse
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"

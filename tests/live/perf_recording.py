@@ -6,6 +6,7 @@ import pytest
 
 import sfsample
 from sfsample.core.snapshot import Capture
+from sfsample.process.kernel_symbols import KernelSymbols
 from sfsample.process.perf_events import PerfEvents
 from sfsample.recording.perf_process import PerfProcess, StackUse
 from sfsample.recording.profile import Profile
@@ -52,7 +53,8 @@ def record_by_perf(pid, samples=SAMPLES, until=lambda _profile: True, rate=500, 
 
 def perf_process_of(process):
     """Return what counts the timer samples of an open process."""
-    return PerfProcess(process, Unwinder(process.modules), Profile(99), None, StackUse(), is_new=False)
+    unwinder, symbols = Unwinder(process.modules), KernelSymbols()
+    return PerfProcess(process, unwinder, Profile(99), None, StackUse(), kernel_symbols=symbols, is_new=False)
 
 
 def accounted_ns(stats):

@@ -138,6 +138,20 @@ def test_closed_terminal_ends_top(terminal, workload):
     wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "top has ended")
 
 
+def test_locale_without_micro_or_wide_letters(terminal):
+    script = "def 漢字():\n    print('runs', flush=True)\n    while True: pass\n漢字()"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline() == b"runs\n"
+            terminal.run(f"LC_ALL=C {top(process.pid, '--window', '10m', *STOPPING)}")
+            terminal.wait_for(r"pause p50 \d+ us p99")
+            terminal.wait_for(r"% +\?\? \(<string>:1\)")
+            terminal.keys("q")
+            terminal.wait_for("left=0")
+        finally:
+            process.kill()
+
+
 HOSTILE = "\x1b]0;x\x07\x1b[2J\n"  # sets a title, and clears the screen
 
 
@@ -163,7 +177,7 @@ def test_end_of_target_ends_top(terminal):
             r"[1-9]\d* samples? in 600 s"
         )  # without a sample, the end of the target is an error
         process.kill()
-    terminal.wait_for("left=0")
+    terminal.wait_for(rf"sfsample: top has ended with its target: workload {process.pid}(.|\n)*left=0")
 
 
 def test_error_is_printed_on_a_restored_terminal(terminal, tmp_path):

@@ -16,8 +16,8 @@ def record(kind, body, misc=0):
     return pack("=IHH", kind, misc, 8 + len(body)) + body
 
 
-def sample(arch, values, stack, copied, abi=2):
-    body = pack("=IIQQQ", 7, 8, 1_000, 10_000, abi)
+def sample(arch, values, stack, copied, *, abi=2, chain=()):
+    body = pack(f"=IIQQQ{len(chain)}Q", 7, 8, 1_000, 10_000, len(chain), *chain) + pack("=Q", abi)
     body += pack(f"={len(values)}Q", *values)
     body += pack("=Q", len(stack)) + stack + (pack("=Q", copied) if stack else b"")
     return Parser(arch).parse(record(9, body))
@@ -55,6 +55,16 @@ def test_sample_of_an_exiting_thread_has_no_registers():
 
 def test_sample_of_32_bit_code_has_no_registers():
     assert sample(AMD64, range(17), bytes(8), 8, abi=1).registers == {}
+
+
+def test_sample_in_the_kernel_has_the_call_chain_after_its_mark():
+    """PERF_CONTEXT_KERNEL of linux/perf_event.h is -128; in user space the chain is empty."""
+    chain = ((1 << 64) - 128, 0xFFFFFFFF81000010, 0xFFFFFFFF81000020)
+    found = sample(AMD64, range(17), bytes(64), 40, chain=chain)
+    assert found.kernel == chain[1:]
+    assert found[:4] == (1_000, 7, 8, 10_000)
+    assert (sorted(found.registers.values()), found.memory.data) == ([*range(17)], bytes(40))
+    assert sample(AMD64, range(17), bytes(64), 40).kernel == ()
 
 
 class _GrowingRing:

@@ -154,6 +154,7 @@ STATS_KEYS = [
     "achieved_hz",
     "spared_ticks",
     "off_processor",
+    "without_gil",
     "cpu_charged_ns",
     "cpu_sampled_ns",
     "coverage",
@@ -163,6 +164,7 @@ STATS_KEYS = [
     "engine_why",
     "held_ns",
     "mode",
+    "holders_changed",
 ]
 
 
@@ -206,6 +208,7 @@ def test_statistics_as_json():
         "achieved_hz": 49.2,
         "spared_ticks": 0,
         "off_processor": 0,
+        "without_gil": 0,
         "cpu_charged_ns": 2_000_000,
         "cpu_sampled_ns": 1_500_000,
         "coverage": 0.75,
@@ -218,6 +221,7 @@ def test_statistics_as_json():
         "engine_why": "no CPU was free",
         "held_ns": {"count": 1, "p50": 60_000, "p90": 60_000, "p99": 60_000, "max": 60_000, "total": 60_000},
         "mode": "wall",
+        "holders_changed": 0,
     }  # fmt: skip
     assert json.loads(json.dumps(made)) == made
 

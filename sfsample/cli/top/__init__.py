@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from functools import cache, cached_property
 
 from sfsample import api
+from sfsample.cli.chosen import chosen_pids
 from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.output_file import Output
 from sfsample.cli.record_options import TopCommand
+from sfsample.cli.terminal import say
 from sfsample.cli.top.screen import Screen, terminal
 from sfsample.cli.top.table import FunctionName
 from sfsample.cli.top.view import TopView
@@ -24,7 +26,6 @@ from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.core.foreign import utc
 from sfsample.errors import NoThread, SfsampleError, UsageError
 from sfsample.modules.location import Location
-from sfsample.process.find_target import target_pids
 from sfsample.process.thread_files import open_many
 from sfsample.recording.live_window import LiveWindow
 from sfsample.recording.stats import check_begun
@@ -38,10 +39,10 @@ def run(command: TopCommand) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("top needs a terminal", "for a file: sfsample PID -d 10 -o out.html")
     with Interrupt() as interrupt:
-        session = _Session(command, target_pids(command.target), interrupt)
+        session = _Session(command, chosen_pids(command.target), interrupt)
         with session.sampling(), terminal() as screen:
             session.show(screen)
-    return 0
+    return session.report_end()
 
 
 class _Session:
@@ -99,6 +100,16 @@ class _Session:
             if key:
                 self._obey(key, screen)
                 draw_at_s = 0.0
+
+    def report_end(self) -> int:
+        """Say why the view has ended, unless the user left; return the exit code."""
+        stats = self._window.profile.stats
+        if stats.failure:
+            say(*stats.failure)
+            return 1
+        if stats.ended_by == "target":
+            say(f"top has ended with its target: {self._view.title}")
+        return 0
 
     def _obey(self, key: str, screen: Screen) -> None:
         view = self._view

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from sfsample.cli.terminal import spelled
 from sfsample.cli.top.view import FAINT, LOSS, PLAIN, SELECTED, TITLE, Line
 from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.errors import SfsampleError
@@ -54,8 +55,12 @@ class Screen:
         self._window.erase()
         for row, line in enumerate(lines):
             with suppress(curses.error):  # writing to the last column of the last line always fails
-                self._window.addstr(row, 0, line.text, _STYLES[line.style])
+                self._window.addstr(row, 0, self._in_locale(line.text), _STYLES[line.style])
         self._window.refresh()
+
+    def _in_locale(self, text: str) -> str:
+        """Return a text with `?` for letters that the locale lacks; curses would drop them."""
+        return spelled(text).encode(self._window.encoding, "replace").decode(self._window.encoding)
 
     def suspend(self) -> None:
         """Give the terminal back, suspend sfsample while it holds no thread, and take the terminal again."""

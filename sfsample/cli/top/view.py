@@ -6,10 +6,10 @@ every text from the target is made printable (tests/cli/top/test_view.py).
 
 from collections.abc import Sequence
 from typing import NamedTuple
-from unicodedata import combining, east_asian_width
 
 from sfsample.cli.top.table import FindNames, Row, Table, TaskKey, function_rows, make_table, task_rows
-from sfsample.core.printable import printable
+from sfsample.core.printable import columns, fit, printable
+from sfsample.core.quantities import brief_time
 from sfsample.modules.location import pid_of
 from sfsample.recording.live_window import WindowRecord
 from sfsample.recording.profile import Profile
@@ -48,6 +48,7 @@ class TopView:
         self.title = title
         self.table = Table()
         self.span_ns = 0  # time that the table covers
+        self.cpu_ns = 0  # CPU time of all records in this time
         self.message = ""
         self.view = FUNCTIONS
         self.task: TaskKey | None = None  # the only thread or process whose functions are shown
@@ -122,6 +123,7 @@ class TopView:
         """Count the records of the last `span_ns`; `profile` has the names of threads and processes."""
         if self.paused:
             return
+        self.cpu_ns = sum(record.cpu_ns for record in records)
         if (task := self.task) is not None:
             records = [record for record in records if task in (record.key.thread, record.key.process_key)]
         rows = (
@@ -135,16 +137,16 @@ class TopView:
 
     def screen(self, width: int, height: int, stats: Stats, overhead: float, window_s: float) -> list[Line]:
         """Return the lines for a terminal of that size; `overhead` is sfsample's share of one CPU."""
-        body = self._body(width, height - _FRAME_LINES)
+        body = self._body(width, height - _FRAME_LINES, stats.mode)
         lines = [*self._head(stats, overhead, window_s), *body, self._foot()]
-        lines = [Line(_fit(printable(line.text), width), line.style) for line in lines]
+        lines = [Line(fit(printable(line.text), width), line.style) for line in lines]
         return lines[: max(0, height)]
 
     def _head(self, stats: Stats, overhead: float, window_s: float) -> list[Line]:
         table, pauses = self.table, stats.pauses
         pause = "pause none"
         if stats.timers_since_s is None:
-            p50, p99, longest = map(_time, (pauses.percentile(50), pauses.percentile(99), pauses.max))
+            p50, p99, longest = map(brief_time, (pauses.percentile(50), pauses.percentile(99), pauses.max))
             pause = f"pause p50 {p50} p99 {p99} max {longest}"
         losses = (
             f"truncated {_percent(table.truncated, table.total)}  "
@@ -155,7 +157,9 @@ class TopView:
         paused = "  PAUSED" if self.paused else ""
         return [
             Line(f"sfsample top  {self.title}  {table.total} samples in {window_s:g} s{paused}", TITLE),
-            Line(f"{pause}  sampler {100 * overhead:.1f} % of a CPU"),
+            Line(
+                f"CPU {_percent(self.cpu_ns, self.span_ns)}  sampler {100 * overhead:.1f} % of a CPU  {pause}"
+            ),
             Line(losses, LOSS if table.truncated or stats.late_ticks else FAINT),
             Line(self._column_titles(), TITLE),
         ]
@@ -170,7 +174,7 @@ class TopView:
         task = "" if self.task is None else f"  ({_task_text(self.task)})"
         return f"  {first}{marks[0]}   TOTAL{marks[1]}   {what}{task}"
 
-    def _body(self, width: int, height: int) -> list[Line]:
+    def _body(self, width: int, height: int, mode: str | None) -> list[Line]:
         """Return `height` lines."""
         rows, selected, height = self.table.rows, self.selected, max(0, height)
         first = max(0, min(selected - height // 2, len(rows) - height))
@@ -179,8 +183,16 @@ class TopView:
         if self.help:
             lines = [Line(text) for text in HELP[:height]]
         elif not rows:
-            lines = [Line("no samples: no thread runs (--mode wall shows sleeping threads)", FAINT)][:height]
+            lines = [Line(self._why_empty(mode), FAINT)][:height]
         return lines + [Line("")] * (height - len(lines))
+
+    def _why_empty(self, mode: str | None) -> str:
+        if self.word and self.table.total:
+            return f"no match for {self.word!r}: Escape ends the search"
+        if self.callers_of is not None and self.table.total:
+            return f"{self.callers_of} has no callers: it is the outermost function"
+        hint = "" if mode == "wall" else ": no thread runs (--mode wall shows sleeping threads)"
+        return f"no samples{hint}"
 
     def _row(self, row: Row, width: int, selected: bool) -> Line:
         style = SELECTED if selected else PLAIN
@@ -188,7 +200,7 @@ class TopView:
         text = f"{_percent(row.first, self.table.total):>7} {second:>8}   "
         if row.task is not None:
             return Line(f"{text}{row.where:>9}  {row.name}", style)
-        room = width - len(text) - len(row.name) - len(row.where) - 2
+        room = width - len(text) - columns(row.name) - columns(row.where) - 2
         return Line(f"{text}{row.name}{' ' * room}  {row.where}" if room > 0 else text + row.name, style)
 
     def _foot(self) -> Line:
@@ -203,22 +215,5 @@ def _task_text(task: TaskKey) -> str:
     return f"thread {task.tid}" if isinstance(task, ThreadKey) else f"process {pid_of(task)}"
 
 
-def _fit(text: str, width: int) -> str:
-    """Cut to a width in columns; a wide letter takes two columns, a combining letter none."""
-    if text.isascii():
-        return text[: max(0, width)]
-    used, kept = 0, []
-    for letter in text:
-        used += 0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1
-        if used > width:
-            break
-        kept.append(letter)
-    return "".join(kept)
-
-
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "-"
-
-
-def _time(ns: int) -> str:
-    return f"{ns / 1000:.0f} µs" if ns < 10_000_000 else f"{ns / 1e6:.0f} ms"

@@ -1,9 +1,9 @@
 """x86-64.
 
-Source: AMD64 psABI figure 3.4 (callee-saved registers), section 3.2.2 (red zone), table 3.36 (DWARF numbers);
-Linux arch/x86/include/uapi/asm/sigcontext.h, ucontext.h and perf_regs.h, asm/user_64.h (`struct
-user_regs_struct`), arch/x86/kernel/signal.c; syscall(2), "Architecture calling conventions"; glibc's tls.h
-and nptl/descr.h (`struct pthread`).
+Source: AMD64 psABI figure 3.4 (callee-saved registers), section 3.2.2 (red zone), table 3.36 (DWARF numbers)
+and table 4.9 (relocations); Linux arch/x86/include/uapi/asm/sigcontext.h, ucontext.h and perf_regs.h,
+asm/user_64.h (`struct user_regs_struct`), arch/x86/kernel/signal.c; syscall(2), "Architecture calling
+conventions"; glibc's tls.h and nptl/descr.h (`struct pthread`).
 """
 
 from errno import ENOSYS
@@ -18,6 +18,7 @@ _SAVED = tuple((number, 40 + 8 * i) for i, number in enumerate(_SIGCONTEXT))
 AMD64 = Arch(
     "x86_64", 62, "little", sp=7, fp=6, ra=16, pc=16,
     callee_saved=frozenset((3, 6, 12, 13, 14, 15)), red_zone=128, entry_cfa=8, pushed_ra=-8,
+    record_ends_frame=True,
     signal_frames=tuple(
         # mov $15,%rax; syscall, with a 64-bit immediate move (glibc, musl) or a 32-bit one (Go, others).
         SignalFrame(bytes.fromhex(code), 2, _SAVED)
@@ -38,3 +39,5 @@ LAYOUT = RegisterLayout(
     pending_result=(1 << 64) - ENOSYS,  # entry_SYSCALL_64 stores -ENOSYS before it dispatches the call
     core_words=CoreWords(number=15, first_argument=14, thread=21, tid_at=0x2D0),  # orig_rax, rdi, fs_base
 )
+
+RELOCATIONS = {1: (8, False), 2: (4, True), 10: (4, False), 24: (8, True)}

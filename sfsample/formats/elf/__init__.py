@@ -1,1 +1,1 @@
-"""Reads ELF files and core files."""
+"""Reads ELF files, core files and object files."""

@@ -120,6 +120,7 @@ class ElfImage:
             raise FormatError(self.name, 0, "shorter than an ELF header")
         self.machine = int.from_bytes(self.data[18:20], self.byteorder)
         self.type = int.from_bytes(self.data[16:18], self.byteorder)  # e_type
+        self.relocatable = self.type == ET_REL
 
     def _segments(self) -> Iterator[Segment]:
         header = self._header
@@ -140,7 +141,9 @@ class ElfImage:
 
     @cached_property
     def executable(self) -> tuple[tuple[int, int], ...]:
-        """Vaddr ranges [start, end) of executable segments."""
+        """Vaddr ranges [start, end) of executable segments; in an object file, of code sections."""
+        if self.relocatable:
+            return self.code_sections
         code = (s for s in self.segments if s.type == PT_LOAD and s.flags & PF_X)
         return tuple((s.vaddr, s.vaddr + s.memsz) for s in code)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
+from sfsample.core.printable import fit
 from sfsample.core.quantities import counted
 from sfsample.report.caption import duration, extent, losses
 from sfsample.report.report import CPU, SAMPLES, Report
@@ -103,7 +104,7 @@ def _box_xml(box: _Box, top: int, total: int) -> str:
     share = f"{100 * box.samples / total:.2f} %"
     tooltip = f"{box.text[:_MAX_NAME]}{module}: {counted(box.samples)}, {share}{cpu}"
     room = int((box.width - 4) / _LETTER_WIDTH)  # letters
-    shown = box.text if len(box.text) <= room else box.text[: room - 1] + "…"
+    shown = fit(box.text, room, "…")
     text = f'<text x="{box.left + 3:.1f}" y="{top + 12}">{_xml(shown)}</text>' if room >= 3 else ""
     return (
         f'<g><title>{_xml(tooltip)}</title><rect x="{box.left:.1f}" y="{top}" width="{box.width:.1f}" '

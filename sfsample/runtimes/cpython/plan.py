@@ -40,18 +40,20 @@ class Plan:
     """What to copy of one thread: its thread states, the chunks of its stack, and frames that lie elsewhere.
 
     `counters` are the words that change when the target creates an interpreter or a thread state; they are
-    copied too.  `trusted` has the addresses of code objects whose headers need no copy.
+    copied too, and so are `gils`.  `trusted` has the addresses of code objects whose headers need no copy.
 
     `learn` changes `groups` for the next capture; the room still has the groups of the current one.  Both
     begin with the thread states.  All other pieces are found by address.
     """
 
     def __init__(
-        self, layout: Layout, states: Sequence[int], counters: Sequence[Span], trusted: Collection[int]
-    ) -> None:
+        self, layout: Layout, states: Sequence[int], counters: Sequence[Span], trusted: Collection[int],
+        gils: Sequence[Span] = (),
+    ) -> None:  # fmt: skip
         self.listed, self.states, self.counters = states, tuple(states[:_MAX_STATES]), tuple(counters)
+        self.gils = tuple(gils)
         self._layout, self._trusted = layout, trusted
-        self._heads = (*((state, layout.thread_bytes) for state in self.states), *counters)
+        self._heads = (*((state, layout.thread_bytes) for state in self.states), *gils, *counters)
         self._chunks: tuple[tuple[Span, ...], ...] = ()  # chunks of each thread state, the oldest first
         self._newest = (0,) * len(self.states)  # address of the newest chunk of each thread state
         self._loose: tuple[int, ...] = ()  # addresses of frames that are in no chunk

@@ -22,6 +22,8 @@ from sfsample.runtimes.cpython.threads import (
     UNBORN,
     Gil,
     counters,
+    gil_words,
+    holder_in,
     read_gil,
     shared_states,
     thread_states,
@@ -33,14 +35,20 @@ _MAX_REHEARSED = 300  # code objects; the next pauses copy others, some at a tim
 
 
 class PythonRuntime:
-    """The interpreter of a process; `read` and `read_many` read its current memory within `budget`."""
+    """The interpreter of a process; `read` and `read_many` read its current memory within `budget`.
+
+    `directories`: see `import_path`.
+    """
 
     def __init__(
-        self, interpreter: Interpreter, read: ReadMemory, read_many: ReadMany, budget: Budget
-    ) -> None:
+        self, interpreter: Interpreter, read: ReadMemory, read_many: ReadMany, budget: Budget,
+        directories: Sequence[str] = (), *, with_gil: bool = False,
+    ) -> None:  # fmt: skip
+        """`with_gil`: copy in each pause the words that `has_gil` needs."""
         self._layout = interpreter.layout
         self._interpreter, self._read, self._budget = interpreter, read, budget
-        self._names = Names(interpreter.layout, read_many)
+        self._with_gil = with_gil
+        self._names = Names(interpreter.layout, read_many, directories)
         self._placer = Placer(interpreter.layout, interpreter.code)
         self._states: dict[int, list[int]] = {}  # thread states by thread id, as old as `_created`
         self._shared: list[int] = []  # thread states that any thread may run
@@ -57,15 +65,17 @@ class PythonRuntime:
         if tid not in self._plans or tid not in self._states:
             if self.is_torn or self._created != self._read_counters() or self._has_begun(tid):
                 self._list()
-            states = self._listed(tid if tid in self._states else UNBORN)
+            states = self.listed(tid if tid in self._states else UNBORN)
             if not states:
                 return None
-            plan = self._plans[tid] = Plan(self._layout, states, self._counters, self._names.codes.trusted)
+            gils = gil_words(self._interpreter, states, self._read) if self._with_gil else ()
+            trusted = self._names.codes.trusted
+            plan = self._plans[tid] = Plan(self._layout, states, self._counters, trusted, gils)
             if tid in self._states:
                 self._rehearse(plan)
         return self._plans[tid]
 
-    def _listed(self, tid: int) -> list[int]:
+    def listed(self, tid: int) -> list[int]:
         """Return the thread states that a thread may run, its own first; []: it has no Python."""
         own = self._states.get(tid)
         return [*dict.fromkeys([*own, *self._shared])] if own else []
@@ -104,7 +114,7 @@ class PythonRuntime:
         self._plans = {
             tid: plan
             for tid, plan in self._plans.items()
-            if self._listed(tid) == plan.listed and plan.counters == self._counters
+            if self.listed(tid) == plan.listed and plan.counters == self._counters
         }
 
     def stack(self, tid: int, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
@@ -137,6 +147,22 @@ class PythonRuntime:
         """Return the current state of the GIL of a thread; None: it is unknown, or there is none."""
         plan = self._plans.get(tid)
         return None if plan is None else read_gil(self._interpreter, plan.states[0], self._read)
+
+    def has_gil(self, tid: int, memory: Memory, stack: Span) -> bool | None:
+        """Return True if a thread held its GIL in its pause, by the copies; None: that was not copied.
+
+        `stack`: lowest and highest address of the thread's stack; a thread that runs a shared state has the
+        `_PyCFrame` of this state there.
+        """
+        plan = self._plans.get(tid)
+        if plan is None:
+            return None if self.is_torn else False
+        words = [data for span in plan.gils if (data := memory.read(*span)) is not None]
+        at, (low, high) = self._layout.thread_frame, stack
+        own = (state for state in self._own(tid, plan, memory)
+               if state not in self._shared or low <= (memory.word(state + at) or 0) < high)  # fmt: skip
+        has_gil = not {*map(holder_in, words)}.isdisjoint(own)
+        return has_gil if len(words) == len(plan.gils) else None
 
     def _is_current(self, tid: int, plan: Plan, states: list[int], memory: Memory) -> bool:
         """Return True if the plan was right in the pause of the thread; otherwise drop the plan."""

@@ -6,7 +6,7 @@ sfsample believes a thread state only if a later copy of it still has the id of 
 look (`core.budget`) limits the length of a list: when the budget is spent, `read` returns None.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from sfsample.runtimes.cpython.find import Interpreter
 from sfsample.runtimes.cpython.layout import Layout
 
 _GIL_BYTES, _GIL_HOLDER, _GIL_LOCKED = 208, 8, 16  # size and two offsets of struct _gil_runtime_state
+_GIL_WORDS = 24  # bytes of a GIL that say which thread state holds it
 _MAX_COUNTERS = 64  # interpreters whose counters are read
 TORN = -1  # thread id that marks a list that changed while sfsample read it
 UNBORN = 0  # thread id that stands for every thread that has not begun yet
@@ -89,14 +90,30 @@ class Gil(NamedTuple):
 
 def read_gil(interpreter: Interpreter, state: int, read: ReadMemory) -> Gil | None:
     """Return the GIL that a thread needs, by its thread state; None: it is unknown, or there is none."""
-    layout = interpreter.layout
-    at = interpreter.runtime + layout.gil if layout.gil is not None else 0
-    if layout.gil_pointer is not None:
-        owner = word_in(read(state + layout.thread_interpreter, 8))
-        at = word_in(read(owner + layout.gil_pointer, 8))
+    at = _gil_of(interpreter, state, read)
     data = read(at, _GIL_BYTES) if at else None
     if data is None:
         return None
+    holder, tid_at = holder_in(data), interpreter.layout.native_thread_id
+    return Gil(at, at + _GIL_BYTES, word_in(read(holder + tid_at, 8)) if holder else 0)
+
+
+def gil_words(interpreter: Interpreter, states: Iterable[int], read: ReadMemory) -> tuple[Span, ...]:
+    """Return the spans of the words that `holder_in` needs, one for each GIL of these thread states."""
+    gils = dict.fromkeys(_gil_of(interpreter, state, read) for state in states)
+    return tuple((at, _GIL_WORDS) for at in gils if at)
+
+
+def holder_in(data: bytes) -> int:
+    """Return the address of the thread state that holds a GIL, from the GIL's first bytes; 0: none does."""
     is_locked = int.from_bytes(data[_GIL_LOCKED : _GIL_LOCKED + 4], "little") == 1
-    holder = word_in(data, _GIL_HOLDER) if is_locked else 0
-    return Gil(at, at + _GIL_BYTES, word_in(read(holder + layout.native_thread_id, 8)) if holder else 0)
+    return word_in(data, _GIL_HOLDER) if is_locked else 0
+
+
+def _gil_of(interpreter: Interpreter, state: int, read: ReadMemory) -> int:
+    """Return the address of the GIL that a thread state needs; 0: it is unknown, or there is none."""
+    layout = interpreter.layout
+    if layout.gil_pointer is None:
+        return 0 if layout.gil is None else interpreter.runtime + layout.gil
+    owner = word_in(read(state + layout.thread_interpreter, 8))
+    return word_in(read(owner + layout.gil_pointer, 8))

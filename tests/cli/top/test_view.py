@@ -110,6 +110,22 @@ def test_search_filters_names_and_escape_ends_it():
     assert top(BUSY, "/", "t").view == "functions"  # a letter of the word, not a key
 
 
+def test_search_without_a_hit_says_so():
+    assert screen(top(BUSY, "/", "z", "enter"))[4] == "no match for 'z': Escape ends the search"
+    assert screen(top(window(), "/", "z"))[4].startswith("no samples")
+
+
+def test_outermost_function_has_no_callers():
+    view = top(window((1, "main", 1)), "c")
+    assert screen(view)[4] == "main has no callers: it is the outermost function"
+
+
+def test_head_shows_the_cpu_time_of_the_target():
+    made = window((1, "main", 40), (2, "main", 30))
+    assert screen(top(made))[1].startswith("CPU 70.0 %  sampler 1.0 % of a CPU  pause p50 ")
+    assert screen(top(made, "t", "down", "enter"))[1].startswith("CPU 70.0 % ")  # of all threads
+
+
 def test_p_freezes_the_table():
     made = window((1, "main", 3))
     view = top(made, "p")

@@ -9,8 +9,8 @@ import pytest
 
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
+from sfsample.formats.elf.object_file import lay_out
 from tests.builders.elf_builder import Bytes, elf
-from tests.builders.object_file import lay_out
 
 REL, RELA, SYMTAB = 1, 4, 2
 CODE, TABLE = 6, 2  # SHF_ALLOC | SHF_EXECINSTR, SHF_ALLOC

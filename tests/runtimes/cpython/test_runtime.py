@@ -76,7 +76,7 @@ def put(address: int, value: int) -> None:
     ctypes.memmove(address, struct.pack("<Q", value), 8)
 
 
-def two_threads(layout: Layout) -> PythonRuntime:
+def two_threads(layout: Layout, *, with_gil: bool = False) -> PythonRuntime:
     """Build an interpreter with a thread, and one that it has created, which has not begun."""
     ctypes.memset(BASE, 0, SIZE)
     put(BASE + layout.interpreters, OWNER)
@@ -94,7 +94,7 @@ def two_threads(layout: Layout) -> PythonRuntime:
 
     return PythonRuntime(Interpreter(None, BASE, layout), read,  # type: ignore[arg-type]
                          lambda pieces: [read(*piece) for piece in pieces],
-                         Budget(CAPTURE_NS))  # fmt: skip
+                         Budget(CAPTURE_NS), with_gil=with_gil)  # fmt: skip
 
 
 def begin(layout: Layout) -> None:
@@ -141,6 +141,41 @@ def test_thread_that_begins_late_is_found(layout):
     found = runtime.stack(CHILD, copy(runtime.plan(CHILD)), FRAMES)
     assert len(found.activations) == 1
     assert runtime.plan(NATIVE) is None
+
+
+HOLDER, LOCKED, GIL = 8, 16, BASE + 0x3800  # offsets in a GIL, and the place of one
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["3.11", "3.12", "3.14"])
+def test_gil_is_held_by_the_thread_whose_state_it_names_in_the_pause(layout):
+    runtime = two_threads(layout, with_gil=True)
+    gil = GIL if layout.gil is None else BASE + layout.gil
+    if layout.gil_pointer is not None:
+        put(OWNER + layout.gil_pointer, gil)
+    begin(layout)
+    put(gil + HOLDER, YOUNG)
+    for locked in (1, 0):  # a GIL that was released still names the last holder
+        put(gil + LOCKED, locked)
+        for thread, has_it in ((CHILD, bool(locked)), (CREATOR, False), (NATIVE, False)):
+            plan = runtime.plan(thread)
+            assert (
+                runtime.has_gil(thread, copy(plan) if plan else BytesMemory(0, b""), (BASE, CFRAME)) is has_it
+            )
+    assert runtime.has_gil(CHILD, BytesMemory(0, b""), (BASE, CFRAME)) is None
+
+
+def test_state_that_any_thread_may_run_is_held_by_the_thread_that_has_its_cframe():
+    layout = LAYOUTS[0]
+    runtime, main = two_threads(layout, with_gil=True), BASE + 0x2400
+    put(OWNER + layout.interpreter_next, main)  # the newest interpreter comes first
+    begin(layout)
+    put(YOUNG + layout.native_thread_id, CREATOR)
+    put(BASE + layout.gil + HOLDER, OLD)
+    put(BASE + layout.gil + LOCKED, 1)
+    put(OLD + layout.thread_frame, CFRAME)
+    copied = copy(runtime.plan(CREATOR))
+    assert runtime.has_gil(CREATOR, copied, (BASE, CFRAME + 8)) is True
+    assert runtime.has_gil(CREATOR, copied, (BASE, CFRAME)) is False
 
 
 class Target:

@@ -119,7 +119,7 @@ class Flame {
     if (room < 3) return;
     const name = box.node.profile.name(box.node.frame);
     pen.fillStyle = hit ? "#fff" : ink.text;
-    pen.fillText(shortName(name, room), box.left + PADDING, y + ROW / 2);
+    pen.fillText(shortName(name, room), box.left + PADDING, y + ROW / 2, box.width - PADDING); // wide letters are squeezed
   }
 
   // Return the box at a point of the window, or undefined.

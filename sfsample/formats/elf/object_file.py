@@ -1,4 +1,4 @@
-"""Lays out and relocates object files (ET_REL), so that tests can read their unwind tables like a program's.
+"""Lays out and relocates object files (ET_REL), so that their unwind tables can be read like a program's.
 
 Code sections follow one another from vaddr 0, then the other allocated sections.  Only unwind tables are
 relocated, by the types that assemblers use there.  A relocation that cannot be applied is counted.
@@ -11,6 +11,7 @@ from struct import error as struct_error
 from struct import pack_into, unpack_from
 from typing import NamedTuple
 
+from sfsample.core.arch import RELOCATIONS
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import SHF_EXECINSTR, SHT_RELA, SHT_SYMTAB, ElfImage, Section
 from sfsample.formats.sframe.table import SECTION, Flag
@@ -19,13 +20,6 @@ _SHF_ALLOC = 2
 _SHDR, _SYMBOL, _RELA = 64, 24, 24  # bytes of a record
 _ALIGN = 64  # bytes; sections are laid out at multiples of it
 _TABLES = (SECTION, ".eh_frame", ".debug_frame")
-_ET_DYN = 3
-# e_machine -> relocation type -> bytes; True: the value is relative to the address of these bytes
-RELOCATIONS = {
-    62: {1: (8, False), 2: (4, True), 10: (4, False), 24: (8, True)},
-    183: {257: (8, False), 258: (4, False), 260: (8, True), 261: (4, True)},
-    22: {4: (4, False), 5: (4, True), 22: (8, False), 23: (8, True)},
-}
 
 
 class LinkedObject(NamedTuple):
@@ -48,9 +42,7 @@ def lay_out(image: ElfImage) -> LinkedObject:
         linker.relocate()
     except (struct_error, IndexError, OverflowError) as damage:
         raise FormatError(image.name, 0, f"damaged object file: {damage}") from None
-    linker.data[16:18] = _ET_DYN.to_bytes(2, image.byteorder)
     linked = ElfImage(bytes(linker.data), image.name)
-    linked.__dict__["executable"] = linked.code_sections  # the file has no segments
     code = [section for section in linked.sections if section.flags & SHF_EXECINSTR and section.size]
     return LinkedObject(linked, tuple((section.name, section.vaddr) for section in code), linker.left_out)
 
