@@ -184,7 +184,7 @@ class PythonCapture:
         if self._tasks is None:
             objects = Objects(
                 self.interpreter.layout,
-                lambda address, size: read_memory(self._process.proc.anchor(), address, size),
+                lambda address, size: read_memory(self._tid, address, size),
                 self._tasks_budget,
             )
             self._tasks = TaskReader(objects, find_table(self._process.modules))

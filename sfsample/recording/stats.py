@@ -124,6 +124,7 @@ class Stats:
         self.cpu_charged_ns = 0  # CPU time of all threads, as the kernel counts it
         self.cpu_sampled_ns = 0  # CPU time that samples stand for, also those left out by --gil
         self.threads = 0  # threads that have samples
+        self.brief_waits = 0  # samples left out, because the wait was shorter than --min-wait
         self.holders_changed = 0  # locks, once for each tick at whose end their holder was another or unknown
         self.why_idle: tuple[str, str] | None = None  # reason why nothing ran other than sleep, and a remedy
         self.subprocesses = Subprocesses()
@@ -237,6 +238,7 @@ class Stats:
             "held_ns": self.held.as_json(),
             "mode": self.mode,
             "holders_changed": self.holders_changed,
+            "brief_waits": self.brief_waits,
         }
 
     def _perf_events_as_json(self) -> dict[str, Any] | None:

@@ -59,6 +59,8 @@ def summary_lines(
         yield f"skipped   {counted(stats.waiting_for_cpu, 'sample')}: waiting for a CPU"
     if stats.without_gil:
         yield f"left out  {counted(stats.without_gil, 'sample')} of threads without the GIL"
+    if stats.brief_waits:
+        yield f"skipped   {counted(stats.brief_waits, 'sample')}: waits shorter than --min-wait"
     if not low:
         yield from _coverage(stats)
     yield from _subprocesses(stats)

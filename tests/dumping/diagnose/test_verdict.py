@@ -282,6 +282,7 @@ def test_common_name_of_threads(names: list[str], expected: str) -> None:
 def test_bare_symbol_has_no_underscores_and_version() -> None:
     assert bare_symbol("___pthread_mutex_lock@@GLIBC_2.2.5") == "pthread_mutex_lock"
     assert bare_symbol("__lll_lock_wait") == "lll_lock_wait"
+    assert bare_symbol("__new_sem_wait_slow64.constprop.0") == "new_sem_wait_slow64"
 
 
 LONG = "Queue<std::map<int, std::vector<long> > >::pop(std::function<void (int)> const&)"
