@@ -76,7 +76,8 @@ HANG_NS = int(HANG_S * 1e9)
 
 def function_of(module, pc):
     """Return name and entry of the Go function at a run-time address."""
-    function = module.tables.go.function_at(module.vaddr(pc)) if module else None
+    table = module.tables.go if module else None  # the vDSO has none
+    function = table.function_at(module.vaddr(pc)) if table else None
     return (function.name, module.address(function.entry)) if function else ("", 0)
 
 

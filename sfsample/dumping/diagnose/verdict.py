@@ -6,6 +6,8 @@ from functools import cache
 from typing import NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
+from sfsample.dumping.diagnose.go_verdict import GoFinding, GoVerdict
+from sfsample.dumping.diagnose.go_waits import GoWaits, Waiting
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, mutual, stuck, with_process_edges
 from sfsample.dumping.diagnose.wording import Wording, common_name, task_text
@@ -39,6 +41,7 @@ class Finding(NamedTuple):
     text: str
     nodes: tuple[Node, ...]
     lines: tuple[str, ...] = ()
+    goroutines: tuple[int, ...] = ()  # ids of the goroutines that it names
 
 
 class Verdict(NamedTuple):
@@ -48,6 +51,7 @@ class Verdict(NamedTuple):
     findings: tuple[Finding, ...]
     waits: Mapping[Node, Wait | None]
     wording: Wording
+    goroutine_waits: Mapping[int, Mapping[int, Waiting]] = {}  # waits of goroutines, by pid and id
 
     def tids(self, pid: int) -> tuple[int, ...]:
         """Return the threads of a process that the findings name, in the order of the findings."""
@@ -62,14 +66,22 @@ def judge(processes: ProcessSet) -> Verdict:
     names = {dump.pid: dump.name for dump, _ in processes}
     others = {pid: name for dump, _ in processes for pid, name in (*dump.others, *dump.children)}
     wording = Wording(threads, waits, names, others)
-    goroutines = {dump.pid: summarize(dump.goroutines) for dump, _ in processes if dump.goroutines}
+    summaries = {dump.pid: summarize(dump.goroutines) for dump, _ in processes if dump.goroutines}
+    go_waits = {dump.pid: GoWaits(dump).find() for dump, _ in processes if dump.goroutines}
+    go = [(dump.pid, GoVerdict(dump, go_waits[dump.pid])) for dump, _ in processes if dump.goroutines]
     findings = [
-        Finding("goroutines", goroutines[finding.nodes[0].pid], finding.nodes)
-        if finding.kind == "main" and finding.nodes[0].pid in goroutines
+        Finding("goroutines", summaries[finding.nodes[0].pid], finding.nodes)
+        if finding.kind == "main" and finding.nodes[0].pid in summaries
         else finding
         for finding in _VerdictBuilder(wording).findings()
     ]
-    return Verdict(processes, tuple(findings), waits, wording)
+    rings = [_go_finding(pid, finding) for pid, verdict in go for finding in verdict.rings()]
+    blocked = [_go_finding(pid, finding) for pid, verdict in go for finding in verdict.blocked()]
+    return Verdict(processes, (*rings, *blocked, *findings), waits, wording, go_waits)
+
+
+def _go_finding(pid: int, finding: GoFinding) -> Finding:
+    return Finding(finding.kind, finding.text, (Node(pid, 0),), finding.lines, finding.goroutines)
 
 
 def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tuple[Node, Wait | None]]:
