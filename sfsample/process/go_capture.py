@@ -103,7 +103,8 @@ class GoCapture:
         yield from reader.goroutines(find_goroutines(variables, layout, self._read_many))
         if budget.why:
             done, count = reader.read_of
-            self.lost = f"not all goroutines are shown: {done:,} of {count:,} were read, as {budget.why}"
+            why = "there was no time left" if should_stop() else budget.why
+            self.lost = f"not all goroutines are shown: {done:,} of {count:,} were read, as {why}"
 
     def unlocks(self, goroutine: Goroutine, stack: Stack) -> tuple[Unlock, ...]:
         """Return the deferred Unlock calls that a goroutine has pending, as far as they are known."""

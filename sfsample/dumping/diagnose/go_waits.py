@@ -9,6 +9,7 @@ WaitGroup: state, sema; Once: done, m), src/runtime/chan.go (hchan); the same fr
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -89,6 +90,7 @@ class GoWaits:
 
     def __init__(self, dump: ProcessDump) -> None:
         self._dump = dump
+        self._channels = cache(self._wait_for_channels)  # 100,000 goroutines may wait for one channel
         self._waiters: dict[int, set[int]] = {}  # ids by address of a channel or a semaphore
         self._releasers: dict[tuple[int, str], set[int]] = {}  # ids by lock and call
         for group in dump.goroutines:
@@ -101,12 +103,15 @@ class GoWaits:
 
     def find(self) -> dict[int, Waiting]:
         """Return the known waits, by the id of the goroutine."""
-        pairs = ((member.id, self._of(group, member)) for group in self._dump.goroutines
-                 for member in group.members)  # fmt: skip
-        return {goid: wait for goid, wait in pairs if wait is not None}
+        found: dict[int, Waiting] = {}
+        for group in self._dump.goroutines:
+            lock = _lock_of(group) if group.state.startswith(LOCK_STATES) else None
+            waits = ((member.id, self._of(group.state, lock, member)) for member in group.members)
+            found |= {goid: wait for goid, wait in waits if wait is not None}
+        return found
 
-    def _of(self, group: GoroutineGroup, member: GoroutineMember) -> Waiting | None:
-        wait, state = member.wait, group.state
+    def _of(self, state: str, lock: _Lock | None, member: GoroutineMember) -> Waiting | None:
+        wait = member.wait
         if state in _FOREVER:
             kind = "no cases" if "no cases" in state else "nil channel"
             return Waiting(kind, f"waits for ever: {_FOREVER[state]}")
@@ -117,8 +122,8 @@ class GoWaits:
             return self._descriptor(wait.fd)
         if not wait.objects:
             return None
-        if state.startswith(LOCK_STATES):
-            return self._lock(member.id, _lock_of(group), wait.objects[0])
+        if lock is not None:
+            return self._lock(member.id, lock, wait.objects[0])
         return self._channels(state, wait.objects)
 
     def _descriptor(self, fd: int) -> Waiting:
@@ -131,7 +136,7 @@ class GoWaits:
         details = {"fd": fd, "file": file.text if file else None, "pids": list(pids)}
         return Waiting("events", text, details=details)
 
-    def _channels(self, state: str, channels: tuple[int, ...]) -> Waiting:
+    def _wait_for_channels(self, state: str, channels: tuple[int, ...]) -> Waiting:
         texts = [self._channel(channel) for channel in channels]
         if state.startswith("select"):
             more = f" and {len(texts) - _MAX_NAMED} more" * (len(texts) > _MAX_NAMED)
@@ -180,9 +185,10 @@ class GoWaits:
         found = self._releasers.get((address + lock.released, lock.release), set())
         # one that waits for the same lock has unlocked it in between, unless it alone has a deferred call
         known = tuple(sorted(found - self._waiters[semaphore] or found & {goid}))
-        writers = tuple(sorted(self._waiters.get(address + _WRITER.semaphore, ())))
-        if lock.kind == "read lock" and writers and not known:
-            return writers, f"{text}, behind {names_of(writers)} in its queue for the write lock"
+        writers = self._waiters.get(address + _WRITER.semaphore, ()) if lock.kind == "read lock" else ()
+        if writers and not known:
+            names = names_of(writers)
+            return tuple(sorted(writers)), f"{text}, behind {names} in its queue for the write lock"
         is_own, call = known == (goid,), lock.release.rpartition(" ")[2]
         if lock.kind == "once" and known:
             return (

@@ -44,6 +44,8 @@ class DeferReader:
 
     def unlocks(self, goroutine: Goroutine, frames: Sequence[Frame]) -> tuple[Unlock, ...]:
         """Return the pending deferred Unlock calls of a goroutine with these frames."""
+        if not goroutine.defers and not any(self._open_at(frame.pc) for frame in frames):
+            return ()
         stack = BytesMemory(goroutine.sp, goroutine.stack)
         closures = [*self._of_frames(frames, stack), *self._of_list(goroutine.defers, stack)]
         found = (self._unlock(self._read(stack, closure, _CLOSURE_BYTES)) for closure in closures if closure)
