@@ -6,6 +6,7 @@ The library prints nothing and installs no signal handler.  After every exceptio
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import TYPE_CHECKING, overload
 
 from sfsample import __version__
 from sfsample.errors import NoReturn, NoThread, ReadFailed, TargetError
@@ -26,6 +27,10 @@ from sfsample.report.report import Report
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
 
+if TYPE_CHECKING:
+    from sfsample.dumping.diagnose.verdict import Verdict
+    from sfsample.dumping.model import ProcessDump
+
 _MAX_IDLE_S = 1.0  # seconds without CPU time after which a sampling thread counts as stuck at its end
 
 
@@ -34,10 +39,10 @@ def record(
     duration: float | None = None,
     options: RecordOptions = DEFAULT_OPTIONS,
     *,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] | None = None,
     clock: Clock | None = None,
     profile: Profile | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    tell: Callable[[str], None] | None = None,
     all_of: bool = True,
 ) -> Profile:
     """Sample one process or several.
@@ -79,7 +84,7 @@ def record(
             identify_all(processes, images)
             start, began_s = began_s, began_s or time.monotonic()
             sampler = choose_sampler(
-                processes, options, duration, counts, clock=clock, tell=tell, start=start
+                processes, options, duration, counts, clock=clock, tell=tell or (lambda _: None), start=start
             )
             sampler.run(stop)
             identify_all(processes, images)  # a program that had just started has more labels by now
@@ -90,7 +95,7 @@ def record(
     def should_end() -> bool:
         """Return True if a stop is wanted, or if the sampler is stuck at the end of `duration`."""
         is_late = began_s is not None and time.monotonic() > began_s + (duration or float("inf"))
-        return should_stop() or (is_late and thread.idle_s > _MAX_IDLE_S)
+        return (should_stop is not None and should_stop()) or (is_late and thread.idle_s > _MAX_IDLE_S)
 
     def may_leave(pid: int | None) -> bool:
         """Return True if other processes can be recorded without `pid`, on which the sampler is stuck."""
@@ -140,8 +145,21 @@ def symbolizer(profile: Profile, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS)
     return Symbolizer(naming, profile.roots)
 
 
-def named(profile: Profile, namer: Symbolizer | None = None) -> Report:
-    """Return the report of a profile: its stacks with names; the report does not need the process."""
+@overload
+def named(profile: Profile, namer: Symbolizer | None = None) -> Report: ...
+@overload
+def named(profile: "ProcessDump") -> "Verdict": ...
+def named(profile: "Profile | ProcessDump", namer: Symbolizer | None = None) -> "Report | Verdict":
+    """Return the report of a profile: its stacks with names; or the verdict on a dump.
+
+    Neither needs the process any more.  A verdict has `findings` (sentences, the gravest first), `processes`
+    (the dump and its threads with names), `waits` (what each thread waits for) and `document` (the JSON of
+    `sfsample dump --json`).
+    """
+    if not isinstance(profile, Profile):
+        from sfsample.dumping.run import Examiner  # recordings do not need it
+
+        return Examiner()([profile])
     report = name_profile(profile, namer or symbolizer(profile))
     return report._replace(stats=report.stats.having(recorder=f"sfsample {__version__}"))
 

@@ -12,12 +12,12 @@ from sfsample.cli.environment import symbol_options
 from sfsample.cli.file_options import ConvertCommand
 from sfsample.cli.inputs import find_files, read_files, size_of
 from sfsample.cli.options import OutputOptions
-from sfsample.cli.output_file import Output, say_written
+from sfsample.cli.output_file import Output, as_asked, say_written
 from sfsample.errors import SfsampleError, UsageError
 from sfsample.report.budget import ReadingBudget
 from sfsample.report.formats import FORMATS
 from sfsample.report.merge import filter_stacks, focus, merge_by
-from sfsample.report.naming import name_unnamed_frames, with_python_lines, with_python_marks
+from sfsample.report.naming import name_unnamed_frames, with_python_lines
 from sfsample.report.report import Report
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.symbolize.symbolizer import OfflineSymbolizer
@@ -34,8 +34,7 @@ def run(command: ConvertCommand) -> int:
         )
     if command.names.lines:
         report = with_python_lines(report)
-    if command.output.mark_python:
-        report = with_python_marks(report)
+    report = as_asked(report, command.output)
     for pattern in command.filter:
         report = _select(filter_stacks, report, "--filter", pattern)
     for pattern in command.ignore:

@@ -25,7 +25,7 @@ def run(command: DiffCommand) -> int:
     output = Output(command.output.path)
     kept: list[Report] = []
     keep = kept.append if command.output.format == "html" else None
-    sides = [_count(path, output.file, keep) for path in command.inputs]
+    sides = [_count(path, output.file, keep, command.mode) for path in command.inputs]
     return write_difference(command, output, sides, kept)
 
 
@@ -62,9 +62,9 @@ def _grown(difference: Difference, ratio: float) -> list[str]:
     return [*dict.fromkeys(names)]
 
 
-def _count(path: str, result: str, keep: Callable[[Report], None] | None) -> Side:
+def _count(path: str, result: str, keep: Callable[[Report], None] | None, mode: str) -> Side:
     files = find_files([path], result=result)
     report = read_files(files)
     if keep is not None:
         keep(report)
-    return count(report, "standard input" if path == "-" else path, len(files))
+    return count(report, "standard input" if path == "-" else path, len(files), mode=mode)

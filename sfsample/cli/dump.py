@@ -6,6 +6,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from sfsample.cli.chosen import chosen_pids
 from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.options import DumpCommand
@@ -17,7 +18,6 @@ from sfsample.dumping.model import ProcessDump
 from sfsample.dumping.run import Dumps, Examiner, Meanwhile, dump_all
 from sfsample.errors import SfsampleError
 from sfsample.process.descendants import Descendants
-from sfsample.process.find_target import target_pids
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
 from sfsample.process.with_names import with_names
@@ -81,7 +81,7 @@ def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
 
 def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) -> Dumps:
     """Dump every process; print the failures, unless all processes fail."""
-    pids = target_pids(command.target)
+    pids = chosen_pids(command.target, quiet=command.quiet)
     if command.subprocesses:
         with closing(Descendants(pids, LiveProcess)) as descendants:
             pids += [pid for pid, stat in descendants.list_new() if not stat.is_over]
@@ -89,7 +89,7 @@ def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) ->
     if failures and not dumps:
         raise failures[0]
     for failure in failures:
-        say(failure, *failure.help)
+        say(failure, *(failure.help if command.verbose else ()))  # one line of each process of a tree
     return dumps, failures
 
 
@@ -97,21 +97,17 @@ def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) ->
 
 
 def _render_json(verdict: "Verdict", command: DumpCommand) -> str:
-    from sfsample.dumping.json import dump_json, finding_json
+    from sfsample.dumping.json import document
     from sfsample.report.json_text import json_text
 
-    processes = [dump_json(dump, threads, verdict, command.depth) for dump, threads in verdict.processes]
-    document = {
-        "schema": "sfsample.dump/1", "time": time.time(), "host": os.uname().nodename,
-        "verdict": [finding_json(finding) for finding in verdict.findings], "processes": processes,
-    }  # fmt: skip
-    return json_text(document, indent=1)
+    return json_text(document(verdict, command.depth), indent=1)
 
 
 def _render_text(verdict: "Verdict", command: DumpCommand) -> str:
     from sfsample.dumping.text import Style, dump_text
 
-    style = Style(printable, whole=command.verbose, kernel=command.kernel, depth=command.depth)
+    style = Style(printable, whole=command.verbose, kernel=command.kernel, depth=command.depth,
+                  python=command.options.python)  # fmt: skip
     if command.output.path == "-" and sys.stdout.isatty():  # colour, and lines that fit, only on a terminal
         width = os.get_terminal_size(sys.stdout.fileno()).columns or None
         style = style._replace(width=width, bold=str if os.environ.get("NO_COLOR") else _bold)

@@ -26,6 +26,7 @@ def record_flags(parser: ArgumentParser) -> None:
         help="record for TIME: 10, 500ms, 2m (default: until Ctrl-C or the end of the target)")  # fmt: skip
     add_profile_output(parser)
     add("--stats", metavar="FILE", help="write statistics as JSON to FILE; - is stderr")
+    add("--idle", action="store_true", help="with --mode wall: show the stacks of threads that wait for work")
     add("--save-bad", metavar="DIR",
         help="save incomplete stacks in DIR, for `sfsample replay`; files contain stack memory")  # fmt: skip
     _add_messages(parser)
@@ -40,6 +41,8 @@ def dump_flags(parser: ArgumentParser) -> None:
     add("--interval", type=seconds, help="time between two samples{default}")
     add("--timeout", type=seconds, help="after TIME, print what was captured; exit code 5{default}")
     add("--depth", type=values.positive, help="show at most N frames of each stack (default: all)")
+    add("--connections", type=values.positive,
+        help="list at most N connections of an event loop{default}")  # fmt: skip
     add("--locals", action="store_true",
         help="show arguments and locals of Python frames; they may be secret")  # fmt: skip
     when = parser.add_mutually_exclusive_group()
@@ -200,12 +203,17 @@ def add_compared(parser: ArgumentParser) -> None:
         help="compare shares of all samples (default: rates, if both inputs have durations)")  # fmt: skip
     add("--fail-on", type=values.growth,
         help="exit code 6 if a function grew by more than PERCENT, beyond noise")  # fmt: skip
+    add("--mode", choices=("cpu", "wall"),
+        help="compare CPU time, or all samples, sleeping threads too{default}")  # fmt: skip
 
 
 def add_profile_output(parser: ArgumentParser) -> None:
     add_output(parser)
     parser.add_argument("-f", "--format", choices=FORMATS,
                         help="format of the result (default: by the suffix of -o, else folded)")  # fmt: skip
+    parser.add_argument(
+        "--by", choices=("wait",), help="make the class of the wait the first frame (wall mode)"
+    )
     parser.add_argument("--mark-python", action="store_true", help="print Python functions as f_[p]")
     parser.add_argument("--open", action="store_true", help="open the result in a browser (html, svg)")
 
@@ -270,7 +278,12 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
         "no CPU is free or threads run too briefly to stop)")  # fmt: skip
     add("--gil", action="store_true",
         help="count only samples of threads that hold the GIL of CPython 3.11 or later")  # fmt: skip
+    add("--tasks", action="store_true", help="count suspended asyncio tasks like threads (--mode wall only)")
     add("-s", "--subprocesses", action="store_true", help="sample descendants too, also those born later")
+    add("--blame", action="store_true",
+        help="with --mode wall: show the stack of a lock's holder below those that wait for it")  # fmt: skip
+    add("--wait-details", action="store_true",
+        help="with --mode wall: addresses, descriptors and pids in the frames of waits")  # fmt: skip
 
 
 def _add_walking(parser: ArgumentParser) -> None:
@@ -283,7 +296,7 @@ def _add_walking(parser: ArgumentParser) -> None:
         "(default: of running threads, if permitted)")  # fmt: skip
     add("--python", choices=("auto", "only", "off"), type=PythonView,
         help="frames of Python functions: with native ones, alone, or none{default}")  # fmt: skip
-    add("--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
+    add("--native", "--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
         help="keep the interpreter's own frames between Python frames")  # fmt: skip
     _add_names(parser)
 

@@ -1,4 +1,4 @@
-"""`sfsample history`: lists, shows, exports, compares, checks, tidies slices of `watch`; times are in UTC."""
+"""`sfsample history`: lists, shows, exports, compares, checks, tidies slices of `watch`."""
 
 import os
 import time
@@ -11,21 +11,22 @@ from typing import TYPE_CHECKING, Any
 from sfsample.cli import watch_options as options
 from sfsample.cli.diff import write_difference
 from sfsample.cli.environment import history_directory
-from sfsample.cli.output_file import Output, say_written
+from sfsample.cli.output_file import Output, as_asked, say_written
 from sfsample.cli.terminal import say, say_at
-from sfsample.core.foreign import utc
+from sfsample.core.local_time import local, local_span, zone
 from sfsample.core.printable import printable_lines
-from sfsample.core.quantities import counted
+from sfsample.core.quantities import counted, long_time
 from sfsample.errors import SfsampleError
 from sfsample.history import questions
 from sfsample.history.facts import Gap, Selection, SliceFacts
 from sfsample.history.store import History
 from sfsample.report.caption import amounts, losses
-from sfsample.report.difference import count
+from sfsample.report.difference import by_function
 from sfsample.report.formats import FORMATS, html
 from sfsample.report.json_text import json_text
-from sfsample.report.naming import with_python_lines, with_python_marks
+from sfsample.report.naming import with_python_lines
 from sfsample.report.report import CPU, SAMPLES, Report
+from sfsample.report.waits import fold_idle, wait_lines
 
 if TYPE_CHECKING:
     from sfsample.watching.push.pusher import Pusher
@@ -76,7 +77,7 @@ def _list(history: History, command: options.HistoryList) -> int:
     else:
         if not gaps:
             questions.choose(history, selection, one_service=False)  # raises if there are no slices
-        output.write(printable_lines(_table(slices, gaps)))
+        output.write(printable_lines(_table(slices, gaps, verbose=command.verbose)))
     return 0
 
 
@@ -89,22 +90,25 @@ def _slice_json(facts: SliceFacts) -> dict[str, object]:
     } | {name: getattr(facts, name) for name in known}  # fmt: skip
 
 
-def _table(slices: list[SliceFacts], gaps: list[Gap]) -> Iterator[str]:
+def _table(slices: list[SliceFacts], gaps: list[Gap], *, verbose: bool) -> Iterator[str]:
     rows: list[SliceFacts | Gap] = [*slices, *gaps]
     rows.sort(key=lambda row: (row.begin_s, row.service))
     width = max(len(row.service) for row in rows)
-    yield f"{'begin (UTC)':19}  {'seconds':>7}  {'service':{width}}  samples   cpu s  covered  tier"
+    begin = f"begin ({zone(*(row.begin_s for row in rows))})"
+    yield f"{begin:19}  {'length':>8}  {'service':{width}}  samples  CPU time  covered"
     for row in rows:
-        begin = f"{utc(row.begin_s)}  {row.end_s - row.begin_s:7.0f}  {row.service:{width}}"
-        yield f"{begin}  gap: {row.why}" if isinstance(row, Gap) else f"{begin}  {_columns(row)}"
+        what = f"gap: {row.why}" if isinstance(row, Gap) else _columns(row)
+        length = long_time(row.end_s - row.begin_s)
+        yield f"{local(row.begin_s):19}  {length:>8}  {row.service:{width}}  {what}"
+        if verbose and isinstance(row, SliceFacts) and row.labels:
+            yield "    " + " ".join(f"{key}={_cut(value)}" for key, value in row.labels.items())
 
 
 def _columns(facts: SliceFacts) -> str:
     covered = "-" if facts.coverage is None else f"{100 * facts.coverage:.0f} %"
-    labels = "".join(f" {key}={_cut(value)}" for key, value in facts.labels.items())
-    pinned = " pinned" if facts.pinned else ""
-    cpu_s = facts.cpu_charged_ns / 1e9
-    return f"{facts.samples:7}  {cpu_s:6.2f}  {covered:>7}  {facts.tier:4}{pinned}{labels}".rstrip()
+    pinned = "  pinned" if facts.pinned else ""
+    cpu = f"{facts.cpu_charged_ns / 1e9:.2f} s"
+    return f"{facts.samples:7}  {cpu:>8}  {covered:>7}{pinned}"
 
 
 def _cut(value: str) -> str:
@@ -112,33 +116,37 @@ def _cut(value: str) -> str:
 
 
 def _show(history: History, command: options.HistoryShow) -> int:
-    if command.output.format == "html":
+    if command.output.format != "text":
         return _export(history, command)
     output, selection = Output(command.output.path), _selection(history, command)
     slices, gaps = questions.choose(history, selection), history.gaps(selection)
     report = questions.answer(selection, slices, history.report(selection))
-    lines = _summary(slices, gaps, report, verbose=command.verbose)
+    lines = _summary(slices, gaps, report, command)
     output.write(printable_lines(lines))
     return 0
 
 
-def _summary(slices: list[SliceFacts], gaps: list[Gap], report: Report, *, verbose: bool) -> Iterator[str]:
+def _summary(
+    slices: list[SliceFacts], gaps: list[Gap], report: Report, command: options.HistoryShow
+) -> Iterator[str]:
     last = max(facts.end_s for facts in slices)
-    times = f"{utc(slices[0].begin_s)} to {utc(last)} UTC"
+    times = local_span(slices[0].begin_s, last)
     yield f"{slices[0].service}: {counted(len(slices), 'slice')}, {times}"
     yield ", ".join(amounts(report))
     builds = [*dict.fromkeys(facts.build_id for facts in slices if facts.build_id)]
     yield from (f"build-id {build}" for build in builds)
     yield from (f"lost: {loss}" for loss in losses(report))
-    yield from (f"gap: {utc(gap.begin_s)} to {utc(gap.end_s)} UTC: {gap.why}" for gap in gaps)
+    yield from (f"gap: {local_span(gap.begin_s, gap.end_s)}: {gap.why}" for gap in gaps)
+    if command.waits:
+        yield ""
+        yield from wait_lines(*fold_idle(report), limit=len(report.stacks) if command.verbose else _MAX_ROWS)
+        return
     weight, what = (CPU, "CPU time") if report.total(CPU) else (SAMPLES, "samples")
-    rows = zip(report.stacks, report.column(weight), strict=True)
-    stacks = tuple(stack._replace(weights=(number,)) for stack, number in rows)
-    side = count(report._replace(stacks=stacks, weights=(weight,)))
-    for title, counts in (("by own time", side.by_self), ("with what they call", side.by_total)):
+    by_self, by_total = by_function(report, weight)
+    for title, counts in (("by own time", by_self), ("with what they call", by_total)):
         yield ""
         yield f"functions {title} (share of {what}):"
-        yield from _functions(counts, report.total(weight), verbose=verbose)
+        yield from _functions(counts, report.total(weight), verbose=command.verbose)
 
 
 def _functions(counts: Counter[str], total: int, *, verbose: bool) -> Iterator[str]:
@@ -162,9 +170,7 @@ def _export(history: History, command: options.HistoryExport) -> int:
     report = questions.answer(selection, chosen, report)
     if command.lines:
         report = with_python_lines(report)
-    if how.mark_python:
-        report = with_python_marks(report)
-    output.write(write(report, threads=how.threads))
+    output.write(write(as_asked(report, how), threads=how.threads))
     for missing in report.stats.texts("missing"):
         say(f"warning: {missing}")
     say_written(how, output, quiet=command.quiet)
@@ -173,7 +179,9 @@ def _export(history: History, command: options.HistoryExport) -> int:
 
 def _diff(history: History, command: options.HistoryDiff) -> int:
     output, is_page = Output(command.output.path), command.output.format == "html"
-    compared = questions.compare(history, _compared(history, command), keep_reports=is_page)
+    compared = questions.compare(
+        history, _compared(history, command), keep_reports=is_page, mode=command.mode
+    )
     return write_difference(command, output, compared.sides, compared.reports, compared.ordinary)
 
 
@@ -181,7 +189,8 @@ def _compared(history: History, command: options.HistoryDiff) -> list[Selection]
     before, length_s = _selection(history, command), command.length or options.CHOSEN_S
     if command.deploy is not None:
         before, after = questions.deploy(history, before, command.deploy, length_s)
-        say(f"deployed {utc(after.begin_s)} UTC: build-id {before.build_id} -> {after.build_id}")
+        at = f"{local(after.begin_s)} {zone(after.begin_s)}"
+        say(f"deployed {at}: build-id {before.build_id} -> {after.build_id}")
         return [before, after]
     if isinstance(command.other, str):
         build = before._replace(begin_s=0.0, end_s=inf, build_id=command.other)

@@ -19,17 +19,20 @@ def history_flags(parser: ArgumentParser) -> None:
 def list_flags(parser: ArgumentParser) -> None:
     _add_slices(parser)
     flags.add_json_output(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="show labels")
 
 
 def show_flags(parser: ArgumentParser) -> None:
     _add_slices(parser)
     flags.add_output(parser)
     add = parser.add_argument
-    add("-f", "--format", choices=("text", "html"), help=flags.TEXT_FORMAT)
+    add("-f", "--format", choices=("text", "html", "json"), help=flags.TEXT_FORMAT)
+    add("--json", action="store_const", const="json", dest="format", help="short for -f json")
     add("--open", action="store_true", help="open the result in a browser (html)")
     add("-t", "--threads", action="store_true", help="make the thread the first frame (html)")
     add("-q", "--quiet", action="store_true", help="do not say what was written")
-    add("-v", "--verbose", action="store_true", help="show all functions")
+    add("--waits", action="store_true", help="show what threads waited for, instead of functions")
+    add("-v", "--verbose", action="store_true", help="show all functions, and all waits")
 
 
 def export_flags(parser: ArgumentParser) -> None:
@@ -49,7 +52,7 @@ def diff_flags(parser: ArgumentParser) -> None:
         help="compare the times before and after the last new build (BUILDID: after that build)")  # fmt: skip
     flags.add_compared(parser)
     flags.add_json_output(parser, ("text", "html", "json"))
-    parser.add_argument("-v", "--verbose", action="store_true", help="show every function that changed")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show every function")
 
 
 def prune_flags(parser: ArgumentParser) -> None:
@@ -74,6 +77,8 @@ def push_flags(parser: ArgumentParser) -> None:
 def _add_history(parser: ArgumentParser) -> None:
     parser.add_argument("--history", metavar="DIR",
                         help="the directory (default: sfsample/history in XDG_STATE_HOME)")  # fmt: skip
+    parser.add_argument("--utc", action="store_true",
+                        help="print and read times in UTC (default: local time)")  # fmt: skip
 
 
 def _add_slices(parser: ArgumentParser, *, has_since: bool = True) -> Callable[..., Action]:

@@ -18,6 +18,7 @@ from sfsample.errors import SfsampleError
 if TYPE_CHECKING:
     from sfsample.cli.options import OutputOptions
     from sfsample.cli.record_options import ProfileOutput
+    from sfsample.report.report import Report
 
 _STREAM_FDS = {"/dev/stdout": "1", "/dev/stderr": "2"}
 _OPEN_FD = re.compile(r"/dev/std(?:out|err)|/(?:dev|proc/self)/fd/(\d{1,9})", re.ASCII)
@@ -125,6 +126,15 @@ def written_line(options: "OutputOptions", output: Output) -> list[str]:
     what = _NEXT[options.format].replace("FILE", quote(options.path))
     what = what.replace("STEM.html", quote(f"{stem}.html"))
     return [f"written   {options.path}: {what}"]
+
+
+def as_asked(report: "Report", output: "ProfileOutput") -> "Report":
+    """Return the report with the frames that the flags of the output ask for."""
+    from sfsample.report.naming import with_python_marks  # other commands write no report
+    from sfsample.report.waits import by_wait
+
+    report = by_wait(report) if output.by else report
+    return with_python_marks(report) if output.mark_python else report
 
 
 def say_written(options: "ProfileOutput", output: Output, *, quiet: bool) -> None:

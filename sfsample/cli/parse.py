@@ -15,6 +15,8 @@ from sfsample.cli.history_flags import HISTORY_ACTIONS
 from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_flags
 from sfsample.cli.options import Command
 from sfsample.core import quantities
+from sfsample.core.local_time import use_utc
+from sfsample.core.python_view import PythonView
 from sfsample.core.quantities import BadValue
 from sfsample.errors import UsageError
 from sfsample.report.suffixes import OPENED, format_of
@@ -102,6 +104,8 @@ def parse(argv: list[str]) -> Command:
         line = ["record", *line]
     command, *words = line
     if command == "history":
+        if "--utc" in words:  # before times are parsed
+            use_utc()
         action, words = _split_history(_join_times(words))
         command = f"history {action}"
     if command not in ENTRIES or " " in line[0]:
@@ -134,6 +138,10 @@ def _command(
     if arguments.get("perf_events") and arguments["gil"]:
         raise UsageError("--gil needs stops: a kernel timer does not see who holds the GIL",
                          "leave out --perf-events")  # fmt: skip
+    if arguments.get("tasks") and (arguments["mode"] != "wall" or arguments["gil"]):
+        raise UsageError("--tasks needs --mode wall, without --gil: suspended tasks do not run")
+    if arguments.get("tasks") and arguments["python"] is PythonView.OFF:
+        raise UsageError("--tasks needs Python frames: leave out --python off")
     if "backends" in arguments:
         arguments["backends"] = [*dict.fromkeys(arguments["backends"])]
     if command == "record":

@@ -14,14 +14,14 @@ from dataclasses import replace
 from errno import EACCES
 
 from sfsample import api
+from sfsample.cli.chosen import chosen_pids
 from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.output_file import Output, open_result, written_line
+from sfsample.cli.output_file import Output, as_asked, open_result, written_line
 from sfsample.cli.record_options import RecordCommand
 from sfsample.cli.terminal import Progress, emit, progress_printer, say
 from sfsample.core.quantities import brief_time, counted
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
-from sfsample.process.find_target import target_pids
 from sfsample.process.thread_files import open_many
 from sfsample.process.with_names import with_names
 from sfsample.recording.profile import Profile
@@ -29,7 +29,7 @@ from sfsample.recording.stats import Stats, check_result
 from sfsample.recording.summary import summary_lines
 from sfsample.report.formats import FORMATS
 from sfsample.report.json_text import json_text
-from sfsample.report.naming import with_python_marks
+from sfsample.report.waits import fold_idle, wait_lines
 from sfsample.saved_stacks.store import BadStackStore
 
 _TERMINATE_TIMEOUT_S = 5
@@ -40,11 +40,12 @@ def run(command: RecordCommand) -> int:
     output = Output(command.output.path)
     stats_output = Output(command.stats) if command.stats not in (None, "-") else None
     bad_stacks = BadStackStore(command.save_bad) if command.save_bad is not None else None
-    profile, missing_names, code = _record(command, output, stats_output, bad_stacks)
+    profile, missing_names, waits, code = _record(command, output, stats_output, bad_stacks)
     if not command.quiet:
         first, *more = summary_lines(
             profile.stats, command.options.mode, missing_names=missing_names, verbose=command.verbose
         )
+        more += waits
         more += () if bad_stacks is None else _saved_lines(bad_stacks)
         say(first, *more, *written_line(command.output, output))
     open_result(command.output, output)
@@ -63,10 +64,11 @@ def _saved_lines(bad_stacks: BadStackStore) -> list[str]:
 
 def _record(
     command: RecordCommand, output: Output, stats_output: Output | None, bad_stacks: BadStackStore | None
-) -> tuple[Profile, list[str], int]:
+) -> tuple[Profile, list[str], list[str], int]:
     """Record; write the profile and the statistics.
 
-    Return the profile, texts about missing names, and the exit code of a program that has ended by itself.
+    Return the profile, texts about missing names, lines about waits, and the exit code of a program that has
+    ended by itself.
     """
     if stats_output is not None and output.file and stats_output.file == output.file:
         raise UsageError(f"-o and --stats are the same file: {command.stats}")
@@ -78,6 +80,10 @@ def _record(
         _sample(command, pids, profile, interrupt, bad_stacks)
         symbolizer = api.symbolizer(profile, symbols)
         report = with_names(lambda: api.named(profile, symbolizer), symbolizer, interrupt)
+        waits: list[str] = []
+        if options.mode == "wall":
+            report, idle = (report, {}) if command.idle else fold_idle(report)
+            waits = [*wait_lines(report, idle)]
         statistics = json_text(report.stats.document)
         try:  # statistics before the profile, whose reader may go away
             if stats_output is not None:
@@ -86,10 +92,13 @@ def _record(
                 emit(statistics)
         finally:  # a failure must not cost the profile
             check_result(profile.stats, pids)
-            shown = with_python_marks(report) if command.output.mark_python else report
-            output.write(api.render(shown, command.output.format, threads=command.output.threads))
+            output.write(
+                api.render(
+                    as_asked(report, command.output), command.output.format, threads=command.output.threads
+                )
+            )
         code = 0 if command.program is None or interrupt() else _program_exit_code(pids[0])
-    return profile, [*map(str, symbolizer.missing_names()), *symbolizer.problems], code
+    return profile, [*map(str, symbolizer.missing_names()), *symbolizer.problems], waits, code
 
 
 def _program_exit_code(pid: int) -> int:
@@ -138,7 +147,7 @@ def progress_text(stats: Stats, elapsed_s: float, duration_s: float | None, cpu_
 def targets(command: RecordCommand) -> Iterator[list[int]]:
     """Yield the pids to record; start a program before, and end it afterwards.  Raises SfsampleError."""
     if command.program is None:
-        yield target_pids(command.target)
+        yield chosen_pids(command.target, quiet=command.quiet)
         return
     child = _start(command.program, has_stdout=command.output.path != "-")
     try:

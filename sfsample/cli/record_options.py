@@ -14,6 +14,7 @@ class ProfileOutput(OutputOptions):
     open: bool = False  # a browser opens the result
     threads: bool = False  # the first frame is name/TID
     mark_python: bool = False
+    by: str | None = None  # "wait": the first frame is the class of the wait
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,7 @@ class Comparison(Command):
     """How two profiles are compared."""
 
     relative: bool = False  # shares, not rates
+    mode: str = "cpu"  # "wall": sleeping threads count
     fail_on: float | None = None  # growth, as a fraction
     output: OutputOptions = OutputOptions()
     verbose: bool = False
@@ -35,6 +37,7 @@ class RecordCommand(Command):
     output: ProfileOutput = ProfileOutput()
     stats: str | None = None
     save_bad: str | None = None
+    idle: bool = False  # True: show the stacks of threads that wait for work
     names: NameFlags = NameFlags()
     quiet: bool = False
     verbose: bool = False

@@ -14,6 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from sfsample.core.foreign import natural, total, utc
+from sfsample.core.local_time import read_local
 from sfsample.core.quantities import NUMBER, BadValue, any_size, refusal, seconds, within
 from sfsample.core.walk_limits import DEFAULT_ORDER
 
@@ -183,9 +184,7 @@ def _moment(text: str) -> float:
 
 
 def _iso(text: str) -> float:
-    from datetime import datetime  # most commands do not need it
-
-    return max(0.0, datetime.fromisoformat(text).timestamp())
+    return max(0.0, read_local(text))
 
 
 def since(text: str) -> float:

@@ -35,6 +35,7 @@ class HistoryCommand(Command):
     """The flags of every action of `history`."""
 
     history: str | None = None  # the directory
+    utc: bool = False  # `parse` makes UTC the local time, as it parses times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,7 @@ class HistoryQuestion(HistoryCommand):
 @dataclass(frozen=True, kw_only=True)
 class HistoryList(HistoryQuestion):
     output: OutputOptions = OutputOptions()
+    verbose: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,7 @@ class HistoryExport(HistoryQuestion):
 class HistoryShow(HistoryExport):
     """The flags of `history show`, which writes a page as `history export` does."""
 
+    waits: bool = False  # True: only the table of waits
     verbose: bool = False
 
 

@@ -6,6 +6,7 @@ from math import inf
 from sfsample.core.foreign import natural
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_LONG_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _SPELLED_UNITS = ("d", "h", "m", "s", "ms", "us")
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}  # bytes
 NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(?:e([+-]?\d+))?", re.ASCII)  # like float(), but no "nan", no "1_0"
@@ -63,6 +64,16 @@ def spelled_seconds(value: float) -> str:
 def brief_time(ns: int) -> str:
     """Write a time of less than some seconds: "61 µs", "12 ms"."""
     return f"{ns / 1000:.0f} µs" if ns < 10_000_000 else f"{ns / 1e6:.0f} ms"
+
+
+def long_time(time_s: float) -> str:
+    """Return a time in its two largest units: "1 h 5 min", "10 s"."""
+    left_s, parts = round(time_s), []
+    for size_s, unit in _LONG_UNITS:
+        if left_s >= size_s:
+            parts.append(f"{left_s // size_s} {unit}")
+        left_s %= size_s
+    return " ".join(parts[:2]) or "0 s"
 
 
 def spelled_size(value: int) -> str:

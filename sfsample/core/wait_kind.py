@@ -1,4 +1,7 @@
-"""Defines the kinds of waits.  The values are the words of `dump --json`."""
+"""Defines the kinds of waits, and their classes.
+
+The values of the kinds are the words of `dump --json`, those of the classes are the label `wait` of profiles.
+"""
 
 from enum import StrEnum
 
@@ -26,6 +29,7 @@ class WaitKind(StrEnum):
     # descriptors and files
     EMPTY_PIPE = "empty pipe"
     FULL_PIPE = "full pipe"
+    OPEN_FIFO = "open fifo"  # open(2) of a FIFO until the other end is opened
     READ = "read"
     WRITE = "write"
     CONNECT = "connect"
@@ -41,3 +45,34 @@ class WaitKind(StrEnum):
     VFORK = "vfork"  # exec or end of the child
     STOPPED = "stopped"  # stop by a signal, a tracer or a frozen cgroup
     KERNEL = "kernel"  # uninterruptible sleep
+
+
+class WaitClass(StrEnum):
+    """The class of a wait; this set is closed."""
+
+    LOCK = "lock"
+    GIL = "gil"
+    CONDITION = "condition"  # another thread has to signal, to end or to arrive
+    NETWORK = "network"
+    PIPE = "pipe"
+    DISK = "disk"
+    SLEEP = "sleep"
+    CHILD = "child"
+    SIGNAL = "signal"
+    CPU = "cpu"  # the thread is runnable, and waits for a CPU
+    EVENT = "event"  # events of several descriptors, a timer, an eventfd
+    OTHER = "other"
+
+
+_KINDS = {
+    WaitClass.LOCK: "mutex, read lock, write lock, once, lock, rlock, file lock, database lock",
+    WaitClass.GIL: "gil",
+    WaitClass.CONDITION: "condition, semaphore, barrier, thread, event, future, queue",
+    WaitClass.NETWORK: "connect, accept, name resolution",
+    WaitClass.PIPE: "empty pipe, full pipe",
+    WaitClass.SLEEP: "sleep",
+    WaitClass.CHILD: "child, vfork",
+    WaitClass.SIGNAL: "signal",
+}
+# class of a wait by its kind; the other kinds depend on the descriptor
+CLASS_OF = {WaitKind(kind): name for name, kinds in _KINDS.items() for kind in kinds.split(", ")}

@@ -64,13 +64,13 @@ class Dumper:
 
     def __init__(
         self, process: LiveProcess, unwinder: Unwinder, *, stop: bool = True, consistent: bool = False,
-        python: bool = True, with_locals: bool = False,
+        python: bool = True, with_locals: bool = False, max_connections: int = 0,
     ) -> None:  # fmt: skip
         self.process = process
         self._capturer = ThreadCapturer(process, unwinder, stop=stop, python=python)
         self._consistent, self._with_locals = consistent, with_locals
         self._at_one_instant: ConsistentCapture | None = None  # capture of the last look
-        self._facts = FactReader(process.proc)
+        self._facts = FactReader(process.proc, max_connections)
         self._time = time.time()
         self._threads: dict[int, ThreadDump] = {}
         self._before: dict[int, ThreadDump] = {}  # threads of the look before

@@ -4,6 +4,8 @@ Unknown values are null.  Texts of the target are not cleaned, because JSON esca
 Invariant: keys and types stay as documented (tests/live/test_cli_dump.py).
 """
 
+import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +21,15 @@ from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.tasks import Task
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
 from sfsample.waiting.waits import Wait
+
+
+def document(verdict: Verdict, depth: int | None = None) -> dict[str, Any]:
+    """Return the JSON document of a dump, with at most `depth` frames of each stack; None: all."""
+    processes = [dump_json(dump, threads, verdict, depth) for dump, threads in verdict.processes]
+    return {
+        "schema": "sfsample.dump/1", "time": time.time(), "host": os.uname().nodename,
+        "verdict": [finding_json(finding) for finding in verdict.findings], "processes": processes,
+    }  # fmt: skip
 
 
 def dump_json(
@@ -138,6 +149,7 @@ def _syscall(call: DecodedSyscall | None) -> dict[str, Any] | None:
         "args": [hex(argument) for argument in call.syscall.args],
         "refers_to": list(call.refers_to),
         "fds": [{"fd": d.fd, "kind": d.kind, "text": d.text} for d in call.descriptors],
+        "connections": [{"fd": d.fd, "text": d.text} for d in call.connections],
         "timeout_s": call.timeout_s,
         "left_s": call.left_s,
     }

@@ -1,7 +1,7 @@
 """The values of a dump: the diagnosis and the writers use nothing else."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Memory, PiecewiseMemory
@@ -17,7 +17,7 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts
 from sfsample.runtimes.go.defers import Unlock
-from sfsample.runtimes.go.waits import GoWait
+from sfsample.runtimes.go.waits import NO_WAIT, GoWait
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.waiting.thread import gil_state
 
@@ -50,19 +50,19 @@ class ThreadDump(NamedTuple):
 
     tid: int
     name: str
-    state: str
-    capture: Capture = Capture.FAILED
-    stop_ns: int | None = None
-    error: str | None = None
-    syscall: SyscallInfo | None = None
-    wchan: str | None = None
+    state: str  # letter of the kernel, proc(5): "R" runs, "S" sleeps, ...; "": from a core file
+    capture: Capture = Capture.FAILED  # way in which it was captured
+    stop_ns: int | None = None  # duration of its stop in ns; None: it was not stopped
+    error: str | None = None  # reason why there is no stack
+    syscall: SyscallInfo | None = None  # number and arguments of its system call; None: it is in none
+    wchan: str | None = None  # kernel function in which it sleeps
     stack: Stack | None = None  # None: the capture failed; `error` has the reason
     modules: tuple[Module | None, ...] = ()  # module of each frame
     ns_tid: int = 0  # thread id in its own pid namespace
-    cpu_ns: int | None = None
-    idle_s: float | None = None  # time since it last ran
-    call: DecodedSyscall | None = None
-    kernel_stack: tuple[str, ...] = ()
+    cpu_ns: int | None = None  # CPU time that it has used
+    idle_s: float | None = None  # seconds since it last ran
+    call: DecodedSyscall | None = None  # `syscall` with its name and descriptors
+    kernel_stack: tuple[str, ...] = ()  # kernel functions, innermost first; (): may not be read
     memory: Memory = PiecewiseMemory()  # copies of the memory around the lock that it waits for
     last_ran: LastRunTime | None = None
     looks: tuple[ThreadState, ...] = ()  # its states, oldest first; other fields are of its last capture
@@ -123,9 +123,9 @@ class GoroutineMember(NamedTuple):
     id: int
     since_s: float | None  # time for which it waits, at least; None: unknown
     parent: int  # id of the goroutine that created it; 0: unknown
-    created_at: int  # return address in the function that created it; 0: unknown
-    wait: GoWait
-    unlocks: tuple[Unlock, ...]  # its pending deferred Unlock calls
+    created_at: int = 0  # return address in the function that created it; 0: unknown
+    wait: GoWait = NO_WAIT
+    unlocks: tuple[Unlock, ...] = ()  # its pending deferred Unlock calls
 
 
 class GoroutineGroup(NamedTuple):
@@ -172,25 +172,32 @@ class GoFacts(NamedTuple):
 
 
 class ProcessDump(NamedTuple):
-    """One process.  `time` is in seconds since the epoch; `others` has the names of other processes."""
+    """One process, as it was captured; `named(dump)` has names and the verdict, `document` all as JSON."""
 
     pid: int
     name: str
     cmdline: list[str]
-    exe: str | None
-    time: float
+    exe: str | None  # path of its program; None: unknown
+    time: float  # seconds since the epoch
     threads: tuple[ThreadDump, ...]
-    problems: tuple[str, ...]
-    children: tuple[tuple[int, str], ...] = ()
-    locks: tuple[FileLock, ...] = ()
+    problems: tuple[str, ...]  # sentences about what could not be read
+    children: tuple[tuple[int, str], ...] = ()  # pid and name of each
+    locks: tuple[FileLock, ...] = ()  # locks of files that it holds or waits for
     peers: tuple[PeerProcess, ...] = ()  # processes at the other ends of pipes and sockets
-    others: tuple[tuple[int, str], ...] = ()
-    tracer: tuple[int, str] | None = None
+    others: tuple[tuple[int, str], ...] = ()  # pid and name of other processes that sentences name
+    tracer: tuple[int, str] | None = None  # pid and name of the process that traces it
     ran: tuple[int, ...] | None = None  # threads captured later than all others; None: not --consistent
     followed: bool = False  # True: it was not asked for, but another process waits for it
     goroutines: tuple[GoroutineGroup, ...] = ()  # largest group first
     go: GoFacts = GoFacts()
     root: ProcessRoot | None = None  # root directory in which files with names are opened
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What `sfsample dump --json` writes: functions, waits, the verdict.  It reads files with names."""
+        from sfsample.dumping.run import Examiner  # which needs this module
+
+        return Examiner()([self]).document
 
 
 def is_same_place(first: Stack | None, last: Stack | None) -> bool:

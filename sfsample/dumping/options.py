@@ -25,6 +25,7 @@ class DumpOptions:
     consistent: bool = False  # True: capture all threads at one instant
     debug_dirs: Sequence[str] = ()  # directories with debug files, searched before the system's
     python: PythonView = PythonView.AUTO
+    connections: int = 5  # connections of an event loop that are listed
     locals: bool = False  # True: short texts of arguments and locals of Python frames
 
     def __post_init__(self) -> None:

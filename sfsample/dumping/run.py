@@ -196,7 +196,7 @@ def _open(pid: int, how: DumpOptions, image_cache: ImageCache, _stop: object) ->
     consistent = how.consistent and how.stop
     return Dumper(
         process, unwinder, stop=how.stop, consistent=consistent, python=how.python is not PythonView.OFF,
-        with_locals=how.locals,
+        with_locals=how.locals, max_connections=how.connections,
     )  # fmt: skip
 
 
@@ -235,11 +235,7 @@ class Examiner:
             (dump._replace(goroutines=name_goroutines(dump.goroutines, namer, dump.pid)), threads)
             for dump, threads in ((dump, name_threads(dump, namer)) for dump in dumps)
         ]
-        verdict = judge(named)
-        deadlocks = [finding for finding in verdict.findings if finding.kind == "deadlock"]
-        stuck = {node.pid for finding in deadlocks for node in finding.nodes}
-        shown = [pair for pair in named if not pair[0].followed or pair[0].pid in stuck]
-        return verdict if len(shown) == len(named) else judge(shown)
+        return judge(named)
 
     def missing_names(self) -> list[str]:
         """Return the modules whose frames have no name, with reasons, and the files that are unreadable."""

@@ -1,23 +1,24 @@
 """Renders a dump as text, for an engineer at a terminal or for a ticket.
 
-The verdict comes first, then unusual threads, then usual ones; the order is the same each time.  On a
-terminal each line fits its width: long names are folded, then cut.  Control characters in texts of the target
-are replaced (`Style.clean`).
+The verdict comes first, then unusual threads, then usual ones; the order is the same each time.  A function
+that calls itself is one line.  On a terminal each line fits its width: long names are folded, then cut.
+Control characters in texts of the target are replaced (`Style.clean`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from sfsample.core.printable import columns, fit
-from sfsample.core.stack import Frame, Stack, StopReason
+from sfsample.core.python_view import PythonView
+from sfsample.core.stack import Stack, StopReason
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.go_waits import Waiting
-from sfsample.dumping.diagnose.named_thread import Group, NamedThread, fold_name, group_threads
+from sfsample.dumping.diagnose.named_thread import FrameRow, Group, NamedThread, fold_name, group_threads
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.wording import Wording, common_name, format_seconds, task_text
 from sfsample.dumping.model import GoroutineGroup, ProcessDump
-from sfsample.modules.module import Module
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.tasks import Task
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
@@ -42,17 +43,19 @@ class Style(NamedTuple):
     whole: bool = False  # True: long names are not folded
     kernel: bool = False  # True: the kernel stack of every thread
     depth: int | None = None  # number of frames shown of each stack; None: all
+    python: PythonView = PythonView.AUTO
 
 
 def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
-    """Yield lines without newlines; the verdict on all processes follows the header of the first one."""
+    """Yield lines without newlines; the verdict on several processes stands above the first one."""
+    findings = [line for finding in verdict.findings for line in _finding(finding, style)]
+    are_several = len(verdict.processes) > 1
+    yield from findings * are_several
     for index, (dump, threads) in enumerate(verdict.processes):
-        if index:
+        if index or (are_several and findings):
             yield ""
         yield _header(dump, style)
-        if not index:
-            for finding in verdict.findings:
-                yield from _finding(finding, style)
+        yield from findings * (not are_several)
         if dump.ran is not None:
             others = f", except {len(dump.ran)} that ran: {_tids(dump.ran)}" if dump.ran else ""
             yield f"   all threads at one instant{others}"
@@ -82,11 +85,15 @@ def sort_groups(
 
 
 def _finding(finding: Finding, style: Style) -> Iterator[str]:
-    width = min(style.width or _MAX_SENTENCE_WIDTH, _MAX_SENTENCE_WIDTH)
+    width = _sentence_width(style)
     for index, line in enumerate(_wrap(style.clean(finding.text), width, "=> ")):
         yield style.bold(line) if index == 0 or finding.kind == "deadlock" else line
     for detail in finding.lines:
         yield from _wrap(style.clean(detail), width, "   - ")
+
+
+def _sentence_width(style: Style) -> int:
+    return min(style.width or _MAX_SENTENCE_WIDTH, _MAX_SENTENCE_WIDTH)
 
 
 def _wrap(text: str, width: int, bullet: str) -> list[str]:
@@ -118,12 +125,30 @@ def _group(group: Group, waits: Mapping[int, Wait | None], wording: Wording, sty
     else:
         title = f"{len(group)} threads {common_name([named.dump.name for named in group])}"
     yield style.bold(style.clean(f"{title}: {_state(group)}"))
-    if len(group) > 1:
-        yield f"  {_tids([t.tid for t in group])}"
+    yield from _members(group, style)
     yield from _wait(group, waits, wording, style)
     if thread.kernel_stack and (style.kernel or thread.state == "D" or thread.stack is None):
         yield style.clean(f"  kernel: {' <- '.join(thread.kernel_stack)}")
+    yield from _connections(thread.call, style)
     yield from _stack(group[0], style)
+
+
+def _connections(call: DecodedSyscall | None, style: Style) -> Iterator[str]:
+    """Yield the connections of an event loop; an epoll shows only the number of its descriptors."""
+    for descriptor in call.connections if call else ():
+        yield style.clean(f"  fd {descriptor.fd}: {descriptor.text}")
+    if call and call.connections and len(call.connections) < len(call.descriptors[0].watches):
+        yield "  ... (--connections N lists more)"
+
+
+def _members(group: Group, style: Style) -> Iterator[str]:
+    """Yield the ids of a group's threads: with names if these differ, and all if more than digits differ."""
+    names = {thread.dump.name for thread in group}
+    kinds = {name.rstrip("0123456789") for name in names}
+    label = "{0.tid} {0.name}," if len(names) > 1 else "{0.tid}"
+    members = _tids([label.format(t.dump) for t in group], _MAX_TIDS if len(kinds) == 1 else len(group))
+    if len(group) > 1:
+        yield from _wrap(style.clean(members.rstrip(",")), _sentence_width(style), "  ")
 
 
 def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Style) -> Iterator[str]:
@@ -138,10 +163,9 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
     known = [waits[goid] for goid in ids if goid in waits]
     others = ", and the others for others of that kind" * (len({wait.address for wait in known}) > 1)
     yield from (style.clean(f"  {wait.text}{others}") for wait in known[:1])
-    rows = group.rows(style.depth)
-    first = next((depth for depth, (_, _, names) in enumerate(rows) if not _is_of_go_runtime(names)), 0)
-    for depth, (frame, module, names) in enumerate(rows[first:], first):
-        yield from (_frame(depth, frame, module, name, style) for name in names)
+    rows = [*enumerate(group.rows(style.depth))]
+    first = next((depth for depth, (_, _, names) in rows if not _is_of_go_runtime(names)), 0)
+    yield from _frames(rows[first:], style)
     if group.stack is not None:
         yield from _stack_end(group.stack, style)
     if group.creators:
@@ -157,9 +181,9 @@ def _is_of_go_runtime(names: Sequence[NamedFrame]) -> bool:
     return all((name.function or "").startswith("runtime.") for name in names)
 
 
-def _tids(tids: Sequence[int]) -> str:
-    more = f" and {len(tids) - _MAX_TIDS} more" if len(tids) > _MAX_TIDS else ""
-    return " ".join(map(str, tids[:_MAX_TIDS])) + more
+def _tids(tids: Sequence[object], most: int = _MAX_TIDS) -> str:
+    more = f" and {len(tids) - most} more" if len(tids) > most else ""
+    return " ".join(map(str, tids[:most])) + more
 
 
 def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, style: Style) -> Iterator[str]:
@@ -212,10 +236,18 @@ def _stack(named: NamedThread, style: Style) -> Iterator[str]:
     yield from _python(named, style)
     if not stack.frames:
         yield "  works for the kernel (io_uring, vhost), and runs no code of the program"
-    for depth, (frame, module, names) in enumerate(named.rows(style.depth)):
-        for name in names:
-            yield _frame(depth, frame, module, name, style)
-    yield from _stack_end(stack, style)
+    shown = [*named.rows_beside_python(style.python, style.depth)]
+    yield from _frames(shown, style)
+    if shown:
+        yield from _stack_end(stack, style)
+
+
+def _frames(rows: Iterable[tuple[int, FrameRow]], style: Style) -> Iterator[str]:
+    """Yield the lines of native frames, each with its number; equal frames in a row are one line."""
+    for _, run in groupby(rows, key=lambda row: row[1][0].pc):
+        (depth, row), *more = run
+        times = f" x {len(more) + 1}" * bool(more)
+        yield from (_frame(depth, row, name, style, times) for name in row[-1])
 
 
 def _stack_end(stack: Stack, style: Style) -> Iterator[str]:
@@ -229,10 +261,12 @@ def _stack_end(stack: Stack, style: Style) -> Iterator[str]:
 def _python(named: NamedThread, style: Style) -> Iterator[str]:
     """Yield the Python frames, which are shown before the native ones, as they tell a person more."""
     frames = named.python
-    for depth, frame in enumerate(frames[: style.depth]):
+    shown = enumerate(zip(frames[: style.depth], map(named.locals_of, range(len(frames))), strict=False))
+    for (frame, variables), run in groupby(shown, key=lambda numbered: numbered[1]):
+        (depth, _), *more = run
         where = f"{frame.file}:{frame.line or '?'}" if frame.file else ""
-        yield f"  py{depth:<3} {frame.function}  {where}"
-        for name, text in named.locals_of(depth):
+        yield f"  py{depth:<3} {frame.function}  {where}{f' x {len(more) + 1}' * bool(more)}"
+        for name, text in variables:
             yield style.clean(f"        {name} = {text}")
     if style.depth is not None and len(frames) > style.depth:
         yield f"  ... and {len(frames) - style.depth} more"
@@ -250,15 +284,17 @@ def _tasks(tasks: Sequence[Task], style: Style) -> Iterator[str]:
         yield f"  ... of {len(tasks)} tasks that were read"
 
 
-def _frame(depth: int, frame: Frame, module: Module | None, name: NamedFrame, style: Style) -> str:
+def _frame(depth: int, row: FrameRow, name: NamedFrame, style: Style, times: str) -> str:
+    frame, module, _ = row
     start = f"  #{depth:<3} {frame.pc:#018x}  "
     if name.function is None:
-        return start + name.text
+        return start + name.text + times
     file = style.clean(module.path.rpartition("/")[2]) if module else ""
     end = f"+{name.symbol_offset:#x}" if name.symbol_offset is not None and not name.inlined else ""
     end += "  (inlined)" * name.inlined
     end += f"  ({file})" if file else ""
     if name.file is not None:
         end += f" at {style.clean(name.file)}:{name.line}"
+    end += times
     room = _MAX_NAME_IN_FILE if style.width is None else style.width - len(start) - columns(end)
     return start + (name.function if style.whole else fold_name(name.function, room)) + end

@@ -6,8 +6,8 @@ from itertools import chain, pairwise
 from math import inf
 from typing import NamedTuple
 
-from sfsample.core.foreign import utc
-from sfsample.core.quantities import counted
+from sfsample.core.local_time import local, local_span, zone
+from sfsample.core.quantities import counted, long_time
 from sfsample.errors import SfsampleError
 from sfsample.history.facts import Selection, SliceFacts, grouped
 from sfsample.history.ordinary import ordinary_pairs
@@ -16,7 +16,6 @@ from sfsample.report.difference import Ordinary, Side, count
 from sfsample.report.report import Report
 
 _MAX_SERVICES = 10  # services that an error lists
-_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 class Compared(NamedTuple):
@@ -77,17 +76,18 @@ def _missing(selection: Selection, slices: list[SliceFacts], report: Report) -> 
         until_s = max(until_s, ends_s)
     missing, samples = [], sum(facts.samples for facts in slices)
     if end_s - begin_s - covered_s > allowed_s:
-        missing.append(f"slices cover only {_long(covered_s)} of {_long(end_s - begin_s)}")
+        missing.append(f"slices cover only {long_time(covered_s)} of {long_time(end_s - begin_s)}")
     if report.total() != samples:
         missing.append(f"slices with {samples - report.total():,} of {samples:,} samples could not be read")
     return missing
 
 
 def _selected(selection: Selection) -> str:
-    end = "now" if selection.end_s == inf else utc(selection.end_s)
+    begin_s, end_s = selection.begin_s, selection.end_s
+    span = f"{local(begin_s)} {zone(begin_s)} to now" if end_s == inf else local_span(begin_s, end_s)
     parts = [
         selection.service and f"--service {selection.service}",
-        f"{utc(selection.begin_s)} to {end} UTC" if selection.begin_s else "",
+        span if begin_s else "",
         *(f"--label {key}={value}" for key, value in selection.labels.items()),
         selection.build_id and f"build-id {selection.build_id}",
     ]
@@ -103,14 +103,16 @@ def contents(history: History, wanted: str | None = None) -> Iterator[str]:
     for service in filter(None, shown):
         of_service = slices[service]
         last = max(facts.end_s for facts in of_service)
-        times = f"{utc(of_service[0].begin_s)} to {utc(last)} UTC"
+        times = local_span(of_service[0].begin_s, last)
         yield f"there is {service}: {counted(len(of_service), 'slice')}, {times}"
     if wanted not in slices and len(slices) > len(shown):
         yield f"and {len(slices) - len(shown)} more services: sfsample history list shows them"
 
 
-def compare(history: History, compared: Sequence[Selection], *, keep_reports: bool) -> Compared:
-    """Compare the slices of two selections."""
+def compare(
+    history: History, compared: Sequence[Selection], *, keep_reports: bool, mode: str = "cpu"
+) -> Compared:
+    """Compare the slices of two selections; `mode`: see `count`."""
     before, after = chosen = [choose(history, selection) for selection in compared]
     service = Selection(before[0].service, labels=compared[0].labels)
     pairs, what = ordinary_pairs(history.slices(service), before, after)
@@ -124,11 +126,11 @@ def compare(history: History, compared: Sequence[Selection], *, keep_reports: bo
         if at < len(chosen):
             lacks = answer(compared[at], chosen[at], report).stats.texts("missing")
             missing += [f"{('before', 'after')[at]}: {text}" for text in lacks]
-        sides.append(count(report, _name(chosen[at]) if at < len(chosen) else ""))
+        sides.append(count(report, _name(chosen[at]) if at < len(chosen) else "", mode=mode))
         kept += [report] if at < len(chosen) and keep_reports else []
     side_of = dict(zip(spans, sides[2:], strict=True))
     gaps = [gap for selection in compared for gap in history.gaps(selection)]
-    missing += [f"no slices {utc(gap.begin_s)} to {utc(gap.end_s)} UTC: {gap.why}" for gap in gaps]
+    missing += [f"no slices {local_span(gap.begin_s, gap.end_s)}: {gap.why}" for gap in gaps]
     warnings = (*missing, *_differing([*before, *after]))
     ordinary = Ordinary(tuple((side_of[old], side_of[new]) for old, new in pairs), what, warnings)
     return Compared(sides[:2], ordinary, kept)
@@ -170,13 +172,3 @@ def _name(slices: list[SliceFacts]) -> str:
     tiers = {facts.tier for facts in slices} - {"1m"}
     merged = f", merged to {' and '.join(sorted(tiers))}" if tiers else ""
     return f"{slices[0].service} ({counted(len(slices), 'slice')}{merged})"
-
-
-def _long(time_s: float) -> str:
-    """Return a time in its two largest units: "1 h 5 min"."""
-    left_s, parts = round(time_s), []
-    for size_s, unit in _UNITS:
-        if left_s >= size_s:
-            parts.append(f"{left_s // size_s} {unit}")
-        left_s %= size_s
-    return " ".join(parts[:2]) or "0 s"

@@ -1,12 +1,17 @@
 """Defines a place in code by module and vaddr, so that it can be named later, or on another machine."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sfsample.core.stack import Frame
 from sfsample.modules.module import Module
 
 PROCESS_KEY_STEP = 1 << 22  # number above every pid: PID_MAX_LIMIT, Linux include/linux/threads.h
+
+
+# directories of sys.path that show in the name of a file: those of packages and of the standard library
+_INSTALLED = re.compile(r".*/(?:site|dist)-packages/|.*/lib(?:64)?/python3(?:\.\d+t?|\d+\.zip)/")
 
 
 class PythonPlace(NamedTuple):
@@ -16,6 +21,20 @@ class PythonPlace(NamedTuple):
     file: str
     line: int | None  # line that was executed; None: unknown
     first_line: int | None  # line of the function's definition; None: unknown
+    path: str = ""  # path of the file from the entry of sys.path: "flask/app.py"; "": not looked for
+
+
+def import_path(file: str, directories: Sequence[str] = ()) -> str:
+    """Return the path of a Python file from the entry of sys.path: "flask/app.py", "app.py".
+
+    `directories`: entries of sys.path for the program's own files, the deepest first.  A file elsewhere has
+    its base name.  The answer does not depend on other files, so a function has one name for months.
+    """
+    if installed := _INSTALLED.match(file):
+        return file[installed.end() :]
+    own = (f"{directory}/" for directory in directories)
+    entry = next(filter(file.startswith, own), file[: file.rfind("/") + 1] if file.startswith("/") else "")
+    return file.removeprefix(entry).removeprefix("./")
 
 
 class GeneratedFunction(NamedTuple):
@@ -25,8 +44,19 @@ class GeneratedFunction(NamedTuple):
     start: int  # run-time address
 
 
+class WaitPlace(NamedTuple):
+    """The wait of a thread; it is the innermost frame of the stack."""
+
+    text: str  # "mutex", "recvfrom: postgresql:5432"; without words that change, such as descriptors
+    category: str  # a `WaitClass`; "": no wait, but the frame between a waiter and a holder
+    is_idle: bool = False  # the thread waits for work, which is no fault
+
+
 class Location(NamedTuple):
-    """A place in code: native code, or else a kernel function or a line of Python, without an address."""
+    """A place in code: native code, or else a kernel function, a line of Python or a wait.
+
+    A wait for a lock in a global variable has the address of the variable.
+    """
 
     module: Module | None
     address: int  # pc of the frame: a vaddr in `module`; without a module, a run-time address
@@ -36,6 +66,7 @@ class Location(NamedTuple):
     kernel: str = ""  # name of a kernel function
     python: PythonPlace | None = None
     generated: GeneratedFunction | None = None  # function of generated code; None: not looked for
+    wait: WaitPlace | None = None
 
 
 class Located(NamedTuple):

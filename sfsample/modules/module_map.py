@@ -2,8 +2,8 @@
 
 It does no I/O itself: the caller gives `read_maps` and `open_image`.  If an address is in no known mapping,
 the maps are read again, but at most once between two calls of `allow_refresh` (one sample).  So a wrong
-return address costs little.  `generation` changes with every change of an executable mapping, and makes all
-that was cached by address void.
+return address costs little.  `generation` changes with every change of an executable mapping.  Then all that
+was cached by address is void.
 
 If a file cannot be opened, the target may be mapping or unmapping it just now (dlopen, dlclose).  So opening
 it is retried a few times.  Unmapped modules are kept for their names, but only a limited number of them,

@@ -1,8 +1,8 @@
 """Detects that other code was mapped at the addresses of a module since the memory map was read.
 
 dlclose(3) and dlopen(3) can put another library at the same addresses.  So one system call reads the
-build-ids of all modules of a stack from the target's memory.  sfsample compares them with the build-ids in
-the files, and checks each module by itself only if they differ.
+build-ids of all modules of a stack from the target's memory.  If one differs from the build-id in the file,
+sfsample checks each module by itself.
 
 mmap(2) with MAP_FIXED can replace a single page by a page of another file, or of the same file.  So sfsample
 asks the kernel which part of which file is mapped now.  Before Linux 6.11 it must read the whole memory map.
@@ -36,7 +36,7 @@ class ModuleIdentities:
     def __init__(self, modules: ModuleMap, place_at: Callable[[int], Place | None]) -> None:
         self._map, self._place_at = modules, place_at
         self._next_read_s = 0.0  # time of the next reading of the memory map, before Linux 6.11
-        # devices of one file in /proc/PID/maps and in answers: on btrfs, the kernel of SUSE states two
+        # pairs of device numbers of one file: SUSE's kernel states other ones in /proc/PID/maps (btrfs)
         self._devices: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
         self._mappings: tuple[Mapping, ...] = ()  # memory map for which `_sets` is valid
         self._sets: dict[frozenset[Module], _Identity] = {}
@@ -49,7 +49,7 @@ class ModuleIdentities:
         return any(self._is_replaced(tid, module) for module in modules)
 
     def moved(self, modules: frozenset[Module]) -> bool:
-        """Return True if code of these modules is no longer mapped as it was; then the maps are read again.
+        """Return True if code of these modules is no longer mapped as it was; first read the maps again.
 
         Return False if the process has ended.
         """
@@ -68,7 +68,10 @@ class ModuleIdentities:
         return False
 
     def _moved_in_maps(self, modules: frozenset[Module]) -> bool:
-        """Do the work of `moved` before Linux 6.11; if no file has lost a page before, only now and then."""
+        """Do the work of `moved` before Linux 6.11, by reading the maps.
+
+        As long as no file has lost a page, read the maps only now and then.
+        """
         now = time.monotonic()
         if now < self._next_read_s and not modules & self._map.unstable_modules:
             return False

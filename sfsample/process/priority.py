@@ -92,13 +92,13 @@ class RealTimePriority(threading.local):
         return self._used_s + (time.thread_time() - self._began_s if self._is_raised else 0.0)
 
     def begin_ticks(self) -> None:
-        """Call `begin`, unless that was done since the last `end_ticks`."""
+        """Call `begin`, unless the thread has called `begin_ticks` since its last `end_ticks`."""
         if not self._takes_ticks:
             self._takes_ticks = True
             self.begin()
 
     def end_ticks(self) -> None:
-        """End `begin_ticks`, if the thread has called that."""
+        """End the thread's `begin_ticks`, if there was one."""
         if self._takes_ticks:
             self._takes_ticks = False
             self.end()

@@ -150,7 +150,7 @@ class LiveProcess:
     def threads(self) -> list[tuple[int, Stat]]:
         """Return the living threads, by ascending id, with their present state.
 
-        A thread that only sfsample holds (it stopped after its time limit) counts as running.
+        A thread that stopped late, and that only sfsample holds, counts as running.
         """
         stats = self.proc.thread_stats()
         self._forget_ended([tid for tid, _ in stats])
@@ -233,7 +233,7 @@ class LiveProcess:
     def release(self) -> None:
         """Release every thread that was asked to stop.
 
-        After a second the kernel has to release the others: it does so when the calling OS thread ends.
+        The kernel releases a thread that stops more than a second later, when the calling OS thread ends.
         """
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
         while not self.running_capture.release_pending() and time.monotonic() < deadline:

@@ -4,11 +4,13 @@ sfsample looks for the interpreter at the first capture of a process, and again 
 the program may load libpython later, or call execve(2).
 """
 
+import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from sfsample.core.budget import CAPTURE_NS, READ_NS, Budget
+from sfsample.core.budget import CAPTURE_NS, READ_NS, TASKS_NS, Budget
 from sfsample.core.memory import Memory, Span
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Frame, Stack, StopReason
@@ -17,11 +19,14 @@ from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
+from sfsample.process.procfs import ProcFs
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
 from sfsample.runtimes.cpython.find import Interpreter, NotStarted, find_interpreter
+from sfsample.runtimes.cpython.objects import Objects
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.runtime import PythonRuntime
+from sfsample.runtimes.cpython.tasks import TaskReader, WaitingTasks, find_table
 from sfsample.runtimes.cpython.threads import Gil, thread_states
 
 Resume = Callable[[ThreadSnapshot, Stack, int], Stack]  # type of `Unwinder.resume`
@@ -66,6 +71,15 @@ def _interpreter_of(process: LiveProcess) -> Interpreter | None:
     return find_interpreter(process.modules, partial(read_memory, process.proc.anchor()))
 
 
+def _own_directories(proc: ProcFs) -> list[str]:
+    """Return the likely entries of sys.path for own code: the script's directory, the working directory."""
+    cwd = proc.link("cwd") or "/"
+    words = os.fsdecode(proc.read("cmdline", chunks=1) or b"").split("\0")
+    scripts = [os.path.join(cwd, word) for word in words[1:] if word.endswith(".py")][:1]
+    directories = {cwd, *(os.path.normpath(os.path.dirname(script)) for script in scripts)} - {"/"}
+    return sorted(directories, key=len, reverse=True)
+
+
 class PythonCapture:
     """Captures the Python frames of one process."""
 
@@ -82,6 +96,8 @@ class PythonCapture:
         self._mapping: Mapping | None = None  # mapping of the interpreter's code
         self._id_before_fork: int | None = None  # see `_find_id_before_fork`; None: not looked for yet
         self._without: set[Module] = set()  # modules that have no interpreter
+        self._tasks: TaskReader | None = None
+        self._tasks_budget = Budget(TASKS_NS)
         self.problem = ""  # reason why Python frames are not shown; "": there is none
 
     def prepare(self, thread: Thread) -> None:
@@ -162,6 +178,20 @@ class PythonCapture:
             return self._runtime is not None and self._runtime.is_torn
         return not stack.is_whole
 
+    def waiting_tasks(self, thread: Thread, stack: PythonStack, has_run: Callable[[], bool]) -> WaitingTasks:
+        """Return the suspended asyncio tasks of a thread; see `TaskReader.waiting`."""
+        if self._runtime is None or self.interpreter is None or self.interpreter.layout.free_threaded:
+            return WaitingTasks(Counter(), 1.0)
+        self._tasks_budget.renew()
+        if self._tasks is None:
+            objects = Objects(
+                self.interpreter.layout,
+                lambda address, size: read_memory(self._process.proc.anchor(), address, size),
+                self._tasks_budget,
+            )
+            self._tasks = TaskReader(objects, find_table(self._process.modules))
+        return self._tasks.waiting(self._runtime.listed(self._native_id(thread)), stack, has_run)
+
     def gil(self, thread: Thread) -> Gil | None:
         """Return the GIL of a thread; None: it is unknown, or there is none."""
         gil = None if self._runtime is None else self._runtime.gil(self._native_id(thread))
@@ -171,7 +201,7 @@ class PythonCapture:
 
     def _find(self) -> None:
         process = self._process
-        self._generation = process.modules.generation
+        self._generation, self._tasks = process.modules.generation, None
         if process.arch.byteorder != "little" or self._mapping in process.modules.mappings:
             return
         self._mapping, self._runtime, self.interpreter, self.problem = None, None, None, ""
@@ -197,8 +227,9 @@ class PythonCapture:
 
     def _new_runtime(self) -> PythonRuntime:
         assert self.interpreter is not None  # noqa: S101 - the caller has checked
+        directories = _own_directories(self._process.proc)
         return PythonRuntime(
-            self.interpreter, self._read, self._read_many, self._budget, with_gil=self._with_gil
+            self.interpreter, self._read, self._read_many, self._budget, directories, with_gil=self._with_gil
         )
 
     def _find_id_before_fork(self) -> int:

@@ -64,7 +64,7 @@ class TracerThread(Generic[_T]):
         self._cpu_clock: int | None = None  # clock of the OS thread that does the work
         self._ident = self._os_thread = 0  # ids of this OS thread, for Python and for the kernel
         self.cpu_ns = 0  # CPU time that this OS thread has used
-        # seconds for which this OS thread has used no CPU time; a sampler uses some about ten times a second
+        # seconds for which this OS thread has used no CPU time; a sampler uses CPU time ten times a second
         self.idle_s, self._looked_s = 0.0, time.monotonic()
 
     def run(self) -> _T:

@@ -29,8 +29,9 @@ def with_names(
 ) -> _T:
     """Return the result of `work`, which looks up names with `namer`.
 
-    `work` is done again without further look-ups if it fails or is stuck, or if it does not end soon after a
-    first signal or after `until_s` (time.monotonic).  If no thread can start, the calling thread does it.
+    `work` must end soon after a first signal, and soon after `until_s` (time.monotonic).  If it does not, or
+    if it fails or is stuck, it is done again without further look-ups.  If no thread can start, the calling
+    thread does `work`.
     """
     was_requested = should_stop()
 

@@ -18,6 +18,7 @@ from sfsample.modules.location import Located
 from sfsample.process.thread import Thread
 from sfsample.recording.sample import Places, TickTime
 from sfsample.recording.ticks import uniform
+from sfsample.recording.wait_finder import FoundWait
 
 _FULL_TURN_THREADS = 16
 _MAX_TICKS_BETWEEN_TURNS = 64
@@ -38,8 +39,9 @@ class SampledThread:
 
     __slots__ = (
         "counted", "counted_start_time", "file_holder", "files", "flush_ns", "gone", "idle_until",
-        "is_left_out", "last", "last_stack", "name", "off_cpu_counters", "process_thread", "quiet_ran_ns",
-        "quiet_since", "ran_ns", "start_time", "stopped_ns", "tid", "uncounted_cpu_ns",
+        "is_left_out", "last", "last_stack", "name", "off_cpu_counters", "places", "process_thread",
+        "quiet_ran_ns", "quiet_since", "ran_ns", "start_time", "state", "stopped_ns", "tasks",
+        "tasks_counted", "tasks_due_ns", "tid", "uncounted_cpu_ns", "wait",
     )  # fmt: skip
 
     def __init__(self, thread: Thread, counted: TickTime, ran_ns: int) -> None:
@@ -48,11 +50,18 @@ class SampledThread:
         self.files = thread.files
         self.name = ""
         self.start_time = 0  # clock ticks since boot
+        self.state = ""  # letter of its state (proc(5)) before its last capture
+        self.wait: FoundWait | None = None  # wait of its last sample
+        self.places = Places()  # places of its last stack, without those of other threads
         self.file_holder: int | None = None  # `ThreadFiles.holder` when the thread was due
         self.counted_start_time = -1  # `start_time` when `Stats.threads` counted the thread
         self.counted = self.idle_until = self.quiet_since = counted
         self.off_cpu_counters: bytes | None = None
         self.last_stack: tuple[Stack, Places] | None = None
+        # Stacks of suspended tasks, each with the number of these tasks; None: unknown since the thread ran.
+        self.tasks: list[tuple[Places, float]] | None = None
+        self.tasks_counted = counted  # tick up to which samples of tasks were counted
+        self.tasks_due_ns = 0  # time of the next look at tasks (perf_counter_ns)
         self.is_left_out = False  # True: --gil, and the thread did not hold the GIL at the last capture
         self.flush_ns = FLUSH_NS
         self.last = Located()
@@ -64,7 +73,7 @@ class SampledThread:
 
     def note_run(self, now: TickTime, *, wall: bool) -> None:
         """Note that the thread has run: what it did when it was off the CPU no longer holds."""
-        self.flush_ns, self.last_stack, self.off_cpu_counters = FLUSH_NS, None, None
+        self.flush_ns, self.last_stack, self.off_cpu_counters, self.tasks = FLUSH_NS, None, None, None
         ran_ns, time_ns = self.ran_ns - self.quiet_ran_ns, now.at_ns - self.quiet_since.at_ns
         if not (wall and 0 <= ran_ns <= _QUIET_SHARE * time_ns):
             self.quiet_since, self.quiet_ran_ns = now, self.ran_ns
@@ -94,6 +103,10 @@ class DueThreads:
         """Add a thread that is due at `tick`."""
         self._threads[thread.tid] = thread
         self._due.setdefault(tick, []).append(thread)
+
+    def find(self, tid: int) -> SampledThread | None:
+        """Return a thread that has not ended."""
+        return self._threads.get(tid)
 
     def drop(self, thread: SampledThread) -> None:
         """Forget a thread that has ended."""

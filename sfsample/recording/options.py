@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from sfsample.core.python_view import PythonView
@@ -61,10 +61,18 @@ class RecordOptions:
     max_overhead: float | None = None  # limit, kept by leaving out ticks: share of elapsed time (0.01: 1 %)
     # True: the kernel's timers take the samples (mode "cpu"); False: never; None: `choose_sampler` decides.
     perf_events: bool | None = None
+    tasks: bool = False  # True: count suspended asyncio tasks, too (mode "wall")
     gil: bool = False  # True: count only samples of threads that hold the GIL of CPython
     labels: Sequence[tuple[str, str]] = ()  # labels that override those that sfsample finds
     environ: bool = True  # True: read labels from the environment, too (`process.labels`)
+    blame: bool = False  # True: the stack of a holder is below those of the threads that wait (mode "wall")
+    wait_details: bool = False  # True: frames of waits have addresses, descriptors and pids (mode "wall")
     python: PythonView = PythonView.AUTO  # kind of frames to show of threads that run Python
+
+    def __repr__(self) -> str:
+        """Return the fields that have another value than the default: help() shows it in signatures."""
+        changed = ((f.name, value) for f in fields(self) if (value := getattr(self, f.name)) != f.default)
+        return f"RecordOptions({', '.join(f'{name}={value!r}' for name, value in changed)})"
 
     def __post_init__(self) -> None:
         check_stack_bytes(self.stack_bytes)
@@ -84,6 +92,8 @@ class RecordOptions:
             raise ValueError("perf_events record what runs: mode must be cpu")
         if self.perf_events and self.gil:
             raise ValueError("timers do not see who holds the GIL: gil needs perf_events None or False")
+        if self.tasks and (self.mode != "wall" or self.gil or self.python is PythonView.OFF):
+            raise ValueError("tasks wait: mode must be wall, without gil, and with Python frames")
         if self.max_overhead is not None and not self.max_overhead > 0:
             raise ValueError(f"max_overhead must be positive, not {self.max_overhead}")
 

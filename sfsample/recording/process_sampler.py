@@ -19,17 +19,21 @@ from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
 from sfsample.process.run_state import RunState, WakeUp, classify, ran_ns
 from sfsample.process.stop_request import await_stop
+from sfsample.recording.blame import Blame
 from sfsample.recording.due_threads import DueThreads, SampledThread
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import ThreadKey, TickTime
+from sfsample.recording.wait_finder import WaitFinder
 
 _END_PATIENCE_NS = 250_000_000  # wait at the end of the recording for threads that were asked to stop
 _COLLECT_NS = 1_000_000  # time between two collections of threads that have stopped meanwhile
 _MAX_PENDING_STOPS = 8  # threads: if all stop at once, the last stays stopped until the others are captured
+_LOOK_NS = 1_000_000  # longest wait for the stop of a thread that holds a lock (--blame)
 _STOP_PATIENCE_NS = 50_000  # time of polling before a stop is pending: a thread with a CPU stops in this time
 
+_TASKS_PART = 20  # divisor: sfsample may read tasks for 1/20 of the time, for each event loop
 _RECORDING_ENDED = "the recording ended before its turn"
 _STILL_PENDING = "did not stop in time (the machine is overloaded)"
 
@@ -50,14 +54,19 @@ class ProcessSampler:
         *,
         named: bool,
         since: TickTime,
+        waits: WaitFinder | None = None,
     ) -> None:
+        """Begin with tick `since`; `waits` finds what sleeping threads wait for (wall mode)."""
         self.process = process
         self._capturer = capturer
         self._profile = profile
         self._wall = options.mode == "wall"
+        self._waits = waits
+        self._looked_at: SampledThread | None = None  # thread whose stack is captured, but not counted
         self._max_pause_ns = round(options.max_pause * 1e9)
         process.running_capture.max_held_ns = self._max_pause_ns
         self._bad_stacks = options.bad_stacks
+        self._with_tasks = options.tasks
         self._named = named
         self.threads = DueThreads(random)
         self._pending: dict[SampledThread, WakeUp] = {}  # thread asked to stop -> wake-up of that tick
@@ -71,6 +80,10 @@ class ProcessSampler:
             process.pid, process.start_time, process.root, process.name
         )
         self._recorder = Recorder(profile, self._process_key, since, options.python)
+        self._blame: Blame | None = None
+        if waits is not None and options.blame:
+            stats = profile.stats
+            self._blame = Blame(self._recorder, stats, waits.owner, self.threads.find, self._look_again)
         profile.put_off.add(self._flush)
 
     @property
@@ -107,6 +120,8 @@ class ProcessSampler:
                     self._take_turn(thread, woken)
                 self.threads.give_next_turn([thread], tick, spread)
             self._wait_for_pending(woken.at_ns + self._max_pause_ns)
+            if self._blame is not None:
+                self._blame.count()
         except ReadFailed as failure:
             if failure.help and self._named and not self._profile.stats.samples:
                 raise  # limit that the user can raise
@@ -195,11 +210,25 @@ class ProcessSampler:
         if counters is None:
             self._drop(thread)
         elif counters == thread.off_cpu_counters:
-            self._recorder.count_idle([thread])
+            if self._blame is None or not self._blame.takes(thread):
+                self._recorder.count_idle([thread])
         elif self._wall and len(self._pending) >= _MAX_PENDING_STOPS:
             self._not_asked.append(thread)
         else:
             self._sample(thread, woken, counters)
+
+    def _look_again(self, thread: SampledThread) -> bool:
+        """Capture a thread again if it has run, but do not count it; False: its stack is unknown."""
+        counters = thread.files.counters()
+        if counters is None:
+            return False
+        if counters != thread.off_cpu_counters or thread.last_stack is None:
+            self._looked_at, now_ns = thread, time.perf_counter_ns()
+            if thread not in self._pending:
+                self._sample(thread, WakeUp(now_ns), counters)
+            self._wait_for_pending(now_ns + _LOOK_NS)
+            self._looked_at = None
+        return thread.last_stack is not None and thread not in self._pending
 
     def _sample(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
         files, recorder, wall = thread.files, self._recorder, self._wall
@@ -225,7 +254,7 @@ class ProcessSampler:
             # another thread may have the id by now, and these counters
             thread.gone, thread.off_cpu_counters = True, counters
             return
-        thread.name, thread.start_time = stat.name, stat.starttime
+        thread.name, thread.start_time, thread.state = stat.name, stat.starttime, stat.state
         self._record(thread, self._try_capture(thread, stat.state, woken), woken)
 
     def _try_capture(self, thread: SampledThread, state: str, woken: WakeUp) -> CapturedStack | NotCaptured:
@@ -283,11 +312,29 @@ class ProcessSampler:
         if captured.has_gil is None:
             recorder.count_failed(thread, "its GIL could not be read")
             return
-        recorder.see(thread, captured)
+        if self._waits is not None:
+            thread.wait = self._waits.find(thread.process_thread, captured, thread.state, state)
+        recorder.see(thread, captured, (thread.wait.location,) if thread.wait else ())
+        if thread is self._looked_at:
+            return
+        if self._with_tasks:
+            self._look_at_tasks(thread, captured)
+        if self._blame is not None and self._blame.takes(thread, captured.snapshot.capture):
+            return
         ran = captured.reading is None and state.counts_as_cpu
         recorder.count(thread, captured.snapshot.capture, recorder.now, ran=ran)
         if not self._wall:
             thread.last_stack = None  # a thread that does not run gives no sample
+
+    def _look_at_tasks(self, thread: SampledThread, captured: CapturedStack) -> None:
+        """Read the suspended tasks of an event loop that sleeps, for at most 5 % of the time."""
+        capture, reading, began_ns = self._capturer.python, captured.reading, time.perf_counter_ns()
+        if capture is None or captured.python is None or reading is None or began_ns < thread.tasks_due_ns:
+            return
+        has_run = lambda: thread.files.counters() != reading.counters  # noqa: E731 - no more than that
+        tasks = capture.waiting_tasks(thread.process_thread, captured.python, has_run)
+        self._recorder.see_tasks(thread, tasks)
+        thread.tasks_due_ns = began_ns + _TASKS_PART * (time.perf_counter_ns() - began_ns)
 
     # -- threads that were asked to stop and have not yet
 

@@ -29,6 +29,8 @@ from sfsample.recording.profile import Profile
 from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.stats import Stats
 from sfsample.recording.ticks import Schedule, uniform
+from sfsample.recording.wait_finder import WaitFinder
+from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_SLEEP_S = 0.1  # seconds between two calls of `should_stop`
@@ -76,6 +78,7 @@ class PtraceSampler:
         self._reported_at = float("-inf")
         self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._own_run = OwnRun()
+        self._names = Symbolizer()  # names of functions of C libraries
         self._began = start
         self._start = self._refresh_at = self._cpu_at_start = 0.0
         self._real_time = OverheadLimit(_REAL_TIME_SHARE, self._clock.now(), REAL_TIME_PRIORITY.used_s())
@@ -90,13 +93,18 @@ class PtraceSampler:
         unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
         if named:
             unwinder.prepare(process.arch)
+        kernel = False if options.kernel is None and options.python is PythonView.ONLY else options.kernel
         capturer = ThreadCapturer(
-            process, unwinder, stop=options.stop, kernel=options.kernel,
+            process, unwinder, stop=options.stop, kernel=kernel,
             python=options.python is not PythonView.OFF, gil=options.gil,
         )  # fmt: skip
+        waits = None
+        if options.mode == "wall":
+            waits = WaitFinder(process, capturer, self._names, details=options.wait_details)
         return ProcessSampler(
-            process, capturer, self.profile, options, self._jitter, named=named, since=self._last_tick
-        )
+            process, capturer, self.profile, options, self._jitter, named=named, since=self._last_tick,
+            waits=waits,
+        )  # fmt: skip
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no named process is left.

@@ -9,8 +9,15 @@ from collections.abc import Iterable, Sequence
 
 from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture, ThreadSnapshot
-from sfsample.core.stack import Frame
-from sfsample.modules.location import GeneratedFunction, Located, Location, kernel_locations, locate
+from sfsample.core.stack import Frame, Stack, StopReason
+from sfsample.modules.location import (
+    GeneratedFunction,
+    Located,
+    Location,
+    kernel_locations,
+    locate,
+    python_location,
+)
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
@@ -19,6 +26,7 @@ from sfsample.recording.due_threads import FLUSH_NS, SampledThread
 from sfsample.recording.merge_python import as_shown, with_python
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import Places, Sample, ThreadKey, TickTime
+from sfsample.runtimes.cpython.tasks import WaitingTasks
 from sfsample.symbolize.perf_map import PerfMapFile
 
 _MAX_FLUSH_NS = 8 * FLUSH_NS
@@ -97,8 +105,8 @@ class Recorder:
             stats.held.add(held)
             thread.stopped_ns += held
 
-    def see(self, thread: SampledThread, captured: CapturedStack) -> None:
-        """Keep a captured stack, for `count`."""
+    def see(self, thread: SampledThread, captured: CapturedStack, waits: tuple[Location, ...] = ()) -> None:
+        """Keep a captured stack, for `count`; `waits`: the innermost frame of a thread that waits."""
         locations = self._locate(captured, thread.last)
         thread.last = Located(
             captured.generation, captured.stack.frames, captured.modules, locations, self._names
@@ -110,7 +118,8 @@ class Recorder:
             locations = with_python(locations, captured.python, self._python)
             self._profile.stats.has_python = True
             stack = as_shown(stack, captured.python, self._python)
-        thread.last_stack = stack, Places((*kernel, *locations))
+        thread.places = Places((*waits, *kernel, *locations))
+        thread.last_stack = stack, thread.places
 
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
         """Return the locations of the frames; those of the last sample are used again."""
@@ -191,6 +200,26 @@ class Recorder:
         )  # fmt: skip
         self._profile.add(sample)
         thread.counted, thread.uncounted_cpu_ns = until, thread.uncounted_cpu_ns - cpu_ns
+
+        if not ran and thread.tasks:
+            self._count_tasks(thread, key, capture, until)
+
+    def see_tasks(self, thread: SampledThread, tasks: WaitingTasks) -> None:
+        """Keep the suspended tasks of a thread that sleeps, for `count`."""
+        thread.tasks = [(Places(map(python_location, stack)), tasks.scale * number)
+                        for stack, number in tasks.stacks.items()]  # fmt: skip
+
+    def _count_tasks(self, thread: SampledThread, key: ThreadKey, capture: Capture, until: TickTime) -> None:
+        """Count each suspended task like a thread, for the time since the last look at the tasks."""
+        since, thread.tasks_counted = thread.tasks_counted, until
+        times, wall_ns = max(1, until.number - since.number), until.at_ns - since.at_ns
+        whole = Stack((), StopReason.OUTERMOST)
+        for places, number in thread.tasks or ():
+            sample = Sample(
+                thread=key, thread_name=thread.name, stack=whole, places=places, capture=capture,
+                at_ns=until.at_ns, wall_ns=round(wall_ns * number), cpu_ns=0, times=round(times * number),
+            )  # fmt: skip
+            self._profile.add(sample)
 
     # -- ticks without a sample
 

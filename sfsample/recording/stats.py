@@ -118,6 +118,7 @@ class Stats:
         self.cpu_charged_ns = 0  # CPU time of all threads, as the kernel counts it
         self.cpu_sampled_ns = 0  # CPU time that samples stand for, also those left out by --gil
         self.threads = 0  # threads that have samples
+        self.holders_changed = 0  # locks, once for each tick at whose end their holder was another or unknown
         self.why_idle: tuple[str, str] | None = None  # reason why nothing ran other than sleep, and a remedy
         self.subprocesses = Subprocesses()
         self.module_paths: list[tuple[str, bool]] = []  # path of each module, and whether it has SFrame
@@ -229,6 +230,7 @@ class Stats:
             "engine_why": self.engine_why or None,
             "held_ns": self.held.as_json(),
             "mode": self.mode,
+            "holders_changed": self.holders_changed,
         }
 
     def _perf_events_as_json(self) -> dict[str, Any] | None:

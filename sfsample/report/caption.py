@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-from sfsample.core.foreign import utc
-from sfsample.core.quantities import counted
+from sfsample.core.local_time import local, zone
+from sfsample.core.quantities import counted, long_time
 from sfsample.report.report import CPU, OUTERMOST, Report
 
 _MIN_COVERAGE = 0.9  # share of the CPU time; a smaller share is reported as a loss
 _MAX_PIDS = 8  # process ids listed
+_LONG_NS = 1000 * 10**9
 _TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))  # ns of each unit
 
 
@@ -15,7 +16,8 @@ def extent(report: Report) -> str:
     """Return the amount of samples and time, the rate, and the start of the recording."""
     parts = amounts(report)
     if report.started_ns:
-        parts.append(utc(report.started_ns // 10**9, "%Y-%m-%d %H:%M:%S UTC"))
+        started_s = report.started_ns // 10**9
+        parts.append(f"{local(started_s)} {zone(started_s)}")
     return ", ".join(parts)
 
 
@@ -27,7 +29,8 @@ def amounts(report: Report) -> list[str]:
         of_used = f" of {duration(used)}" if used > sampled else ""
         parts.append(f"{duration(sampled)}{of_used} of CPU time")
     if report.duration_ns:
-        parts.append(f"{report.duration_ns / 1e9:.1f} s")
+        is_long = report.duration_ns >= _LONG_NS
+        parts.append(duration(report.duration_ns) if is_long else f"{report.duration_ns / 1e9:.1f} s")
     if report.rate_hz:
         parts.append(f"{report.rate_hz:g} Hz")
     return parts
@@ -51,7 +54,9 @@ def listed(names: Sequence[str], most: int) -> str:
 
 
 def duration(ns: int) -> str:
-    """Return a duration with three digits and its unit: "1.25 ms"."""
+    """Return a duration with three digits and its unit: "1.25 ms"; a long one as "1 h 5 min"."""
+    if ns >= _LONG_NS:
+        return long_time(ns / 1e9)
     size, unit = next((row for row in _TIME_UNITS if ns >= row[0]), _TIME_UNITS[-1])
     return f"{ns / size:.3g} {unit}"
 

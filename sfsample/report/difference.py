@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from math import erfc, exp, sqrt
 from typing import NamedTuple
 
-from sfsample.report.noise import LEAST_PAIRS, half_width, log_ratio, p_value, spread
-from sfsample.report.report import Numbers, Report
+from sfsample.report.noise import LEAST_PAIRS, half_width, largest, log_ratio, p_value, spread
+from sfsample.report.report import CPU, SAMPLES, Numbers, Report
 from sfsample.symbolize.named_frame import NamedFrame
 
 _Z = 1.96  # standard deviations: 95 % of a normal distribution
@@ -26,7 +26,10 @@ _LEAST_COUNTED = 0.9  # counted ticks / expected ticks; a count with a smaller r
 
 
 class Side(NamedTuple):
-    """One of the two compared reports: its facts (None: unknown) and its samples by function."""
+    """One of the two compared reports: its facts (None: unknown) and its samples by function.
+
+    If CPU time is compared, it is counted as the number of samples of a thread that runs for this time.
+    """
 
     name: str  # input as the user gave it
     files: int
@@ -40,20 +43,29 @@ class Side(NamedTuple):
     processes: tuple[str, ...]
     by_self: Counter[str]
     by_total: Counter[str]
+    cpu_ns: int | None = None  # CPU time of all threads
+    cpu_samples: float | None = None  # CPU time of all threads, as samples; None: samples are compared
+    coverage: float | None = None  # share of the CPU time that samples represent; None: unknown
+
+    @property
+    def amount(self) -> float:
+        """The number of samples, or the CPU time as samples."""
+        return self.samples if self.cpu_samples is None else self.cpu_samples
 
 
 class Change(NamedTuple):
     """One function: samples before and after, and the 95 % interval of the ratio of its shares."""
 
     name: str
-    before: int
-    after: int
+    before: float  # samples; a fraction if CPU time is compared
+    after: float
     share_before: float  # share of one CPU's time or of all samples: 0 to 1, more for several threads
     share_after: float
     low: float
     high: float  # inf: the function may be new
     verdict: str
     ordinary: float | None = None  # usual ratio between two ordinary times (root mean square); None: unknown
+    ordinary_most: float | None = None  # largest ratio between two ordinary times
 
     @property
     def change(self) -> float:
@@ -86,6 +98,11 @@ class Difference(NamedTuple):
     by_total: tuple[Change, ...]
     ordinary: Ordinary | None = None  # None: the inputs are files
 
+    @property
+    def by_cpu(self) -> bool:
+        """True if CPU time is compared, although there are samples of sleeping threads."""
+        return any(side.cpu_samples is not None for side in self.sides)
+
 
 def compare_sides(
     before: Side, after: Side, *, relative: bool = False, ordinary: Ordinary | None = None
@@ -94,11 +111,11 @@ def compare_sides(
     per_time = bool(before.ticks and after.ticks) and not relative
     pairs = [(before, after), *(ordinary.pairs if ordinary else ())]
     exposures, *others_exposures = [
-        (one.ticks, other.ticks) if per_time else (float(one.samples), float(other.samples))
+        (one.ticks, other.ticks) if per_time else (float(one.amount), float(other.amount))
         for one, other in pairs
     ]
 
-    def changes(counts: Callable[[Side], Mapping[str, int]]) -> tuple[Change, ...]:
+    def changes(counts: Callable[[Side], Mapping[str, float]]) -> tuple[Change, ...]:
         counted, *others = [(counts(first), counts(second)) for first, second in pairs]
 
         def usual(name: str) -> list[float]:
@@ -107,18 +124,31 @@ def compare_sides(
 
         return _changes(*counted, exposures, usual if ordinary else None)
 
-    [overall] = changes(lambda side: {"all": side.samples})
+    [overall] = changes(lambda side: {"all": side.amount})
     by_self, by_total = changes(lambda side: side.by_self), changes(lambda side: side.by_total)
     return Difference((before, after), relative, per_time, exposures, overall, by_self, by_total, ordinary)
 
 
-def count(report: Report, name: str = "", files: int = 1) -> Side:
-    """Count the samples of a report by function; `files` is the number of files that it was read from."""
-    mode = report.stats.text("mode")
+def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") -> Side:
+    """Count the samples of a report by function; `files` is the number of files that it was read from.
+
+    `mode` "cpu" counts CPU time if the report has sleeping threads.
+    """
+    stats, ticks, weight, cpu_samples = report.stats, _ticks(report), SAMPLES, None
+    sampled_ns, recorded = report.total(CPU), stats.text("mode")
+    cpu_ns = stats.number("cpu_charged_ns") or sampled_ns
+    if (mode, recorded) == ("cpu", "wall") and CPU in report.weights and ticks and report.duration_ns:
+        weight, cpu_samples = CPU, cpu_ns * ticks / report.duration_ns
+    own, total = by_function(report, weight)
+    if cpu_samples is not None:  # samples may have only a part of the CPU time, so their shares of all count
+        for counts in (own, total):
+            for function in counts:
+                counts[function] *= cpu_samples / sampled_ns  # type: ignore[assignment]  # fractions are fine
     processes = tuple(dict.fromkeys(thread.process for thread in report.threads))
     return Side(
-        name, files, report.total(), _ticks(report), report.duration_ns, report.rate_hz, report.host,
-        report.started_ns, mode if mode in ("cpu", "wall") else None, processes, *_counts(report),
+        name, files, report.total(), ticks, report.duration_ns, report.rate_hz, report.host,
+        report.started_ns, recorded if recorded in ("cpu", "wall") else None, processes, own, total,
+        cpu_ns or None, cpu_samples, stats.coverage,
     )  # fmt: skip
 
 
@@ -141,24 +171,24 @@ def comparison_name(frame: NamedFrame) -> str:
     return frame.text
 
 
-def _counts(report: Report) -> tuple[Counter[str], Counter[str]]:
-    """Return self samples and total samples (recursion counts once), by function."""
+def by_function(report: Report, weight: str) -> tuple[Counter[str], Counter[str]]:
+    """Return a weight by function: its own, and with what it calls (recursion counts once)."""
     numbers = Numbers[str]()
     functions = [numbers[comparison_name(frame)] for frame in report.frames]
     by_self, by_total = [0] * len(numbers), [0] * len(numbers)
-    for stack in report.stacks:
-        row, weight = [functions[at] for at in stack.frames], stack.weights[0]
+    for stack, number in zip(report.stacks, report.column(weight), strict=True):
+        row = [functions[at] for at in stack.frames]
         for function in {*row}:
-            by_total[function] += weight
+            by_total[function] += number
         if row:
-            by_self[row[0]] += weight
+            by_self[row[0]] += number
     own, total = (Counter(dict(zip(numbers, counts, strict=True))) for counts in (by_self, by_total))
     return +own, +total  # without zeros
 
 
 def _changes(
-    before: Mapping[str, int],
-    after: Mapping[str, int],
+    before: Mapping[str, float],
+    after: Mapping[str, float],
     exposures: tuple[float, float],
     usual: Callable[[str], list[float]] | None,
 ) -> tuple[Change, ...]:
@@ -175,7 +205,7 @@ def _changes(
             differences = usual(change.name)
             if len(differences) >= LEAST_PAIRS:
                 difference = log_ratio(change.before, change.after, exposures)
-                chances[at] = max(chances[at], p_value(difference, differences))
+                chances[at] = p_value(difference, differences, chances[at])
                 changes[at] = _widen(change, difference, differences)
             else:
                 changes[at] = change._replace(verdict=UNKNOWN)
@@ -184,7 +214,7 @@ def _changes(
     return tuple(sorted(judged, key=lambda c: (c.verdict == NOISE, -abs(c.change))))
 
 
-def _change(name: str, pair: tuple[int, int], exposures: tuple[float, float]) -> Change:
+def _change(name: str, pair: tuple[float, float], exposures: tuple[float, float]) -> Change:
     """Return the change of a function; the verdict is only its sign, not yet its significance."""
     shares = [count / exposure if exposure else 0.0 for count, exposure in zip(pair, exposures, strict=True)]
     verdict = GREW if shares[1] > shares[0] else SHRANK
@@ -196,7 +226,8 @@ def _widen(change: Change, difference: float, ordinary: list[float]) -> Change:
     width = half_width(ordinary)
     low = min(change.low, _power(difference - width))
     high = max(change.high, _power(difference + width))
-    return change._replace(low=low, high=high, ordinary=_power(spread(ordinary)))
+    usual, most = _power(spread(ordinary)), _power(largest(ordinary))
+    return change._replace(low=low, high=high, ordinary=usual, ordinary_most=most)
 
 
 def _power(exponent: float) -> float:
@@ -213,12 +244,6 @@ def _p_value(before: float, after: float, exposures: tuple[float, float]) -> flo
     return erfc(max(0.0, abs(after - count * part) - 0.5) / deviation / sqrt(2))
 
 
-def sees_growth(ratio: float, share: float, exposure: float, functions: int) -> bool:
-    """Return True if `functions` are compared and the growth of one of them by `ratio` is significant."""
-    chance = _p_value(share * exposure, ratio * share * exposure, (exposure, exposure))
-    return chance <= _FALSE_DISCOVERY_RATE / max(1, functions)
-
-
 def _significant(p_values: list[float]) -> list[bool]:
     """Return True for each p-value of a significant difference (Benjamini and Hochberg 1995)."""
     ranked = sorted(range(len(p_values)), key=p_values.__getitem__)
@@ -228,7 +253,7 @@ def _significant(p_values: list[float]) -> list[bool]:
     return [at in accepted for at in range(count)]
 
 
-def ratio_interval(before: int, after: int, exposures: tuple[float, float]) -> tuple[float, float]:
+def ratio_interval(before: float, after: float, exposures: tuple[float, float]) -> tuple[float, float]:
     """Return the 95 % interval of share after / share before, from Wilson's interval of a proportion."""
     count = before + after
     if not count or not all(exposures):
@@ -236,10 +261,10 @@ def ratio_interval(before: int, after: int, exposures: tuple[float, float]) -> t
     low, high = _wilson(after, count)
     low_before, high_before = _wilson(before, count)  # more exact than 1 - high and 1 - low
     odds = exposures[0] / exposures[1]
-    return low / high_before * odds, high / low_before * odds if low_before else float("inf")
+    return low / high_before * odds, high / low_before * odds if before and low_before else float("inf")
 
 
-def _wilson(hits: int, count: int) -> tuple[float, float]:
+def _wilson(hits: float, count: float) -> tuple[float, float]:
     part, square = hits / count, _Z * _Z
     center = part + square / (2 * count)
     half_width = _Z * sqrt(part * (1 - part) / count + square / (4 * count * count))

@@ -1,18 +1,20 @@
 """Puts names into reports: makes the report of a profile, names unnamed frames of a report."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
-from sfsample.modules.location import Location, PythonPlace, pid_of
+from sfsample.modules.location import Location, pid_of
 from sfsample.process.labels import Identity
 from sfsample.recording.profile import Profile, Timeline
 from sfsample.recording.sample import StackKey
 from sfsample.report.merge import common_values, rebuild
 from sfsample.report.report import TARGET_FIELDS, WEIGHTS, Report, ReportBuilder, ReportThread, ReportTimeline
 from sfsample.report.stats import ReportStats
-from sfsample.symbolize.named_frame import NamedFrame, clean_name, python_frame
+from sfsample.symbolize.named_frame import NamedFrame, clean_name
 from sfsample.symbolize.symbolizer import OfflineSymbolizer, Symbolizer
 
+_LINE = re.compile(r":(\d+|None)\)(?=(_\[p\])?$)")  # the line in the text of a Python frame
 _EXACT = ("context", "signal_frame")  # `found` of frames whose pc is no return address
 
 
@@ -80,10 +82,9 @@ def with_python_lines(report: Report) -> Report:
     """Return the report with the executed line in the text of each Python frame."""
 
     def with_line(frame: NamedFrame) -> NamedFrame:
-        if frame.kind != "p" or frame.function is None or not frame.file or not frame.line:
+        if frame.kind != "p" or not frame.line:
             return frame
-        place = PythonPlace(frame.function, frame.file, frame.line, None)
-        return frame._replace(text=python_frame(place, executed=True).text)
+        return frame._replace(text=_LINE.sub(f":{frame.line})", frame.text))
 
     return report._replace(frames=tuple(map(with_line, report.frames)))
 

@@ -14,9 +14,12 @@ Invariant: if nothing has changed, at most 5 % of comparisons say that a functio
 
 from collections.abc import Sequence
 from functools import cache
-from math import atan, cos, log, pi, sin, sqrt
+from math import atan, cos, erfc, log, pi, sin, sqrt
 
 LEAST_PAIRS = 3  # ordinary differences that a verdict needs
+ENOUGH_PAIRS = 8  # ordinary differences from which on Student's t is used
+FEW_FACTOR = 4  # with fewer pairs: difference of a change / largest ordinary difference
+_FAR = erfc(10 / sqrt(2))  # probability of a difference beyond ten standard deviations of a count
 _ERROR_RATE = 0.05  # share of intervals that miss the true value
 
 
@@ -31,16 +34,28 @@ def spread(differences: Sequence[float]) -> float:
     return sqrt(sum(each * each for each in differences) / len(differences))
 
 
-def p_value(difference: float, ordinary: Sequence[float]) -> float:
-    """Return the probability that an ordinary difference is as large; 1 if one of `ordinary` is."""
-    if abs(difference) <= max(map(abs, ordinary)):
+def largest(ordinary: Sequence[float]) -> float:
+    """Return the size of the largest ordinary difference."""
+    return max(map(abs, ordinary))
+
+
+def p_value(difference: float, ordinary: Sequence[float], chance: float) -> float:
+    """Return the probability that such a difference is no change.
+
+    `chance` is the probability that the samples alone differ so much.
+    """
+    if len(ordinary) < ENOUGH_PAIRS:
+        return chance if abs(difference) > half_width(ordinary) and chance < _FAR else 1.0
+    if abs(difference) <= largest(ordinary):
         return 1.0
     scale = spread(ordinary)
-    return _beyond(abs(difference) / scale, len(ordinary)) if scale else 0.0
+    return max(chance, _beyond(abs(difference) / scale, len(ordinary)) if scale else 0.0)
 
 
 def half_width(ordinary: Sequence[float]) -> float:
     """Return the bound that 95 of 100 ordinary differences (logarithms of ratios) do not exceed."""
+    if len(ordinary) < ENOUGH_PAIRS:
+        return FEW_FACTOR * largest(ordinary)
     return _critical(len(ordinary)) * spread(ordinary)
 
 

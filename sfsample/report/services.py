@@ -26,7 +26,7 @@ def by_service(report: Report, profile: Profile) -> list[tuple[str, Report]]:
 
 
 def with_service(report: Report, service: str, profile: Profile) -> Report:
-    """Return the report with its service as the label service.name, if it has this label; --label wins."""
+    """Return the report; if it has a label service.name, the value becomes that of --label, or `service`."""
     labels, name = report.labels or {}, clean_name(profile.labels.get(_NAME) or service)
     return report._replace(labels=labels | {_NAME: name}) if _NAME in labels else report
 
@@ -34,8 +34,8 @@ def with_service(report: Report, service: str, profile: Profile) -> Report:
 def _key(thread: ReportThread, profile: Profile) -> tuple[str, str]:
     """Return the service of a thread, and its container, because two containers may run the same program.
 
-    The service is the value of --label, else OWNER/NAME, or OWNER if the name is the same.  A process can
-    choose its NAME (by its labels or its program), but not its OWNER.
+    The service is the value of --label.  Without --label it is OWNER/NAME, or OWNER alone if both are the
+    same.  A process can choose its NAME (by its labels or its program), but not its OWNER.
     """
     identity = profile.identities.get(thread.pid or 0, Identity({}))
     unit, owner = identity.unit or "", identity.owner or "unknown"

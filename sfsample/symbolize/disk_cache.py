@@ -6,9 +6,9 @@ Invariant: the cache never makes a result wrong, and never makes a run fail
 * The name of a file has a hash of all bytes from which the result was made.  A build-id would not do, because
   a program can claim the build-id of another.
 * A file is used only if it belongs to the user of this process, and its checksum is right.
-* No other user may enter or replace the directory.  Root is trusted.  All directories above count too, as the
-  path names them and as symbolic links resolve.  In a sticky directory (/tmp) a user can only rename files of
-  that user, inode(7).
+* No other user may enter or replace the directory, or a directory above it.  This holds for the path as it is
+  written, and for the path behind its symbolic links.  Root is trusted.  In a sticky directory (/tmp), a user
+  can rename only the user's own files, inode(7).
 * A file appears complete or not at all, so no lock is needed.
 
 If the directory is too large, the files that were not used for the longest time are deleted.

@@ -76,6 +76,9 @@ class DwarfLines:
             from symbolic.symcache import SymCache
 
             return SymCache.from_bytes(_view(self._converted(image)))  # object that keeps the view alive
+        except ImportError:
+            self.problems.append(f"{image.name}: no lines: they need pip install 'sfsample[lines]'")
+            return None
         except Exception as damage:  # noqa: BLE001 - as above
             self._note_damage(image, damage)
             return None

@@ -155,7 +155,7 @@ class ModuleSymbols:
         return PltStubs(self._image, self._name_of_resolver)
 
     def _name_of_resolver(self, vaddr: int) -> str | None:
-        """Return the function whose resolver is at `vaddr`; the name of a stub would need this name again."""
+        """Return the function whose resolver is at `vaddr`; search no stub, as its name needs this name."""
         symbol = self._find_in_tables(SymbolTable.find_stated, vaddr)
         return symbol.name if symbol and symbol.start == vaddr else None
 

@@ -7,7 +7,7 @@ surrogates become `?`.
 
 from typing import NamedTuple
 
-from sfsample.modules.location import PythonPlace
+from sfsample.modules.location import PythonPlace, WaitPlace, import_path
 
 _UNSAFE = (
     *range(0x20),  # C0: newline, tab, ESC
@@ -25,15 +25,15 @@ class NamedFrame(NamedTuple):
 
     text: str  # text in the folded format
     function: str | None = None  # demangled name without suffix
-    raw: str | None = None  # mangled symbol, as its table has it
+    raw: str | None = None  # mangled symbol, as its table has it; of a wait: its class, such as "lock"
     module: str | None = None  # path of the file
     build_id: str | None = None
     address: int | None = None  # vaddr in the module; the run-time address if there is no module
     file: str | None = None
     line: int | None = None
     inlined: bool = False
-    kind: str = ""  # "k" kernel, "j" generated code (a JIT's), "p" Python
-    found: str = ""  # how the unwinder found the frame: a `Found`
+    kind: str = ""  # "k" kernel, "j" generated code (a JIT's), "p" Python, "w" a wait
+    found: str = ""  # how the unwinder found the frame: a `Found`; of a wait: "wait", or "idle"
     symbol_offset: int | None = None  # bytes from the start of the symbol; None in reports
 
 
@@ -41,8 +41,17 @@ def python_frame(place: PythonPlace, *, executed: bool = False) -> NamedFrame:
     """Return a frame with one text for each function: with the definition's line, unless `executed`."""
     function, file = clean_name(place.function), clean_name(place.file) if place.file else None
     line = (place.line if executed else None) or place.first_line
-    where = f" ({file.rpartition('/')[2]}:{line})" if file else ""
+    where = f" ({clean_name(place.path or import_path(place.file))}:{line})" if file else ""
     return NamedFrame(f"{function}{where}", function, file=file, line=place.line, kind="p")
+
+
+def wait_frame(place: WaitPlace, variable: str | None) -> NamedFrame:
+    """Return the frame of a wait; `variable`: the name of the lock, if it has one."""
+    text = clean_name(place.text)
+    if not place.category:
+        return NamedFrame(text, text)
+    text = f"[{text}{f' {variable}' if variable else ''}]"
+    return NamedFrame(text, text, place.category, kind="w")
 
 
 def clean_name(name: str) -> str:

@@ -6,8 +6,8 @@ read fails, only names are lost, and `problem` says so (tests/symbolize/test_per
 A JIT reuses memory, so several functions may cover an address.  The last in the file counts.  A recording
 follows the file, and names each place when it sees the place, because the target may append other functions
 at that address, or remove the file.  Only what was appended is read.  Reading takes at most a tenth of the
-time.  If a file is too large, only its end is read, and that is reported.  No more bytes are read than the
-size that the file states: files of /proc state 0, and some have no end.  Names are not cleaned here.
+time.  If a file is too large, sfsample reads only its end, and says so (`problem`).  sfsample reads no more
+bytes than the file states as its size: files of /proc state 0, and some have no end.
 
 Source: Linux, tools/perf/Documentation/jit-interface.txt: lines `START SIZE NAME`, the numbers hexadecimal;
 `dso__load_perf_map` in tools/perf/util/symbol.c reads them with strtoull(3).

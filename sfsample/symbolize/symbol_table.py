@@ -128,7 +128,7 @@ class SymbolTable:
         best = self._best_alias(records.rows[first : min(position + 1, first + _MAX_TRIED)], vaddr)
         if best is None or best.size:
             return best
-        starts = self._stated.starts  # a function with a size that begins in between ends the guess
+        starts = self._stated.starts  # a function with a size between `best` and `vaddr` ends the guess
         return best if bisect_right(starts, best.start) == bisect_right(starts, vaddr) else None
 
     def _best_alias(self, rows: Sequence[int], vaddr: int) -> Symbol | None:

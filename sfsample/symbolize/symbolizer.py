@@ -20,7 +20,7 @@ from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import DwarfLines, SourcePlace
 from sfsample.symbolize.missing import MissingName, generated_without_name, module_without_name
 from sfsample.symbolize.module_symbols import ModuleSymbols
-from sfsample.symbolize.named_frame import NamedFrame, address_text, clean_name, python_frame
+from sfsample.symbolize.named_frame import NamedFrame, address_text, clean_name, python_frame, wait_frame
 from sfsample.symbolize.options import DEFAULT_SYMBOL_OPTIONS, SymbolOptions
 from sfsample.symbolize.perf_map import PerfMaps
 from sfsample.symbolize.spelling import simplify, spell
@@ -29,6 +29,7 @@ from sfsample.symbolize.symbol_table import Symbol, SymbolTables
 # CPU time for the names of modules.  A hostile program can make the look-up long, although each step has a
 # limit.  All names of a usual program take less than a second, 1 GB of DWARF takes 10 s.
 _MAX_CPU_S = 300
+_MAX_OFFSET = 1024  # bytes from the start of a variable; farther locks have the name of the variable
 
 
 class Symbolizer:
@@ -115,6 +116,8 @@ class Symbolizer:
     def _look_up(self, location: Location) -> tuple[NamedFrame, ...]:
         if location.python is not None:
             return (python_frame(location.python, executed=self._options.lines),)
+        if location.wait is not None:
+            return (wait_frame(location.wait, self._lock_variable(location)),)
         if location.kernel:
             return (_marked_frame(location.kernel, None, "k"),)
         if self._given_up:
@@ -128,6 +131,17 @@ class Symbolizer:
             self._cpu_s += thread_time() - begun
             if self._cpu_s > _MAX_CPU_S:
                 self.give_up(f"the look-up of names took {_MAX_CPU_S} s of CPU and was ended")
+
+    def _lock_variable(self, location: Location) -> str | None:
+        """Return the variable with the lock of a wait.  An array of locks has one name for all."""
+        from sfsample.symbolize.variables import variable_at  # most recordings have no such wait
+
+        module = location.module
+        if module is None:
+            return None
+        name = variable_at([module], module.address(location.address)) or ""
+        variable, _, offset = name.partition("+")
+        return name if offset and int(offset, 16) < _MAX_OFFSET else variable or None
 
     def _native_frames(self, module: Module, location: Location) -> tuple[NamedFrame, ...]:
         go = self._go_frames(module, location)
@@ -165,8 +179,9 @@ class Symbolizer:
     def _generated_frame(self, location: Location) -> NamedFrame:
         """Return the frame of code that lies in no file.
 
-        A recording has named the place as it saw it.  If it found no name, the perf map may have been behind
-        the code.  Then the map of now counts only where one function alone was at that address.
+        A recording names a place when it sees the place.  If it found no name, the program may have written
+        the perf map later.  So sfsample looks in the map as it is now, and believes it if the map has only
+        one function for that address.
         """
         seen = location.generated
         if seen is not None and seen.name:

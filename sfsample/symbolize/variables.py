@@ -21,11 +21,17 @@ _TABLES: "WeakKeyDictionary[ElfImage, SymbolTable | None]" = WeakKeyDictionary()
 
 def variable_at(modules: Iterable[Module], address: int) -> str | None:
     """Return the name of the variable at a run-time address, or None; "name+0x8" inside a variable."""
+    module = module_of(modules, address)
+    return None if module is None else _variable(module.image, module.vaddr(address))
+
+
+def module_of(modules: Iterable[Module], address: int) -> Module | None:
+    """Return the module that has loaded code or data at a run-time address."""
     for module in modules:
         vaddr = module.vaddr(address)
         loaded = (s for s in module.image.segments if s.type == PT_LOAD)
         if any(s.vaddr <= vaddr < s.vaddr + s.memsz for s in loaded):
-            return _variable(module.image, vaddr)
+            return module
     return None
 
 

@@ -6,9 +6,11 @@ From an SFrame row to a caller, step 2 of 4: `StepperChain.step` gets the row at
 A caller is accepted if its frame lies above and its pc is executable.  If the row is a guess, the caller must
 also be on the same stack, behind a call, which must lead to the function of the frame if it is a direct call.
 
-If no caller is accepted, the first stepper that knew the pc gives the reason, with two exceptions.  A guess
-gives a reason only if it lacks a register.  If the first row was wrong and the next stepper lacks a register,
-that lack is the reason.  Another order of steppers, or another capture, may have the register.
+If no caller is accepted, the first stepper that knew the pc gives the reason, with two exceptions:
+
+* A guess gives a reason only if it lacks a register.
+* If the first row was wrong and the next stepper lacks a register, the reason is the missing register.
+  Another order of steppers, or another capture, may have the register.
 
 Coroutines and threads made by hand mark their first frame with a return address of zero, and chains of frame
 pointers end in zero.  But a wrong row finds a zero in any local variable.  So a zero ends a stack only if no

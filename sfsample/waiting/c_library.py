@@ -9,14 +9,15 @@ C_LIBRARIES = ("libc.so", "libc-2.", "libpthread", "ld-linux", "ld-musl", "libre
 
 
 def library_functions(frames: Sequence[tuple[NamedFrame, ...]], paths: Sequence[str]) -> Iterator[str]:
-    """Yield the bare names of the C library's functions on a stack (of a static program: all names).
+    """Yield the bare names of the C library's functions on a stack and of Go; of a static program, all.
 
     `frames` has the functions of each frame, `paths` its module (""), the innermost first.
     """
     static = not any(is_file(path, C_LIBRARIES) for path in paths)
     for names, path in zip(frames, paths, strict=True):
-        if static or is_file(path, C_LIBRARIES):
-            yield from (bare_symbol(name.raw) for name in names if name.raw)
+        is_shown = static or is_file(path, C_LIBRARIES)
+        raws = (name.raw for name in names if name.raw)
+        yield from (bare_symbol(raw) for raw in raws if is_shown or raw.startswith("runtime."))
 
 
 def bare_symbol(symbol: str) -> str:

@@ -6,6 +6,7 @@ descriptor, and sfsample may read the processes that have the other end.  A thre
 answer; `wording` makes a sentence of it.
 """
 
+import os
 from collections.abc import Mapping
 from itertools import islice
 from typing import NamedTuple
@@ -28,9 +29,16 @@ _LOCK_TEXTS = {WaitKind.MUTEX: "mutex {}", WaitKind.READ_LOCK: "the read lock of
                WaitKind.CONDITION: "a signal on condition variable {}",
                WaitKind.SEMAPHORE: "semaphore {}", WaitKind.BARRIER: "the other threads at barrier {}",
                WaitKind.ONCE: "an initialisation that another thread has begun"}  # fmt: skip
+_GO_WAITS = {  # function of Go's scheduler (runtime/proc.go) -> what its thread waits for, outer ones first
+    "runtime.findRunnable": "a goroutine to run",
+    "runtime.stopm": "work of Go's scheduler",
+    "runtime.sysmon": "the next check of Go's monitor",
+}
 _MAX_CHILDREN_NAMED = 3
 _READ_CALLS = ("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg")
 _WRITE_CALLS = ("write", "writev", "pwrite64", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice")
+_OPEN_CALLS = ("open", "openat", "openat2")
+_FIFO_FUNCTIONS = ("wait_for_partner", "fifo_open")  # kernel functions; the compiler may inline the first
 _ACCEPT_CALLS = ("accept", "accept4")
 _EVENT_CALLS = ("epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6")
 _RESOLVER_FUNCTIONS = ("res_nsend", "res_context_send", "res_nquery", "res_query", "res_nsearch",
@@ -50,6 +58,7 @@ class Wait(NamedTuple):
     verb: str = "waits for"
     lasting: str = "has waited {time} for"  # verb with the length of the wait
     timed: bool = False  # the wait ends after a time-out
+    address: int = 0  # address of the lock in memory; 0: unknown
 
 
 def wait_of(thread: WaitingThread, context: WaitContext) -> Wait | None:
@@ -101,6 +110,8 @@ def _by_call(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) 
         return _child(call, dict(context.children))
     if name in FORK_CALLS and thread.state == "D":
         return _vfork(dict(context.children))
+    if name in _OPEN_CALLS and thread.wchan in _FIFO_FUNCTIONS and call.refers_to:
+        return _fifo(call)
     if name in _SIGNAL_CALLS:
         return Wait(WaitKind.SIGNAL, "a signal", idle=True)
     if name in _EVENT_CALLS:
@@ -115,25 +126,35 @@ def _futex(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) ->
     if gil is not None and sleeps_on_gil(gil, call):
         if gil_state(gil, thread.ns_tid, call) == "holds":
             return None  # it has just got the GIL
-        return Wait(WaitKind.GIL, "the GIL", context.others.tids.get(gil.holder), idle=not gil.holder)
+        return Wait(WaitKind.GIL, "the GIL", context.others.tids.get(gil.holder), idle=not gil.holder,
+                    address=gil.begin)  # fmt: skip
     python = thread.facts.wait
     if python is not None:
         tid, note = thread_to_act(thread, python, context.threads, context.others.tids)
         what = "the end of" if python.kind is WaitKind.THREAD and tid is not None else python.what
-        return Wait(python.kind, what, tid, note=note, idle=python.idle)
+        return Wait(python.kind, what, tid, note=note, idle=python.idle, address=python.address)
     lock = lock_of(thread, context.others)
     if lock is None:
-        return Wait(WaitKind.FUTEX, f"futex {call.refers_to[0]}", idle=True)
+        of_go = (text for function, text in _GO_WAITS.items() if function in thread.functions)
+        return Wait(WaitKind.FUTEX, next(of_go, f"futex {call.refers_to[0]}"), idle=True)
     owner = context.others.tids.get(lock.owner) if lock.owner is not None else None
     if lock.kind is WaitKind.THREAD:
-        return Wait(WaitKind.THREAD, "the end of", owner)
+        return Wait(WaitKind.THREAD, "the end of", owner, address=lock.address)
     variable = context.variable_at(lock.address)
     place = f"{variable} ({lock.address:#x})" if variable else f"{lock.address:#x}"
     what = _LOCK_TEXTS[lock.kind].format(place)
     is_idle = lock.kind in (WaitKind.CONDITION, WaitKind.SEMAPHORE)
     is_unknown = lock.owner is not None and owner is None
     note = f"held by thread {lock.owner}, {lock.note}" if is_unknown else lock.note
-    return Wait(lock.kind, what, owner, note=note, idle=is_idle)
+    return Wait(lock.kind, what, owner, note=note, idle=is_idle, address=lock.address)
+
+
+def _fifo(call: DecodedSyscall) -> Wait:
+    """Return the wait of open(2) until another thread opens the other end of a FIFO (fifo(7))."""
+    at = {"open": 1, "openat": 2}.get(call.name or "")  # index of the flags; openat2 has them in memory
+    access = os.O_RDWR if at is None else call.syscall.args[at] & os.O_ACCMODE
+    end = {os.O_RDONLY: "a writer", os.O_WRONLY: "a reader"}.get(access, "the other end")
+    return Wait(WaitKind.OPEN_FIFO, f"{end} of FIFO {call.refers_to[0]}")
 
 
 def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:
@@ -217,16 +238,16 @@ def _text(descriptor: Descriptor) -> str:
 def _with_peers(wait: Wait, descriptor: Descriptor, context: WaitContext) -> Wait:
     """Return a wait with the processes that have the other end of its pipe or socket."""
     mode = "rw" if descriptor.kind == "socket" else "w" if "r" in descriptor.mode else "r"
-    pids = _peers(descriptor, context, mode)
+    pids = _peers(descriptor, context, mode) or _peers(descriptor, context, mode, own=True)
     listens = any(p.near.listens for p in context.peers if p.near.inode == descriptor.inode)
     note = "which listens there, and has not accepted the connection" if listens and pids else ""
     return wait._replace(pids=pids, note=note)
 
 
-def _peers(descriptor: Descriptor, context: WaitContext, mode: str) -> tuple[int, ...]:
-    """Return the pids of other processes that have the other end open in `mode`."""
+def _peers(descriptor: Descriptor, context: WaitContext, mode: str, *, own: bool = False) -> tuple[int, ...]:
+    """Return the pids of other processes (`own`: of this one) that have the other end open in `mode`."""
     peers = (p for p in context.peers if p.near.inode == descriptor.inode and mode in p.mode)
-    return tuple(dict.fromkeys(peer.pid for peer in peers if peer.pid != context.pid))
+    return tuple(dict.fromkeys(peer.pid for peer in peers if (peer.pid == context.pid) is own))
 
 
 def _events(call: DecodedSyscall, context: WaitContext) -> Wait:

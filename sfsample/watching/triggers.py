@@ -44,7 +44,7 @@ class Fired(NamedTuple):
 
     def __str__(self) -> str:
         value = f" ({self.value})" if self.value else ""
-        return f"trigger {self.name}{value} at {utc(self.at_s, '%H:%M:%S')}"
+        return f"trigger {self.name}{value} at {utc(self.at_s, '%H:%M:%SZ')}"
 
 
 def condition(text: str) -> Condition:

@@ -28,7 +28,7 @@ def test_header_says_what_was_recorded_where_and_when(browser, tmp_path):
     stats = {"mode": "wall", "recorder": "sfsample 0.1.0"}
     report = full()._replace(host="db1", stats=ReportStats(stats))
     with Page(browser, tmp_path, report, time_zone="Asia/Tokyo") as page:
-        assert page.text("#origin") == "pid 10 on db1, 2026-09-21 23:13:20 GMT+9, by sfsample 0.1.0"
+        assert page.text("#origin") == "pid 10 on db1, 2026-09-21 14:13:20 UTC, by sfsample 0.1.0"
         assert page.js("document.getElementById('origin').title") == "began at 2026-09-21T14:13:20.000Z"
         assert page.text("#extent") == "11 samples, 71 ns of CPU time, 1.0 s, 100 Hz, sleeping threads too"
         assert page.text("#labels") == "team=a=b, service.name=shop"
@@ -152,6 +152,65 @@ def test_thread_and_weight_selects_change_the_sums(browser, tmp_path):
         assert page.status.startswith("all  ·  71.0 ns")
         page.choose("#colour", "how it was found")
         assert page.exceptions() == []
+
+
+def test_search_and_placeholder_fit_their_places(browser, tmp_path):
+    with Page(browser, tmp_path, full()) as page:
+        height, field = "document.getElementById('bar').clientHeight", "document.getElementById('search')"
+        pen, font = "document.createElement('canvas').getContext('2d')", f"getComputedStyle({field}).font"
+        text = f"Object.assign({pen}, {{ font: {font} }}).measureText({field}.placeholder)"
+        assert page.js(f"{text}.width < {field}.clientWidth - 16")
+        before = page.js(height)
+        page.press("/")
+        page.type("out")
+        assert page.text("#matched").endswith(" matched")
+        assert page.js(height) == before
+
+
+def test_header_has_readable_labels_and_counts_others(browser, tmp_path):
+    labels = {"process.linux.cgroup": "/a", "host.name": "db1", "service.name": "shop", "team": "a"}
+    with Page(browser, tmp_path, full()._replace(labels=labels)) as page:
+        assert page.text("#labels") == "team=a, service.name=shop and 2 labels"
+        assert "process.linux.cgroup=/a" in page.js("document.getElementById('labels').title")
+
+
+PYTHON_FILES = {
+    "/srv/app/app.py": ("app.py", "mine"),
+    "/srv/app/views/app.py": ("views/app.py", "mine"),
+    "/srv/app/venv/lib/python3.12/site-packages/flask/app.py": ("flask/app.py", "packages"),
+    "/usr/lib/python3.12/json/decoder.py": ("json/decoder.py", "standard library"),
+    "<frozen runpy>": ("<frozen runpy>", "standard library"),
+}
+
+
+def test_python_is_coloured_by_mine_packages_and_standard_library(browser, tmp_path):
+    builder = ReportBuilder()
+    for file, (path, _) in PYTHON_FILES.items():
+        frame = NamedFrame(f"f ({path}:1)", "f", file=file, kind="p", found="python")
+        builder.add(ReportThread("p", "p"), [frame], "outermost", (1,))
+    builder.add(ReportThread("p", "p"), [NamedFrame("c", "c", module="/lib/libc.so.6")], "outermost", (5,))
+    with Page(browser, tmp_path, builder.finish()) as page:
+        lines = "[...document.getElementById('legend').children].map((line) => line.textContent)"
+        assert {*page.js(lines)} == {
+            "native code 50.0 %", "mine 20.0 %", "packages 10.0 %", "standard library 20.0 %"
+        }  # fmt: skip
+        page.choose("#colour", "module")
+        assert {line.rsplit(" ", 2)[0] for line in page.js(lines)} == {
+            "libc.so.6", *(path for path, _ in PYTHON_FILES.values())
+        }  # fmt: skip
+        page.js(
+            "[...document.querySelectorAll('#legend button')]"
+            ".find((button) => button.textContent.startsWith('views/')).click()"
+        )
+        assert page.text("#matched") == "10.0 % matched"
+
+
+def test_functions_have_colours_if_no_module_is_known(browser, tmp_path):
+    with Page(browser, tmp_path, REPORT) as page:
+        lines = "[...document.getElementById('legend').children].map((line) => line.textContent)"
+        assert page.js(lines)[0] == "hash 60.0 %"
+        page.click_on("#legend button")
+        assert page.text("#matched") == "60.0 % matched"
 
 
 def test_legend_explains_the_colours(browser, tmp_path):

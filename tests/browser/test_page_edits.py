@@ -207,12 +207,12 @@ def test_hostile_names_in_the_url_the_edits_and_the_saved_stacks(browser, tmp_pa
     with Page(browser, tmp_path, report) as page:
         for at in range(len(names)):
             for key in ("h", "s", "m"):
-                page.press("Escape")
+                page.click_on("#reset")
                 page.select("Down", *["Right"] * at, "Down", "Down")
                 page.press(key)
                 with page.copy(browser) as copy:
                     assert copy.shown() == page.shown()
-        page.press("Escape")
+        page.click_on("#reset")
         page.js(f"location.hash = 'search=' + encodeURIComponent({HOSTILE[0]!r})")
         page.wait("document.getElementById('matched').textContent")
         assert page.js("document.getElementById('search').value") == HOSTILE[0]

@@ -21,7 +21,7 @@ class _PathModule(Module):
     """A module of which only the path is known."""
 
     load_bias = 0
-    image = SimpleNamespace(segments=())  # type: ignore[assignment]
+    image = SimpleNamespace(segments=(), build_id=None, section=lambda _: None)  # type: ignore[assignment]
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,13 +35,50 @@ GOLDEN = ROOT / "tests/golden/first-hour.txt"
 ATTEMPTS = 5  # for a screen that depends on the load of the machine
 # Lines that depend on the load, and what depends on the machine: its libc, its kernel, and how it was built.
 LOAD = re.compile(
-    r"\n(?:  (?:skipped|coverage|pause|timers|cost) | {12}p50)[^\n]*|(?<= missed) \([\d.N]+ Hz\)"
+    r"\n(?:  (?:skipped|coverage|pause|timers|cost) | {12}p50)[^\n]*"
+    r"|(?m:^\S*\[runnable: no CPU\].*\n)|(?<= missed) \([\d.N]+ Hz\)"
 )
 MACHINE = re.compile(r"\n  (?:callers|modules) [^\n]*|(?<=;)\S*(?=main;outer)|, at \w+")
 BUSY = (
     "BUSY",
     "CHILD",
 )  # they are stopped where a screen does not need them: the commands take long beside them
+
+
+SENTENCE = "| sed '/^$/,$d' | paste -sd' ' | tr -s ' '"
+HANGS = {  # name -> Python program; it prints a line just before it hangs
+    "LOCKED": """
+import os, threading
+lock, is_held = threading.RLock(), threading.Event()
+def read_config():
+    with lock:
+        is_held.set()
+        os.read(os.pipe()[0], 1)
+threading.Thread(target=read_config, name="reader").start()
+is_held.wait()
+print(flush=True)
+lock.acquire()
+""",
+    "LOOP": """
+import asyncio, time
+async def fetch():
+    print(flush=True)
+    time.sleep(1000)
+asyncio.run(fetch())
+""",
+    "QUEUE": """
+import os
+os.mkfifo("queue")
+print(flush=True)
+open("queue")
+""",
+    "REAPER": """
+import os
+child = os.fork() or os.execlp("sleep", "sleep", "1000")
+print(flush=True)
+os.waitpid(child, 0)
+""",
+}
 
 
 class Screen(NamedTuple):
@@ -93,6 +130,13 @@ SCREENS = [
     Screen("sfsample watch SLEEPING --mode cpu --for 200ms --no-perf-events --output-dir FOLDER/new",
            numbers=True, interrupt="mode wall"),
     Screen("sfsample dump STOPPED --depth 1", numbers=True),
+    # a process that hangs: its first sentence, in one line
+    Screen(f"sfsample dump LOCKED {SENTENCE}", numbers=True),
+    Screen(f"sfsample dump LOOP {SENTENCE}", numbers=True),
+    Screen(f"sfsample dump QUEUE {SENTENCE}", numbers=True),
+    Screen(f"sfsample dump REAPER {SENTENCE}", numbers=True),
+    Screen("sfsample dump -n queue.py 2>&1 >/dev/null", numbers=True),
+    Screen("sfsample dump STOPPED GONE --depth 1 2>&1 >/dev/null", numbers=True),
     Screen("sfsample -- true"),
     Screen("sfsample -- sh -c 'exit 3'"),
     # files
@@ -131,6 +175,8 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         pids["THREAD"] = tids(pids["THREADED"])[-1]
         pids |= stack.enter_context(shell("MASTER", "CHILD", "while :; do :; done & echo $!; wait"))
         pids |= stack.enter_context(shell("PARENT", "ZOMBIE", "true & echo $!; exec sleep 1000"))
+        (tmp / "app").symlink_to(sys.executable)
+        pids |= {name: stack.enter_context(hung(tmp, name)) for name in HANGS}
         wait_until(lambda: status(pids["ZOMBIE"]).get("State", "").startswith("Z"), "a zombie")
         wait_until(lambda: status(pids["PARENT"]).get("Name") == "sleep", "its parent has called execve(2)")
         for name in ("STOPPED", "THREADED", *BUSY):
@@ -140,6 +186,21 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
                "FOLDER": str(tmp / "folder"), "ROOT": str(ROOT), "PYTHON": sys.executable,
                "VERSION": __version__}  # fmt: skip
         os.kill(pids["BUSY"], signal.SIGCONT)
+
+
+@contextmanager
+def hung(tmp: Path, name: str) -> Iterator[int]:
+    """Start a program of HANGS; yield its pid once it sleeps."""
+    program = tmp / f"{name.lower()}.py"
+    program.write_text(HANGS[name])
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([tmp / "app", program], cwd=tmp, start_new_session=True, **pipes) as child:
+        try:
+            assert LineReader(child.stdout.fileno()).line() == ""
+            wait_until(lambda: states(child.pid) == {"S"}, f"{name} hangs")
+            yield child.pid
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)
 
 
 class shell(ExitStack):  # noqa: N801 - used as a function

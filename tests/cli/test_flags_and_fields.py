@@ -17,7 +17,7 @@ WITHOUT_FLAG = {
     "watch": {"timeline", "bad_stacks"},
     "inspect": {"unit", "cgroup", "container", "pod", "user", "busiest"},
     "doctor": {"unit", "cgroup", "container", "pod", "user", "busiest"},
-    "history show": {"mark_python", "lines"},
+    "history show": {"by", "mark_python", "lines"},
     "history diff": {"since"},
 }
 

@@ -86,17 +86,12 @@ def test_list_is_a_table_in_the_order_of_time(run):
     code, out, _ = run("list", "--since", "1.1h")
     lines = out.splitlines()
     assert code == 0
-    assert lines[0].split() == [
-        "begin",
-        "(UTC)",
-        "seconds",
-        "service",
-        "samples",
-        "cpu",
-        "s",
-        "covered",
-        "tier",
-    ]
+    zone = time.strftime("%Z", time.localtime(NOW_S))
+    assert lines[0].split() == f"begin ({zone}) length service samples CPU time covered".split()
+    assert lines[1].split()[2:4] == ["1", "min"]
+    assert not any("env=prod" in line for line in lines)
+    verbose = run("list", "--since", "1.1h", "-v")[1].splitlines()
+    assert verbose.count("    env=prod") + verbose.count("    env=test") == len(verbose) - len(lines)
     assert "gap: watcher was down" in lines[2]
     assert lines[1:] == sorted(lines[1:])
     assert sum("nginx" in line for line in lines) == 1
@@ -118,6 +113,28 @@ def test_show_draws_a_page_with_a_time_line(run, tmp_path):
     data = json.loads(page.read_text().partition('id="profile">')[2].partition("</script>")[0])
     assert [len(data["slices"]["letters"]), data["slices"]["gaps"][0][2]] == [3, "watcher was down"]
     assert run("show", "--service", "redis", "-f", "pprof")[0] == 2
+
+
+def test_show_writes_the_profile_as_json(run):
+    words = ("--service", "redis", "--since", "1.1h")
+    code, out, _ = run("show", *words, "--json")
+    assert code == 0
+    assert json.loads(out) == json.loads(run("export", *words, "-f", "json")[1])
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata"])
+@pytest.mark.parametrize("utc", [(), ("--utc",)])
+def test_copied_times_select_what_they_were_copied_from(run, monkeypatch, zone, utc):
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    lines = run("list", "--service", "redis", "--since", "1.1h", *utc)[1].splitlines()
+    assert ("(UTC)" in lines[0]) == bool(utc)
+    again = run("list", "--service", "redis", "--at", lines[1][:19], "--for", "1m", *utc)[1].splitlines()
+    assert again[1] == lines[1]
+    shown = run("show", "--service", "redis", "--at", lines[1][:19], "--for", "1m", *utc)[1]
+    assert f"1 slice, {lines[1][:19]} to " in shown
+    monkeypatch.undo()
+    time.tzset()
 
 
 def test_export_writes_any_format(run, directory, tmp_path):
@@ -181,8 +198,9 @@ def run_deployed(tmp_path, capsys):
     history = History(str(tmp_path / "deployed"))
     for at in range(120, 0, -1):
         is_new = at <= 10
-        rows = [(f"main;{name}", round(chance.gauss(mean, mean / 20)), 10**9, 10**9)
-                for name, mean in (("fast", 600), ("slow", 400 if is_new else 200))]  # fmt: skip
+        counts = {name: round(chance.gauss(mean, mean / 20))
+                  for name, mean in (("fast", 600), ("slow", 400 if is_new else 200))}  # fmt: skip
+        rows = [(f"main;{name}", n, 10**9, n * 10**7) for name, n in counts.items()]
         begin_s = NOW_S - 60 * at
         target = {"build_id": "ffeeddcc" if is_new else "aabbccdd"}
         history.add(Slice(begin_s, begin_s + 60, "redis", report(*rows)._replace(target=target)))
@@ -345,7 +363,6 @@ def test_check_finds_damage(run, directory):
         (["diff", "--deploy", "x"], "not 6 to 64 digits of a build-id"),
         (["prune", "--service", "redis"], "unrecognized arguments: --service redis"),
         (["export", "-f", "text"], "not one of folded, json, speedscope"),
-        (["show", "-f", "json"], "not one of text, html: json"),
         (["list", "--at", "x"], "not a time"),
         (["look"], "not one of list, show"),
         ([], "required: action"),
@@ -410,7 +427,7 @@ def test_diff_says_what_it_has_not_and_that_times_are_the_same(run):
 def test_since_now_is_no_date_of_the_future(run):
     code, _, err = run("list", "--since", "now")
     now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(NOW_S))
-    assert (code, err.splitlines()[0]) == (1, f"sfsample: no slice is selected: {now} to now UTC")
+    assert (code, err.splitlines()[0]) == (1, f"sfsample: no slice is selected: {now} UTC to now")
 
 
 def test_long_label_is_cut_in_the_table_only(run, directory):

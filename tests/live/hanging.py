@@ -92,7 +92,7 @@ class Dumped:
         assert done.code in codes, done.err
         self.text = done.out.decode()
         _, _, self.rest = self.text.partition("\n\n")
-        lines = self.text.partition("\n\n")[0].splitlines()[1:]
+        lines = [line for line in self.text.partition("\n\n")[0].splitlines() if line.startswith(("=>", " "))]
         self.verdict = re.sub(r"\n {5}|\n {3}(?!-)", " ", "\n".join(lines))
         done = in_this_process(*words, "--json")
         assert done.code in codes, done.err

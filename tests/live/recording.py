@@ -55,6 +55,7 @@ def record_samples(
     steppers: tuple[Stepper, ...] = DEFAULT_STEPPERS,
     begun: Callable[[], None] = lambda: None,
     until: Callable[[Profile], bool] = lambda _profile: True,
+    blame: bool = False,
 ) -> Profile:
     """Record a process until it has given `samples` samples; on a tracer thread, as the library does.
 
@@ -65,7 +66,8 @@ def record_samples(
         processes, profile = Processes([LiveProcess(pid)]), Profile(rate)
         stats = profile.stats
         try:
-            options = RecordOptions(rate=rate, mode=mode, steppers=steppers, max_pause=_MAX_PAUSE_S)
+            options = RecordOptions(rate=rate, mode=mode, steppers=steppers, max_pause=_MAX_PAUSE_S,
+                                    blame=blame)  # fmt: skip
             sampler = PtraceSampler(processes, options, profile=profile)
             to_call = [begun]
             began = last_at = time.monotonic()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.hanging import WAITED, Dumped, build, hung, wait_for_calls
-from tests.live.targets import python, status, wait_until
+from tests.live.targets import python, states, status, wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
@@ -87,9 +87,9 @@ def test_file_lock_names_its_holder(hangs: Path, tmp_path: Path, how: str, lock:
     with hung(hangs, how, tmp_path / "db.lock", child=True, **{how: 1}) as target:
         dumped = Dumped(target.pid)
         dumped.assert_says(
-            rf"process {target.pid} \(hangs\) {WAITED} the {lock} on "
+            rf"process {target.pid} \(hangs\), in take_file <- file_lock <- main, {WAITED} the {lock} on "
             rf"{tmp_path}/db\.lock, held by process "
-            rf"{target.child} \(lockkeeper\), in take_file <- file_lock"
+            rf"{target.child} \(lockkeeper\), which {WAITED} a signal, in file_lock"
         )
         (thread,) = dumped.document["processes"][0]["threads"]
         assert thread["waits_for"]["pids"] == [target.child]
@@ -99,7 +99,33 @@ def test_wait_for_a_child_names_it(hangs: Path) -> None:
     with hung(hangs, "child", child=True, wait4=1) as target:
         wait_until(lambda: status(target.child)["Name"] == "compiler", "the child has its name")
         Dumped(target.pid).assert_says(
-            rf"{WAITED} a child to end: {target.child} \(compiler\), in reap_child <- main"
+            rf"in reap_child <- main, {WAITED} a child to end: {target.child} \(compiler\); process "
+            rf"{target.child} \(compiler\) {WAITED} a signal, in "
+        )
+
+
+def test_vfork_names_the_child_that_runs_and_not_a_zombie(hangs: Path) -> None:
+    with hung(hangs, "vfork", child=True) as target:
+        wait_until(lambda: states(target.pid) == {"D"}, "the parent waits for its child")
+        Dumped(target.pid).assert_says(
+            rf"{WAITED} its vfork child (?!{target.child} )\d+ \(hangs\) to exec or to end; process \d+ "
+        )
+
+
+@pytest.mark.parametrize(("flags", "end"), [(os.O_RDONLY, "writer"), (os.O_WRONLY, "reader")])
+def test_open_of_a_fifo_names_it(hangs: Path, tmp_path: Path, flags: int, end: str) -> None:
+    fifo = tmp_path / f"queue{flags}"
+    os.mkfifo(fifo)
+    with hung(hangs, "fifo", fifo, flags, openat=1) as target:
+        dumped = Dumped(target.pid)
+        assert dumped.kinds == ["open fifo"]
+        dumped.assert_says(rf"process {target.pid} \(hangs\) {WAITED} a {end} of FIFO {fifo}, in open_queue")
+
+
+def test_pipe_that_only_its_reader_writes_to_says_so(hangs: Path) -> None:
+    with hung(hangs, "own", read=1) as target:
+        Dumped(target.pid).assert_says(
+            rf"{WAITED} data in pipe \d+, which is empty \(fd \d+\), to be written by this process itself"
         )
 
 

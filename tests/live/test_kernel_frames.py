@@ -22,7 +22,7 @@ from sfsample.recording.profile import Profile
 from tests.live.cli_runner import STOPPING, Done, sampled
 from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.perf_recording import needs_timers, record_by_perf
-from tests.live.targets import ARCH
+from tests.live.targets import ARCH, python
 from tests.live.test_names import can_run
 
 pytestmark = [pytest.mark.live, needs_gcc]
@@ -187,6 +187,18 @@ def test_stopped_thread_has_the_name_of_its_system_call(calls: Path) -> None:
     assert {stack for stack in seen if len(stack) > 2 and stack[1] != "clock_gettime"} <= expected
     assert {stack[0] for stack in seen if len(stack) > 2} >= {"in_zero", "in_random", "in_pipe"}
     assert all("_[k]" not in stack for stack in plain.stacks())
+
+
+@pytest.mark.skipif(ARCH is not AMD64, reason="elsewhere a stop does not show whether a system call ran")
+def test_python_functions_alone_have_no_kernel_frames_unless_they_are_asked_for() -> None:
+    with python("import os\ndef f():\n  while True: os.getrandom(65536)\nf()") as target:
+        flags = (target.pid, *STOPPING, "--python", "only")
+        alone = sampled(*flags, enough=lambda done: any("f (" in stack for stack in done.stacks()))
+        both = sampled(
+            *flags, "--kernel", enough=lambda done: any("_[k]" in stack for stack in done.stacks())
+        )
+    assert not any("_[k]" in stack for stack in alone.stacks())
+    assert any(re.search(r";f \(.*\);sys_getrandom_\[k\]$", stack) for stack in both.stacks())
 
 
 @needs_timers

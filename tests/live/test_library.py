@@ -3,6 +3,7 @@
 Tests use only names of `sfsample.__all__`.  Other tests assert that the stacks are right.
 """
 
+import inspect
 import os
 import signal
 import threading
@@ -259,3 +260,23 @@ def test_kernel_thread_is_refused():
         pytest.skip("no kernel threads in this pid namespace")
     with pytest.raises(sfsample.UnsupportedTarget, match="kernel thread"):
         sfsample.record(2, 1)
+
+
+def test_dump_has_names_and_the_verdict():
+    with running(fixture("v3"), "sleep") as target:
+        dump = sfsample.dump(target.pid)
+        verdict = sfsample.named(dump)
+        assert verdict.findings[0].nodes[0].pid == target.pid
+        [(_, [thread])] = verdict.processes
+        assert [name.function for names in thread.frames for name in names][-1] == "_start"
+        document = dump.document
+        assert document["schema"] == "sfsample.dump/1"
+        assert document["verdict"][0]["text"] == verdict.findings[0].text
+        assert document["processes"][0]["threads"][0]["frames"][-1]["function"] == "_start"
+
+
+def test_help_shows_readable_defaults():
+    shown = str(inspect.signature(sfsample.record))
+    assert "= RecordOptions()," in shown
+    assert "lambda" not in shown
+    assert repr(sfsample.RecordOptions(rate=19, mode="wall")) == "RecordOptions(rate=19, mode='wall')"

@@ -33,6 +33,10 @@ from tests.live.targets import assert_untraced, states, wait_until
 pytestmark = pytest.mark.live
 
 DATA = Path(__file__).parents[1] / "data"
+SPIN = "def spin(ready):\n    ready()\n    while True: pass\n"
+MAIN = (
+    "import sys\nsys.path.insert(0, {!r})\nfrom {} import app\napp.spin(lambda: print('spins', flush=True))\n"
+)
 
 
 class Remote:
@@ -404,3 +408,36 @@ def test_child_that_is_seen_before_the_interpreter_knows_of_the_fork_has_its_fra
         assert found[:2] == ["serve", "start"]
         process.close()
         target.stdin.close()
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.name)
+@pytest.mark.parametrize("package", ["views", "flask"])
+def test_files_of_one_name_are_told_apart(python: Path, package: str, tmp_path: Path) -> None:
+    """The program's own files have their path from the script's directory, those of a package from its."""
+    installed = tmp_path / "venv/lib/python3/site-packages"
+    for directory in (tmp_path / "views", installed / "flask"):
+        directory.mkdir(parents=True)
+        (directory / "__init__.py").touch()
+        (directory / "app.py").write_text(SPIN)
+    (tmp_path / "app.py").write_text(MAIN.format(str(installed), package))
+    with subprocess.Popen([python, "app.py"], cwd=tmp_path, stdout=subprocess.PIPE) as target:
+        try:
+            assert target.stdout is not None
+            assert target.stdout.readline() == b"spins\n"
+            words = [
+                "-p",
+                str(target.pid),
+                "-d",
+                "0.5",
+                "--python",
+                "only",
+                "-q",
+                "--no-perf-events",
+                "--mode",
+                "wall",
+            ]
+            [stack] = run_cli("record", *words).stdout.decode().splitlines()
+            assert f";<module> (app.py:1);spin ({package}/app.py:1) " in stack
+            assert_untraced(target.pid)
+        finally:
+            target.kill()

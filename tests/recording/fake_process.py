@@ -115,7 +115,8 @@ class FakeProcess:
         self.cpu_times_ns: list[int | None] = []  # CPU time of the process, for each read
         self.identities = self.copy = self
         self.cut_short = 0
-        self.proc = SimpleNamespace(thread=lambda tid: self.thread(tid).files,
+        self.proc = SimpleNamespace(thread=lambda tid: self.thread(tid).files, link=lambda _name: None,
+                                    read=lambda _name: None, anchor=lambda: pid,
                                     cpu_ns=lambda: self.cpu_times_ns.pop(0) if self.cpu_times_ns else None,
                                     has_ended=self._has_ended)  # fmt: skip
         self.fixed_times_run: dict[int, int] = {}  # by thread id; other threads run all the time
@@ -149,6 +150,9 @@ class FakeProcess:
             thread.stop = FakeStopRequest(tid, thread)
         return thread
 
+    def own_id(self, tid):
+        return tid
+
     def read(self, thread):
         return self.readings.get(thread.tid)
 
@@ -167,7 +171,7 @@ class FakeProcess:
         return Stat(f"thread {tid}", self.states[tid], 0, 5)
 
     def asleep(self, tid):
-        return None if self.states[tid] == "R" else SyscallInfo(232, (), STACK, CODE)
+        return None if self.states[tid] == "R" else SyscallInfo(232, (5, 0, 0, 0, 0, 0), STACK, CODE)
 
     def counters(self, tid):
         """Return schedstat: at each call the thread has run once more, unless `fixed_times_run` has it."""
@@ -213,7 +217,7 @@ def reading(tid: int, times_run: int = 7) -> SleepingThread:
     """Return what reading a sleeping thread gives, which was put on a CPU so many times."""
     counters = b"0 0 %d" % times_run
     snapshot = stopped(tid, 0, SchedulerEvidence(counters, counters))._replace(capture=Capture.READ)
-    return SleepingThread(snapshot, SyscallInfo(232, (), STACK, CODE), counters)
+    return SleepingThread(snapshot, SyscallInfo(232, (5, 0, 0, 0, 0, 0), STACK, CODE), counters)
 
 
 def sampler_of(

@@ -164,6 +164,7 @@ STATS_KEYS = [
     "engine_why",
     "held_ns",
     "mode",
+    "holders_changed",
 ]
 
 
@@ -220,6 +221,7 @@ def test_statistics_as_json():
         "engine_why": "no CPU was free",
         "held_ns": {"count": 1, "p50": 60_000, "p90": 60_000, "p99": 60_000, "max": 60_000, "total": 60_000},
         "mode": "wall",
+        "holders_changed": 0,
     }  # fmt: skip
     assert json.loads(json.dumps(made)) == made
 

@@ -19,20 +19,25 @@ from tests.builders.reports import from_lines
 PROOF = runpy.run_path(str(Path(__file__).parents[2] / "scripts/prove-comparison"))
 
 
-@pytest.mark.parametrize(
-    ("pairs", "critical"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (10, 2.228), (27, 2.052)]
-)
+@pytest.mark.parametrize(("pairs", "critical"), [(8, 2.306), (10, 2.228), (27, 2.052)])
 def test_interval_is_that_of_student(pairs, critical):
     """The values are those of the usual table, for two sides and 5 %."""
     assert half_width([-0.1] * pairs) == pytest.approx(0.1 * critical, rel=1e-3)
-    assert p_value(0.1 * critical, [0.1] * pairs) == pytest.approx(0.05, rel=2e-3)
+    assert p_value(0.1 * critical, [0.1] * pairs, 0.0) == pytest.approx(0.05, rel=2e-3)
 
 
 def test_a_difference_that_was_seen_before_is_ordinary():
-    assert p_value(5.0, [0.001] * 20 + [-5.0]) == 1.0
-    assert p_value(5.1, [0.001] * 20 + [-5.0]) < 0.05
-    assert p_value(0.1, [0.0, 0.0, 0.0]) == 0.0
-    assert p_value(0.0, [0.0, 0.0, 0.0]) == 1.0
+    assert p_value(5.0, [0.001] * 20 + [-5.0], 0.0) == 1.0
+    assert p_value(5.1, [0.001] * 20 + [-5.0], 0.0) < 0.05
+    assert p_value(0.1, [0.0] * 8, 0.0) == 0.0
+    assert p_value(0.1, [0.0] * 8, 0.3) == 0.3
+    assert p_value(0.0, [0.0] * 8, 0.0) == 1.0
+
+
+def test_few_pairs_need_four_times_the_largest_and_ten_times_the_chance():
+    assert p_value(0.41, [0.1, -0.05, 0.0], 1e-30) == 1e-30
+    assert p_value(0.39, [0.1, -0.05, 0.0], 1e-30) == 1.0
+    assert p_value(0.41, [0.1, -0.05, 0.0], 1e-20) == 1.0
 
 
 def test_log_ratio_is_finite():
@@ -69,8 +74,10 @@ def test_what_ordinary_times_differ_by_is_noise():
 
 def test_few_pairs_allow_only_a_large_change():
     assert verdict(1150, pairs(20, 1030, 970)) == GREW
-    assert verdict(1150, pairs(3, 1030, 970)) == GREW
-    assert verdict(1080, pairs(3, 1030, 970)) == NOISE
+    assert verdict(1150, pairs(3, 1030, 970)) == NOISE
+    assert verdict(2000, pairs(3, 1030, 970)) == GREW
+    assert verdict(2, pairs(3, 1030, 970)) == SHRANK
+    assert verdict(2, pairs(3, 1030, 3)) == NOISE
 
 
 def test_chance_of_sampling_stays_noise_although_ordinary_times_were_equal():
@@ -94,6 +101,7 @@ def test_without_ordinary_times_there_is_no_verdict():
     lines = [*difference_text(found)]
     assert lines[3].startswith("ordinary: not known; a function is unknown if")
     assert [line.split()[0] for line in lines if line.endswith(" a")] == ["unknown", "unknown"]
+    assert [line.split()[0] for line in lines if line.endswith(" b")] == ["noise", "noise"]
 
 
 def test_text_says_what_was_ordinary_and_that_the_load_was():
@@ -102,6 +110,14 @@ def test_text_says_what_was_ordinary_and_that_the_load_was():
     assert lines[4].endswith("--relative leaves the load out")
     steady = compare_sides(time(a=1000), time(a=2000), ordinary=pairs(20, 1001))
     assert not any("--relative" in line for line in difference_text(steady))
+
+
+def test_text_says_how_much_ordinary_times_differ_for_each_function():
+    lines = [*difference_text(compare_sides(time(a=1000), time(a=1500), ordinary=pairs(3, 1300)))]
+    assert lines[3].endswith("if it differs by 4 times as much as in these pairs")
+    assert lines[6].split()[-3:] == ["ratio", "ordinary", "function"]
+    row = next(line.split() for line in lines if line.endswith(" a"))
+    assert [row[0], *row[-3:]] == ["noise", "x0.53..4.28", "x1.30", "a"]
 
 
 def test_page_marks_what_is_beyond_noise():

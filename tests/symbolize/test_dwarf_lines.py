@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -242,3 +243,14 @@ def test_lines_flag_without_the_extra_is_a_usage_error(monkeypatch):
     assert refused.value.help == ("install it: pip install 'sfsample[lines]'",)
     symbol_options(NameFlags(), quiet=True)
     assert symbol_options(NameFlags(lines=True), quiet=True, python=PythonView.ONLY).lines
+
+
+@needs_binutils
+def test_native_frames_beside_python_ones_name_the_extra_that_they_lack(tmp_path, monkeypatch):
+    """`--python only --lines` needs no extra, but shows native frames of threads that run no Python."""
+    path = build(tmp_path)
+    monkeypatch.setitem(sys.modules, "symbolic.symcache", None)
+    lines = DwarfLines(DiskCache(str(tmp_path / "cache")), lambda _: None)
+    image = ElfImage(path.read_bytes(), str(path))
+    assert lines.at(image, 0x1000) == lines.at(image, 0x1001) == []
+    assert lines.problems == [f"{path}: no lines: they need pip install 'sfsample[lines]'"]

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import cache, cached_property
 
 from sfsample import api
+from sfsample.cli.chosen import chosen_pids
 from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.output_file import Output
@@ -25,7 +26,6 @@ from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.core.foreign import utc
 from sfsample.errors import NoThread, SfsampleError, UsageError
 from sfsample.modules.location import Location
-from sfsample.process.find_target import target_pids
 from sfsample.process.thread_files import open_many
 from sfsample.recording.live_window import LiveWindow
 from sfsample.recording.stats import check_begun
@@ -39,7 +39,7 @@ def run(command: TopCommand) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("top needs a terminal", "for a file: sfsample PID -d 10 -o out.html")
     with Interrupt() as interrupt:
-        session = _Session(command, target_pids(command.target), interrupt)
+        session = _Session(command, chosen_pids(command.target), interrupt)
         with session.sampling(), terminal() as screen:
             session.show(screen)
     return session.report_end()

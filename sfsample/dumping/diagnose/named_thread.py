@@ -7,10 +7,11 @@ system call.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from typing import NamedTuple
 
 from sfsample.core.printable import columns, fit
+from sfsample.core.python_view import PythonView
 from sfsample.core.stack import Frame
 from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.location import Location, locate
@@ -19,10 +20,12 @@ from sfsample.symbolize.named_frame import NamedFrame, python_frame
 from sfsample.waiting.c_library import C_LIBRARIES, is_file, library_functions
 from sfsample.waiting.thread import WaitingThread
 
+FrameRow = tuple[Frame, Module | None, tuple[NamedFrame, ...]]  # with its module and its functions
 Namer = Callable[[Location], tuple[NamedFrame, ...]]
 _LANGUAGE_LIBRARIES = ("libstdc++.", "libgcc_s.", "libc++.")
 # Python's own files
 _LIBRARY = re.compile(r"^<frozen |/lib(64)?/python3(\.\d+t?/(?!(site|dist)-packages/)|\d+\.zip)")
+_INSTALLED = re.compile(r"/(site|dist)-packages/|/bin/[^/]*$")  # packages, and the programs that start them
 _START_FUNCTIONS = ("_start", "__libc_start_main")
 _MAX_PATH_FUNCTIONS = 3
 _MAX_NAME_LENGTH = 60
@@ -50,10 +53,28 @@ class NamedThread(NamedTuple):
         """Return the names and short texts of the locals of a Python frame; none if they were not read."""
         return self.dump.facts.locals[depth] if depth < len(self.dump.facts.locals) else ()
 
-    def rows(self, depth: int | None = None) -> Iterator[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
+    def rows(self, depth: int | None = None) -> Iterator[FrameRow]:
         """Yield the innermost `depth` frames (None: all frames) with module and names, innermost first."""
         if self.dump.stack is not None:
             yield from islice(zip(self.dump.stack.frames, self.dump.modules, self.frames, strict=True), depth)
+
+    def rows_beside_python(self, view: PythonView, depth: int | None) -> Iterator[tuple[int, FrameRow]]:
+        """Yield frames, each with its number, that say more than the Python frames; all if there are none.
+
+        These are the frames of libraries, and those that the innermost Python function called: unless it
+        waits in a system call, and only Python and the C library made this call.
+        """
+        runs = self.dump.python.activations if self.dump.python else ()
+        inner = min((index for index, run in runs if run), default=None)
+        rows = [*enumerate(self.rows(depth))]
+        if inner is None or view is PythonView.ALL:
+            yield from rows
+        elif view is PythonView.AUTO:
+            interpreter = {self.dump.modules[index] for index, _ in runs}
+            foreign = {index for index, (_, module, _) in rows
+                       if module and module not in interpreter and not _is_python(module.path)}  # fmt: skip
+            calls = inner if self.dump.call is None or any(index < inner for index in foreign) else 0
+            yield from (row for row in rows if row[0] < calls or row[0] in foreign)
 
     @property
     def waiting(self) -> WaitingThread:
@@ -68,26 +89,16 @@ class NamedThread(NamedTuple):
     def call_path(self, depth: int = 0) -> str:
         """Return the innermost functions of the program: "pop <- worker <- main".
 
-        If the thread runs Python, these are Python functions, and one is outside the standard library.
+        If the thread runs Python, these are Python functions, and one is the user's own.
         `depth`: number of the innermost functions that are left out, Python functions if there are any.
         """
         if python := self.python[depth:]:
-            names = [str(frame.function) for frame in python]
-            at = _own(python)
-            shown = names[:_MAX_PATH_FUNCTIONS]
-            if at >= _MAX_PATH_FUNCTIONS:
-                shown[2:] = ["...", names[at]]
-            return " <- ".join(shown)
+            return python_path(python)
         pairs = list(zip(self.frames, self._paths(), strict=True))[depth:]
         own = [name.function for names, path in pairs
                if not is_file(path, C_LIBRARIES + _LANGUAGE_LIBRARIES)
                for name in names if name.function and name.raw not in _START_FUNCTIONS]  # fmt: skip
-        return " <- ".join(short_name(function) for function in own[:_MAX_PATH_FUNCTIONS])
-
-    @property
-    def own_function(self) -> str:
-        """The innermost Python function outside the standard library; "": the thread runs no Python."""
-        return str(self.python[_own(self.python)].function) if self.python else ""
+        return _path([short_name(function) for function in own])
 
     def runs_python(self, file: str, function: str) -> bool:
         """Return True if a function of Python's library is on the stack."""
@@ -97,9 +108,45 @@ class NamedThread(NamedTuple):
         return [module.path if module else "" for module in self.dump.modules]
 
 
+def _is_python(path: str) -> bool:
+    """Return True for files of the C library, and of Python with its standard library."""
+    return is_file(path, (*C_LIBRARIES, "python", "libpython")) or "/lib-dynload/" in path
+
+
+def python_path(frames: Sequence[NamedFrame]) -> str:
+    """Return the innermost Python functions, and the user's own with its place: "read <- get (shop.py:7)"."""
+    own = _own(frames)
+    return _path([str(frame.function) for frame in frames], own, _place(frames[own])) if frames else ""
+
+
+def own_function(frames: Sequence[NamedFrame]) -> str:
+    """Return the user's innermost function with its place: "get (shop.py:7)"; "": there are no frames."""
+    return python_path(frames[_own(frames) :][:1])
+
+
+def _place(frame: NamedFrame) -> str:
+    return f"{frame.file.rpartition('/')[2]}:{frame.line}" if frame.file and frame.line else ""
+
+
+def _path(names: Sequence[str], own: int = 0, place: str = "") -> str:
+    """Return "f (x 3) <- main": the innermost functions, and the one at index `own` with its place."""
+    calls = [[*indexes] for _, indexes in groupby(range(len(names)), key=names.__getitem__)]
+    at = next((at for at, indexes in enumerate(calls) if own in indexes), 0)
+    texts = []
+    for indexes in calls:
+        notes = [place] * bool(place and own in indexes) + [f"x {len(indexes)}"] * (len(indexes) > 1)
+        texts.append(names[indexes[0]] + (f" ({', '.join(notes)})" if notes else ""))
+    shown = texts[:_MAX_PATH_FUNCTIONS]
+    if at >= _MAX_PATH_FUNCTIONS:
+        shown[2:] = ["...", texts[at]]
+    return " <- ".join(shown)
+
+
 def _own(python: Sequence[NamedFrame]) -> int:
-    """Return the index of the first frame outside the standard library; 0: there is none."""
-    return next((at for at, frame in enumerate(python) if not _LIBRARY.search(frame.file or "")), 0)
+    """Return the index of the innermost frame outside packages, else outside the standard library, else 0."""
+    files = [frame.file or "" for frame in python]
+    outside = [at for at, file in enumerate(files) if not _LIBRARY.search(file)]
+    return next((at for at in outside if not _INSTALLED.search(files[at])), min(outside, default=0))
 
 
 def name_threads(dump: ProcessDump, namer: Namer) -> tuple[NamedThread, ...]:

@@ -3,14 +3,15 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.go_verdict import GoFinding, GoVerdict
 from sfsample.dumping.diagnose.go_waits import GoWaits, Waiting
-from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.wait_graph import Node, blockers, cycles, mutual, stuck, with_process_edges
-from sfsample.dumping.diagnose.wording import Wording, common_name, task_text
+from sfsample.dumping.diagnose.named_thread import NamedThread, own_function, python_path
+from sfsample.dumping.diagnose.runtimes import missing_tool
+from sfsample.dumping.diagnose.wait_graph import Node, blockers, chain, cycles, mutual, stuck, with_processes
+from sfsample.dumping.diagnose.wording import Wording, common_name, frames_of, task_edges, task_text
 from sfsample.dumping.goroutines import summarize
 from sfsample.dumping.model import ProcessDump
 from sfsample.runtimes.cpython.tasks import Task
@@ -22,6 +23,7 @@ from sfsample.waiting.waits import Wait, wait_of
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
 
 _MIN_BUSY_SHARE = 0.8  # share of the time between looks in which a busy thread ran or waited for a CPU
+_MAX_CHAIN = 8  # threads of a chain of waits that a sentence names
 _MAX_CALLS_INSIDE = 2  # calls inside the function in which a thread "runs"; with more it "is busy" there
 # Each wait for one of these whose owner is unknown, or has ended, is a finding.
 _LOCK_KINDS = (WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, WaitKind.BARRIER)
@@ -30,7 +32,7 @@ _SOCKET_KINDS = (WaitKind.READ, WaitKind.WRITE, WaitKind.CONNECT)
 _OUTSIDE_KINDS = (
     WaitKind.KERNEL, WaitKind.VFORK, WaitKind.STOPPED, WaitKind.FILE_LOCK, WaitKind.FULL_PIPE,
     WaitKind.CONNECT, WaitKind.NAME_RESOLUTION, WaitKind.WRITE, WaitKind.DATABASE_LOCK, WaitKind.ONCE,
-    WaitKind.LOCK, WaitKind.RLOCK,
+    WaitKind.LOCK, WaitKind.RLOCK, WaitKind.OPEN_FIFO,
 )  # fmt: skip
 
 
@@ -47,11 +49,18 @@ class Finding(NamedTuple):
 class Verdict(NamedTuple):
     """The findings, the gravest first, the waits of all threads, and the names of threads and processes."""
 
-    processes: ProcessSet
+    processes: ProcessSet  # those that were asked for, and the followed ones that are in a deadlock
     findings: tuple[Finding, ...]
     waits: Mapping[Node, Wait | None]
     wording: Wording
     goroutine_waits: Mapping[int, Mapping[int, Waiting]] = {}  # waits of goroutines, by pid and id
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document that `sfsample dump --json` writes."""
+        from sfsample.dumping.json import document  # which needs this module
+
+        return document(self)
 
     def tids(self, pid: int) -> tuple[int, ...]:
         """Return the threads of a process that the findings name, in the order of the findings."""
@@ -65,7 +74,8 @@ def judge(processes: ProcessSet) -> Verdict:
     waits = {node: wait for dump, threads in processes for node, wait in _waits(dump, threads)}
     names = {dump.pid: dump.name for dump, _ in processes}
     others = {pid: name for dump, _ in processes for pid, name in (*dump.others, *dump.children)}
-    wording = Wording(threads, waits, names, others)
+    asked = frozenset(dump.pid for dump, _ in processes if not dump.followed)
+    wording = Wording(threads, waits, names, others, asked)
     summaries = {dump.pid: summarize(dump.goroutines) for dump, _ in processes if dump.goroutines}
     go_waits = {dump.pid: GoWaits(dump).find() for dump, _ in processes if dump.goroutines}
     go = [(dump.pid, GoVerdict(dump, go_waits[dump.pid])) for dump, _ in processes if dump.goroutines]
@@ -77,7 +87,13 @@ def judge(processes: ProcessSet) -> Verdict:
     ]
     rings = [_go_finding(pid, finding) for pid, verdict in go for finding in verdict.rings()]
     blocked = [_go_finding(pid, finding) for pid, verdict in go for finding in verdict.blocked()]
-    return Verdict(processes, (*rings, *blocked, *findings), waits, wording, go_waits)
+    findings = [*rings, *blocked, *findings]
+    told = [f for f in findings if f.kind == "deadlock" or not asked.isdisjoint(node.pid for node in f.nodes)]
+    shown = asked.union(node.pid for f in told if f.kind == "deadlock" for node in f.nodes)
+    pairs = [pair for pair in processes if pair[0].pid in shown]
+    tools = ((dump.pid, missing_tool(dump, threads)) for dump, threads in pairs)
+    told += [Finding("runtime", text, (Node(pid, pid),)) for pid, text in tools if text]
+    return Verdict(pairs, tuple(told), waits, wording, go_waits)
 
 
 def _go_finding(pid: int, finding: GoFinding) -> Finding:
@@ -113,7 +129,7 @@ class _VerdictBuilder:
         self._threads = wording.threads
         self._waits = {node: wait for node, wait in wording.waits.items() if wait is not None}
         targets = {node: _target(node, wait) for node, wait in self._waits.items()}
-        self._edges = with_process_edges({node: targets.get(node) for node in wording.waits})
+        self._edges = with_processes({node: targets.get(node) for node in wording.waits})
         held = stuck(self._edges)
         certain = (cycle for cycle in cycles(self._edges) if held.issuperset(cycle))
         self._cycles = [cycle for cycle in certain if self._at_one_instant(cycle)]
@@ -125,13 +141,26 @@ class _VerdictBuilder:
         grave = [*self._crashed(), *self._deadlocks(), *self._tasks(), *self._likely, *self._blocked(),
                  *self._pools(), *self._alone(_LOCK_KINDS), *self._spinning(),
                  *self._alone(_OUTSIDE_KINDS)]  # fmt: skip
+        named = {node for finding in grave for node in finding.nodes}
+        loops = filter(self._wording.blocks_loop, self._threads.keys() - named)
+        grave += [Finding("event loop", self._sentence(node), (node,)) for node in sorted(loops)]
         yield from grave
         named = {node for finding in grave for node in finding.nodes}
         for pid in self._wording.dumped:
             main = Node(pid, pid)
             if main in self._threads and main not in named:
                 moves = "; it ran between the looks" * (self._threads[main].dump.moving is True)
-                yield Finding("main", self._wording.sentence(main) + moves, (main,))
+                yield Finding("main", self._sentence(main) + moves, (main,))
+
+    def _sentence(self, node: Node) -> str:
+        """Return a sentence about a thread, and about those that it waits for, up to the end of the chain."""
+        path = chain(node, self._edges)
+        is_told = path[-1] not in self._edges and self._is_certain(path)
+        return self._wording.chain(path if is_told else path[:1])
+
+    def _is_certain(self, path: Sequence[Node]) -> bool:
+        """Return True if the waits of a chain are of one instant, and few enough for a sentence."""
+        return len(path) <= 2 or (len(path) <= _MAX_CHAIN and self._at_one_instant(path[:-1]))
 
     def _at_one_instant(self, cycle: Sequence[Node]) -> bool:
         """Return True if all threads of a cycle, and of the processes in it, slept at one instant."""
@@ -157,7 +186,15 @@ class _VerdictBuilder:
                 is_result = self._waits[threads[0]].kind is WaitKind.FUTURE
                 what = "result that only it can compute" if is_result else "lock that it holds itself"
                 text = f"DEADLOCK: {subject} waits for a {what}"
+            ends = {node: chain(node, self._edges)[-1] for node in sorted(self._edges.keys() - {*cycle})}
+            text += self._behind(node for node, end in ends.items() if end in cycle)
             yield Finding("deadlock", text, threads, tuple(map(self._wording.sentence, threads)))
+
+    def _behind(self, nodes: Iterable[Node]) -> str:
+        """Return a clause about the threads that wait behind others; "": there are none."""
+        waiting = [self._threads[node].dump.name for node in nodes if node in self._threads]
+        count = f"{len(waiting)} more thread{'s wait' if len(waiting) > 1 else ' waits'} behind them"
+        return f"; {count} ({common_name(waiting)})" if waiting else ""
 
     def _tasks(self) -> Iterator[Finding]:
         for node, thread in self._threads.items():
@@ -165,7 +202,7 @@ class _VerdictBuilder:
                 members = f"{len(cycle)} asyncio tasks wait for each other"
                 if len(cycle) == 1:
                     members = f"asyncio task {cycle[0].name} waits for itself"
-                lines = tuple(f"task {task.name} {task_text(task)}, in {task.path}" for task in cycle)
+                lines = tuple(f"task {t.name} {task_text(t)}, in {python_path(frames_of(t))}" for t in cycle)
                 where = f"in {self._wording.subject(node)}"
                 text = f"DEADLOCK: {members} {where}, and none can go on unless one is cancelled"
                 yield Finding("deadlock", text, (node,), lines)
@@ -191,6 +228,7 @@ class _VerdictBuilder:
         others = "" if by_lock.keys() >= {*group} else "each other, or for "
         text = f"DEADLOCK is likely: {len(group)} threads wait for {others}Locks that only they use"
         text += ", until one gives up: there is a time-out" * any(self._waits[node].timed for node in group)
+        text += self._behind(sorted(node for node in by_lock.keys() - {*group} if {*group} & needs[node]))
         return Finding("likely deadlock", text, tuple(group), tuple(map(self._wording.sentence, group)))
 
     def _outlook(self, threads: Iterable[Node]) -> str:
@@ -204,34 +242,36 @@ class _VerdictBuilder:
         """Yield findings for the ends of chains of waits, those with most threads behind them first."""
         known = {node for cycle in self._cycles for node in cycle}
         matter = {node for node, wait in self._waits.items() if not wait.idle} - self._suspects
-        ends = [(end, tuple(node for node in behind if node in matter))
-                for end, behind in blockers(self._edges).items() if end not in known]  # fmt: skip
-        for end, behind in sorted(ends, key=lambda pair: (-len(pair[1]), pair[0])):
-            if behind:
-                yield self._blocked_by(end, behind)
+        ends = [(end, tuple(node for node in nodes if node in matter))
+                for end, nodes in blockers(self._edges).items() if end not in known]  # fmt: skip
+        for end, waiting in sorted(ends, key=lambda pair: (-len(pair[1]), pair[0])):
+            if waiting:
+                yield self._blocked_by(end, waiting)
 
-    def _blocked_by(self, end: Node, behind: tuple[Node, ...]) -> Finding:
-        wording = self._wording
-        if len(behind) == 1:
-            text = wording.sentence(behind[0])
+    def _blocked_by(self, end: Node, waiting: tuple[Node, ...]) -> Finding:
+        paths = sorted((chain(node, self._edges) for node in waiting), key=len)
+        first = next((path for path in paths if path[0].tid == path[0].pid), paths[-1])
+        direct = [node for node in waiting if self._edges[node] == end]
+        if len(direct) > 1 or not self._is_certain(first):
+            subject, does = self._wording.subject(end), self._wording.predicate(end)
+            subject += f", which {does}" * bool(does)
+            text = f"{self._subjects(waiting)} wait for {subject}: {self._objects(end, waiting)}"
         else:
-            objects = self._objects(end, behind)
-            text = f"{self._subjects(behind)} wait for {wording.subject(end)}: {objects}"
-        details = (wording.sentence(end),) if end in self._threads else ()
-        return Finding("blocked", text, (end, *behind), details)
+            text = self._wording.chain(first) + self._behind({*waiting} - {*first})
+        return Finding("blocked", text, (end, *waiting))
 
     def _subjects(self, nodes: Sequence[Node]) -> str:
         names = common_name([self._threads[node].dump.name for node in nodes])
         return f"{len(nodes)} threads ({names})"
 
-    def _objects(self, end: Node, behind: tuple[Node, ...]) -> str:
+    def _objects(self, end: Node, waiting: tuple[Node, ...]) -> str:
         """Return the objects of waits, most threads first; threads "behind them" wait for other ones."""
-        direct = [self._waits[node] for node in behind if self._edges[node] == end]
+        direct = [self._waits[node] for node in waiting if self._edges[node] == end]
         whats = ["its end" if wait.kind is WaitKind.THREAD else wait.what for wait in direct]
         counts = Counter(whats).most_common()
-        parts = [what if number == len(behind) else f"{number} for {what}" for what, number in counts]
-        if len(direct) < len(behind):
-            parts.append(f"{len(behind) - len(direct)} behind them")
+        parts = [what if number == len(waiting) else f"{number} for {what}" for what, number in counts]
+        if len(direct) < len(waiting):
+            parts.append(f"{len(waiting) - len(direct)} behind them")
         return ", ".join(parts)
 
     def _pools(self) -> Iterator[Finding]:
@@ -249,7 +289,8 @@ class _VerdictBuilder:
                 calls = f"{count} calls wait" if count > 1 else "1 call waits"
                 calls = f"at least {calls}" if count >= MAX_QUEUED else calls
                 workers = f"{pool.workers} threads, all" if pool.workers > 1 else "1 thread,"
-                text = f"{calls} for a pool of {workers} in {common_name([t.own_function for t in threads])}"
+                functions = [own_function(thread.python) for thread in threads]
+                text = f"{calls} for a pool of {workers} in {common_name(functions)}"
                 yield Finding("blocked", text, tuple(nodes), tuple(map(self._wording.sentence, nodes[:2])))
 
     def _spinning(self) -> Iterator[Finding]:
@@ -277,9 +318,7 @@ class _VerdictBuilder:
 
 def _task_cycles(tasks: Sequence[Task]) -> Iterator[tuple[Task, ...]]:
     by_address = {task.address: task for task in tasks}
-    needs = ((task.address, next(filter(by_address.get, task.on), None)) for task in tasks)
-    edges = {Node(0, task): Node(0, needed) for task, needed in needs if needed is not None}
-    for cycle in cycles(edges):
+    for cycle in cycles(task_edges(tasks)):
         yield tuple(by_address[node.tid] for node in cycle)
 
 

@@ -40,12 +40,18 @@ def _follow(node: Node, edges: Edges) -> Iterator[Node]:
         node = edges[node]
 
 
+def chain(start: Node, edges: Edges) -> tuple[Node, ...]:
+    """Return a node, the node that it waits for, and so on, up to one that does not wait or is there."""
+    path = tuple(_follow(start, edges))
+    end = edges[path[-1]] if path else start
+    return path if end in path else (*path, end)
+
+
 def blockers(edges: Edges) -> dict[Node, tuple[Node, ...]]:
     """Return each node that does not wait, with the nodes that wait for it, directly or behind others."""
     behind: dict[Node, list[Node]] = {}
     for start in edges:
-        *_, last = _follow(start, edges)
-        end = edges[last]
+        end = chain(start, edges)[-1]
         if end not in edges:
             behind.setdefault(end, []).append(start)
     return {end: tuple(sorted(starts)) for end, starts in sorted(behind.items())}
@@ -75,7 +81,7 @@ def _is_held(node: Node, edges: Edges, candidates: set[Node]) -> bool:
     return all(other in candidates for other in edges if other.pid == node.pid and other.tid)
 
 
-def with_process_edges(threads: Mapping[Node, Node | None]) -> dict[Node, Node]:
+def with_processes(threads: Mapping[Node, Node | None]) -> dict[Node, Node]:
     """Return the threads' edges (None: no edge), and one for each process all of whose threads wait."""
     edges = {node: target for node, target in threads.items() if target is not None}
     for pid in {node.pid for node in threads}:

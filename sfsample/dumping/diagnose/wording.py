@@ -5,12 +5,14 @@ The target chooses the names, which may contain control characters; `dumping.tex
 
 import signal
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
-from sfsample.dumping.diagnose.named_thread import NamedThread
-from sfsample.dumping.diagnose.wait_graph import Node
+from sfsample.dumping.diagnose.named_thread import NamedThread, own_function
+from sfsample.dumping.diagnose.wait_graph import Node, chain
 from sfsample.runtimes.cpython.tasks import Task
+from sfsample.symbolize.named_frame import NamedFrame, python_frame
 from sfsample.waiting.waits import Wait
 
 _MAX_PROCESSES_NAMED = 8  # processes named in one sentence
@@ -18,6 +20,7 @@ _MAX_CHAIN = 8  # tasks of a chain that are named
 _MAX_NAMES = 3  # names of threads that have no prefix in common
 _SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # limits above which minutes, and hours, are the unit
 _CALLBACK = ("asyncio/events.py", "Handle._run")  # file and function: an event loop runs a callback or task
+_CHILD_KINDS = (WaitKind.CHILD, WaitKind.VFORK)
 _PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that may end it
     WaitKind.FULL_PIPE: "to be read by",
     WaitKind.EMPTY_PIPE: "to be written by",
@@ -38,6 +41,7 @@ class Wording(NamedTuple):
     waits: Mapping[Node, Wait | None]
     dumped: Mapping[int, str]  # names of the processes that were dumped, by pid
     others: Mapping[int, str]  # names of other processes, by pid
+    asked: frozenset[int]  # pids of the processes that the user has named
 
     def process(self, pid: int) -> str:
         """Return the name of a process: "process 12 (bank)"."""
@@ -46,32 +50,57 @@ class Wording(NamedTuple):
     def subject(self, node: Node) -> str:
         """Return the name of a thread ("thread 13 (debit)", "the main thread (12)"), or of a process."""
         thread = self.threads.get(node)
-        if thread is None or sum(other.pid == node.pid for other in self.threads) == 1:
+        if thread is None or self._is_alone(node):
             return self.process(node.pid)
-        process = f" of {self.process(node.pid)}" if len(self.dumped) > 1 else ""
+        process = f" of {self.process(node.pid)}" if self.asked != {node.pid} else ""
         if node.tid == node.pid:
             return f"the main thread{process or f' ({node.tid})'}"
         return f"thread {node.tid} ({thread.dump.name}){process}"
 
     def sentence(self, node: Node) -> str:
         """Return a sentence about a thread: its name and its predicate."""
+        return self.chain((node,))
+
+    def chain(self, path: Sequence[Node]) -> str:
+        """Return a sentence on a chain of waits, from its first thread to what the last one does."""
+        nodes, end = [node for node in path if node.tid], Node(path[-1].pid, path[-1].tid or path[-1].pid)
+        nodes += [end] * (end in self.threads and end not in nodes)
+        is_alone, functions = len(nodes) == 1, self.threads[nodes[0]].call_path()
+        where = f", in {functions}," if functions and not is_alone else ""
+        text = f"{self._blocked_loop(nodes[0])}{self.subject(nodes[0])}{where}"
+        text += f" {self.predicate(nodes[0], where=is_alone)}"
+        for before, node in pairwise(nodes):
+            wait, is_named = self.waits.get(before), before.pid == node.pid or self._is_alone(node)
+            link = ", which" if is_named else ", whose main thread"
+            link = f"; {self.subject(node)}" if wait and wait.kind in _CHILD_KINDS else link
+            text += f"{link} {self.predicate(node, where=node == nodes[-1])}"
+        return text
+
+    def blocks_loop(self, node: Node) -> bool:
+        """Return True if a thread runs an event loop, and a callback or a coroutine does not give way."""
         thread, wait = self.threads.get(node), self.waits.get(node)
         # uvloop runs callbacks without such a frame, but a loop that can go on waits for events
         is_elsewhere = thread and thread.dump.facts.tasks and wait and wait.kind is not WaitKind.EVENTS
         in_callback = thread and (is_elsewhere or thread.runs_python(*_CALLBACK))
-        blocks = thread and thread.dump.moving is False and in_callback
-        stands = "the event loop stands still: " if blocks else ""
-        return f"{stands}{self.subject(node)} {self.predicate(node)}"
+        return bool(thread and thread.dump.moving is False and in_callback)
 
-    def predicate(self, node: Node) -> str:
+    def _blocked_loop(self, node: Node) -> str:
+        function = self.blocks_loop(node) and own_function(self.threads[node].python)
+        blocked = f"{function} blocks the event loop: " if function else "the event loop stands still: "
+        return blocked * self.blocks_loop(node)
+
+    def _is_alone(self, node: Node) -> bool:
+        return sum(other.pid == node.pid for other in self.threads) == 1
+
+    def predicate(self, node: Node, *, where: bool = True) -> str:
         """Return the predicate: "has waited 3.0 s for mutex 0x1, held by thread 2 (b), in f <- main"."""
         thread, wait = self.threads.get(node), self.waits.get(node)
         if thread is None:
             return ""
-        functions = thread.call_path()
-        where = f", in {functions}" if functions and not (wait and wait.kind is WaitKind.STOPPED) else ""
+        functions = thread.call_path() if where and not (wait and wait.kind is WaitKind.STOPPED) else ""
+        place = f", in {functions}" if functions else ""
         if wait is None:
-            return f"{_state(thread)}{where}"
+            return f"{_state(thread)}{place}"
         idle = thread.dump.idle_s
         verb = wait.verb
         # a thread that waits for the GIL asks for the GIL again and again: its last sleep is not its wait
@@ -80,7 +109,7 @@ class Wording(NamedTuple):
         tasks = chain_text(thread.dump.facts.tasks) if wait.kind is WaitKind.EVENTS else ""
         if tasks and not thread.runs_python(*_CALLBACK):
             return f"{verb} asyncio tasks: {tasks}"
-        return f"{verb} {self.object(node, wait)}".rstrip() + where
+        return f"{verb} {self.object(node, wait)}".rstrip() + place
 
     def object(self, node: Node, wait: Wait) -> str:
         """Return the object of a wait, and the threads or processes that have to act."""
@@ -89,11 +118,14 @@ class Wording(NamedTuple):
             link = _LINKS.get(wait.kind, ", held by ")
             holder = "itself" if wait.tid == node.tid else self.subject(Node(node.pid, wait.tid))
             return f"{wait.what}{link}{holder}{note}"
-        if wait.pids and wait.kind not in (WaitKind.CHILD, WaitKind.VFORK):
+        if wait.pids and wait.kind not in _CHILD_KINDS:
             peers = ", ".join(self.process(pid) for pid in wait.pids[:_MAX_PROCESSES_NAMED])
+            if wait.pids == (node.pid,) and wait.kind in _PEER_TEXTS:
+                peers = "this process itself (no other process was found at the other end)"
             peer_note = f", {wait.note}" if wait.note else ""
             return f"{wait.what}, {_PEER_TEXTS.get(wait.kind, 'held by')} {peers}{peer_note}"
-        return f"{wait.what}{note}"
+        is_told = self.asked >= {*wait.pids} or (len(wait.pids) == 1 and wait.pids[0] in self.dumped)
+        return f"{wait.what}{note}{' (-s shows what they do)' * (wait.kind in _CHILD_KINDS and not is_told)}"
 
 
 def task_text(task: Task) -> str:
@@ -103,20 +135,36 @@ def task_text(task: Task) -> str:
     return f"waits for {task.awaits}" + f", held by task {task.held_by}" * bool(task.held_by)
 
 
+def frames_of(task: Task) -> tuple[NamedFrame, ...]:
+    """Return the frames of a task's coroutines, the innermost first."""
+    return tuple(map(python_frame, task.stack))
+
+
 def chain_text(tasks: Sequence[Task]) -> str:
-    """Return a sentence about the first task that no task needs, and the tasks that it needs; "": none."""
-    by_address = {task.address: task for task in tasks}
+    """Return a sentence about a task that no task needs, and those that it needs, up to the end of the chain.
+
+    It is about the longest of these chains, and about the first of equal ones.  "": there is none.
+    """
+    edges, by_node = task_edges(tasks), {Node(0, task.address): task for task in tasks}
     needed = {address for task in tasks for address in task.on}
-    task = next((task for task in tasks if task.address not in needed), None)
-    text, seen = f"task {task.name}" if task else "", set[int]()
-    while task is not None and task.address not in seen and len(seen) < _MAX_CHAIN:
-        seen.add(task.address)
-        text += f"{', which' * (len(seen) > 1)} {task_text(task)}"
-        last, task = task, next(filter(None, map(by_address.get, task.on)), None)
-        if task and len(last.on) > 1:
-            text += f", of them {task.name}"
-        where = last.own_function and f", in {last.own_function}"
-    return text and text + where
+    chains = [chain(node, edges) for node in by_node if node.tid not in needed]
+    if not chains:
+        return ""
+    path = [by_node[node] for node in max(chains, key=len)]
+    text = f"task {path[0].name} {task_text(path[0])}"
+    for before, task in pairwise(path[:_MAX_CHAIN]):
+        text += f", of them {task.name}" * (len(before.on) > 1) + f", which {task_text(task)}"
+    function = own_function(frames_of(path[-1]))
+    more = sum(each[-1].tid == path[-1].address for each in chains) - 1
+    behind = f"; {more} more task{'s wait' if more > 1 else ' waits'} behind {'them' if path[1:] else 'it'}"
+    return text + f", in {function}" * bool(function) + behind * (more > 0)
+
+
+def task_edges(tasks: Sequence[Task]) -> dict[Node, Node]:
+    """Return each task's edge to the first task that it needs; the id of a node is the address of a task."""
+    nodes = {task.address: Node(0, task.address) for task in tasks}
+    needs = ((task, next(filter(nodes.get, task.on), None)) for task in tasks)
+    return {nodes[task.address]: nodes[address] for task, address in needs if address is not None}
 
 
 def common_name(names: list[str]) -> str:

@@ -151,7 +151,8 @@ class ElfImage:
         """Return address - vaddr for a mapping of file `offset` at `start`; None: no PT_LOAD has that offset.
 
         Two segments may share a page of the file (end of text, start of data or of other text).  Permissions
-        distinguish them; else the mapping is that of the segment that begins in its first page.
+        distinguish them.  If they have the same permissions, the mapping belongs to the segment that begins
+        in the first page of the mapping.
         """
         sharing = [
             segment for segment in self.segments

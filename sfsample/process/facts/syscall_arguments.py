@@ -11,6 +11,7 @@ Source: syscall(2) and the man page of each call; <linux/futex.h>; <linux/net.h>
 
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from struct import Struct, error, unpack
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
 _TIMER_ABSTIME = 1
 _ANY_CHILD = (1 << 32) - 1  # -1, as a C int
 _PAGE_BYTES = 4096
+_MAX_WATCHED = 1000  # descriptors of an epoll that are looked at
 # socketcall's first argument: the calls that may sleep, and how many arguments each has
 _SOCKET_CALLS = {
     3: ("connect", 3), 5: ("accept", 3), 9: ("sendto", 4), 10: ("recvfrom", 4), 11: ("sendto", 6),
@@ -45,6 +47,9 @@ class DecodedSyscall(NamedTuple):
     refers_to: tuple[str, ...] = ()  # the arguments, for the user; control characters are still there
     descriptors: tuple[Descriptor, ...] = ()
     timeout_s: float | None = None  # duration that the thread asked for; None: no limit, or unknown
+    connections: tuple[
+        Descriptor, ...
+    ] = ()  # the first sockets that an epoll watches, without listening ones
     left_s: float | None = None  # time until the instant at which the call ends; None: no limit, or unknown
 
 
@@ -54,6 +59,7 @@ class TargetLookup(NamedTuple):
     read: Callable[[int, int], bytes | None]  # memory, by address and size
     descriptor: Callable[[int], Descriptor | None] = lambda _fd: None
     now: Callable[[int], float | None] = lambda _clock: None  # time of a POSIX clock in seconds
+    max_connections: int = 0  # see `DecodedSyscall.connections`
 
 
 CHILD_CALLS = ("wait4", "waitid")
@@ -117,6 +123,9 @@ def _path(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
 
 def _epoll(call: DecodedSyscall, lookup: TargetLookup) -> DecodedSyscall:
     call = _add_fds(call, lookup, _int(call.syscall.args[0]))
+    watched = map(lookup.descriptor, call.descriptors[0].watches[:_MAX_WATCHED] if call.descriptors else ())
+    sockets = (d for d in watched if d and d.kind == "socket" and not d.text.endswith(" listening"))
+    call = call._replace(connections=tuple(islice(sockets, lookup.max_connections)))
     if call.name == "epoll_pwait2":
         return _duration_at(call, lookup, call.syscall.args[3])
     return _milliseconds(call, call.syscall.args[3])

@@ -16,16 +16,16 @@ Source: proc(5); Linux kernel/sched/fair.c, enqueue_entity (ENQUEUE_MIGRATED), f
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
-from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
+from sfsample.core.memory import BytesMemory, PiecewiseMemory
 from sfsample.process.facts.descriptors import Descriptor, DescriptorReader
 from sfsample.process.facts.peer_processes import NearEnd
 from sfsample.process.facts.syscall_arguments import DecodedSyscall, TargetLookup, decode_syscall
 from sfsample.process.proc_text import SchedStat, SyscallInfo, parse_last_run, parse_schedstat
-from sfsample.process.procfs import ProcFs, process_name, read_link
+from sfsample.process.procfs import ProcFs, read_link, stat_of
 from sfsample.process.syscall_names import syscall_name
 from sfsample.process.syscall_restart import number_made
 from sfsample.process.vm import read_memory
@@ -46,18 +46,22 @@ class LastRunTime(NamedTuple):
 
 
 class FactReader:
-    """Reads facts of the threads of one process."""
+    """Reads facts of the threads of one process, and at most `max_connections` of an event loop."""
 
-    def __init__(self, proc: ProcFs) -> None:
-        self._proc = proc
+    def __init__(
+        self, proc: ProcFs, max_connections: int = 0,
+        descriptors: Callable[[ProcFs], DescriptorReader] = DescriptorReader,
+    ) -> None:  # fmt: skip
+        self._proc, self._max_connections, self._new_descriptors = proc, max_connections, descriptors
         self._clocks: dict[int, tuple[float, float] | None] = {}  # CPU: (its clock, monotonic clock), seconds
         self._in_own_pid_namespace = proc.link("ns/pid") in (None, read_link("/proc/self/ns/pid"))
         self.begin()
 
     def begin(self) -> None:
         """Begin another look at the process: a descriptor may refer to another file by now."""
-        self._descriptors = DescriptorReader(self._proc)
-        self._target = TargetLookup(partial(read_memory, self._proc.anchor()), self._descriptors.read, _now)
+        self._descriptors = self._new_descriptors(self._proc)
+        self.read = partial(read_memory, self._proc.anchor())  # reads memory of the process
+        self._target = TargetLookup(self.read, self._descriptors.read, _now, self._max_connections)
 
     def ns_tid(self, tid: int) -> int:
         """Return a thread's id in its own pid namespace."""
@@ -76,10 +80,7 @@ class FactReader:
     def syscall(self, tid: int, wchan: str | None) -> SyscallInfo | None:
         """Return the system call that a thread sleeps in, as the thread made it; None: it is in none."""
         info = self._proc.thread(tid).asleep()
-        if info is None or info.number < 0:
-            return None
-        number = number_made(info.number, info.args, wchan)
-        return info._replace(number=number, restarted=number != info.number)
+        return None if info is None else as_made(info, wchan)
 
     def idle(self, last: LastRunTime) -> float | None:
         """Return the seconds for which a thread had not run when `last` was read; None: unknown.
@@ -104,7 +105,7 @@ class FactReader:
         """Return a system call with what it refers to."""
         return None if info is None else decode_syscall(info, syscall_name(info.number), self._target)
 
-    def lock_memory(self, call: DecodedSyscall | None) -> Memory:
+    def lock_memory(self, call: DecodedSyscall | None) -> PiecewiseMemory:
         """Return a copy of the memory around the futex word that a thread waits on; empty: no such word."""
         if call is None or call.name != "futex":
             return PiecewiseMemory()
@@ -135,10 +136,18 @@ class FactReader:
         return (f"socket:[{peer.inode}]", NearEnd(descriptor.inode, peer.listens)) if peer else None
 
     def children(self) -> tuple[tuple[int, str], ...]:
-        """Return pid and name of every child process."""
+        """Return pid and name of every child process that has not ended."""
         lists = (self._proc.read(f"task/{tid}/children") or b"" for tid in self._proc.threads())
-        pids = [int(word) for words in lists for word in words.split()]
-        return tuple((pid, process_name(pid)) for pid in sorted(pids))
+        found = ((stat_of(int(word)), int(word)) for words in lists for word in words.split())
+        return tuple(sorted((pid, stat.name) for stat, pid in found if stat and not stat.is_over))
+
+
+def as_made(info: SyscallInfo, wchan: str | None) -> SyscallInfo | None:
+    """Return a system call as the thread made it; None: the thread is in none."""
+    if info.number < 0:
+        return None
+    number = number_made(info.number, info.args, wchan)
+    return info._replace(number=number, restarted=number != info.number)
 
 
 def exec_start_s(sched: bytes | None) -> float | None:

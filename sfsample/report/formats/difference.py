@@ -1,24 +1,27 @@
 """Writes a difference as text, as JSON, and as an html page: a flame graph with two weights."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any
 
-from sfsample.core.foreign import utc
+from sfsample.core.local_time import local, zone
 from sfsample.core.quantities import counted
-from sfsample.report.caption import listed, losses
-from sfsample.report.difference import NOISE, UNKNOWN, Change, Difference, Side, comparison_name, sees_growth
+from sfsample.report.caption import duration, listed, losses
+from sfsample.report.difference import NOISE, Change, Difference, Side, comparison_name
 from sfsample.report.formats.html import page, page_data
 from sfsample.report.json_text import json_text
-from sfsample.report.noise import LEAST_PAIRS
-from sfsample.report.report import Report, ReportBuilder, ReportThread
+from sfsample.report.noise import ENOUGH_PAIRS, FEW_FACTOR, LEAST_PAIRS
+from sfsample.report.report import CPU, SAMPLES, Report, ReportBuilder, ReportThread
 from sfsample.symbolize.named_frame import NamedFrame
 
+_LOW_COVERAGE = 0.9  # share of the CPU time; a lower one is a warning
+_NOTABLE_CPU_NS = 10**9  # CPU time; the samples of less are few in any case
 _SIDES = ("before", "after")
-_MAX_ROWS = 20  # functions in a table, unless verbose
+_MAX_ROWS = 20  # real changes in a table, unless verbose
+_LARGEST = 10  # rows of a table, at least: the largest differences, whatever the verdict
 _MAX_NAMES = 3  # names of processes or functions in a sentence or row
 _CHANGING_LOAD = 1.05  # usual ratio of loads; if it is higher, the text advises to compare shares
-_FUNCTION_SHARE = 0.1  # share of a large function: enough samples must show that such a function doubles
 
 
 # -- what was compared, in words
@@ -29,13 +32,15 @@ def _input_lines(difference: Difference) -> list[str]:
 
 
 def _input_text(side: Side) -> str:
-    seconds = "" if side.duration_ns is None else f"{side.duration_ns / 1e9:.1f} s"
+    wall = "" if side.duration_ns is None else duration(side.duration_ns)
+    cpu = "" if side.cpu_ns is None else f"{duration(side.cpu_ns)} of CPU time"
     rate = "" if side.rate_hz is None else f"{side.rate_hz:g} Hz"
-    started = utc(side.started_ns // 10**9, "%Y-%m-%d %H:%M UTC") if side.started_ns else ""
+    started_s = (side.started_ns or 0) // 10**9
+    started = f"{local(started_s)} {zone(started_s)}" if started_s else ""
     name = side.name if side.files == 1 else f"{side.name} ({side.files} files)"
-    parts = [name, " at ".join(filter(None, (seconds, rate))), counted(side.samples),
-             side.host and f"host {side.host}", started]  # fmt: skip
-    facts = {"duration": seconds, "rate": rate, "host": side.host, "time": started}
+    time = " in ".join(filter(None, (cpu, wall)))
+    parts = [name, time, rate, counted(side.samples), side.host and f"host {side.host}", started]
+    facts = {"duration": wall, "rate": rate, "host": side.host, "time": started}
     unknown = ", ".join(what for what, value in facts.items() if not value)
     return ", ".join(filter(None, parts)) + (
         f" (not known{'' if side.files == 1 else ' or not one value'}: {unknown})" if unknown else ""
@@ -44,11 +49,13 @@ def _input_text(side: Side) -> str:
 
 def compared(difference: Difference) -> str:
     """Return the words that say what a share is a part of, and why."""
+    what = "CPU time" if difference.by_cpu else "samples"
     if difference.per_time:
-        whole = "thread's" if "wall" in {side.mode for side in difference.sides} else "CPU's"
-        return f"rates, in shares of one {whole} time"
+        is_wall = not difference.by_cpu and "wall" in {side.mode for side in difference.sides}
+        whole = "thread's" if is_wall else "CPU's"
+        return f"{what}, in shares of one {whole} time"
     if difference.relative:
-        return "shares of all samples (--relative)"
+        return f"shares of all {what} (--relative)"
     untimed = [text for text, side in zip(_SIDES, difference.sides, strict=True) if not side.ticks]
     return f"shares of all samples, as the duration or rate of {' and '.join(untimed)} is not known"
 
@@ -56,8 +63,12 @@ def compared(difference: Difference) -> str:
 def warnings(difference: Difference) -> list[str]:
     """Return a sentence for each reason to doubt the answer."""
     before, after = difference.sides
-    found = list(filter(None, [_too_few(difference), *_too_few_pairs(difference)]))
-    if before.mode and after.mode and before.mode != after.mode:
+    found = [*_too_few_pairs(difference)]
+    for text, side in zip(_SIDES, difference.sides, strict=True):
+        share = side.coverage if difference.by_cpu and (side.cpu_ns or 0) > _NOTABLE_CPU_NS else None
+        if share is not None and share < _LOW_COVERAGE:
+            found.append(f"{text}: samples stand for {100 * share:.0f} % of the CPU time")
+    if before.mode and after.mode and before.mode != after.mode and not difference.by_cpu:
         found.append(f"before has --mode {before.mode} and after --mode {after.mode}: "
                      "only wall has the threads that sleep")  # fmt: skip
     if before.processes and after.processes and not {*before.processes} & {*after.processes}:
@@ -83,22 +94,14 @@ def _noise_lines(difference: Difference) -> Iterator[str]:
     """Yield the sentences about ordinary differences, which only a history has."""
     ordinary, load = difference.ordinary, difference.overall.ordinary or 1.0
     if ordinary is not None and ordinary.enough:
-        yield (f"ordinary: {len(ordinary.pairs)} pairs of {ordinary.what}; a function has changed if it "
-               "differs by more than in these pairs")  # fmt: skip
+        few = len(ordinary.pairs) < ENOUGH_PAIRS
+        more = f"{FEW_FACTOR} times as much as" if few else "more than"
+        yield (f"ordinary: {counted(len(ordinary.pairs), 'pair')} of {ordinary.what}; a function has changed "
+               f"if it differs by {more} in these pairs")  # fmt: skip
         if load > _CHANGING_LOAD and not difference.relative:
             yield f"ordinary: the load differs by x{load:.2f}; --relative leaves the load out"
     elif ordinary is not None:
         yield "ordinary: not known; a function is unknown if it differs by more than chance explains"
-
-
-def _too_few(difference: Difference) -> str:
-    """Return a sentence if there are too few samples to see a large function grow; "": enough samples."""
-    share = _FUNCTION_SHARE * max(difference.overall.share_before, difference.overall.share_after)
-    sides = zip(_SIDES, difference.sides, difference.exposures, strict=True)
-    few = [f"{text} has {counted(side.samples)}" for text, side, exposure in sides
-           if not sees_growth(2.0, share, exposure, len(difference.by_self))]  # fmt: skip
-    lost = "too few to notice that a function of 10 % doubles; record longer"
-    return f"{' and '.join(few)}: {lost}" if few else ""
 
 
 # -- JSON
@@ -110,6 +113,7 @@ def difference_json(difference: Difference) -> bytes:
     document = {
         "schema": "sfsample.diff/1",
         "shares_of": "cpu" if difference.per_time else "samples",
+        "compared": "cpu_time" if difference.by_cpu else "samples",
         "relative": difference.relative,
         "inputs": [_side_json(side) for side in difference.sides],
         "warnings": warnings(difference),
@@ -123,13 +127,14 @@ def difference_json(difference: Difference) -> bytes:
 
 
 def _side_json(side: Side) -> dict[str, Any]:
-    known = ("name", "files", "samples", "duration_ns", "rate_hz", "host", "started_ns", "mode")
+    known = ("name", "files", "samples", "duration_ns", "rate_hz", "host", "started_ns", "mode", "cpu_ns")
     return {key: getattr(side, key) for key in known} | {"processes": list(side.processes)}
 
 
 def _change_json(change: Change) -> dict[str, Any]:
     high = change.high if isfinite(change.high) else None
-    return change._asdict() | {"high": high, "change": change.change}
+    samples = {"before": round(change.before), "after": round(change.after)}
+    return change._asdict() | samples | {"high": high, "change": change.change}
 
 
 # -- text
@@ -140,33 +145,45 @@ def difference_text(difference: Difference, *, verbose: bool = False) -> Iterato
     yield from _input_lines(difference)
     yield f"compared: {compared(difference)}; ratios with their 95 % interval"
     yield from _noise_lines(difference)
-    yield _row(difference.overall, "all")
+    with_ordinary = difference.ordinary is not None and difference.ordinary.enough
+    yield ""
+    yield f"  {'verdict':7}  {'before -> after':>22}  {'ratio':14}{'  ordinary' * with_ordinary}  function"
+    yield _row(difference.overall, "all", with_ordinary=with_ordinary)
     for title, changes in (("by own time", difference.by_self), ("with what they call", difference.by_total)):
         yield ""
         yield f"functions {title}:"
-        yield from _table(changes, verbose=verbose)
+        yield from _table(changes, verbose=verbose, with_ordinary=with_ordinary)
 
 
-def _table(changes: Sequence[Change], *, verbose: bool) -> Iterator[str]:
-    """Yield the rows of real changes (equal changes in one row), and the number of unchanged functions."""
+def _table(changes: Sequence[Change], *, verbose: bool, with_ordinary: bool) -> Iterator[str]:
+    """Yield a row for each real change, and for each of the largest differences; then the other verdicts."""
     rows: dict[Change, list[str]] = {}
     for change in changes:
-        if change.verdict != NOISE:
-            rows.setdefault(change._replace(name=""), []).append(change.name)
-    shown = list(rows.items())[: None if verbose else _MAX_ROWS]
-    for change, names in shown:
-        yield _row(change, listed(names, _MAX_NAMES))
-    if len(rows) > len(shown):
-        yield f"  and {len(rows) - len(shown)} more (-v shows all)"
-    noise = len(changes) - sum(map(len, rows.values()))
-    yield f"  {noise} {'other ' if rows else ''}function{'' if noise == 1 else 's'}: no more than noise"
+        rows.setdefault(change._replace(name=""), []).append(change.name)
+    largest = {*sorted(rows, key=lambda change: -abs(change.change))[:_LARGEST]}
+    real = [change for change in rows if change.verdict != NOISE]
+    shown = rows if verbose else {*real[:_MAX_ROWS], *largest}
+    for change, names in rows.items():
+        if change in shown:
+            yield _row(change, listed(names, _MAX_NAMES), with_ordinary=with_ordinary)
+    rest = Counter(change.verdict for change, names in rows.items() for _ in names if change not in shown)
+    if rest:
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in rest.items())
+        yield f"  and {counted(rest.total(), 'function')}: {verdicts} (-v shows all)"
 
 
-def _row(change: Change, name: str) -> str:
-    ratio = f"x{_ratio(change.low)}..{_ratio(change.high)}"
+def _row(change: Change, name: str, *, with_ordinary: bool) -> str:
     shares = f"{_percent(change.share_before)} -> {_percent(change.share_after)}"
-    samples = f"{change.before:>7} -> {change.after:<7}"
-    return f"  {change.verdict:{6 + (change.verdict == UNKNOWN)}} {shares:>22}  {ratio:14} {samples} {name}"
+    most = change.ordinary_most
+    ordinary = "" if not with_ordinary else f"  {'-' if most is None else f'x{_ratio(most)}':8}"
+    return f"  {change.verdict:7}  {shares:>22}  {_interval(change):14}{ordinary}  {name}"
+
+
+def _interval(change: Change) -> str:
+    """Return the 95 % interval of the ratio: "x0.80..1.30", "new"."""
+    if not change.before or not change.after:
+        return "-" if not change.before + change.after else "gone" if change.before else "new"
+    return f"x{_ratio(change.low)}..{_ratio(change.high)}"
 
 
 def _percent(share: float) -> str:
@@ -174,7 +191,7 @@ def _percent(share: float) -> str:
 
 
 def _ratio(ratio: float) -> str:
-    return f"{ratio:.2f}" if ratio < 100 else f"{ratio:.0f}" if isfinite(ratio) else "new"
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}" if ratio < 1000 else ">1000"
 
 
 # -- html
@@ -184,7 +201,8 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
     """Return the page: one tree of both reports; widths are those of `after`, colours show the change."""
     reports = zip(_SIDES, (before, after), strict=True)
     lost = [f"{text}: {what}" for text, report in reports for what in losses(report)]
-    both = _side_by_side(before, after)
+    both = _side_by_side(before, after, by_cpu=difference.by_cpu)
+    shares = difference.overall.share_after, difference.overall.share_before
     del before, after, reports  # frees memory, as the page needs as much
     data = page_data(both, threads=False)
     by_name = {change.name: change for change in difference.by_total}
@@ -199,9 +217,11 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
         "diff": True,
         "extent": "; ".join(extent),
         "losses": [*warnings(difference), *lost],
-        "scales": [100 / exposure if exposure else 0 for exposure in reversed(difference.exposures)],
+        "scales": [100 * share / (both.total(weight) or 1)
+                   for share, weight in zip(shares, both.weights, strict=True)],
+        "widest": int(shares[0] < shares[1] / 10),  # column that gives the widths at first
         "unit": "% of one CPU" if difference.per_time else "% of all samples",
-    }
+    }  # fmt: skip
     return page(data)
 
 
@@ -209,21 +229,26 @@ def _verdict_text(change: Change | None) -> str:
     if change is None:
         return ""
     verdict = "no more than noise" if change.verdict == NOISE else change.verdict
-    return f"{verdict}: x{_ratio(change.low)} to x{_ratio(change.high)} (95 %)"
+    return f"{verdict}: {_interval(change)} (95 %)"
 
 
-def _side_by_side(before: Report, after: Report) -> Report:
+def _side_by_side(before: Report, after: Report, *, by_cpu: bool) -> Report:
     """Return one report of both, frames only names, so a function has one box; modules are of `after`."""
     builder = ReportBuilder(("after", "before"))
     rows: dict[str, NamedFrame] = {}
     for report, weights in ((after, lambda n: (n, 0)), (before, lambda n: (0, n))):
         names = map(comparison_name, report.frames)
         number = [
-            builder.number(rows.setdefault(name, NamedFrame(name, frame.function, module=frame.module)))
+            builder.number(rows.setdefault(name, _name_alone(name, frame)))
             for name, frame in zip(names, report.frames, strict=True)
         ]
-        for stack in report.stacks:
+        weight = CPU if by_cpu and report.stats.text("mode") == "wall" else SAMPLES
+        for stack, amount in zip(report.stacks, report.column(weight), strict=True):
             process, name, *_ = report.threads[stack.thread]  # without ids, which differ between recordings
             frames = [number[at] for at in stack.frames]
-            builder.add_row(ReportThread(process, name), frames, stack.stop_reason, weights(stack.weights[0]))
+            builder.add_row(ReportThread(process, name), frames, stack.stop_reason, weights(amount))
     return builder.finish()
+
+
+def _name_alone(name: str, frame: NamedFrame) -> NamedFrame:
+    return NamedFrame(name, frame.function, module=frame.module, file=frame.file, kind=frame.kind)

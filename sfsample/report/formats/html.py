@@ -16,6 +16,8 @@ from itertools import starmap
 from operator import add
 from typing import Any
 
+from sfsample.core.local_time import zone_id
+from sfsample.core.quantities import counted
 from sfsample.report.caption import amounts, label_texts, losses, process_ids
 from sfsample.report.formats.html_time_line import slices_data
 from sfsample.report.json_text import json_text
@@ -28,6 +30,7 @@ _PAGE = os.path.join(os.path.dirname(__file__), "page")
 _ZERO, _BASE = ord("?"), 64  # the letter for digit 0, and the number of digits
 _MODES = {"cpu": "running threads only", "wall": "sleeping threads too"}
 _Row = tuple[tuple[int, ...], int]  # path and thread index
+_RAW_LABELS = ("host.name=", "process.", "container.id=")  # the header has the host in words
 _PLACEHOLDER = re.compile(r"/\*\{\{([a-z.]+)\}\}\*/")  # a file of the page, or "profile"
 
 
@@ -62,11 +65,13 @@ def page_data(report: Report, *, threads: bool, time_slices: TimeSlices | None =
         "recorded": {
             "who": process_ids(report),
             "host": report.host,
-            "labels": ", ".join(reversed(label_texts(report))),  # labels of --label first
+            "labels": _readable_labels(report),
+            "all_labels": ", ".join(label_texts(report)),
             "started_ns": report.started_ns,
             "by": clean_name(recorder) if (recorder := stats.text("recorder")) else "",
             "what": _MODES.get(stats.text("mode") or ""),
         },
+        "zone": zone_id(),
         "extent": ", ".join(amounts(report)),
         "losses": losses(report),
         "weights": list(report.weights),
@@ -85,6 +90,14 @@ def page_data(report: Report, *, threads: bool, time_slices: TimeSlices | None =
         },
         "slices": slices_data(time_slices, row_of, report.weights) if time_slices else None,
     }
+
+
+def _readable_labels(report: Report) -> str:
+    """Return the labels that mean something to a person, those of --label first, and the number of others."""
+    texts = label_texts(report)
+    shown = [text for text in reversed(texts) if not text.startswith(_RAW_LABELS)]
+    others = counted(len(texts) - len(shown), "label")
+    return ", ".join(shown) + f"{' and ' * bool(shown)}{others}" * (len(shown) < len(texts))
 
 
 def _weights_by_row(report: Report, paths: StackPaths) -> dict[_Row, tuple[int, ...]]:

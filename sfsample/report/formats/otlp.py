@@ -11,8 +11,9 @@ opentelemetry-proto 1.10 ("Development"):
     ResourceProfiles     resource 1 (attributes 1), scope_profiles 2 (scope 1 (name 1), profiles 2)
     Profile              sample_type 1, samples 2, time_unix_nano 3, duration_nano 4, period_type 5, period 6,
                          profile_id 7
-    Sample               stack_index 1, values 4
+    Sample               stack_index 1, attribute_indices 2, values 4
     KeyValue             key 1, value 2 (string_value 1)
+    KeyValueAndUnit      key_strindex 1, value 2
     Mapping              memory_limit 2, filename_strindex 4
     Link                 trace_id 1, span_id 2
 
@@ -25,7 +26,8 @@ from hashlib import sha256
 
 from sfsample.formats.protobuf import fixed64, integer, message, packed
 from sfsample.report.formats.pprof import VALUE_TYPES, Encoder
-from sfsample.report.report import SAMPLES, Report
+from sfsample.report.report import SAMPLES, Numbers, Report
+from sfsample.report.waits import wait_of
 
 _EMPTY_LINK = (message(1, bytes(16)), message(2, bytes(8)))
 
@@ -36,6 +38,10 @@ def export_request(report: Report, attributes: Mapping[str, str], identity: str)
 
 
 class _OtlpEncoder(Encoder):
+    def __init__(self, report: Report) -> None:
+        super().__init__(report)
+        self._waits = Numbers({"": 0})  # classes of waits: index in the table of attributes
+
     def request(self, attributes: Mapping[str, str], identity: str) -> Iterator[bytes]:
         stacks = [self._stack(stack) for stack in self._report.stacks]
         resource = [message(1, *_attribute(key, text)) for key, text in attributes.items()]
@@ -51,7 +57,9 @@ class _OtlpEncoder(Encoder):
         yield message(1, *kind)
         for number, stack in enumerate(report.stacks, 1):
             if stack.weights[at]:
-                yield message(2, integer(1, number), packed(4, stack.weights[at : at + 1]))
+                wait = wait_of(report, stack)
+                attributes = [packed(2, (self._waits[wait],))] if wait else []
+                yield message(2, integer(1, number), *attributes, packed(4, stack.weights[at : at + 1]))
         yield fixed64(3, report.started_ns or 0)
         yield integer(4, report.duration_ns or 0)
         yield message(5, *kind)
@@ -60,6 +68,8 @@ class _OtlpEncoder(Encoder):
 
     def _dictionary(self, stacks: list[bytes]) -> Iterator[bytes]:
         yield from (message(field) for field in (1, 2, 3, 6, 7))
+        for wait in [*self._waits][1:]:  # the table of attributes
+            yield message(6, integer(1, self._strings["wait"]), message(2, message(1, wait.encode())))
         yield message(4, *_EMPTY_LINK)
         for key in self._locations:  # locations first, as they fill functions and mappings
             yield message(2, *self._location(key, 1))

@@ -14,6 +14,7 @@ from functools import cache
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
+from sfsample.core.wait_kind import WaitClass
 from sfsample.errors import BadInput, FormatError
 from sfsample.formats.protobuf import fields, integer, integers, message, packed, signed, varint
 from sfsample.report.budget import ReadingBudget
@@ -31,6 +32,7 @@ from sfsample.report.report import (
     ReportThread,
     truncation_mark,
 )
+from sfsample.report.waits import wait_of
 from sfsample.symbolize.named_frame import NamedFrame, address_text, clean_name
 
 # weight -> type and unit
@@ -39,6 +41,7 @@ _TIME_WEIGHTS = {VALUE_TYPES[weight]: weight for weight in (WALL, CPU)}
 _T = TypeVar("_T")
 _LocationKey = tuple[int, ...] | tuple[str]  # indexes of frames, or a mark of truncation
 _HOST, _LABEL = "host: ", "label: "  # prefixes of comments with the machine, and with a label (key=value)
+_WAIT_CLASSES = {*WaitClass}
 _MAX_ADDRESS = (1 << 64) - 1
 _NUMBER_COST, _BYTES_COST, _ROW_COST = 80, 250, 500  # see report/budget.py
 _SAMPLE_COST, _REFERENCE_COST, _FRAME_COST = 700, 24, 1000
@@ -101,6 +104,8 @@ class Encoder:
         yield self._stack(stack)
         yield packed(2, stack.weights)  # value
         yield from self._labels(self._report.threads[stack.thread])
+        if wait := wait_of(self._report, stack):
+            yield message(3, integer(1, self._strings["wait"]), integer(2, self._strings[wait]))  # key, str
 
     def _stack(self, stack: ReportStack) -> bytes:
         mark = truncation_mark(stack)
@@ -270,7 +275,9 @@ class _ProfileReader:
         texts = (name, raw, place.module, place.build_id, file)
         self._budget.charge(_FRAME_COST + sum(len(text) for text in texts if text))
         frame = frame_of(f"{name}_[i]" if inlined else name)
+        is_wait = name.startswith("[") and raw in _WAIT_CLASSES
         return frame._replace(
+            kind="w" if is_wait else frame.kind,
             raw=raw if frame.function else None,
             module=place.module or frame.module,
             build_id=place.build_id,

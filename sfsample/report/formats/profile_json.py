@@ -28,6 +28,7 @@ from sfsample.report.report import (
     ReportTimeline,
 )
 from sfsample.report.stats import ReportStats
+from sfsample.report.waits import wait_of
 from sfsample.symbolize.named_frame import NamedFrame, clean_name
 
 _Module = tuple[str, str | None]  # path and build-id
@@ -57,9 +58,9 @@ def document(report: Report) -> dict[str, Any]:
         "weights": list(report.weights),
         "threads": [thread._asdict() for thread in report.threads],
         **frames_json(report.frames),
-        "stacks": [{"thread": thread, "frames": list(row), "stop_reason": reason,
-                    **dict(zip(report.weights, numbers, strict=True))}
-                   for thread, row, reason, numbers in report.stacks],
+        "stacks": [{"thread": stack.thread, "frames": list(stack.frames), "stop_reason": stack.stop_reason,
+                    "wait": wait_of(report, stack), **dict(zip(report.weights, stack.weights, strict=True))}
+                   for stack in report.stacks],
         "timeline": timeline and {
             name: list(getattr(timeline, name)) for name in timeline._fields[:-1]
         } | {"dropped": timeline.dropped},

@@ -39,7 +39,7 @@ class _Box(NamedTuple):
     left: float  # pixels
     width: float
     samples: int
-    cpu_ns: int  # 0 where CPU time was not measured
+    cpu_ns: int  # 0: CPU time was not measured
 
 
 def write(report: Report, *, threads: bool) -> bytes:

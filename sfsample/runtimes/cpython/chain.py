@@ -92,9 +92,9 @@ def _by_sentinels(memory: Memory, layout: Layout, address: int, end: int = 0) ->
 def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
     """Yield the runs of 3.11 and 3.12, in which the thread state points to a `_PyCFrame` on the C stack.
 
-    A new activation links its `_PyCFrame` some instructions before it fills it.  Until then the activation
-    has no frames, so sfsample leaves it out.  It is in this state if the caller of its outermost frame is not
-    the current frame of the activation outside.
+    A new activation links its `_PyCFrame` some instructions before it fills the `_PyCFrame`.  Until then the
+    activation has no frames, so sfsample leaves it out.  sfsample knows this state by the caller of the
+    activation's outermost frame: the caller is not the current frame of the next outer activation.
     """
     outer = memory.word(cframe + layout.cframe_previous) or 0
     around = memory.word(outer + layout.cframe_frame)

@@ -27,7 +27,8 @@ _MAX_TEXT = 1 << 16  # characters of a name
 _MAX_TABLE_BYTES = 1 << 18  # bytes of a location table; a larger one gives no lines
 _MAX_KNOWN_BYTES = 1 << 26  # bytes of all location tables
 _MAX_UNITS = 1 << 26  # instructions of a function
-# Pauses that must show the same code object.  If two take turns at an address, they pass once in 2 ** 15.
+# Pauses that must show the same code object.  If two code objects take turns at an address, the chance that
+# all these pauses show the same one is 1 in 2 ** 15.
 _PROOFS_WITHOUT_VERSION = 16
 _CODE_TYPE = b"code\0"
 _TEXT_BYTES = 320  # bytes of a string object that are copied in the pause
@@ -80,9 +81,10 @@ def texts_of(layout: Layout, header: bytes) -> list[Span]:
 class CodeObjects:
     """The code objects of one process, by address.
 
-    `trusted` has the addresses at which sfsample has seen only one code object.  If this one is there after a
-    pause, it was there in the pause.  At other addresses sfsample must copy the header in the pause.  In 3.11
-    a new code object can have the header of a freed one, so an address must show the same one several times.
+    `trusted` has the addresses at which sfsample has seen only one code object.  If that code object is there
+    after a pause, it was there in the pause.  At other addresses sfsample must copy the header in the pause.
+    In 3.11 a new code object can have the header of a freed one.  So sfsample trusts an address only after
+    several pauses with the same code object.
     """
 
     def __init__(self, layout: Layout, read: ReadMany) -> None:

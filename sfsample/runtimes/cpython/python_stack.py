@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sfsample.core.memory import Memory, ReadMany
-from sfsample.modules.location import PythonPlace
+from sfsample.modules.location import PythonPlace, import_path
 from sfsample.runtimes.cpython.chain import PythonFrame
 from sfsample.runtimes.cpython.code_objects import Code, CodeObjects
 from sfsample.runtimes.cpython.layout import Layout
@@ -25,10 +25,13 @@ class PythonStack(NamedTuple):
 
 
 class Names:
-    """The names and lines of the code objects of one process; `read` reads its current memory."""
+    """The names and lines of the code objects of one process; `read` reads its current memory.
 
-    def __init__(self, layout: Layout, read: ReadMany) -> None:
-        self._layout = layout
+    `directories`: see `import_path`.
+    """
+
+    def __init__(self, layout: Layout, read: ReadMany, directories: Sequence[str] = ()) -> None:
+        self._layout, self._directories = layout, directories
         self.codes = CodeObjects(layout, read)
         self._places: dict[tuple[Code, int], PythonPlace] = {}
 
@@ -55,7 +58,8 @@ class Names:
         place = self._places.get((code, unit))
         if place is None:
             place = self._places[code, unit] = PythonPlace(
-                code.qualname, code.filename, code.line(unit), code.first_line)  # fmt: skip
+                code.qualname, code.filename, code.line(unit), code.first_line,
+                import_path(code.filename, self._directories))  # fmt: skip
         return place
 
 

@@ -35,17 +35,20 @@ _MAX_REHEARSED = 300  # code objects; the next pauses copy others, some at a tim
 
 
 class PythonRuntime:
-    """The interpreter of a process; `read` and `read_many` read its current memory within `budget`."""
+    """The interpreter of a process; `read` and `read_many` read its current memory within `budget`.
+
+    `directories`: see `import_path`.
+    """
 
     def __init__(
-        self, interpreter: Interpreter, read: ReadMemory, read_many: ReadMany, budget: Budget, *,
-        with_gil: bool = False,
+        self, interpreter: Interpreter, read: ReadMemory, read_many: ReadMany, budget: Budget,
+        directories: Sequence[str] = (), *, with_gil: bool = False,
     ) -> None:  # fmt: skip
         """`with_gil`: copy in each pause the words that `has_gil` needs."""
         self._layout = interpreter.layout
         self._interpreter, self._read, self._budget = interpreter, read, budget
         self._with_gil = with_gil
-        self._names = Names(interpreter.layout, read_many)
+        self._names = Names(interpreter.layout, read_many, directories)
         self._placer = Placer(interpreter.layout, interpreter.code)
         self._states: dict[int, list[int]] = {}  # thread states by thread id, as old as `_created`
         self._shared: list[int] = []  # thread states that any thread may run
@@ -62,7 +65,7 @@ class PythonRuntime:
         if tid not in self._plans or tid not in self._states:
             if self.is_torn or self._created != self._read_counters() or self._has_begun(tid):
                 self._list()
-            states = self._listed(tid if tid in self._states else UNBORN)
+            states = self.listed(tid if tid in self._states else UNBORN)
             if not states:
                 return None
             gils = gil_words(self._interpreter, states, self._read) if self._with_gil else ()
@@ -72,7 +75,7 @@ class PythonRuntime:
                 self._rehearse(plan)
         return self._plans[tid]
 
-    def _listed(self, tid: int) -> list[int]:
+    def listed(self, tid: int) -> list[int]:
         """Return the thread states that a thread may run, its own first; []: it has no Python."""
         own = self._states.get(tid)
         return [*dict.fromkeys([*own, *self._shared])] if own else []
@@ -111,7 +114,7 @@ class PythonRuntime:
         self._plans = {
             tid: plan
             for tid, plan in self._plans.items()
-            if self._listed(tid) == plan.listed and plan.counters == self._counters
+            if self.listed(tid) == plan.listed and plan.counters == self._counters
         }
 
     def stack(self, tid: int, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
@@ -173,7 +176,7 @@ class PythonRuntime:
         return tid in self._plans
 
     def _own(self, tid: int, plan: Plan, memory: Memory) -> list[int]:
-        """Return the thread states that had this thread's id in the pause, are shared, or were not copied."""
+        """Return the thread states; leave out unshared ones that had another thread's id in the pause."""
         at = self._layout.native_thread_id
         shared = self._shared
         return [state for state in plan.states if memory.word(state + at) in (tid, None) or state in shared]

@@ -8,8 +8,11 @@ owner.  Its owner is the task inside an `async with` of it, if there is only one
 Source: Modules/_asynciomodule.c, Objects/genobject.c and Lib/asyncio of CPython 3.11 to 3.15.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
+from random import Random
 from typing import NamedTuple
 
 from sfsample.modules.location import PythonPlace
@@ -17,7 +20,7 @@ from sfsample.modules.module_map import ModuleMap
 from sfsample.runtimes.cpython.chain import OWNER_GENERATOR, TAGS, PythonFrame
 from sfsample.runtimes.cpython.objects import Objects, entered
 from sfsample.runtimes.cpython.place import Placed
-from sfsample.runtimes.cpython.python_stack import Names, Row, frames_in, is_in, rows_of
+from sfsample.runtimes.cpython.python_stack import Names, PythonStack, Row, frames_in, is_in, rows_of
 
 _SECTION = ".AsyncioDebug"
 _TABLE_WORDS = 13  # words of _Py_AsyncioModuleDebugOffsets
@@ -32,7 +35,12 @@ _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "_asyncio.FutureIter"
 _ACQUIRING = 3  # innermost functions: Lock.acquire, __aenter__, and the function with the `async with`
 _MAX_TASKS = 12_000  # tasks of a thread; the budget of a look is enough for so many
 _MAX_DEPTH = 200  # coroutines that await each other
-_MAX_PATH = 3  # functions that `Task.path` shows
+_MAX_LISTED = 2000  # tasks of a thread among which `waiting` chooses
+_MAX_CHOSEN = 100  # tasks that `waiting` reads
+_LOOP_METHODS = {"run_forever", "run_until_complete"}  # names in code that runs an event loop
+_DEFAULT_NAME = re.compile(r"Task-\d+")
+# the part of a text that is the same for all waits of one kind: "asyncio.Lock", "task", or a type
+_CAUSES = re.compile(r"asyncio\.\w+"), re.compile(r"^\w[\w.]*")
 
 # File and function of asyncio -> text that says what a task in it waits for; {} is the address of `self`.
 _AWAITED = {
@@ -56,16 +64,13 @@ class Task(NamedTuple):
     on: tuple[int, ...]  # addresses of the tasks that it needs, or of a lock whose holder is unknown
     held_by: str = ""  # name of the task that holds the lock
 
-    @property
-    def path(self) -> str:
-        """Return the innermost functions of the task: "f <- main"."""
-        return " <- ".join(place.function for place in self.stack[:_MAX_PATH])
 
-    @property
-    def own_function(self) -> str:
-        """Return the innermost function outside asyncio."""
-        own = (place.function for place in self.stack if "/asyncio/" not in place.file)
-        return next(own, self.path)
+class WaitingTasks(NamedTuple):
+    """Suspended tasks of a thread, as a profile shows them."""
+
+    # Number of tasks by stack.  A stack begins with what the task waits for, and ends with the task.
+    stacks: Counter[tuple[PythonPlace, ...]]
+    scale: float  # number of all tasks / number of those that were read
 
 
 def find_table(modules: ModuleMap) -> int:
@@ -83,7 +88,7 @@ class TaskReader:
     """Reads the tasks of one process; `table` is the address of asyncio's table of offsets (0: none)."""
 
     def __init__(self, objects: Objects, table: int) -> None:
-        self._objects = objects
+        self._objects, self._random = objects, Random()  # noqa: S311 - a choice of tasks, not a secret
         read = objects.read
         self._names = Names(objects.layout, lambda pieces: [read(*piece) for piece in pieces])
         self._table = objects.words(table, _TABLE_WORDS) if table else ()
@@ -92,21 +97,62 @@ class TaskReader:
         self._name_at = self._table[_NAME_AT] if self._table else self._coro + 8
         self._frame = 80 if minor == 11 else 72  # offset of gi_iframe
 
-    def tasks(self, states: Sequence[int], loop_frame: PythonFrame | None) -> tuple[Task, ...]:
-        """Return the tasks of a thread; `loop_frame`: a frame that runs an event loop, if any."""
-        listed = chain(*map(self._linked, states), self._weakly(loop_frame) if loop_frame else ())
-        alive = [*dict.fromkeys(islice(filter(self._is_alive, listed), _MAX_TASKS))]
-        chains = [self._follow(self._objects.word(task + self._coro)) for task in alive]
-        placed = Placed(tuple((at, tuple(frames)) for at, (frames, _) in enumerate(chains)), is_whole=True)
-        rows = rows_of(self._names.named(placed))
-        known = frozenset(alive)
-        needs = [self._needs(run, awaited, known) for run, (_, awaited) in zip(rows, chains, strict=True)]
+    def tasks(self, states: Sequence[int], stack: PythonStack) -> tuple[Task, ...]:
+        """Return the tasks of a thread; `stack`: its Python frames."""
+        alive = self._alive(states, stack, _MAX_TASKS)
+        _, rows, needs = self._read(alive, alive)
         holders: dict[int, list[int]] = {}
         for task, run, (_, on) in zip(alive, rows, needs, strict=True):
             for lock in entered(self._objects, run, _ACQUIRING, on[0] if on else 0):
                 holders.setdefault(lock, []).append(task)
         tasks = [self._task(*parts, holders) for parts in zip(alive, rows, needs, strict=True)]
         return tuple(sorted(tasks, key=lambda task: (len(task.name), task.name)))
+
+    def waiting(self, states: Sequence[int], stack: PythonStack, has_run: Callable[[], bool]) -> WaitingTasks:
+        """Return the suspended tasks of a thread; of many tasks, sfsample reads some, at random.
+
+        `has_run`: the thread has run since the capture of `stack`.  Then a task that went on while it was
+        read is left out.
+        """
+        alive = self._alive(states, stack, _MAX_LISTED)
+        chosen = self._random.sample(alive, min(len(alive), _MAX_CHOSEN))
+        chains, rows, needs = self._read(chosen, alive)
+        found, ran = Counter[tuple[PythonPlace, ...]](), has_run()
+        for task, (frames, awaited), run, (text, _) in zip(chosen, chains, rows, needs, strict=True):
+            if awaited and not (ran and self._chain(task)[0] != frames):  # 0: it runs, or has not begun
+                causes = [match[0] for pattern in _CAUSES if (match := pattern.search(text))]
+                first = [_text_place(f"[waits for {cause}]") for cause in causes[:1]]
+                name = _DEFAULT_NAME.sub("Task", self._name(task))
+                found[*first, *(place for place, _ in run), _text_place(f"[task {name}]")] += 1
+        return WaitingTasks(found, len(alive) / max(1, len(chosen)))
+
+    def _alive(self, states: Sequence[int], stack: PythonStack, most: int) -> list[int]:
+        loop_frame = self._loop(stack)
+        listed = chain(*map(self._linked, states), self._weakly(loop_frame) if loop_frame else ())
+        return [*dict.fromkeys(islice(filter(self._is_alive, listed), most))]
+
+    def _loop(self, stack: PythonStack) -> PythonFrame | None:
+        """Return a frame that runs an event loop; None: there is none."""
+        runs = [run for run in rows_of(stack) if run]
+        rows = [*chain.from_iterable(runs)]
+        loop = next(frames_in(rows, "asyncio/base_events.py", "BaseEventLoop._run_once"), None)
+        loop = loop or next(frames_in(rows, "asyncio/runners.py", "Runner.run"), None)  # with uvloop
+        # other code that can run an event loop, in a frame that has called C code
+        outer = (f for (_, f), *_ in runs if not _LOOP_METHODS.isdisjoint(self._objects.names(f)))
+        return loop or next(outer, None)
+
+    def _chain(self, task: int) -> tuple[list[PythonFrame], int]:
+        return self._follow(self._objects.word(task + self._coro))
+
+    def _read(
+        self, tasks: Sequence[int], alive: Sequence[int]
+    ) -> tuple[list[tuple[list[PythonFrame], int]], list[list[Row]], list[tuple[str, tuple[int, ...]]]]:
+        """Return the chains of tasks, their named frames, and what they need; `alive`: all tasks."""
+        chains = [*map(self._chain, tasks)]
+        placed = Placed(tuple((at, tuple(frames)) for at, (frames, _) in enumerate(chains)), is_whole=True)
+        rows, known = rows_of(self._names.named(placed)), frozenset(alive)
+        needs = [self._needs(run, awaited, known) for run, (_, awaited) in zip(rows, chains, strict=True)]
+        return chains, rows, needs
 
     def _task(
         self, address: int, rows: list[Row], needs: tuple[str, tuple[int, ...]], holders: dict[int, list[int]]
@@ -225,3 +271,7 @@ class TaskReader:
 
     def _is_task(self, address: int) -> bool:
         return self._objects.type_name(address) == "_asyncio.Task"
+
+
+def _text_place(text: str) -> PythonPlace:
+    return PythonPlace(text, "", None, None)

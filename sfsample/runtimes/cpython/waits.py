@@ -34,7 +34,6 @@ _HANDLE_BYTES = 128  # bytes of the largest ThreadHandle
 MAX_QUEUED = 1000  # items of a queue that are read
 NO_THREAD = -1  # owner that is no thread of the process: it has ended, or held the lock before the fork
 _MAX_USERS = 20  # innermost frames in which a Lock is searched
-_LOOP_METHODS = {"run_forever", "run_until_complete"}  # names in code that runs an event loop
 _MAX_FRAMES = 1000  # frames of a stack whose objects are read
 
 _JOIN_BEFORE_3_13 = "Thread._wait_for_tstate_lock"
@@ -115,23 +114,23 @@ class ThreadReader:
 
     def facts(self, stack: PythonStack, native_id: int, futex: int) -> PythonFacts:
         """Return the facts of a thread, without locals; it sleeps on the futex word `futex` (0: on none)."""
-        runs, objects = [run for run in rows_of(stack) if run], self._objects
-        rows = [*chain.from_iterable(runs)]
+        objects, rows = self._objects, [*chain.from_iterable(rows_of(stack))]
         wait = self._wait(rows, futex) if futex and rows else None
         items = (
             objects.local(frame, "self") for frame in frames_in(rows, "futures/thread.py", "_WorkItem.run")
         )
         worker = next(frames_in(rows, "futures/thread.py", "_worker"), None)
-        loop = next(frames_in(rows, "asyncio/base_events.py", "BaseEventLoop._run_once"), None)
-        loop = loop or next(frames_in(rows, "asyncio/runners.py", "Runner.run"), None)  # with uvloop
-        if loop is None:  # other code that can run an event loop, in a frame that has called C code
-            loop = next((f for (_, f), *_ in runs if not _LOOP_METHODS.isdisjoint(objects.names(f))), None)
         by_hand = bool(rows) and objects.calls(rows[0][1], "acquire")  # acquire() instead of `with`
         return PythonFacts(
             wait, tuple(objects.attribute(item, "future") for item in items), worker and self._pool(worker),
             entered(objects, rows[:_MAX_FRAMES], int(by_hand), wait.address if wait else 0),
-            tasks=self._tasks.tasks(self._states.get(native_id, ()), loop),
+            tasks=self._tasks.tasks(self._states.get(native_id, ()), stack),
         )  # fmt: skip
+
+    def wait(self, stack: PythonStack, futex: int) -> PythonWait | None:
+        """Return only the wait of a thread that sleeps on the futex word `futex`."""
+        rows = [row for run in rows_of(stack) for row in run]
+        return self._wait(rows, futex) if rows else None
 
     def name(self, stack: PythonStack) -> str:
         """Return the name of a `threading.Thread`; "": the thread has none, as the main thread."""

@@ -1,4 +1,4 @@
-"""Keeps a mark for each backend: the last slices that it has, and how many it has taken and refused.
+"""Keeps a mark for each backend: the last slices that were sent, and how many the backend took and refused.
 
 A mark is a small file in the directory of the history, replaced as a whole.  For each file of the history the
 mark has the number of the last slice that was taken or given up.  No number is used twice in a file, so

@@ -154,7 +154,7 @@ def _wait(pipe: list[int], seconds: float) -> bool:
 
 
 def post(backend: Backend, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, float]:
-    """Send a request in bounded time; follow no redirect.  Raises OSError.  Only for the main thread.
+    """Send a request in bounded time; follow no redirect.  Call it in the main thread only.  Raises OSError.
 
     Returns the status, the first bytes of a refusal, and the seconds of Retry-After.
     """

@@ -16,7 +16,7 @@ _END_S = 10.0  # time for the slices that are left when `watch` ends
 
 
 class PushSink(Sink):
-    """Tells the child of new slices; it keeps none itself, as HistorySink does."""
+    """Tells the child of new slices.  HistorySink keeps the slices; this sink keeps none."""
 
     def __init__(self, push: Push, directory: str, say: Say) -> None:
         check_credentials(push)

@@ -1,31 +1,37 @@
 """Which threads wait for which, which form a group, and how a verdict names them."""
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sfsample.core.printable import columns
-from sfsample.dumping.diagnose.named_thread import fold_name, group_threads, short_name
-from sfsample.dumping.diagnose.verdict import judge
+from sfsample.dumping.diagnose.named_thread import NamedThread, fold_name, group_threads, short_name
+from sfsample.dumping.diagnose.verdict import ProcessSet, judge
 from sfsample.dumping.diagnose.wait_graph import (
     Node,
     blockers,
+    chain,
     cycles,
     mutual,
     stuck,
-    with_process_edges,
+    with_processes,
 )
 from sfsample.dumping.diagnose.wording import common_name, format_seconds
-from sfsample.dumping.model import Call
-from sfsample.dumping.text import _wrap, sort_groups
+from sfsample.dumping.json import dump_json
+from sfsample.dumping.model import Call, GoroutineGroup, GoroutineMember
+from sfsample.dumping.text import Style, _wrap, dump_text, sort_groups
 from sfsample.modules.location import PythonPlace
+from sfsample.process.facts.descriptors import Descriptor
+from sfsample.process.facts.peer_processes import NearEnd, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SchedStat, SyscallInfo
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.waiting.c_library import bare_symbol
 from sfsample.waiting.waits import Wait
-from tests.builders.hang_builder import WAIT, futex, process, seen, thread, words
+from tests.builders.hang_builder import WAIT, _PathModule, futex, process, seen, thread, words
 
 
 def n(tid: int, pid: int = 1) -> Node:
@@ -68,11 +74,11 @@ def test_mutual_nodes_are_those_that_need_only_each_other_and_none_behind_them()
 
 def test_process_waits_when_each_of_its_threads_waits() -> None:
     other = n(0, pid=2)
-    edges = with_process_edges({n(1): other, n(2): n(1), n(3, pid=2): n(0)})
+    edges = with_processes({n(1): other, n(2): n(1), n(3, pid=2): n(0)})
     assert edges[n(0)] == n(1)
     assert edges[other] == n(3, pid=2)
     assert len(cycles(edges)) == 1
-    assert cycles(with_process_edges({n(1): other, n(2): None, n(3, pid=2): n(0)})) == (), (
+    assert cycles(with_processes({n(1): other, n(2): None, n(3, pid=2): n(0)})) == (), (
         "a thread is free to act"
     )
 
@@ -80,11 +86,132 @@ def test_process_waits_when_each_of_its_threads_waits() -> None:
 def test_process_is_stuck_when_no_thread_that_it_waits_for_can_go_on() -> None:
     """One thread waits for process 2, which waits for process 1; the other waits for a busy thread."""
     first, second, busy = n(0), n(0, pid=2), n(9, pid=3)
-    edges = with_process_edges({n(1): second, n(2): busy, n(3, pid=2): first, busy: None})
+    edges = with_processes({n(1): second, n(2): busy, n(3, pid=2): first, busy: None})
     assert len(cycles(edges)) == 1, "by the first thread"
     assert stuck(edges) == set()
-    edges = with_process_edges({n(1): second, n(2): second, n(3, pid=2): first})
+    edges = with_processes({n(1): second, n(2): second, n(3, pid=2): first})
     assert stuck(edges) == {n(1), n(2), n(3, pid=2), first, second}
+
+
+def test_a_chain_goes_to_its_end_or_once_around_a_circle() -> None:
+    assert chain(n(1), {n(1): n(2), n(2): n(3)}) == (n(1), n(2), n(3))
+    assert chain(n(3), {n(1): n(2)}) == (n(3),)
+    circle = {n(1): n(2), n(2): n(3), n(3): n(2)}
+    assert chain(n(1), circle) == (n(1), n(2), n(3))
+
+
+def locked(tid: int, word: int, owner: int, name: str = "app", pid: int = 1) -> NamedThread:
+    """Return a thread that waits for a mutex."""
+    memory = words(word, {0: 2, 8: owner})
+    call = futex(word, WAIT, 2)
+    one = thread("pthread_mutex_lock", "|", "f", call=call, memory=memory, tid=tid, name=name, pid=pid)
+    return seen(one, 1.0, 2.0)
+
+
+def reading(pid: int, tid: int, name: str = "app") -> NamedThread:
+    """Return a thread that reads an empty pipe."""
+    pipe = Descriptor(3, "pipe", 9, "r", "pipe 9, read end")
+    call = DecodedSyscall(SyscallInfo(0, (3, 0, 0, 0, 0, 0)), "read", ("3 <pipe>",), (pipe,))
+    return seen(thread("read", "|", "load", "g", call=call, tid=tid, pid=pid, name=name), 1.0, 2.0)
+
+
+def first_sentence(*threads: NamedThread, **fields: object) -> str:
+    dump, named = process(*threads)
+    return judge([(dump._replace(**fields), named)]).findings[0].text
+
+
+def test_the_first_sentence_goes_on_to_the_end_of_the_chain() -> None:
+    middle, reader = locked(2, 0x6000, 3, "middle"), reading(1, 3, name="reader")
+    end = "held by thread 3 (reader), which waits for data in pipe 9, which is empty (fd 3), in load <- g"
+    assert first_sentence(locked(1, 0x6000, 3), reader) == (
+        f"the main thread (1), in f, waits for mutex 0x6000, {end}")  # fmt: skip
+    chained = f"thread 2 (middle), which waits for mutex 0x6000, {end}"
+    assert first_sentence(locked(1, 0x5000, 2), middle, reader) == (
+        f"the main thread (1), in f, waits for mutex 0x5000, held by {chained}"
+    )
+    turns = seen(middle, 1.0, 2.0, (5, 6))
+    assert first_sentence(locked(1, 0x5000, 2), turns, reader).startswith(
+        "2 threads (app, middle) wait for thread 3 (reader), which waits for data in"
+    ), "they may take turns"
+    more = [locked(tid, 0x5000, 2, f"w-{tid}") for tid in (4, 5)]
+    assert first_sentence(locked(1, 0x5000, 2), middle, reader, *more).endswith(
+        "in load <- g; 2 more threads wait behind them (w-*)"
+    )
+    workers = [locked(tid, 0x6000, 3, f"w-{tid}") for tid in (4, 5)]
+    assert first_sentence(*workers, reader) == (
+        "2 threads (w-*) wait for thread 3 (reader), which waits for data in pipe 9, which is empty (fd 3), "
+        "in load <- g: mutex 0x6000"
+    )
+
+
+def test_threads_behind_a_deadlock_are_in_its_sentence() -> None:
+    pair = locked(2, 0x5000, 3, "a"), locked(3, 0x6000, 2, "b")
+    waiting = [locked(tid, 0x5000, 3, f"w-{tid}") for tid in (4, 5)]
+    text = "DEADLOCK: 2 threads wait for each other, and none can go on"
+    assert first_sentence(*pair) == text
+    assert first_sentence(*pair, waiting[0]) == f"{text}; 1 more thread waits behind them (w-4)"
+    assert first_sentence(*pair, *waiting) == f"{text}; 2 more threads wait behind them (w-*)"
+
+
+def test_a_pipe_that_only_its_reader_writes_to() -> None:
+    own, child = (PeerProcess(pid, NearEnd(9), "w") for pid in (1, 7))
+    assert "to be written by this process itself (no other process was" in first_sentence(
+        reading(1, 1), peers=(own,)
+    )
+    assert "to be written by process 7 (?), in load" in first_sentence(reading(1, 1), peers=(own, child))
+
+
+def waiting_for_child(*children: int) -> ProcessSet:
+    call = DecodedSyscall(SyscallInfo(61, (2**64 - 1, 0, 0, 0, 0, 0)), "wait4", ("any child",))
+    dump, threads = process(seen(thread("wait4", "|", "main", call=call), 1.0, 2.0))
+    return [(dump._replace(children=tuple((pid, "job") for pid in children)), threads)]
+
+
+def test_a_parent_s_sentence_says_what_its_child_does_and_s_shows_its_stack() -> None:
+    alone = judge(waiting_for_child(7)).findings[0].text
+    assert alone == "process 1 (app) waits for a child to end: 7 (job) (-s shows what they do), in main"
+    dump, threads = process(reading(7, 7))
+    followed = judge([*waiting_for_child(7), (dump._replace(followed=True), threads)])
+    [finding] = followed.findings
+    assert finding.text == (
+        "process 1 (app), in main, waits for a child to end: 7 (job); process 7 (app) waits for data in "
+        "pipe 9, which is empty (fd 3), in load <- g"
+    )
+    assert [dump.pid for dump, _ in followed.processes] == [1], "its stack was not asked for"
+    several = judge([*waiting_for_child(7, 8), (dump._replace(followed=True), threads)]).findings
+    assert ["-s" in finding.text for finding in several] == [True]
+    asked = judge([*waiting_for_child(7, 8), *[(dump._replace(pid=pid), ()) for pid in (7, 8)]]).findings
+    assert "-s" not in asked[0].text, "their stacks are shown"
+
+
+@pytest.mark.parametrize(
+    ("flags", "end"), [(os.O_RDONLY, "a writer"), (os.O_WRONLY | os.O_CLOEXEC, "a reader")]
+)
+@pytest.mark.parametrize("function", ["wait_for_partner", "fifo_open"])
+def test_open_of_a_fifo_waits_for_its_other_end(flags: int, end: str, function: str) -> None:
+    call = DecodedSyscall(SyscallInfo(257, (2**64 - 100, 0x10, flags, 0, 0, 0)), "openat", ("/run/x",))
+    one = thread("open", "|", "f", call=call, tid=2)
+    one = one._replace(dump=one.dump._replace(wchan=function))
+    assert first_sentence(thread("f"), one) == f"thread 2 (app) waits for {end} of FIFO /run/x, in f"
+    disk = one._replace(dump=one.dump._replace(wchan="request_wait_answer"))
+    assert "FIFO" not in first_sentence(thread("f"), disk)
+
+
+def test_recursion_is_named_once() -> None:
+    rec = ["rec"] * 301
+    assert first_sentence(thread("pause", "|", *rec, "main")).endswith("in rec (x 301) <- main")
+
+
+def test_frames_of_a_recursion_are_one_line_and_json_has_all() -> None:
+    deep = thread("f", *["g"] * 3, "main")
+    pcs = (1, 2, 3, 3, 3)
+    frames = tuple(frame._replace(pc=pc) for frame, pc in zip(deep.dump.stack.frames, pcs, strict=True))
+    deep = deep._replace(dump=deep.dump._replace(stack=deep.dump.stack._replace(frames=frames)))
+    lines = list(dump_text(judge([process(deep)]), Style(str)))
+    assert [line.split()[0] for line in lines if line.startswith("  #")] == ["#0", "#1", "#2"]
+    assert lines[-1].endswith(" x 3")
+    dump, named = process(deep)
+    assert len(dump_json(dump, named, judge([process(deep)]))["threads"][0]["frames"]) == 5
 
 
 def kinds(runs: tuple[int, int], spans: tuple[tuple[float, float], tuple[float, float]]) -> list[str]:
@@ -218,10 +345,13 @@ LOOP, TINY = 0x7F00, 0x7F60  # addresses of Python frames
 @pytest.mark.parametrize(
     ("looks", "place"),
     [
-        (((TINY, 1), (LOOP, 5)), "runs in tiny <- loop"),  # the loop has no trace: tiny may be another call
-        (((TINY, 1), (LOOP, 6)), "runs in loop"),  # its variable or its instruction has changed
-        (((LOOP, 6),), "runs in loop"),  # in one look it was not in tiny
-        (((TINY, 1), (0x7E00, 5)), "is busy in tiny <- loop"),
+        (
+            ((TINY, 1), (LOOP, 5)),
+            "runs in tiny (a.py:1) <- loop",
+        ),  # tiny may be a new call of the loop
+        (((TINY, 1), (LOOP, 6)), "runs in loop (a.py:1)"),  # its variable or its instruction has changed
+        (((LOOP, 6),), "runs in loop (a.py:1)"),  # in one look it was not in tiny
+        (((TINY, 1), (0x7E00, 5)), "is busy in tiny (a.py:1) <- loop"),
     ],
 )
 def test_busy_thread_is_in_the_call_that_may_have_lasted(looks, place):
@@ -235,3 +365,77 @@ def test_busy_thread_is_in_the_call_that_may_have_lasted(looks, place):
                     for look, each, usage in zip(named.dump.looks, calls, usages, strict=True))))  # fmt: skip
     [finding] = judge([process(named)]).findings
     assert f"{place}: ran, or was ready to run, 100% of the time" in finding.text
+
+
+def test_a_thread_of_go_s_scheduler_says_what_it_waits_for() -> None:
+    def wait(*functions: str) -> str:
+        [found] = judge([process(thread(*functions, call=futex(0x5000, WAIT, 0)))]).waits.values()
+        return str(found and found.what)
+
+    park = ("runtime.futex", "runtime.mPark", "runtime.stopm")
+    assert wait(*park, "runtime.findRunnable", "runtime.schedule") == "a goroutine to run"
+    assert wait("runtime.futex", "runtime.sysmon") == "the next check of Go's monitor"
+    assert wait("runtime.futex", "main.f") == "futex 0x5000"
+    assert wait("__libc_start_main", "|", *park) == "work of Go's scheduler", "a program with cgo"
+
+
+def at_module(path: str, function: str = "f") -> NamedThread:
+    one = thread(function)
+    return one._replace(dump=one.dump._replace(modules=(_PathModule(path),)))
+
+
+def test_a_runtime_is_recognised_by_files_and_functions_not_by_its_name() -> None:
+    def hint(one: NamedThread, **fields: object) -> str:
+        dump, threads = process(one)
+        findings = judge([(dump._replace(**fields), threads)]).findings
+        return "".join(finding.text for finding in findings if finding.kind == "runtime")
+
+    assert "jcmd 1 Thread.print" in hint(at_module("/opt/jdk/lib/server/libjvm.so"))
+    assert "dotnet-stack report -p 1" in hint(at_module("/usr/share/dotnet/libcoreclr.so"))
+    assert "erl -remsh" in hint(at_module("/usr/lib/erlang/erts-13/bin/beam.smp"))
+    assert "node inspect -p 1" in hint(at_module("/usr/bin/x", "node::Start(int, char**)"))
+    go = at_module("/usr/bin/x", "runtime.mstart")
+    assert "ENDS the program" in hint(go)
+    group = GoroutineGroup((GoroutineMember(1, None, 0),), "running", 0, (), None, ())
+    assert hint(go, goroutines=(group,)) == ""
+    assert hint(thread("f", name="java"), name="node", exe="/usr/bin/java") == ""
+
+
+def test_all_names_of_a_group_are_listed() -> None:
+    def members(*names: str) -> list[str]:
+        threads = [thread("f", tid=tid, name=name) for tid, name in enumerate(names, 1)]
+        lines = list(dump_text(judge([process(*threads)]), Style(str)))
+        return lines[lines.index(next(line for line in lines if " threads " in line)) :][1:]
+
+    assert members("GC Thread#0", "VM Thread", "C1", "C2", "x")[0] == (
+        "  1 GC Thread#0, 2 VM Thread, 3 C1, 4 C2, 5 x"
+    )
+    assert members(*["a"] * 3)[0] == "  1 2 3"
+    numbered = members(*(f"w-{at}" for at in range(20)))
+    assert numbered[0].startswith("  1 w-0, 2 w-1, ")
+    assert "and 8 more" in " ".join(" ".join(numbered).split())
+    many = members(*(f"{letter}-{letter}" for letter in "abcdefghijklmnopq"))
+    assert "17 q-q" in " ".join(many)
+
+
+def test_connections_of_an_event_loop_are_listed() -> None:
+    epoll = Descriptor(3, "epoll", 0, "rw", "9 fds", tuple(range(4, 13)))
+    peers = tuple(Descriptor(fd, "socket", fd, "rw", f"tcp 1.2.3.4:80 -> 5.6.7.8:{fd}") for fd in (4, 5))
+    call = DecodedSyscall(SyscallInfo(232, (3, 0, 0, 0, 0, 0)), "epoll_wait", ("3 <9 fds>",), (epoll,))
+    call = call._replace(connections=peers)
+    dump, threads = process(seen(thread("epoll_wait", call=call), 1.0, 2.0))
+    lines = [*dump_text(judge([(dump, threads)]), Style(str))]
+    at = lines.index("  fd 4: tcp 1.2.3.4:80 -> 5.6.7.8:4")
+    assert lines[at + 1 : at + 3] == [
+        "  fd 5: tcp 1.2.3.4:80 -> 5.6.7.8:5",
+        "  ... (--connections N lists more)",
+    ]
+    syscall = dump_json(dump, threads, judge([(dump, threads)]))["threads"][0]["syscall"]
+    assert [found["fd"] for found in syscall["connections"]] == [4, 5]
+
+
+def test_findings_stand_above_several_processes() -> None:
+    first, second = process(thread("f")), process(thread("g", pid=2, tid=2))
+    lines = [*dump_text(judge([first, second]), Style(str))]
+    assert [line.partition(" ")[0] for line in lines[:4]] == ["=>", "=>", "", "process"]
+    assert next(dump_text(judge([first]), Style(str))).startswith("process 1")

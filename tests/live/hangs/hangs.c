@@ -279,6 +279,31 @@ static void child(void) {
     reap_child();
 }
 
+static void vfork_beside_a_zombie(void) {
+    pid_t zombie = fork();
+    if (zombie == 0) _exit(0);
+    siginfo_t end;
+    waitid(P_PID, zombie, &end, WEXITED | WNOWAIT);
+    dprintf(out, "child %d\n", zombie);
+    ready();
+    if (vfork() == 0) {
+        prctl(PR_SET_PDEATHSIG, 9);
+        for (;;) pause();
+    }
+}
+
+/* pipes whose other end nobody else opens */
+
+OWN static void open_queue(const char *path, int flags) { if (open(path, flags) < 0) exit(1); }
+
+OWN static void read_own_pipe(void) {
+    int ends[2];
+    char letter;
+    if (pipe(ends)) exit(1);
+    ready();
+    if (read(ends[0], &letter, 1) < 0) exit(1);
+}
+
 /* the network */
 
 OWN static void call_backend(int port) { /* the listener accepts nothing, and its queue is full */
@@ -343,6 +368,9 @@ int main(int argc, char **argv) {
     else if (!strcmp(scenario, "flock")) file_lock(0);
     else if (!strcmp(scenario, "fcntl")) file_lock(1);
     else if (!strcmp(scenario, "child")) child();
+    else if (!strcmp(scenario, "vfork")) vfork_beside_a_zombie();
+    else if (!strcmp(scenario, "fifo")) { ready(); open_queue(argument, atoi(argv[4])); }
+    else if (!strcmp(scenario, "own")) read_own_pipe();
     else if (!strcmp(scenario, "connect")) call_backend(atoi(argument));
     else if (!strcmp(scenario, "dns")) look_up_host(atoi(argument));
     else if (!strcmp(scenario, "spin")) { pthread_t made = thread(spinner, NULL); ready(); pthread_join(made, NULL); }

@@ -13,13 +13,25 @@ from sfsample.process.proc_text import SyscallInfo
 MINUS_ONE = (1 << 64) - 1
 
 
+SOCKETS = {10: "tcp 1.2.3.4:80 listening", 11: "tcp 1.2.3.4:80 -> 5.6.7.8:9", 12: "unix /run/x", 13: "udp"}
+
+
 class FakeLookup:
-    """Memory, given as a1000=b"..." for address 0x1000, descriptors below 100, and two clocks."""
+    """Memory, given as a1000=b"..." for address 0x1000, descriptors below 100, and two clocks.
+
+    Descriptor 99 is an epoll, which watches files, a listening socket and three connections.
+    """
 
     def __init__(self, **memory: bytes) -> None:
         self._memory = {int(at[1:], 16): data for at, data in memory.items()}
 
+    max_connections = 2
+
     def descriptor(self, fd: int) -> Descriptor | None:
+        if fd in SOCKETS:
+            return Descriptor(fd, "socket", 1, "rw", SOCKETS[fd])
+        if fd == 99:
+            return Descriptor(fd, "epoll", 0, "rw", "7 fds", (5, 10, 200, 11, 12, 13, 14))
         return Descriptor(fd, "file", 1, "rw", f"file{fd}") if fd < 100 else None
 
     def read(self, address: int, size: int) -> bytes | None:
@@ -83,6 +95,8 @@ def test_timeouts_are_durations_or_instants() -> None:
     assert decoded("futex", 0x99, 0x80, 0, 0x10, a10=timespec(4)).timeout_s == 4, "a duration"
     assert decoded("futex", 0x99, 0x80).refers_to == ("0x99", "wait")
     assert decoded("epoll_wait", 5, 0, 10, 100).timeout_s == 0.1
+    assert [found.fd for found in decoded("epoll_wait", 99, 0, 10, 100).connections] == [11, 12]
+    assert decoded("epoll_wait", 5, 0, 10, 100).connections == ()
     assert decoded("epoll_pwait2", 5, 0, 10, 0x10, a10=timespec(1)).timeout_s == 1
 
 

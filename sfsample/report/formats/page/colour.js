@@ -1,17 +1,26 @@
 // Chooses the colours, and writes the legend that explains them.
 //
-// Each module has a colour, or each way in which frames were found, or each direction of a change.  A
-// module's hue comes from its name and is the same in every graph; where two hues would look alike, the
+// Each module has a colour, or each function if no module is known, or each owner of Python code, or each way
+// in which frames were found, or each direction of a change.  A module's hue comes from its name and is the same in every graph; where two hues would look alike, the
 // module with less weight takes a free one.
 
 const HUES = 16; // how many there are
 const HUE_STEP = 5; // from a hue that is taken to the one that is tried next
+const PALE = 0.3; // saturation of a change that may be noise
 const MAX_LEGEND_LINES = 8;
 const FOUND_HUES = { context: 210, sframe: 135, eh_frame: 45, debug_frame: 60, signal_frame: 280, start: 180,
   plt: 300, python: 225, frame_pointer: 15, leaf: 25, epilogue: 35, null_call: 330, scan: 0 };
 
-// What the colours can stand for.
-function coloursOf(data) { return [...(data.diff ? ["change"] : []), "module", "found"]; }
+const OWNER_HUES = { mine: 25, packages: 210, "standard library": 135, "native code": 280 };
+const PACKAGES = /\/(site|dist)-packages\//, LIBRARY = /^<frozen |\/lib(64)?\/python3(\.\d+t?|\d+\.zip)\//;
+
+// What the colours can stand for; the first one is that of a new page.
+function coloursOf(profile) {
+  const { diff, modules, frames } = profile.data, hasModules = modules.some(Boolean);
+  return [["change", diff], ["owner", frames.text.some((_, frame) => profile.pythonFile(frame))],
+    ["module", hasModules], ["function", !hasModules], ["found", frames.found.some(Boolean)],
+  ].filter(([, fits]) => fits).map(([how]) => how);
+}
 
 function hueOf(text) {
   let mix = 7;
@@ -34,12 +43,16 @@ function moduleHues(names) {
 class Colours {
   constructor(profile) {
     this.profile = profile;
+    const { text } = profile.data.frames;
+    this.paths = new Map(text.map((_, frame) => [profile.file(frame), profile.module(frame)]));
+    this.paths.delete("");
     this.choose("module");
     const heaviestFirst = this.shares().map(([name]) => name).filter(Boolean);
-    this.hues = { module: moduleHues(heaviestFirst), found: new Map(Object.entries(FOUND_HUES)) };
+    this.hues = { module: moduleHues(heaviestFirst), function: new Map(),
+      owner: new Map(Object.entries(OWNER_HUES)), found: new Map(Object.entries(FOUND_HUES)) };
   }
 
-  // `how`: "module", "found" or "change".  Called again when the theme changes.
+  // `how`: one of `coloursOf`.  Called again when the theme changes.
   choose(how) {
     const style = getComputedStyle(document.documentElement);
     this.how = how;
@@ -52,7 +65,15 @@ class Colours {
 
   // Return what the colour of a function stands for.
   meaning(frame) {
-    return this.how === "found" ? this.profile.found(frame) : fileName(this.profile.module(frame));
+    if (this.how === "found") return this.profile.found(frame);
+    if (this.how === "function") return frame < 0 ? "" : this.profile.name(frame);
+    return this.how === "owner" ? this.owner(frame) : this.profile.file(frame);
+  }
+
+  owner(frame) {
+    const path = this.profile.module(frame);
+    if (!this.profile.pythonFile(frame)) return path && "native code";
+    return PACKAGES.test(path) ? "packages" : LIBRARY.test(path) ? "standard library" : "mine";
   }
 
   paint(meaning) {
@@ -70,21 +91,20 @@ class Colours {
 
   ofChange(node) {
     const size = Math.min(1, Math.sqrt(Math.abs(node.change) / this.most) * 2);
-    return size < 0.02 || this.profile.noise(node.frame) ? this.grey : this.ofDirection(node.change, size);
+    if (size < 0.02) return this.grey;
+    return this.ofDirection(node.change, this.profile.noise(node.frame) ? size * PALE : size);
   }
 
   ofDirection(change, size) {
     return `hsl(${change > 0 ? 8 : 215}, ${Math.round(85 * size)}%, ${this.lightness})`;
   }
 
-  pathOf(module) { return this.profile.data.modules.find((path) => path && fileName(path) === module); }
-
-  // Return [meaning, weight] pairs.  A module has the weight of its own code; a way of finding frames has the
+  // Return [meaning, weight] pairs.  A module, function or owner has the weight of its own code; a way of finding frames has the
   // weight of all frames that were found so (the root of a stack is no frame, so it has no way).
   shares() {
     const { self, total } = this.profile, meaning = (frame) => this.meaning(frame);
     if (this.how === "found") return this.profile.shares(meaning, total).filter(([way]) => way);
-    const sums = new Map(this.profile.data.modules.filter(Boolean).map((path) => [fileName(path), 0]));
+    const sums = new Map(this.how === "module" ? [...this.paths.keys()].map((name) => [name, 0]) : []);
     return this.profile.shares(meaning, self, sums);
   }
 
@@ -92,19 +112,19 @@ class Colours {
   legend() {
     if (this.how === "change") {
       return [[this.ofDirection(1, 1), "grew"], [this.ofDirection(-1, 1), "shrank"],
-        [this.grey, "unchanged, or no more than noise"]];
+        [this.ofDirection(1, PALE), "pale: noise"], [this.grey, "unchanged"]];
     }
     const shares = this.shares(), whole = shares.reduce((sum, [, weight]) => sum + weight, 0);
+    const words = { module: (name) => this.paths.get(name), function: (name) => name && `"${name}"` };
     const lines = shares.slice(0, MAX_LEGEND_LINES).map(([name, weight]) =>
-      [this.paint(name), `${name || "no module"} ${percent(weight, whole)}`,
-        this.how === "module" && this.pathOf(name)]);
+      [this.paint(name), `${name || "no module"} ${percent(weight, whole)}`, words[this.how]?.(name)]);
     const left = shares.length - MAX_LEGEND_LINES;
     if (left > 0) lines.push(["transparent", `and ${left} more`]);
     return lines;
   }
 }
 
-// Write the legend; `pick(word)` is called with the module that the user chooses.
+// Write the legend; `pick(word)` is called with the module or function that the user chooses.
 function showLegend(element, lines, pick) {
   element.replaceChildren(...lines.map(([colour, text, word]) => {
     const line = document.createElement(word ? "button" : "span"), swatch = document.createElement("i");

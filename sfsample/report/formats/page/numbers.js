@@ -6,7 +6,7 @@ function amount(value, data, weight) {
   if (data.unit) return `${value.toFixed(2)} ${data.unit}`;
   if (data.weights[weight].endsWith("_ns")) {
     const [size, unit] = UNITS.find(([ns]) => Math.abs(value) >= ns) || UNITS[3];
-    return `${(value / size).toPrecision(3)} ${unit}`;
+    return `${Math.abs(value) < 1e12 ? (value / size).toPrecision(3) : Math.round(value / size).toLocaleString("en")} ${unit}`;
   }
   return `${value.toLocaleString("en")} sample${value === 1 ? "" : "s"}`;
 }

@@ -170,6 +170,14 @@ function toggle(flag) { steps.go({ [flag]: !steps.state[flag] }); }
 
 function reset() { steps.go({ ...steps.start }); }
 
+// Leave the first of these that there is: the keys, the search, the zoom, the view, the selected time.
+function leave() {
+  if (!byId("keys").hidden) return showKeys();
+  const { state, start } = steps, parts = [["search", "row"], ["zoom", "at"], ["view", "of"], ["from", "to"]];
+  const part = parts.find((keys) => keys.some((key) => state[key] !== start[key])) || [];
+  steps.go(Object.fromEntries(part.map((key) => [key, start[key]])));
+}
+
 function neighbour(node, step) {
   const siblings = node.up ? node.up.children().filter((child) => flame.boxOf(child)) : [node];
   return siblings[siblings.indexOf(node) + step] || node;
@@ -213,7 +221,7 @@ function showKeys() {
 
 const KEYS = {
   i: () => setView("callers"), f: () => toggle("flipped"), t: () => toggle("table"), d: flipTheme,
-  "?": showKeys, "/": () => byId("search").focus(), Escape: reset, Enter: () => zoomTo(now.selected),
+  "?": showKeys, "/": () => byId("search").focus(), Escape: leave, Enter: () => zoomTo(now.selected),
   s: sandwich, o: () => edit("focus"), h: () => edit("hide"), m: () => edit("merge"), x: () => edit("drop"),
   r: () => toggle("recursion"), e: () => saveFolded(profile),
 };
@@ -221,7 +229,7 @@ const KEYS = {
 function handleKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.target.matches("input, select")) {
-    if (event.key === "Escape") { reset(); byId("canvas").focus(); }
+    if (event.key === "Escape") { steps.go({ search: "", row: -1 }); byId("canvas").focus(); }
     return;
   }
   if (event.key === "Enter" && event.target.matches("button, tr")) return;
@@ -239,14 +247,14 @@ function fillSelect(id, options) {
 }
 
 function fillSelects() {
-  const names = { change: "change", module: "module", found: "how it was found" };
+  const names = { owner: "mine, packages, stdlib", found: "how it was found" };
   const threads = profile.threadTotals().map((sum, at) => [sum, data.threads[at], at]);
   const whole = threads.reduce((sum, [part]) => sum + part, 0);
   threads.sort((a, b) => b[0] - a[0]);
   fillSelect("thread", [["all threads", -1],
     ...threads.map(([sum, name, at]) => [`${name}  ${percent(sum, whole)}`, at])]);
   fillSelect("weight", data.weights.map((name, at) => [WEIGHT_NAMES[name] || name, at]));
-  fillSelect("colour", coloursOf(data).map((how) => [names[how], how]));
+  fillSelect("colour", coloursOf(profile).map((how) => [names[how] || how, how]));
   byId("times").hidden = !timeLine;
   byId("weights").hidden = data.weights.length < 2;
 }

@@ -81,6 +81,15 @@ class ProfileData {
 
   name(frame) { return frame < 0 ? "all" : this.data.frames.text[frame]; }
   module(frame) { return frame < 0 ? "" : this.data.modules[this.data.frames.module[frame]] || ""; }
+
+  // Return the short name of a module; of a Python function: its file from the entry of sys.path on.
+  file(frame) { return this.pythonFile(frame) || fileName(this.module(frame)); }
+
+  pythonFile(frame) {
+    const [, path] = / \(([^()]+):\w+\)(?:_\[p\])?$/.exec(this.name(frame)) || [];
+    return path && this.module(frame).endsWith(path) ? path : "";
+  }
+
   noise(frame) { return frame < 0 || this.data.frames.noise[frame]; }
   verdict(frame) { return frame < 0 || !this.data.diff ? "" : this.data.frames.change[frame]; }
   found(frame) { return frame < 0 ? "" : this.data.frames.found[frame]; }

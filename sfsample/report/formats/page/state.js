@@ -12,10 +12,11 @@ const UPWARD = "."; // begins the path of a box among the callers of the sandwic
 
 // view: one of VIEWS; `of` is the function of the sandwich.  zoom, at: paths of boxes, the one that is as
 // wide as the page and the one that is selected.  from, to: the selected time, in seconds since the epoch.  row: the function that was chosen in the table, or -1.
-function startState(data) {
-  return { view: "flame", of: -1, zoom: "", at: "", row: -1, search: "", thread: -1, weight: 0,
+function startState(profile) {
+  const { data } = profile;
+  return { view: "flame", of: -1, zoom: "", at: "", row: -1, search: "", thread: -1, weight: data.widest || 0,
     from: -1, to: -1,
-    colour: data.diff ? "change" : "module", table: false, order: data.diff ? "change" : "self",
+    colour: coloursOf(profile)[0], table: false, order: data.diff ? "change" : "self",
     flipped: false, ...NO_EDITS };
 }
 
@@ -89,7 +90,7 @@ function hashToState(hash, start, words, data) {
   const state = { ...start, of, row, view: oneOf("view", VIEWS), zoom: text("zoom"), at: text("at"),
     search: text("search"), thread: below("thread", data.threads.length),
     weight: below("weight", data.weights.length), from: below("from", Infinity), to: below("to", Infinity),
-    colour: oneOf("colour", coloursOf(data)), order: oneOf("order", ORDERS) };
+    colour: oneOf("colour", coloursOf(words.profile)), order: oneOf("order", ORDERS) };
   for (const list of EDITS) state[list] = words.frames(text(list));
   for (const flag of ["table", "flipped", "recursion"]) state[flag] = text(flag) === "1";
   if (state.view === "sandwich" && of < 0) state.view = "flame";
@@ -102,7 +103,7 @@ function hashToState(hash, start, words, data) {
 class Steps {
   // `show()` is called whenever the state has changed.
   constructor(profile, show) {
-    this.start = startState(profile.data);
+    this.start = startState(profile);
     this.words = new Words(profile);
     this.data = profile.data;
     this.show = show;

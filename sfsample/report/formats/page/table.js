@@ -63,7 +63,7 @@ class FunctionTable {
     for (const [text, title] of cells) line.insertCell().append(text), line.lastChild.title = title;
     const name = line.insertCell();
     const where = document.createElement("small");
-    where.textContent = ` ${fileName(profile.module(row.frame))}`;
+    where.textContent = ` ${profile.pythonFile(row.frame) ? "" : fileName(profile.module(row.frame))}`;
     where.title = profile.module(row.frame);
     name.append(profile.name(row.frame), where);
     line.addEventListener("click", () => this.pick(row.frame));

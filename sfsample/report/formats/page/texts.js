@@ -12,17 +12,34 @@ function element(kind, text, properties = {}) {
   return Object.assign(made, properties);
 }
 
+// -- times, by the clocks of the machine that wrote the page
+
+let zone = {}; // of toLocaleString; {}: the reader's zone
+
+function setZone(timeZone) {
+  try {
+    new Date().toLocaleString("sv", { timeZone });
+    zone = { timeZone };
+  } catch { /* the browser does not know this zone */ }
+}
+
+function timeText(seconds) { return new Date(seconds * 1000).toLocaleString("sv", zone); }
+
+// Return by how many seconds local clocks are ahead of UTC.
+function aheadOfUtc(seconds) { return Date.parse(`${timeText(seconds).replace(" ", "T")}Z`) / 1000 - Math.floor(seconds); }
+
 // -- the header
 
 function showHeader(data) {
   const { who, host, started_ns: started, by, what } = data.recorded, date = new Date(started / 1e6);
-  const when = started ? date.toLocaleString("sv", { timeZoneName: "short" }) : "";
+  setZone(data.zone);
+  const when = started ? date.toLocaleString("sv", { ...zone, timeZoneName: "short" }) : "";
   const place = [who, host && `on ${host}`].filter(Boolean).join(" ");
   document.title = `${data.title} - sfsample`;
   byId("title").textContent = data.title;
   byId("origin").textContent = [place, when, by && `by ${by}`].filter(Boolean).join(", ");
   byId("origin").title = when && `began at ${date.toISOString()}`;
-  byId("labels").textContent = byId("labels").title = data.recorded.labels;
+  [byId("labels").textContent, byId("labels").title] = [data.recorded.labels, data.recorded.all_labels];
   byId("extent").textContent = [data.extent, what].filter(Boolean).join(", ");
   byId("losses").textContent = data.losses.join("; ");
   for (const id of ["origin", "labels", "extent", "losses"]) byId(id).hidden = !byId(id).textContent;

@@ -44,9 +44,6 @@ function addSlice(letters, count, sums, scales) {
   });
 }
 
-// Return the time in the reader's time zone.
-function timeText(seconds) { return new Date(seconds * 1000).toLocaleString("sv"); }
-
 function spanText(from, to) {
   const [begin, end] = [timeText(from), timeText(to)];
   return `${begin} to ${begin.slice(0, 10) === end.slice(0, 10) ? end.slice(11) : end}`;
@@ -200,7 +197,7 @@ class TimeLine {
   }
 
   drawAxis(pen, width, bottom, ink) {
-    const span = this.end - this.begin, zone = -new Date(this.begin * 1000).getTimezoneOffset() * 60;
+    const span = this.end - this.begin, zone = aheadOfUtc(this.begin);
     const step = TICKS.find((seconds) => (seconds / span) * width >= MIN_TICK) || span;
     pen.font = "11px system-ui, sans-serif";
     pen.textBaseline = "bottom";

@@ -1,0 +1,99 @@
+"""Puts the stack of the thread that holds a lock below those of the threads that wait for it (`--blame`).
+
+At the end of a tick, sfsample reads the owner of each lock, looks at the stack of the owner, and reads the
+owner again.  If the owner has changed, the tick blames no thread.  An
+owner that sleeps and has not run since its last capture still holds what it held.
+"""
+
+from collections.abc import Callable
+
+from sfsample.core.snapshot import Capture
+from sfsample.modules.location import Location, WaitPlace
+from sfsample.process.thread import Thread
+from sfsample.recording.due_threads import SampledThread
+from sfsample.recording.recorder import Recorder
+from sfsample.recording.sample import Places
+from sfsample.recording.stats import Stats
+from sfsample.recording.wait_finder import FoundWait
+
+UNSEEN = "[stack not captured]"  # frame of a holder that did not stop in time, as it waits for a CPU
+_MAX_HOPS = 8  # holders in one stack
+
+Owner = Callable[[Thread, FoundWait], int | None]
+Look = Callable[[SampledThread], bool]  # looks at a thread again if it has run; False: its stack is unknown
+
+
+class Blame:
+    """Counts the threads of one process that wait for a known thread."""
+
+    def __init__(
+        self, recorder: Recorder, stats: Stats, owner: Owner, find: Callable[[int], SampledThread | None],
+        look: Look,
+    ) -> None:  # fmt: skip
+        self._recorder, self._stats = recorder, stats
+        self._owner, self._find, self._look = owner, find, look
+        self._waiters: dict[SampledThread, Capture | None] = {}
+        self._holders: dict[tuple[str, int], SampledThread | None] = {}  # by lock, at this tick
+        self._unseen: set[SampledThread] = set()  # holders whose stack is unknown at this tick
+
+    def takes(self, thread: SampledThread, capture: Capture | None = None) -> bool:
+        """Return True if `count` counts the thread at the end of the tick; `capture` None: it has not run."""
+        waits = thread.wait is not None and thread.wait.lock is not None
+        if waits:
+            self._waiters[thread] = capture
+        return waits
+
+    def count(self) -> None:
+        """Count the threads that wait, each with its chain of holders."""
+        waiters, self._waiters = self._waiters, {}
+        self._holders.clear()
+        self._unseen.clear()
+        for thread, capture in waiters.items():
+            chain = self._chain(thread) if thread.last_stack else ()
+            if thread.gone or thread.last_stack is None:
+                continue  # its ticks belong to its next sample
+            stack, before = thread.last_stack
+            places = Places((*chain, *thread.places))
+            if capture is None and places == before:
+                self._recorder.count_idle([thread])
+                continue
+            self._recorder.flush(thread)
+            thread.last_stack = stack, places
+            self._recorder.count(thread, capture or Capture.REUSED, self._recorder.now, ran=False)
+
+    def _chain(self, thread: SampledThread) -> tuple[Location, ...]:
+        """Return the frames of the holders, those of the last one first."""
+        chain: tuple[Location, ...] = ()
+        seen = [thread]
+        while len(seen) <= _MAX_HOPS and (holder := self._holder(seen[-1])) is not None:
+            mark = f"[held by]{holder.name or '?'}"
+            if holder in seen:
+                return (_mark(f"{mark} (a cycle)"), *chain)
+            seen.append(holder)
+            if holder in self._unseen:
+                return (_mark(UNSEEN), _mark(mark), *chain)
+            chain = (*holder.places, _mark(mark), *chain)
+        return chain
+
+    def _holder(self, thread: SampledThread) -> SampledThread | None:
+        lock = thread.wait.lock if thread.wait else None
+        if lock is None:
+            return None
+        if lock not in self._holders:
+            self._holders[lock] = self._find_holder(thread)
+            self._stats.holders_changed += self._holders[lock] is None
+        return self._holders[lock]
+
+    def _find_holder(self, thread: SampledThread) -> SampledThread | None:
+        wait = thread.wait
+        owner = self._owner(thread.process_thread, wait) if wait else None
+        holder = None if owner is None else self._find(owner)
+        if wait is None or holder is None:
+            return None
+        if not self._look(holder):
+            self._unseen.add(holder)
+        return holder if self._owner(thread.process_thread, wait) == owner else None
+
+
+def _mark(text: str) -> Location:
+    return Location(None, 0, 0, wait=WaitPlace(text, ""))

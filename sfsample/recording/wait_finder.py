@@ -1,0 +1,222 @@
+"""Finds what a sleeping thread waits for, once for each wait, and makes the innermost frame of it.
+
+A wait lasts while the scheduler's counters of a thread stay the same, so the frame is counted again with the
+stack.  The evidence is read when the thread was captured by reading.  If the thread has run meanwhile, the
+evidence may be of another wait, so only the system call of the capture counts.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from sfsample.core.snapshot import SchedulerEvidence
+from sfsample.core.wait_kind import WaitKind
+from sfsample.modules.location import Location, WaitPlace, locate
+from sfsample.modules.module import Module
+from sfsample.process.capture import CapturedStack, ThreadCapturer
+from sfsample.process.facts.descriptors import KeptDescriptors
+from sfsample.process.facts.peer_processes import FileLock, parse_locks
+from sfsample.process.facts.syscall_arguments import FILE_LOCK_CALLS
+from sfsample.process.facts.thread_facts import FactReader, as_made
+from sfsample.process.proc_text import SyscallInfo
+from sfsample.process.process import LiveProcess
+from sfsample.process.procfs import read_text
+from sfsample.process.run_state import RunState
+from sfsample.process.syscall_names import syscall_name
+from sfsample.process.thread import Thread
+from sfsample.runtimes.cpython.python_stack import PythonStack
+from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
+from sfsample.symbolize.symbolizer import Symbolizer
+from sfsample.symbolize.variables import module_of, variable_at
+from sfsample.waiting.c_library import C_LIBRARIES, is_file, library_functions
+from sfsample.waiting.glibc_locks import is_since_2_25
+from sfsample.waiting.place import NO_CPU, wait_place
+from sfsample.waiting.thread import OtherThreads, WaitContext, WaitingThread
+from sfsample.waiting.waits import Wait, wait_of
+
+_MAX_STACKS = 10_000  # stacks whose functions of the C library are kept
+_MAX_FRAMES = 64  # innermost frames in which functions of the C library are searched
+_RESTART = "restart_syscall"
+
+
+class ThreadIds(Mapping[int, int]):
+    """The living threads: their ids in the pid namespace of the process -> their ids in sfsample's."""
+
+    def __init__(self, process: LiveProcess) -> None:
+        self._process, self._known = process, dict[int, int]()
+
+    def __getitem__(self, own_id: int) -> int:
+        process = self._process
+        if own_id not in self._known:
+            for tid in process.proc.threads():
+                self._known[process.own_id(tid)] = tid
+        tid = self._known[own_id]
+        if process.proc.thread(tid).counters() is None:
+            del self._known[own_id]
+            raise KeyError(own_id)
+        return tid
+
+    def __iter__(self) -> Iterator[int]:
+        return map(self._process.own_id, self._process.proc.threads())
+
+    def __len__(self) -> int:
+        return len(self._process.proc.threads())
+
+
+class FoundWait(NamedTuple):
+    """The wait of a thread; `wait` is None if its kind is unknown."""
+
+    location: Location
+    wait: Wait | None = None
+    evidence: WaitingThread | None = None
+    python: PythonStack | None = None
+
+    @property
+    def lock(self) -> tuple[str, int] | None:
+        """The lock, equal for all its waiters; None: it has no known owner."""
+        return (self.wait.kind, self.wait.address) if self.wait and self.wait.tid is not None else None
+
+
+class WaitFinder:
+    """Finds the waits of the threads of one process.  `names` names the functions of the C library.
+
+    The constructor reads the symbols of the C library, because later a stopped thread would wait for that.
+    """
+
+    def __init__(
+        self, process: LiveProcess, capturer: ThreadCapturer, names: Symbolizer, *, details: bool
+    ) -> None:
+        self._process, self._capturer, self._names = process, capturer, names
+        self._details = details
+        descriptors = KeptDescriptors(process.proc)
+        self._facts = FactReader(process.proc, descriptors=lambda _: descriptors)
+        self._tids = ThreadIds(process)
+        self._is_c_library: dict[Module | None, bool] = {}
+        self._functions_at: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
+        self._since_2_25: bool | None = None
+        self._load_names()
+
+    def _load_names(self) -> None:
+        modules = self._process.modules
+        executable = [mapping for mapping in modules.mappings if mapping.path.startswith("/")]
+        libraries = [mapping for mapping in executable if is_file(mapping.path, C_LIBRARIES)]
+        for mapping in libraries or executable[:1]:
+            if module := modules.find(mapping.start):
+                self._names.symbol(module, 0)
+
+    def find(
+        self, thread: Thread, captured: CapturedStack, state: str, run_state: RunState
+    ) -> FoundWait | None:
+        """Return the wait of a captured thread; None: it runs.  `state`: letter of proc(5)."""
+        if run_state is RunState.WAITING:
+            return FoundWait(_location(NO_CPU))
+        asleep = self._asleep(thread, captured, run_state)
+        if asleep is None:
+            return None
+        # the thread has fallen asleep since its state was read
+        waiting = self._evidence(thread, captured, "S" if state == "R" else state, asleep)
+        modules = tuple(filter(None, dict.fromkeys(captured.modules)))
+        wait = wait_of(waiting, self._context(waiting, modules))
+        place = wait_place(waiting, wait, details=self._details)
+        has_name = wait is not None and wait.kind is not WaitKind.GIL and not self._details
+        address = wait.address if wait is not None and has_name else 0
+        module = module_of(modules, address) if address else None
+        return FoundWait(_location(place, module, address), wait, waiting, captured.python)
+
+    def owner(self, thread: Thread, found: FoundWait) -> int | None:
+        """Return the thread that a waiting thread waits for now; None: unknown, or there is none."""
+        if found.evidence is None:
+            return None
+        wait = wait_of(
+            self._with_objects(thread, found.evidence, found.python), self._context(found.evidence)
+        )
+        return wait.tid if wait else None
+
+    def _asleep(self, thread: Thread, captured: CapturedStack, run_state: RunState) -> SyscallInfo | None:
+        """Return the system call of a thread that sleeps, or that slept when it was stopped."""
+        if captured.reading is not None:
+            return captured.reading.asleep
+        snapshot, asleep = captured.snapshot, thread.asleep
+        if asleep is None or run_state is not RunState.ASLEEP:
+            return None
+        return asleep if asleep.sp == snapshot.registers[snapshot.arch.sp] else None
+
+    def _evidence(
+        self, thread: Thread, captured: CapturedStack, state: str, asleep: SyscallInfo
+    ) -> WaitingThread:
+        process, facts, tid = self._process, self._facts, thread.tid
+        is_odd = state == "D" or syscall_name(asleep.number) == _RESTART
+        wchan = facts.wchan(tid) if is_odd else None
+        call = facts.decode(as_made(asleep, wchan))
+        waiting = WaitingThread(
+            tid, "", state, process.own_id(tid), call, wchan, functions=self._functions(captured),
+            in_c_library=self._in_c_library(next(iter(captured.modules), None)),
+        )  # fmt: skip
+        full = self._with_objects(thread, waiting, captured.python)
+        evidence = captured.snapshot.scheduler or SchedulerEvidence(None, None)
+        is_one_moment = thread.files.counters() == evidence.after
+        return full if is_one_moment else waiting._replace(gil=full.gil)  # the GIL stays where it is
+
+    def _with_objects(
+        self, thread: Thread, waiting: WaitingThread, python: PythonStack | None
+    ) -> WaitingThread:
+        """Add what the memory has now: the lock, the GIL, the objects of Python."""
+        call = waiting.call
+        if call is None or call.name != "futex":
+            return waiting
+        gil = self._capturer.gil(thread) if python else None
+        facts = self._python(python, call.syscall.args[0]) if python else PythonFacts()
+        memory = self._facts.lock_memory(call)
+        if not memory.pieces:  # the thread through which sfsample reads the memory may have ended
+            self._facts.begin()
+            memory = self._facts.lock_memory(call)
+        return waiting._replace(memory=memory, gil=gil, facts=facts)
+
+    def _python(self, stack: PythonStack, futex: int) -> PythonFacts:
+        python = self._capturer.python
+        interpreter = python.interpreter if python is not None else None
+        if interpreter is None or interpreter.layout.free_threaded:
+            return PythonFacts()
+        reader = ThreadReader(interpreter, self._facts.read, 0, lambda: False)
+        return PythonFacts(reader.wait(stack, futex))
+
+    def _functions(self, captured: CapturedStack) -> tuple[str, ...]:
+        """Return the functions of the C library on a stack, see `library_functions`."""
+        pairs = list(zip(captured.stack.frames, captured.modules, strict=True))[:_MAX_FRAMES]
+        place = captured.generation, tuple(frame.pc for frame, _ in pairs)
+        if place not in self._functions_at:
+            inside = [pair for pair in pairs if self._in_c_library(pair[1])]
+            chosen = inside or (pairs if not any(map(self._in_c_library, captured.modules)) else [])
+            frames = [self._names.frames(locate(frame, module, 0)) for frame, module in chosen if module]
+            functions = library_functions(frames, [module.path for _, module in chosen if module])
+            if len(self._functions_at) >= _MAX_STACKS:
+                self._functions_at.clear()
+            self._functions_at[place] = tuple(functions)
+        return self._functions_at[place]
+
+    def _in_c_library(self, module: Module | None) -> bool:
+        if module not in self._is_c_library:
+            self._is_c_library[module] = module is not None and is_file(module.path, C_LIBRARIES)
+        return self._is_c_library[module]
+
+    def _context(self, waiting: WaitingThread, modules: tuple[Module, ...] = ()) -> WaitContext:
+        if self._since_2_25 is None and waiting.call is not None and waiting.call.name == "futex":
+            self._since_2_25 = is_since_2_25(modules)
+        name: Callable[[int], str | None] = partial(variable_at, modules) if self._details else lambda _: None
+        title = self._process.proc.read("cmdline") if self._process.name == "postgres" else None
+        words = (title or b"").decode("utf-8", "replace").rstrip("\0").split("\0")
+        others = OtherThreads(self._tids, {}, bool(self._since_2_25))
+        return WaitContext(
+            self._process.pid, words, (waiting,), others, name, locks=self._file_locks(waiting)
+        )
+
+    def _file_locks(self, waiting: WaitingThread) -> tuple[FileLock, ...]:
+        if waiting.call is None or waiting.call.name not in FILE_LOCK_CALLS:
+            return ()
+        return parse_locks(read_text("/proc/locks")) or ()
+
+
+def _location(place: WaitPlace, module: Module | None = None, address: int = 0) -> Location:
+    """Return the location of a wait; of a lock in a global variable of `module`, with its address."""
+    vaddr = module.vaddr(address) if module else 0
+    return Location(module, vaddr, vaddr, found="idle" if place.is_idle else "wait", wait=place)

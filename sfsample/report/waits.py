@@ -1,0 +1,147 @@
+"""What the stacks of a report wait for: the class of each stack, and the classes as first frames.
+
+The frame of a wait has kind "w", and its class in `raw`.  The class of a stack is that of its outermost wait:
+waits further inside belong to the thread that holds the lock (`--blame`).
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from sfsample.core.quantities import counted
+from sfsample.core.wait_kind import WaitClass
+from sfsample.report.merge import rebuild
+from sfsample.report.report import WALL, Report, ReportBuilder, ReportStack, ReportThread
+from sfsample.symbolize.named_frame import NamedFrame
+from sfsample.waiting.c_library import C_LIBRARIES, is_file
+
+_HELD = (WaitClass.LOCK, WaitClass.GIL, WaitClass.CONDITION)  # classes of waits for other threads
+_RUNNING = NamedFrame("[no wait]", "[no wait]")
+
+
+def wait_frame(frames: Sequence[NamedFrame]) -> NamedFrame | None:
+    """Return the frame of the wait of a stack, whose innermost frame is the first one."""
+    return next((frame for frame in reversed(frames) if frame.kind == "w"), None)
+
+
+def wait_of(report: Report, stack: ReportStack) -> str | None:
+    """Return the class of the wait of a stack of a report; None: no wait is known."""
+    frame = wait_frame([report.frames[at] for at in stack.frames])
+    return frame.raw if frame else None
+
+
+def by_wait(report: Report) -> Report:
+    """Return the report with the class of the wait as the first frame of each stack (`--by wait`)."""
+
+    def with_class(frames: Sequence[NamedFrame]) -> list[NamedFrame]:
+        frame = wait_frame(frames)
+        return [*frames, NamedFrame(f"[{frame.raw}]", f"[{frame.raw}]") if frame else _RUNNING]
+
+    return rebuild(report, with_class)
+
+
+# -- idle threads
+
+
+def fold_idle(report: Report) -> tuple[Report, dict[str, int]]:
+    """Return the report with one frame `[idle: worker-*]` for each group of threads that wait for work.
+
+    Also return the samples of each group.  docs/waiting.md has the rules.
+    """
+    pools, folded = _pools(report), Counter[str]()
+    builder = ReportBuilder(report.weights)
+    indexes = []
+    for stack in report.stacks:
+        thread, frames = report.threads[stack.thread], [report.frames[at] for at in stack.frames]
+        wait = wait_frame(frames)
+        if wait and (wait.found == "idle" or (_group(thread), stack.frames) in pools):
+            text = f"[idle: {_group(thread)[1]}]"
+            frames = [NamedFrame(text, text, wait.raw, kind="w", found="idle")]
+            folded[_group(thread)[1]] += stack.weights[0]
+        indexes.append(builder.add(thread, frames, stack.stop_reason, stack.weights))
+    timeline = report.timeline and report.timeline._replace(
+        stack=[indexes[at] for at in report.timeline.stack]
+    )
+    threads, table, stacks, *_ = builder.finish()
+    return report._replace(threads=threads, frames=table, stacks=stacks, timeline=timeline), dict(folded)
+
+
+def _group(thread: ReportThread) -> tuple[str, str]:
+    """Return the process, and the name that the threads of a group have in common: "worker-*"."""
+    return thread.process, re.sub(r"\d+$", "*", thread.name)
+
+
+def _pools(report: Report) -> set[tuple[tuple[str, str], tuple[int, ...]]]:
+    """Return the groups and stacks in which more than half of a group of threads waits most of the time.
+
+    These stacks end in a condition variable, at which a worker of a pool waits for work.
+    """
+    totals: Counter[int] = Counter()
+    waits: Counter[tuple[int, tuple[int, ...]]] = Counter()
+    for stack in report.stacks:
+        totals[stack.thread] += stack.weights[0]
+        if any(report.frames[at].text.startswith("[condition variable") for at in stack.frames):
+            waits[stack.thread, stack.frames] += stack.weights[0]
+    sizes = Counter(map(_group, report.threads))
+    idle = Counter((_group(report.threads[at]), row) for (at, row), n in waits.items() if 2 * n > totals[at])
+    return {key for key, number in idle.items() if 2 * number > sizes[key[0]] > 1}
+
+
+# -- the table of waits
+
+
+class WaitTotal(NamedTuple):
+    """The time that threads waited for one lock, or for another signal of a thread, in ns."""
+
+    name: str
+    waited_ns: int
+    held_ns: int  # part of it whose holder is known
+    holder: str  # "holder: rebuild_cache": the widest function of the holders; "": unknown
+
+
+def wait_totals(report: Report) -> list[WaitTotal]:
+    """Return the waits for other threads, the longest first.  A nameless lock has the name of its taker."""
+    totals, held = Counter[str](), defaultdict[str, Counter[str]](Counter)
+    for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
+        frames = [report.frames[at] for at in reversed(stack.frames)]
+        at = next((at for at, frame in enumerate(frames) if frame.kind == "w"), None)
+        if at is None or frames[at].raw not in _HELD or frames[at].found == "idle":
+            continue
+        taker = next((frame.text for frame in reversed(frames[:at]) if _is_own(frame)), "?")
+        name = (
+            frames[at].text
+            if " " in frames[at].text or frames[at].raw == WaitClass.GIL
+            else f"{frames[at].text} in {taker}"
+        )
+        totals[name] += ns
+        if behind := frames[at + 1 :]:
+            function = next((frame.text for frame in reversed(behind[1:]) if _is_own(frame)), "?")
+            held[name][f"{behind[0].text.removeprefix('[held by]')}: {function}"] += ns
+    return [
+        WaitTotal(name, ns, held[name].total(), next((text for text, _ in held[name].most_common(1)), ""))
+        for name, ns in totals.most_common()
+    ]
+
+
+def _is_own(frame: NamedFrame) -> bool:
+    return frame.kind not in ("w", "k") and not is_file(frame.module or "", C_LIBRARIES)
+
+
+def wait_lines(report: Report, idle: Mapping[str, int], limit: int = 5) -> Iterator[str]:
+    """Yield lines about the waits of a report; `idle`: samples of idle threads by group, from `fold_idle`."""
+    total, classes = report.total(WALL), Counter[str]()
+    for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
+        frame = wait_frame([report.frames[at] for at in stack.frames])
+        if frame is not None and frame.found != "idle":
+            classes[frame.raw or ""] += ns
+    if not total or not classes:
+        return
+    shares = ", ".join(f"{name} {100 * ns / total:.1f} %" for name, ns in classes.most_common())
+    yield f"waiting   {100 * classes.total() / total:.1f} % of the threads' time: {shares}"
+    for name, waited_ns, held_ns, holder in wait_totals(report)[:limit]:
+        by = f", {100 * held_ns / waited_ns:.0f} % of it for {holder}" if holder else ""
+        yield f"          {waited_ns / 1e9:.2f} s {name}{by}"
+    if idle:
+        groups = ", ".join(sorted(idle))
+        yield f"idle      {counted(sum(idle.values()))} of {groups}: they wait for work (--idle shows them)"

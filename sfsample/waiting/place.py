@@ -1,0 +1,131 @@
+"""Makes the frame of a wait: few names, the same for months.
+
+The frame has the kind of the wait, and what stays the same: the service of a socket, the directory of a file.
+Addresses, descriptors, pids and counts are left out, because a history would get a name for each of them.
+`details` puts them in.
+"""
+
+import re
+import socket
+from functools import lru_cache
+
+from sfsample.core.wait_kind import CLASS_OF, WaitClass, WaitKind
+from sfsample.modules.location import WaitPlace
+from sfsample.process.facts.descriptors import Descriptor
+from sfsample.process.facts.syscall_arguments import DecodedSyscall
+from sfsample.waiting.thread import WaitingThread, sleeps_on_gil
+from sfsample.waiting.waits import Wait
+
+NO_CPU = WaitPlace("runnable: no CPU", WaitClass.CPU)
+_TEXTS = {WaitKind.CONDITION: "condition variable", WaitKind.THREAD: "join", WaitKind.GIL: "GIL",
+          WaitKind.ONCE: "initialisation", WaitKind.DATABASE_LOCK: "PostgreSQL lock",
+          WaitKind.VFORK: "vfork child"}  # fmt: skip
+# kinds that do not depend on a descriptor
+_PLAIN = {*_TEXTS, WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, WaitKind.SEMAPHORE,
+          WaitKind.BARRIER, WaitKind.FUTEX, WaitKind.SLEEP, WaitKind.SIGNAL, WaitKind.CHILD,
+          WaitKind.STOPPED}  # fmt: skip
+_IDLE = (WaitKind.SLEEP, WaitKind.ACCEPT, WaitKind.EVENTS, WaitKind.QUEUE)
+_ADDRESS = re.compile(r" 0x[0-9a-f]+|: \d+ of \d+ have arrived")
+_CLASS_OF_DESCRIPTOR = {"pipe": WaitClass.PIPE, "socket": WaitClass.NETWORK, "file": WaitClass.DISK}
+_TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
+
+
+def wait_place(thread: WaitingThread, wait: Wait | None, *, details: bool) -> WaitPlace:
+    """Return the frame of a sleeping thread; `wait` is None if the kind of its wait is unknown."""
+    text, category = _text_and_class(thread, wait)
+    if details:
+        text = _detailed(thread, wait, text)
+    return WaitPlace(text, category, wait is not None and _is_idle(thread, wait))
+
+
+def _is_idle(thread: WaitingThread, wait: Wait) -> bool:
+    """Return True if the thread waits for work: see docs/waiting.md."""
+    if wait.kind is WaitKind.EVENTS:
+        return _only_descriptor(thread.call) is None
+    return wait.kind in _IDLE and wait.idle
+
+
+def _text_and_class(thread: WaitingThread, wait: Wait | None) -> tuple[str, WaitClass]:
+    call = thread.call
+    if thread.gil is not None and sleeps_on_gil(thread.gil, call):
+        return "GIL", WaitClass.GIL  # also if it has just got the GIL
+    if wait is None or (wait.kind is WaitKind.KERNEL and call is None):
+        is_disk = thread.state == "D"  # a page fault, as the thread is in no system call
+        name = "disk: page fault" if is_disk else (call.name if call else None) or "unknown"
+        return name, WaitClass.DISK if is_disk else WaitClass.OTHER
+    if thread.facts.wait is not None and wait.kind is thread.facts.wait.kind:
+        what, is_lock = _ADDRESS.sub("", thread.facts.wait.what), CLASS_OF[wait.kind] is WaitClass.LOCK
+        return what if is_lock else f"{wait.kind}: {what}", CLASS_OF[wait.kind]
+    if wait.kind in _PLAIN or call is None:
+        return _TEXTS.get(wait.kind, str(wait.kind)), CLASS_OF.get(wait.kind, WaitClass.OTHER)
+    return _of_call(call, wait)
+
+
+def _of_call(call: DecodedSyscall, wait: Wait) -> tuple[str, WaitClass]:
+    descriptor, name = _only_descriptor(call), call.name or "?"
+    if wait.kind is WaitKind.NAME_RESOLUTION:
+        return "DNS server", WaitClass.NETWORK
+    if descriptor is None:
+        is_disk = wait.kind is WaitKind.KERNEL and bool(call.refers_to)  # a path
+        category = WaitClass.DISK if is_disk else WaitClass.EVENT
+        category = WaitClass.OTHER if wait.kind is WaitKind.KERNEL and not is_disk else category
+        return f"disk: {name}" if is_disk else name, category
+    what, category = object_of(descriptor)
+    if wait.kind is WaitKind.FILE_LOCK:
+        return f"file lock: {what}", WaitClass.LOCK
+    return f"{'disk: ' * (category is WaitClass.DISK)}{name}: {what}", category
+
+
+def _only_descriptor(call: DecodedSyscall | None) -> Descriptor | None:
+    """Return the descriptor that a thread waits for; None: it waits for several, or for those of an epoll."""
+    if call is None or not call.descriptors:
+        return None
+    first, *others = call.descriptors
+    is_alone = not others or call.name in ("splice", "sendfile", "copy_file_range", "tee")
+    return first if is_alone and first.kind != "epoll" else None
+
+
+def object_of(descriptor: Descriptor) -> tuple[str, WaitClass]:
+    """Return a lasting name for what a descriptor refers to, and the class of a wait for it."""
+    kind, text = descriptor.kind, descriptor.text
+    if kind == "socket":
+        return _socket(text), WaitClass.NETWORK
+    if kind == "file" and text.startswith(_TERMINALS):
+        return "terminal", WaitClass.OTHER
+    if kind == "file":
+        directory = text.rpartition("/")[0] or "/"
+        return re.sub(r"\d+", "N", directory), WaitClass.DISK
+    return kind, _CLASS_OF_DESCRIPTOR.get(kind, WaitClass.EVENT)
+
+
+def _socket(text: str) -> str:
+    """Return "postgresql:5432", "client of http:80" or "unix /run/x.sock" for the text of a socket.
+
+    The lower port of a connection is the server's: ephemeral ports are high.
+    """
+    protocol, *words = text.split()
+    if protocol == "unix":
+        path = next((word for word in words if word[0] in "/@"), "")
+        return f"unix {re.sub(r'[0-9]+', 'N', path)}".rstrip()
+    ports = [int(port) if (port := word.rpartition(":")[2]).isdecimal() else 0
+             for word in words if ":" in word]  # fmt: skip
+    if not ports:
+        return "socket"
+    if len(ports) > 1 and ports[0] < ports[1]:
+        return f"client of {_service(ports[0], protocol[:3])}"
+    return _service(ports[-1], protocol[:3])
+
+
+@lru_cache(256)
+def _service(port: int, protocol: str) -> str:
+    try:
+        return f"{socket.getservbyport(port, protocol)}:{port}"
+    except OSError:
+        return f"{protocol}:{port}"
+
+
+def _detailed(thread: WaitingThread, wait: Wait | None, text: str) -> str:
+    if wait is not None and wait.what:
+        return f"{'sleep ' * (wait.kind is WaitKind.SLEEP)}{wait.what}"
+    refers_to = thread.call.refers_to if thread.call else ()
+    return f"{text} {', '.join(refers_to)}".rstrip()

@@ -1,0 +1,93 @@
+"""Classes of waits in reports and formats."""
+
+from sfsample.report.formats import FORMATS, parse
+from sfsample.report.report import OUTERMOST, SAMPLES, WALL, Report, ReportBuilder, ReportThread
+from sfsample.report.waits import by_wait, fold_idle, wait_lines, wait_of, wait_totals
+from sfsample.symbolize.named_frame import NamedFrame
+
+LOCK = NamedFrame("[mutex a]", "[mutex a]", "lock", kind="w", found="wait")
+SLEEP = NamedFrame("[sleep]", "[sleep]", "sleep", kind="w", found="wait")
+MAIN = NamedFrame("main", "main")
+
+
+def report() -> Report:
+    builder, thread = ReportBuilder(), ReportThread("app", "app", 1, 1)
+    for frames in ([MAIN], [LOCK, MAIN], [SLEEP, MAIN, LOCK, MAIN]):
+        builder.add(thread, frames, OUTERMOST, (1,))
+    return builder.finish()
+
+
+def classes(of: Report) -> list[str | None]:
+    return [wait_of(of, stack) for stack in of.stacks]
+
+
+def test_the_class_of_a_stack_is_that_of_the_waiter() -> None:
+    assert classes(report()) == [None, "lock", "lock"]
+
+
+def test_by_wait_makes_the_class_the_first_frame() -> None:
+    folded = FORMATS["folded"].write(by_wait(report())).decode().splitlines()
+    assert folded == [
+        "app;[lock];main;[mutex a] 1", "app;[lock];main;[mutex a];main;[sleep] 1", "app;[no wait];main 1"
+    ]  # fmt: skip
+
+
+def test_formats_keep_the_classes() -> None:
+    for name in ("json", "pprof"):
+        assert classes(parse(FORMATS[name].write(report()))) == [None, "lock", "lock"]
+
+
+def made(*rows: tuple[str, list[NamedFrame], int]) -> Report:
+    builder = ReportBuilder((SAMPLES, WALL))
+    for tid, (name, frames, samples) in enumerate(rows):
+        builder.add(ReportThread("app", name, 1, tid), frames, OUTERMOST, (samples, samples * 10**7))
+    return builder.finish()
+
+
+def texts(report: Report) -> list[list[str]]:
+    return [[report.frames[at].text for at in stack.frames] for stack in report.stacks]
+
+
+CONDITION = NamedFrame(
+    "[condition variable work]", "[condition variable work]", "condition", kind="w", found="wait"
+)
+EPOLL = NamedFrame("[epoll_wait]", "[epoll_wait]", "event", kind="w", found="idle")
+TAKES = NamedFrame("pthread_mutex_lock", "pthread_mutex_lock", module="/lib/libc.so.6")
+MUTEX = NamedFrame("[mutex]", "[mutex]", "lock", kind="w", found="wait")
+HELD, FLUSH = NamedFrame("[held by]writer", "[held by]writer"), NamedFrame("flush", "flush")
+
+
+def test_threads_that_wait_for_work_are_folded() -> None:
+    folded, idle = fold_idle(made(("loop", [EPOLL, MAIN], 7), ("main", [LOCK, MAIN], 5)))
+    assert texts(folded) == [["[idle: loop]"], ["[mutex a]", "main"]]
+    assert idle == {"loop": 7}
+    assert classes(folded) == ["event", "lock"]
+
+
+def test_a_pool_is_idle_if_more_than_half_of_it_waits_in_one_stack() -> None:
+    waits = [CONDITION, MAIN]
+    pool = [("worker-1", waits, 9), ("worker-2", waits, 9), ("worker-3", [MAIN], 9)]
+    assert fold_idle(made(*pool))[1] == {"worker-*": 18}
+    assert fold_idle(made(*pool, ("worker-4", [MAIN], 9)))[1] == {}, "half of them"
+    assert fold_idle(made(("worker-1", waits, 9)))[1] == {}, "it is alone"
+    other = [CONDITION, MAIN, MAIN]
+    assert fold_idle(made(*pool[:1], ("worker-2", other, 9)))[1] == {}, "they wait at two places"
+
+
+def test_table_of_waits_has_the_time_and_the_holder() -> None:
+    report = made(
+        ("a", [FLUSH, HELD, MUTEX, TAKES, MAIN], 30), ("b", [MUTEX, TAKES, MAIN], 10),
+        ("c", [LOCK, MAIN], 20), ("d", [SLEEP, MAIN, HELD, LOCK, MAIN], 10),
+        ("e", [EPOLL, MAIN], 20), ("f", [MAIN], 10),
+    )  # fmt: skip
+    assert wait_totals(report) == [
+        ("[mutex] in main", 400_000_000, 300_000_000, "writer: flush"),
+        ("[mutex a]", 300_000_000, 100_000_000, "writer: main"),
+    ]
+    assert [*wait_lines(report, {"e": 20})] == [
+        "waiting   70.0 % of the threads' time: lock 70.0 %",
+        "          0.40 s [mutex] in main, 75 % of it for writer: flush",
+        "          0.30 s [mutex a], 33 % of it for writer: main",
+        "idle      20 samples of e: they wait for work (--idle shows them)",
+    ]
+    assert [*wait_lines(made(("f", [MAIN], 10)), {})] == []

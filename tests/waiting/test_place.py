@@ -1,0 +1,100 @@
+"""The frame of a wait has a lasting name and a class."""
+
+import pytest
+
+from sfsample.core.wait_kind import CLASS_OF, WaitKind
+from sfsample.modules.location import WaitPlace
+from sfsample.process.facts.descriptors import Descriptor
+from sfsample.process.facts.syscall_arguments import DecodedSyscall
+from sfsample.process.proc_text import SyscallInfo
+from sfsample.runtimes.cpython.threads import Gil
+from sfsample.runtimes.cpython.waits import PythonFacts, PythonWait
+from sfsample.waiting.place import object_of, wait_place
+from sfsample.waiting.thread import OtherThreads, WaitContext, WaitingThread
+from sfsample.waiting.waits import wait_of
+from tests.builders.hang_builder import WAIT, futex
+
+
+def call(name: str, *descriptors: Descriptor, refers_to: tuple[str, ...] = ()) -> DecodedSyscall:
+    return DecodedSyscall(SyscallInfo(0, (0,) * 6), name, refers_to, descriptors)
+
+
+def place(state: str = "S", *, details: bool = False, **evidence: object) -> WaitPlace:
+    thread = WaitingThread(1, "t", state)._replace(**evidence)
+    context = WaitContext(1, ["app"], [thread], OtherThreads({1: 1}, {}, since_2_25=True), lambda _: None)
+    return wait_place(thread, wait_of(thread, context), details=details)
+
+
+def socket(text: str) -> Descriptor:
+    return Descriptor(3, "socket", 7, "rw", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("tcp 10.0.0.1:50112 -> 10.0.0.2:5432 established", "postgresql:5432"),
+        ("tcp 10.0.0.2:443 -> 10.0.0.1:50112 established", "client of https:443"),
+        ("tcp6 [::]:8999 listening", "tcp:8999"),
+        ("udp 10.0.0.1:40000 -> 10.0.0.2:53", "domain:53"),
+        ("unix /run/app-17/x.sock listening", "unix /run/app-N/x.sock"),
+        ("unix", "unix"),
+        ("unix socket 77", "unix"),
+        ("socket 77", "socket"),
+    ],
+)
+def test_a_socket_is_named_by_its_service(text: str, expected: str) -> None:
+    assert object_of(socket(text))[0] == expected
+
+
+def test_files_are_named_by_their_directory() -> None:
+    file = Descriptor(3, "file", 7, "r", "/var/lib/db/16384/2619")
+    assert object_of(file) == ("/var/lib/db/N", "disk")
+    assert object_of(file._replace(text="/dev/pts/3")) == ("terminal", "other")
+
+
+def test_frames_of_calls() -> None:
+    epoll = Descriptor(5, "epoll", 0, "rw", "2 fds", (6, 7))
+    server = socket("tcp 10.0.0.1:50112 -> 10.0.0.2:5432 established")
+    pipe = Descriptor(4, "pipe", 9, "r", "pipe 9, read end")
+    file = Descriptor(3, "file", 7, "r", "/var/lib/db/x")
+    assert place(call=call("epoll_wait", epoll)) == ("epoll_wait", "event", True)
+    assert place(call=call("poll", server)) == ("poll: postgresql:5432", "network", False)
+    assert place(call=call("poll", server, pipe)) == ("poll", "event", True)
+    assert place(call=call("read", pipe)) == ("read: pipe", "pipe", False)
+    assert place(call=call("accept4", socket("tcp 0.0.0.0:443 listening"))) == (
+        "accept4: https:443",
+        "network",
+        True,
+    )
+    assert place("D", call=call("read", file)) == ("disk: read: /var/lib/db", "disk", False)
+    assert place("D", call=call("fsync", file)) == ("disk: fsync: /var/lib/db", "disk", False)
+    assert place("D", call=call("openat", refers_to=("/x/y",))) == ("disk: openat", "disk", False)
+    assert place("D", call=call("munmap")) == ("munmap", "other", False)
+    assert place("D") == ("disk: page fault", "disk", False)
+    assert place(call=call("clock_nanosleep")) == ("sleep", "sleep", True)
+    assert place(call=call("wait4", refers_to=("any child",))) == ("child", "child", False)
+    assert place(call=call("io_uring_enter")) == ("io_uring_enter", "other", False)
+
+
+def test_frames_of_python_have_no_addresses_unless_they_are_asked_for() -> None:
+    queue = PythonWait(WaitKind.QUEUE, "an item in Queue 0x7f00, which is empty", 0x7F00, idle=True)
+    facts = PythonFacts(queue)
+    assert place(call=futex(0x10, WAIT, 0), facts=facts) == (
+        "queue: an item in Queue, which is empty",
+        "condition",
+        True,
+    )
+    lock = PythonFacts(PythonWait(WaitKind.LOCK, "threading.Lock 0x7f00", 0x7F00))
+    assert place(call=futex(0x10, WAIT, 0), facts=lock) == ("threading.Lock", "lock", False)
+    assert "0x7f00" in place(call=futex(0x10, WAIT, 0), facts=lock, details=True).text
+
+
+def test_a_thread_that_has_just_got_the_gil_waited_for_it() -> None:
+    for holder in (0, 1, 2):
+        gil = Gil(0x1000, 0x1100, holder)
+        assert place(call=futex(0x1010, WAIT, 0), gil=gil, ns_tid=1)[:2] == ("GIL", "gil")
+
+
+def test_kinds_without_a_class_depend_on_the_descriptor() -> None:
+    without = {*WaitKind} - CLASS_OF.keys()
+    assert without == {"futex", "read", "write", "events", "stopped", "kernel"}
