@@ -40,15 +40,19 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _help_lines(failure: SfsampleError, words: list[str]) -> list[str]:
-    """Return the help lines; "sudo sfsample ..." gets its whole path, as sudo(8) has its own PATH."""
-    from sfsample.watching.own_program import own_program  # imported only after a failure
-
-    path = os.path.abspath(sys.argv[0])
-    command = [path, *words] if os.path.basename(path) == "sfsample" else own_program(*words)
-    lines = [line.replace("sudo sfsample ...", f"sudo {shlex.join(command)}") for line in failure.help]
+    lines = [with_own_path(line, words) for line in failure.help]
     if isinstance(failure, NotPermitted) and failure.pid and "doctor" not in words:
         lines.append(f"sfsample doctor {failure.pid} shows everything that may refuse access")
     return lines
+
+
+def with_own_path(line: str, words: list[str]) -> str:
+    """Put the whole command line for "sudo sfsample ...", as sudo(8) has its own PATH."""
+    from sfsample.watching.own_program import own_program  # imported only for such lines
+
+    path = os.path.abspath(sys.argv[0])
+    command = [path, *words] if os.path.basename(path) == "sfsample" else own_program(*words)
+    return line.replace("sudo sfsample ...", f"sudo {shlex.join(command)}")
 
 
 def _print_os_error(failure: OSError) -> None:

@@ -9,6 +9,17 @@ from sfsample.cli.output_file import Output
 from sfsample.cli.parse import FlagHelp, describe
 from sfsample.core.printable import printable_lines
 
+# bash expands the words of `compgen -W` once more, and processes choose their names: others are left out
+_HARMLESS = " | sort -u | grep -xE '[[:alnum:]_.:+@-]+'"
+_LISTINGS = {  # flag -> command of the shell that lists its values; it runs only when one is completed
+    "--pid": "ls /proc | grep -xE '[0-9]+'",
+    "--name": f"cat /proc/[0-9]*/comm 2>/dev/null{_HARMLESS}",
+    "--user": f"cut -d: -f1 /etc/passwd{_HARMLESS}",
+    "--unit": "systemctl list-units --type=service --plain --no-legend 2>/dev/null"
+              f" | cut -d' ' -f1{_HARMLESS}",
+    "--service": "sfsample history list --json 2>/dev/null | grep -o '\"service\": *\"[^\"]*'"
+                 f" | cut -d'\"' -f4{_HARMLESS}",
+}  # fmt: skip
 _PATHS = ("FILE", "DIR")  # placeholders of values that are paths
 
 
@@ -39,8 +50,8 @@ def bash_script() -> Iterator[str]:
         for flag in describe(command):
             if flag.names and flag.value:
                 names = "|".join(f'"{command} {name}"' for name in flag.names)
-                is_pid = flag.value.startswith("PID")
-                choices = "$(cd /proc && echo [0-9]*)" if is_pid else " ".join(flag.choices)
+                listing = _listing(flag)
+                choices = f"$({listing})" if listing else " ".join(flag.choices)
                 yield f'        {names}) COMPREPLY=($(compgen -W "{choices}" -- "$word")); return ;;'
     yield "    esac"
     yield '    case "$command" in'
@@ -53,6 +64,11 @@ def bash_script() -> Iterator[str]:
     yield '    COMPREPLY=($(compgen -W "$words" -- "$word"))'
     yield "}"
     yield "complete -o default -F _sfsample sfsample"
+
+
+def _listing(flag: FlagHelp) -> str:
+    """Return the command that lists the values of a flag, "" if there is none."""
+    return next((_LISTINGS[name] for name in flag.names if name in _LISTINGS), "")
 
 
 def fish_script() -> Iterator[str]:
@@ -70,7 +86,9 @@ def fish_script() -> Iterator[str]:
 
 
 def _fish_flag(flag: FlagHelp, complete: str) -> Iterator[str]:
-    choices = f" -a {_quote(' '.join(flag.choices))}" if flag.choices else ""
+    listing = _listing(flag)
+    words = f"({listing})" if listing else " ".join(flag.choices)
+    choices = f" -a {_quote(words)}" if words else ""
     if not flag.names:
         yield f"{complete}{choices or ' -F'}"
         return

@@ -7,9 +7,11 @@ To read the file again, sfsample executes itself anew, so nothing of the old con
 """
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -32,10 +34,23 @@ def words_of(path: str, takes_value: Mapping[str, bool]) -> list[str]:
         if flag not in takes_value:
             near = get_close_matches(flag, takes_value, n=1)
             raise UsageError(
-                f"{path}: unknown key: {key}", *(f"did you mean: {name[2:]}" for name in near), _HELP
+                f"{place_of(path, flag) or path}: unknown key: {key}",
+                *(f"did you mean: {name[2:]}" for name in near),
+                _HELP,
             )
         words += _words(path, flag, value, takes_value)
     return words
+
+
+def place_of(path: str, text: str) -> str:
+    """Return the file and the line of the first flag in a text that is a key of the file; "": none is."""
+    with suppress(OSError):  # a pipe, which was read once
+        lines = read_regular(path, _MAX_BYTES).decode(errors="replace").splitlines()
+        for key in re.findall(r"--([a-z][a-z-]*)", text):
+            for number, line in enumerate(lines, 1):
+                if re.match(rf"\s*[\"'\[]?{key}\b", line):
+                    return f"{path}, line {number}"
+    return ""
 
 
 def _words(path: str, flag: str, value: object, takes_value: Mapping[str, bool]) -> Iterator[str]:

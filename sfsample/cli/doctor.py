@@ -4,9 +4,11 @@ The exit code is 4 if sfsample may not attach to one of the processes.  sfsample
 this would disturb the process; then the exit code is 4 if a gate is closed.  No thread is stopped.
 """
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
+from sfsample.cli import with_own_path
 from sfsample.cli.file_options import DoctorCommand
 from sfsample.cli.output_file import Output
 from sfsample.core.printable import printable_lines
@@ -54,4 +56,6 @@ def _diagnosis_text(diagnosis: Diagnosis) -> Iterator[str]:
         yield ""
         yield f"to open {', '.join(gate.name for gate in closed if gate.remedy == remedy)}:"
         places = remedy._asdict() if remedy else {}
-        yield from (f"  {place + ':':<12}{text}" for place, text in places.items() if text)
+        for place, text in places.items():
+            if text:
+                yield f"  {place + ':':<12}{with_own_path(text, sys.argv[1:])}"

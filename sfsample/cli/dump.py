@@ -16,7 +16,7 @@ from sfsample.core.printable import printable
 from sfsample.core.snapshot import Capture
 from sfsample.dumping.model import ProcessDump
 from sfsample.dumping.run import Dumps, Examiner, Meanwhile, dump_all
-from sfsample.errors import SfsampleError
+from sfsample.errors import SfsampleError, TargetError
 from sfsample.process.descendants import Descendants
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
@@ -89,7 +89,8 @@ def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) ->
     if failures and not dumps:
         raise failures[0]
     for failure in failures:
-        say(failure, *(failure.help if command.verbose else ()))  # one line of each process of a tree
+        is_of_tree = command.subprocesses and isinstance(failure, TargetError)
+        say(failure, *(() if is_of_tree else failure.help))
     return dumps, failures
 
 

@@ -257,7 +257,7 @@ def _add_sampling(parser: ArgumentParser, usual_overhead: str = "") -> None:
         help="stop no thread; running threads count as not captured")  # fmt: skip
     add("--max-pause", type=seconds, help="never hold a thread for longer than TIME{default}")
     add("--max-overhead", type=values.percent,
-        help=f"skip ticks, so that sampling takes at most PERCENT of the time{usual_overhead}")  # fmt: skip
+        help=f"lower the rate, so that sampling takes at most PERCENT of the time{usual_overhead}")  # fmt: skip
     add("--label", type=values.label, action="append", dest="labels",
         help="add a label to the profile: team=shop; repeatable; replaces a label of the target")  # fmt: skip
     add("--no-environ", action="store_false", dest="environ",
@@ -282,6 +282,11 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
     add("-s", "--subprocesses", action="store_true", help="sample descendants too, also those born later")
     add("--blame", action="store_true",
         help="with --mode wall: show the stack of a lock's holder below those that wait for it")  # fmt: skip
+    add(
+        "--min-wait",
+        type=seconds,
+        help="with --mode wall: leave out waits that are shorter than TIME",
+    )
     add("--wait-details", action="store_true",
         help="with --mode wall: addresses, descriptors and pids in the frames of waits")  # fmt: skip
 

@@ -18,7 +18,7 @@ from sfsample.core.printable import printable_lines
 from sfsample.core.quantities import counted, long_time
 from sfsample.errors import SfsampleError
 from sfsample.history import questions
-from sfsample.history.facts import Gap, Selection, SliceFacts
+from sfsample.history.facts import TIERS, Gap, Selection, SliceFacts
 from sfsample.history.store import History
 from sfsample.report.caption import amounts, losses
 from sfsample.report.difference import by_function
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from sfsample.watching.push.pusher import Pusher
 
 _MAX_ROWS = 20  # functions in a table, unless verbose
-_MAX_VALUE = 60  # characters of a label in a table
 
 
 def run(command: options.HistoryCommand) -> int:
@@ -101,7 +100,7 @@ def _table(slices: list[SliceFacts], gaps: list[Gap], *, verbose: bool) -> Itera
         length = long_time(row.end_s - row.begin_s)
         yield f"{local(row.begin_s):19}  {length:>8}  {row.service:{width}}  {what}"
         if verbose and isinstance(row, SliceFacts) and row.labels:
-            yield "    " + " ".join(f"{key}={_cut(value)}" for key, value in row.labels.items())
+            yield "    " + " ".join(f"{key}={value}" for key, value in row.labels.items())
 
 
 def _columns(facts: SliceFacts) -> str:
@@ -109,10 +108,6 @@ def _columns(facts: SliceFacts) -> str:
     pinned = "  pinned" if facts.pinned else ""
     cpu = f"{facts.cpu_charged_ns / 1e9:.2f} s"
     return f"{facts.samples:7}  {cpu:>8}  {covered:>7}{pinned}"
-
-
-def _cut(value: str) -> str:
-    return value if len(value) <= _MAX_VALUE else f"{value[:_MAX_VALUE]}..."
 
 
 def _show(history: History, command: options.HistoryShow) -> int:
@@ -200,8 +195,15 @@ def _compared(history: History, command: options.HistoryDiff) -> list[Selection]
 
 
 def _prune(history: History, command: options.HistoryPrune) -> int:
+    before = history.slices()
     history.tidy(time.time(), command.retention.keep_for, command.retention.keep_bytes)
-    say(*questions.contents(history))
+    after = history.slices()
+    kept = {(facts.service, facts.tier, facts.begin_s // TIERS[facts.tier]) for facts in after}
+    deleted = sum(not any((facts.service, tier, facts.begin_s // length_s) in kept
+                          for tier, length_s in TIERS.items()) for facts in before)  # fmt: skip
+    merged = len(before) - deleted - len(after)
+    say(f"{counted(deleted, 'slice')} deleted, {merged:,} merged into others, {len(after):,} kept",
+        *questions.contents(history))  # fmt: skip
     return 0
 
 

@@ -28,6 +28,7 @@ exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dum
 """
 _MAX_HELP_COLUMNS = 110
 _PIDS = re.compile(r"\d[\d,]*", re.ASCII)
+_OUTPUT = re.compile("-o.*|--output(=.*)?", re.DOTALL)
 _GROUPS = {f"--{way}": way for way in ("cgroup", "container", "pod", "user", "busiest")}
 _OWN_WAYS = {  # ways to name the target, beside -p and -n
     "record": {"-- COMMAND": "program", **_GROUPS},
@@ -110,6 +111,8 @@ def parse(argv: list[str]) -> Command:
         command = f"history {action}"
     if command not in ENTRIES or " " in line[0]:
         raise unknown_command(command, words)
+    if sum(bool(_OUTPUT.fullmatch(word)) for word in words) > 1:
+        raise UsageError("-o is given twice: a command writes one result")
     words = _with_config(command, words)
     parser = _command_parser(command)
     arguments, unknown = parser.parse_known_args(words)
@@ -117,7 +120,10 @@ def parse(argv: list[str]) -> Command:
         flags = {entry: [name for flag in describe(entry) for name in flag.names] for entry in ENTRIES}
         raise unknown_flags(command, unknown, flags)
     formats = [flag.choices for flag in map(FlagHelp, parser._actions) if "--format" in flag.names]  # noqa: SLF001
-    return _command(command, vars(arguments), program, *formats)
+    try:
+        return _command(command, vars(arguments), program, *formats)
+    except UsageError as failure:
+        raise _placed(vars(arguments).get("config"), failure) from None
 
 
 def _command(
@@ -181,8 +187,16 @@ def _with_config(command: str, words: list[str]) -> list[str]:
     try:
         _command_parser(command).parse_known_args(from_file)
     except UsageError as failure:
-        raise UsageError(f"{path}: {failure}", *failure.help) from None
+        raise _placed(path, failure) from None
     return [*from_file, *words]
+
+
+def _placed(path: str | None, failure: UsageError) -> UsageError:
+    """Return a mistake with the file and the line of --config that has a flag in its text, if one has."""
+    from sfsample.cli.config import place_of
+
+    place = place_of(path, str(failure)) if path else ""
+    return UsageError(f"{place}: {failure}", *failure.help) if place else failure
 
 
 def _join_times(words: list[str]) -> list[str]:
@@ -201,6 +215,9 @@ def _split_history(words: list[str]) -> tuple[str, list[str]]:
     for at, word in enumerate(words):
         if word in HISTORY_ACTIONS and words[at - 1 : at] not in (["--history"], ["--service"]):
             return word, [*words[:at], *words[at + 1 :]]
+    if not words:
+        raise UsageError("history needs an action", *(f"sfsample {entry.name:15} {entry.summary}"
+                         for name, entry in ENTRIES.items() if name.startswith("history ")))  # fmt: skip
     _command_parser("history").parse_args(words)  # --help, or a mistake
     raise AssertionError(words)
 

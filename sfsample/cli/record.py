@@ -98,7 +98,8 @@ def _record(
                 )
             )
         code = 0 if command.program is None or interrupt() else _program_exit_code(pids[0])
-    return profile, [*map(str, symbolizer.missing_names()), *symbolizer.problems], waits, code
+    missing = [str(each) for each in symbolizer.missing_names() if command.verbose or each.can_be_mended]
+    return profile, [*missing, *symbolizer.problems], waits, code
 
 
 def _program_exit_code(pid: int) -> int:

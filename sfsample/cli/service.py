@@ -76,6 +76,10 @@ WantedBy=multi-user.target
 def run(command: ServiceCommand) -> int:
     """Print the unit, or write it and say what to type next."""
     config, watch = os.path.abspath(command.config), Command()
+    if command.action == "install" and not os.path.lexists(config):
+        raise SfsampleError(f"no configuration: {config}", "to write one, for the 20 busiest processes:",
+                            f"mkdir -p {shlex.quote(os.path.dirname(config))} && "
+                            f"echo 'busiest = 20' > {shlex.quote(config)}")  # fmt: skip
     if command.action == "install" or os.path.exists(config):
         watch = parse(["watch", "--config", config])  # shows a mistake now, not when the service starts
     text = unit(config, watch)

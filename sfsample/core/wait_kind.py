@@ -69,7 +69,7 @@ _KINDS = {
     WaitClass.GIL: "gil",
     WaitClass.CONDITION: "condition, semaphore, barrier, thread, event, future, queue",
     WaitClass.NETWORK: "connect, accept, name resolution",
-    WaitClass.PIPE: "empty pipe, full pipe",
+    WaitClass.PIPE: "empty pipe, full pipe, open fifo",
     WaitClass.SLEEP: "sleep",
     WaitClass.CHILD: "child, vfork",
     WaitClass.SIGNAL: "signal",

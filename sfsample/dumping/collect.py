@@ -28,7 +28,12 @@ from sfsample.errors import ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
-from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, FORK_CALLS, DecodedSyscall
+from sfsample.process.facts.syscall_arguments import (
+    CHILD_CALLS,
+    FILE_LOCK_CALLS,
+    SIGNAL_CALLS,
+    DecodedSyscall,
+)
 from sfsample.process.facts.thread_facts import FactReader
 from sfsample.process.go_capture import FoundGoroutine
 from sfsample.process.not_captured import NotCaptured, Reason
@@ -303,7 +308,7 @@ class Dumper:
         locks = (takes_locks and parse_locks(read_text("/proc/locks"))) or ()
         others = self._find_peers(calls)
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
-        waits_for_children = any(call.name in (*CHILD_CALLS, *FORK_CALLS) for call in calls)
+        waits_for_children = any(call.name in (*CHILD_CALLS, *SIGNAL_CALLS) for call in calls)
         return ProcessDump(
             pid=target.pid, name=process.name if process else "?", cmdline=_command_line(target),
             exe=proc.link("exe"), time=self._time, threads=threads,
@@ -320,7 +325,8 @@ class Dumper:
         """Return the processes for which a thread may wait: at another end, with a file lock, children."""
         dump = self.result()
         holders = (lock.holder for lock in dump.locks)
-        return {*(peer.pid for peer in dump.peers), *holders, *dict(dump.children)}
+        awaits_child = any(thread.call and thread.call.name in CHILD_CALLS for thread in dump.threads)
+        return {*(peer.pid for peer in dump.peers), *holders, *dict(dump.children if awaits_child else ())}
 
     def _find_peers(self, calls: Iterable[DecodedSyscall]) -> tuple[PeerProcess, ...]:
         """Search all processes for the other ends; search again only if the near ends have changed."""

@@ -48,10 +48,8 @@ def check_gils(processes: Sequence[LiveProcess]) -> None:
     """Raise UnsupportedTarget if no process has a GIL; a child of sfsample may start Python later."""
     reasons = ["" if process.is_child else _no_gil(process) for process in processes]
     if reasons and all(reasons):
-        pid = processes[0].pid
-        raise UnsupportedTarget(
-            pid, f"--gil needs the GIL of CPython: {pid}: {reasons[0]}", "leave out --gil"
-        )
+        pid, why = processes[0].pid, f"--gil needs the GIL of CPython: {processes[0].pid}: {reasons[0]}"
+        raise UnsupportedTarget(pid, why, "leave out --gil")
 
 
 def _no_gil(process: LiveProcess) -> str:
@@ -186,7 +184,7 @@ class PythonCapture:
         if self._tasks is None:
             objects = Objects(
                 self.interpreter.layout,
-                lambda address, size: read_memory(self._process.proc.anchor(), address, size),
+                lambda address, size: read_memory(self._tid, address, size),
                 self._tasks_budget,
             )
             self._tasks = TaskReader(objects, find_table(self._process.modules))

@@ -13,7 +13,6 @@ from sfsample.process.thread import Thread
 from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import Places
-from sfsample.recording.stats import Stats
 from sfsample.recording.wait_finder import FoundWait
 
 UNSEEN = "[stack not captured]"  # frame of a holder that did not stop in time, as it waits for a CPU
@@ -27,10 +26,9 @@ class Blame:
     """Counts the threads of one process that wait for a known thread."""
 
     def __init__(
-        self, recorder: Recorder, stats: Stats, owner: Owner, find: Callable[[int], SampledThread | None],
-        look: Look,
-    ) -> None:  # fmt: skip
-        self._recorder, self._stats = recorder, stats
+        self, recorder: Recorder, owner: Owner, find: Callable[[int], SampledThread | None], look: Look
+    ) -> None:
+        self._recorder = recorder
         self._owner, self._find, self._look = owner, find, look
         self._waiters: dict[SampledThread, Capture | None] = {}
         self._holders: dict[tuple[str, int], SampledThread | None] = {}  # by lock, at this tick
@@ -54,12 +52,15 @@ class Blame:
                 continue  # its ticks belong to its next sample
             stack, before = thread.last_stack
             places = Places((*chain, *thread.places))
-            if capture is None and places == before:
+            if capture is None and (places == before or self._recorder.is_brief(thread)):
                 self._recorder.count_idle([thread])
                 continue
             self._recorder.flush(thread)
             thread.last_stack = stack, places
-            self._recorder.count(thread, capture or Capture.REUSED, self._recorder.now, ran=False)
+            if capture is not None:
+                self._recorder.count_wait(thread, capture)
+            else:
+                self._recorder.count(thread, Capture.REUSED, self._recorder.now, ran=False)
 
     def _chain(self, thread: SampledThread) -> tuple[Location, ...]:
         """Return the frames of the holders, those of the last one first."""
@@ -81,7 +82,8 @@ class Blame:
             return None
         if lock not in self._holders:
             self._holders[lock] = self._find_holder(thread)
-            self._stats.holders_changed += self._holders[lock] is None
+            if self._holders[lock] is None:
+                self._recorder.count_changed_holder()
         return self._holders[lock]
 
     def _find_holder(self, thread: SampledThread) -> SampledThread | None:

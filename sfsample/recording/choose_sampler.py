@@ -48,8 +48,7 @@ def choose_sampler(
 ) -> "PtraceSampler | PerfSampler | TrialSampler":
     """Return the sampler that the options ask for, or one that decides by itself.
 
-    `start`: the time when the recording began, if it continues without a process that is set aside.  Raises
-    UnsupportedTarget if --gil makes no sense for the named processes.
+    `start`: the time when the recording began, if it continues without a process that is set aside.
     """
     if options.gil and not options.subprocesses:
         check_gils(processes.named)

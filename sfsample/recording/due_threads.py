@@ -40,7 +40,7 @@ class SampledThread:
     __slots__ = (
         "counted", "counted_start_time", "file_holder", "files", "flush_ns", "gone", "idle_until",
         "is_left_out", "last", "last_stack", "name", "off_cpu_counters", "places", "process_thread",
-        "quiet_ran_ns", "quiet_since", "ran_ns", "start_time", "state", "stopped_ns", "tasks",
+        "quiet_ran_ns", "quiet_since", "ran_ns", "seen", "start_time", "state", "stopped_ns", "tasks",
         "tasks_counted", "tasks_due_ns", "tid", "uncounted_cpu_ns", "wait",
     )  # fmt: skip
 
@@ -52,6 +52,7 @@ class SampledThread:
         self.start_time = 0  # clock ticks since boot
         self.state = ""  # letter of its state (proc(5)) before its last capture
         self.wait: FoundWait | None = None  # wait of its last sample
+        self.seen = counted  # tick of its last capture
         self.places = Places()  # places of its last stack, without those of other threads
         self.file_holder: int | None = None  # `ThreadFiles.holder` when the thread was due
         self.counted_start_time = -1  # `start_time` when `Stats.threads` counted the thread

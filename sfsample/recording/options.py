@@ -66,6 +66,7 @@ class RecordOptions:
     labels: Sequence[tuple[str, str]] = ()  # labels that override those that sfsample finds
     environ: bool = True  # True: read labels from the environment, too (`process.labels`)
     blame: bool = False  # True: the stack of a holder is below those of the threads that wait (mode "wall")
+    min_wait: float = 0.0  # seconds: leave out shorter waits (mode "wall")
     wait_details: bool = False  # True: frames of waits have addresses, descriptors and pids (mode "wall")
     python: PythonView = PythonView.AUTO  # kind of frames to show of threads that run Python
 

@@ -42,6 +42,7 @@ class ProcessSampler:
     """Samples the threads of one process into a profile, from tick `since` on.
 
     A refusal to capture is an error if the user named the process (`named`).  Else it is a failed sample.
+    `waits` finds what sleeping threads wait for (wall mode).
     """
 
     def __init__(
@@ -56,7 +57,6 @@ class ProcessSampler:
         since: TickTime,
         waits: WaitFinder | None = None,
     ) -> None:
-        """Begin with tick `since`; `waits` finds what sleeping threads wait for (wall mode)."""
         self.process = process
         self._capturer = capturer
         self._profile = profile
@@ -79,11 +79,12 @@ class ProcessSampler:
         self._process_key = profile.register_process(
             process.pid, process.start_time, process.root, process.name
         )
-        self._recorder = Recorder(profile, self._process_key, since, options.python)
+        self._recorder = Recorder(
+            profile, self._process_key, since, options.python, min_wait=options.min_wait
+        )
         self._blame: Blame | None = None
         if waits is not None and options.blame:
-            stats = profile.stats
-            self._blame = Blame(self._recorder, stats, waits.owner, self.threads.find, self._look_again)
+            self._blame = Blame(self._recorder, waits.owner, self.threads.find, self._look_again)
         profile.put_off.add(self._flush)
 
     @property
@@ -299,11 +300,10 @@ class ProcessSampler:
 
     def _record_stack(self, thread: SampledThread, captured: CapturedStack, woken: WakeUp) -> None:
         recorder, evidence = self._recorder, captured.snapshot.scheduler
-        before = thread.process_thread.stop.before
         if evidence is not None:
             thread.off_cpu_counters = evidence.after
             recorder.charge(thread, evidence.after)
-        state = classify(before, evidence, woken)
+        state = classify(thread.process_thread.stop.before, evidence, woken)
         if not self._wall and not state.counts_as_cpu:
             self._leave_out(thread, state)
             return
@@ -321,20 +321,23 @@ class ProcessSampler:
             self._look_at_tasks(thread, captured)
         if self._blame is not None and self._blame.takes(thread, captured.snapshot.capture):
             return
-        ran = captured.reading is None and state.counts_as_cpu
-        recorder.count(thread, captured.snapshot.capture, recorder.now, ran=ran)
+        if captured.reading is None and state.counts_as_cpu:
+            recorder.count(thread, captured.snapshot.capture, recorder.now)
+        else:
+            recorder.count_wait(thread, captured.snapshot.capture)
         if not self._wall:
             thread.last_stack = None  # a thread that does not run gives no sample
 
     def _look_at_tasks(self, thread: SampledThread, captured: CapturedStack) -> None:
         """Read the suspended tasks of an event loop that sleeps, for at most 5 % of the time."""
-        capture, reading, began_ns = self._capturer.python, captured.reading, time.perf_counter_ns()
-        if capture is None or captured.python is None or reading is None or began_ns < thread.tasks_due_ns:
+        capture, reading, now_ns = self._capturer.python, captured.reading, time.perf_counter_ns()
+        if capture is None or captured.python is None or reading is None or now_ns < thread.tasks_due_ns:
             return
         has_run = lambda: thread.files.counters() != reading.counters  # noqa: E731 - no more than that
+        began_ns = time.thread_time_ns()
         tasks = capture.waiting_tasks(thread.process_thread, captured.python, has_run)
         self._recorder.see_tasks(thread, tasks)
-        thread.tasks_due_ns = began_ns + _TASKS_PART * (time.perf_counter_ns() - began_ns)
+        thread.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
 
     # -- threads that were asked to stop and have not yet
 

@@ -43,10 +43,12 @@ class Recorder:
         python: PythonView,
         *,
         late: bool = False,
+        min_wait: float = 0.0,
     ) -> None:
         """`late`: samples are counted some time after they were taken; the caller follows the perf map."""
         self._profile, self._python = profile, python
         self._process_key = process_key
+        self._min_wait_ns = round(min_wait * 1e9)
         self._generation = 0  # version of the module map
         # pc, `exact` and `found` of a frame -> its location, in that version
         self._locations: dict[tuple[int, bool, str], Location] = {}
@@ -118,6 +120,7 @@ class Recorder:
             locations = with_python(locations, captured.python, self._python)
             self._profile.stats.has_python = True
             stack = as_shown(stack, captured.python, self._python)
+        thread.seen = self.now
         thread.places = Places((*waits, *kernel, *locations))
         thread.last_stack = stack, thread.places
 
@@ -167,14 +170,31 @@ class Recorder:
                 thread.counted = now
                 continue
             thread.idle_until = now
+            if self.is_brief(thread):
+                continue
             if prompt or now.at_ns - thread.counted.at_ns >= thread.flush_ns:
                 thread.flush_ns = min(2 * thread.flush_ns, _MAX_FLUSH_NS)
                 self.flush(thread)
 
     def flush(self, thread: SampledThread) -> None:
-        """Count the samples that `count_idle` has put off."""
+        """Count the samples that `count_idle` has put off; leave out those of a brief wait."""
         if thread.last_stack is not None and thread.idle_until.number > thread.counted.number:
+            if self.is_brief(thread):
+                self._profile.stats.brief_waits += thread.idle_until.number - thread.counted.number
+                thread.counted = thread.idle_until
+                return
             self.count(thread, Capture.REUSED, thread.idle_until, ran=False)
+
+    def is_brief(self, thread: SampledThread) -> bool:
+        """Return True if a thread has slept for less than --min-wait, as far as ticks show."""
+        sleeps = thread.wait is not None and thread.wait.evidence is not None
+        return sleeps and thread.idle_until.at_ns - thread.seen.at_ns < self._min_wait_ns
+
+    def count_wait(self, thread: SampledThread, capture: Capture) -> None:
+        """Count a thread that has just fallen asleep, or put that off until its wait is long enough."""
+        thread.idle_until = self.now
+        if not self.is_brief(thread):
+            self.count(thread, capture, self.now, ran=False)
 
     def count(self, thread: SampledThread, capture: Capture, until: TickTime, *, ran: bool = True) -> None:
         """Count the stack that was seen last, for all ticks since the last sample of the thread.
@@ -232,6 +252,10 @@ class Recorder:
         times = max(1, self.now.number - thread.counted.number)
         self.skip(thread)
         self._profile.stats.count_failed(why, times)
+
+    def count_changed_holder(self) -> None:
+        """Count a lock whose holder has changed in this tick."""
+        self._profile.stats.holders_changed += 1
 
     def count_waiting(self, thread: SampledThread) -> None:
         """Count a thread that was skipped because it waited for a CPU."""

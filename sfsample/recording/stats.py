@@ -24,15 +24,21 @@ class Loss(NamedTuple):
 
 
 def losses(
-    *, ticks: int, late_ticks: int, spared_ticks: int, failed_captures: int, samples: int, whole_stacks: int
-) -> list[Loss]:
+    *, ticks: int, late_ticks: int, spared_ticks: int, failed_captures: int, samples: int, whole_stacks: int,
+    rate_hz: float | None,
+) -> list[Loss]:  # fmt: skip
     """Return every kind of loss, also those whose number is 0."""
+    taken = max(0, ticks - late_ticks - spared_ticks) / (ticks or 1)
+    rate = (
+        f"{taken * rate_hz:.1f} Hz instead of {rate_hz:g} Hz"
+        if rate_hz
+        else f"{100 * taken:.0f} % of the rate"
+    )
     truncated = max(0, samples - whole_stacks)
     return [
         Loss("truncated stack", truncated, f"{truncated} of {samples} samples have a truncated stack"),
         Loss("missed tick", late_ticks, f"{late_ticks} of {ticks} ticks missed"),
-        Loss("skipped tick", spared_ticks,
-             f"{spared_ticks} of {ticks} ticks skipped to stay below --max-overhead"),
+        Loss("skipped tick", spared_ticks, f"{rate}, to stay below --max-overhead"),
         Loss("failed capture", failed_captures, f"{failed_captures} captures failed"),
     ]  # fmt: skip
 
@@ -118,6 +124,7 @@ class Stats:
         self.cpu_charged_ns = 0  # CPU time of all threads, as the kernel counts it
         self.cpu_sampled_ns = 0  # CPU time that samples stand for, also those left out by --gil
         self.threads = 0  # threads that have samples
+        self.brief_waits = 0  # samples left out, because the wait was shorter than --min-wait
         self.holders_changed = 0  # locks, once for each tick at whose end their holder was another or unknown
         self.why_idle: tuple[str, str] | None = None  # reason why nothing ran other than sleep, and a remedy
         self.subprocesses = Subprocesses()
@@ -140,7 +147,7 @@ class Stats:
         return losses(
             ticks=self.ticks, late_ticks=self.late_ticks, spared_ticks=self.spared_ticks,
             failed_captures=self.captures[Capture.FAILED], samples=self.samples,
-            whole_stacks=self.stacks[StopReason.OUTERMOST],
+            whole_stacks=self.stacks[StopReason.OUTERMOST], rate_hz=self.rate_hz,
         )  # fmt: skip
 
     @property
@@ -231,6 +238,7 @@ class Stats:
             "held_ns": self.held.as_json(),
             "mode": self.mode,
             "holders_changed": self.holders_changed,
+            "brief_waits": self.brief_waits,
         }
 
     def _perf_events_as_json(self) -> dict[str, Any] | None:

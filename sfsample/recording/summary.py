@@ -10,7 +10,6 @@ from sfsample.recording.stats import Pauses, Stats
 
 _MAX_LINES = 5  # lines of one kind, unless verbose
 _LOW_COVERAGE = 0.9  # share of the CPU time; a lower one is the first line
-_MANY_SAMPLES = 10
 _MANY_LATE = 0.1  # share of the ticks; if sfsample missed more, a permission is advised
 _CHANCE = 2  # standard deviations of the count of samples by timers of CPUs
 _HIGH_COST = 0.03  # share of one CPU; from there on the flags that lower it are named
@@ -46,22 +45,22 @@ def summary_lines(
     if low and stats.timers_refused:
         yield from _REFUSED_TIMERS
     threads = f" of {counted(stats.threads, 'thread')}" if stats.samples else ""
-    rate = f" ({stats.achieved_hz:.1f} Hz)" if stats.late_ticks or stats.spared_ticks else ""
-    yield (
-        f"{counted(stats.samples, 'sample')}{threads} in {stats.duration_s:.1f} s: "
-        f"{counted(stats.ticks, 'tick')} at {stats.rate_hz:g} Hz, "
-        f"{stats.late_ticks} missed{rate}"
-    )
+    rate = f"{counted(stats.ticks, 'tick')} at {stats.rate_hz:g} Hz, {stats.late_ticks} missed"
+    if stats.spared_ticks:
+        rate = f"{stats.achieved_hz:.1f} Hz instead of {stats.rate_hz:g} Hz, to stay below --max-overhead"
+    elif stats.late_ticks:
+        rate += f" ({stats.achieved_hz:.1f} Hz)"
+    yield f"{counted(stats.samples, 'sample')}{threads} in {stats.duration_s:.1f} s: {rate}"
     if stats.lacks_priority and stats.late_ticks > _MANY_LATE * stats.ticks:
         yield "          run sfsample as root or with CAP_SYS_NICE: then it gets a CPU at each tick"
     if stats.ended_by == "target":
         yield "ended     with the target"
-    if stats.spared_ticks:
-        yield f"skipped   {counted(stats.spared_ticks, 'tick')}: to stay below --max-overhead"
     if stats.waiting_for_cpu:
         yield f"skipped   {counted(stats.waiting_for_cpu, 'sample')}: waiting for a CPU"
     if stats.without_gil:
         yield f"left out  {counted(stats.without_gil, 'sample')} of threads without the GIL"
+    if stats.brief_waits:
+        yield f"skipped   {counted(stats.brief_waits, 'sample')}: waits shorter than --min-wait"
     if not low:
         yield from _coverage(stats)
     yield from _subprocesses(stats)
@@ -74,7 +73,8 @@ def summary_lines(
     yield from _pauses(stats)
     yield from _cost(stats, mode)
     yield from _stacks(stats)
-    yield from _modules(stats, verbose=verbose)
+    if verbose:
+        yield from _modules(stats)
     yield from missing_name_lines(missing_names, verbose=verbose)
     yield from _problems(stats, verbose=verbose)
 
@@ -114,9 +114,8 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
 
 
 def _is_low(stats: Stats) -> bool:
-    """Return True if the coverage is low and more than a few samples are missing."""
-    missing = (stats.cpu_charged_ns - stats.cpu_sampled_ns) / 1e9 * stats.rate_hz
-    return stats.samples > 0 and missing > _MANY_SAMPLES and (stats.coverage or 0.0) < _LOW_COVERAGE
+    """Return True if the coverage is low, and not by chance."""
+    return stats.samples > 0 and any(_coverage(stats)) and (stats.coverage or 0.0) < _LOW_COVERAGE
 
 
 def _coverage(stats: Stats) -> Iterator[str]:
@@ -206,14 +205,13 @@ def _stacks(stats: Stats) -> Iterator[str]:
         yield "callers   " + ", ".join(shares)
 
 
-def _modules(stats: Stats, *, verbose: bool) -> Iterator[str]:
+def _modules(stats: Stats) -> Iterator[str]:
     with_sframe = [path for path, has_sframe in stats.module_paths if has_sframe]
     without = [path for path, has_sframe in stats.module_paths if not has_sframe]
     names = ", ".join(path.rpartition("/")[2] for path in with_sframe[:_MAX_LINES])
     yield f"modules   {len(with_sframe)} with SFrame{f' ({names})' if names else ''}, {len(without)} without"
-    if verbose:
-        yield from (f"          sframe    {path}" for path in with_sframe)
-        yield from (f"          eh_frame  {path}" for path in without)
+    yield from (f"          sframe    {path}" for path in with_sframe)
+    yield from (f"          eh_frame  {path}" for path in without)
 
 
 def _problems(stats: Stats, *, verbose: bool) -> Iterator[str]:

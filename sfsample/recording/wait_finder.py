@@ -111,7 +111,7 @@ class WaitFinder:
         if run_state is RunState.WAITING:
             return FoundWait(_location(NO_CPU))
         asleep = self._asleep(thread, captured, run_state)
-        if asleep is None:
+        if asleep is None or not captured.stack.frames:  # a worker of the kernel has no stack
             return None
         # the thread has fallen asleep since its state was read
         waiting = self._evidence(thread, captured, "S" if state == "R" else state, asleep)

@@ -65,7 +65,7 @@ def losses(report: Report) -> list[str]:
     """Return one sentence for each kind of loss, such as "5 of 495 ticks missed"."""
     stats, total, share = report.stats, report.total(), report.stats.coverage
     whole = sum(stack.weights[0] for stack in report.stacks if stack.stop_reason == OUTERMOST)
-    lost = [loss.text for loss in stats.losses(total, whole) if loss.number]
+    lost = [loss.text for loss in stats.losses(total, whole, report.rate_hz) if loss.number]
     if report.timeline and report.timeline.dropped:
         lost.append(f"{report.timeline.dropped} samples are not on the timeline, which is full")
     if share is not None and share < _MIN_COVERAGE:

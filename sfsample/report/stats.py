@@ -73,12 +73,12 @@ class ReportStats:
             return ()
         return tuple(value)
 
-    def losses(self, samples: int, whole_stacks: int) -> list[Loss]:
-        """Return every kind of loss; `samples` and `whole_stacks` are numbers of the report."""
+    def losses(self, samples: int, whole_stacks: int, rate_hz: float | None) -> list[Loss]:
+        """Return every kind of loss; the arguments are numbers of the report."""
         ticks, late, spared = map(self.number, ("ticks", "late_ticks", "spared_ticks"))
         failed = self.numbers("captures").get("failed", 0)
         return losses(ticks=ticks, late_ticks=late, spared_ticks=spared, failed_captures=failed,
-                      samples=samples, whole_stacks=whole_stacks)  # fmt: skip
+                      samples=samples, whole_stacks=whole_stacks, rate_hz=rate_hz)  # fmt: skip
 
 
 def sum_stats(parts: Iterable[ReportStats]) -> ReportStats:

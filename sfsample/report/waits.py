@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sfsample.core.quantities import counted
 from sfsample.core.wait_kind import WaitClass
 from sfsample.report.merge import rebuild
-from sfsample.report.report import WALL, Report, ReportBuilder, ReportStack, ReportThread
+from sfsample.report.report import WALL, Report, ReportBuilder, ReportStack
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.waiting.c_library import C_LIBRARIES, is_file
 
@@ -44,47 +44,58 @@ def by_wait(report: Report) -> Report:
 # -- idle threads
 
 
+# process, name without the digits at its end, and the function that the threads begin with
+_Group = tuple[str, str, str]
+
+
 def fold_idle(report: Report) -> tuple[Report, dict[str, int]]:
     """Return the report with one frame `[idle: worker-*]` for each group of threads that wait for work.
 
     Also return the samples of each group.  docs/waiting.md has the rules.
     """
-    pools, folded = _pools(report), Counter[str]()
-    builder = ReportBuilder(report.weights)
-    indexes = []
+    groups, folded = _groups(report), Counter[str]()
+    pools = _pools(report, groups)
+    builder, indexes = ReportBuilder(report.weights), []
     for stack in report.stacks:
-        thread, frames = report.threads[stack.thread], [report.frames[at] for at in stack.frames]
+        frames, group = [report.frames[at] for at in stack.frames], groups[stack.thread]
         wait = wait_frame(frames)
-        if wait and (wait.found == "idle" or (_group(thread), stack.frames) in pools):
-            text = f"[idle: {_group(thread)[1]}]"
+        if wait and (wait.found == "idle" or (group, stack.frames) in pools):
+            text = f"[idle: {group[1]}]"
             frames = [NamedFrame(text, text, wait.raw, kind="w", found="idle")]
-            folded[_group(thread)[1]] += stack.weights[0]
+            folded[group[1]] += stack.weights[0]
+        thread = report.threads[stack.thread]
         indexes.append(builder.add(thread, frames, stack.stop_reason, stack.weights))
-    timeline = report.timeline and report.timeline._replace(
-        stack=[indexes[at] for at in report.timeline.stack]
-    )
+    timeline = report.timeline
+    if timeline is not None:
+        timeline = timeline._replace(stack=[indexes[at] for at in timeline.stack])
     threads, table, stacks, *_ = builder.finish()
     return report._replace(threads=threads, frames=table, stacks=stacks, timeline=timeline), dict(folded)
 
 
-def _group(thread: ReportThread) -> tuple[str, str]:
-    """Return the process, and the name that the threads of a group have in common: "worker-*"."""
-    return thread.process, re.sub(r"\d+$", "*", thread.name)
+def _groups(report: Report) -> dict[int, _Group]:
+    """Return the group of each thread, by its index."""
+    found: dict[int, _Group] = {}
+    for stack in sorted(report.stacks, key=lambda stack: stack.weights[0]):  # the widest stack counts
+        thread, frames = report.threads[stack.thread], [report.frames[at] for at in reversed(stack.frames)]
+        first = next((frame.text for frame in frames if _is_own(frame)), "")
+        found[stack.thread] = thread.process, re.sub(r"\d+$", "*", thread.name), first
+    return found
 
 
-def _pools(report: Report) -> set[tuple[tuple[str, str], tuple[int, ...]]]:
+def _pools(report: Report, groups: Mapping[int, _Group]) -> set[tuple[_Group, tuple[int, ...]]]:
     """Return the groups and stacks in which more than half of a group of threads waits most of the time.
 
-    These stacks end in a condition variable, at which a worker of a pool waits for work.
+    These stacks wait at a condition variable, as a worker of a pool does that waits for work.
     """
     totals: Counter[int] = Counter()
     waits: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for stack in report.stacks:
         totals[stack.thread] += stack.weights[0]
-        if any(report.frames[at].text.startswith("[condition variable") for at in stack.frames):
+        wait = wait_frame([report.frames[at] for at in stack.frames])
+        if wait and wait.text.startswith("[condition variable"):
             waits[stack.thread, stack.frames] += stack.weights[0]
-    sizes = Counter(map(_group, report.threads))
-    idle = Counter((_group(report.threads[at]), row) for (at, row), n in waits.items() if 2 * n > totals[at])
+    sizes = Counter(groups.values())
+    idle = Counter((groups[thread], row) for (thread, row), n in waits.items() if 2 * n > totals[thread])
     return {key for key, number in idle.items() if 2 * number > sizes[key[0]] > 1}
 
 

@@ -18,6 +18,7 @@ _DEBIAN = ("debian", "ubuntu")
 _REDHAT = ("fedora", "rhel", "centos")
 _SYSTEM_PATHS = ("/usr/", "/lib", "/bin/", "/sbin/")
 _MAX_OS_RELEASE_BYTES = 1 << 16
+_FINAL = ("its symbol table has no function there", "and its file closed", "does not list")  # ends of reasons
 _PERF_MAP_HINT = (
     "start node with --perf-basic-prof, python with -X perf, "
     "java with -XX:+PreserveFramePointer (and then: jcmd PID Compiler.perfmap)"
@@ -31,6 +32,11 @@ class MissingName(NamedTuple):
     places: int  # number of places
     why: str
     hint: str = ""
+
+    @property
+    def can_be_mended(self) -> bool:
+        """False if no file, flag or restart gives these places a name."""
+        return not self.why.endswith(_FINAL)
 
     def __str__(self) -> str:
         count = "1 place has no name" if self.places == 1 else f"{self.places} places have no name"

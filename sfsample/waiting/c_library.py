@@ -21,8 +21,8 @@ def library_functions(frames: Sequence[tuple[NamedFrame, ...]], paths: Sequence[
 
 
 def bare_symbol(symbol: str) -> str:
-    """Return "pthread_mutex_lock" for "___pthread_mutex_lock@@GLIBC_2.2.5"."""
-    return symbol.partition("@")[0].lstrip("_")
+    """Return "sem_wait" for "__sem_wait@@GLIBC_2.34" and for "__sem_wait.constprop.0" (a clone by gcc)."""
+    return symbol.partition("@")[0].partition(".")[0].lstrip("_")
 
 
 def is_file(path: str, prefixes: tuple[str, ...]) -> bool:

@@ -23,7 +23,7 @@ _TEXTS = {WaitKind.CONDITION: "condition variable", WaitKind.THREAD: "join", Wai
 # kinds that do not depend on a descriptor
 _PLAIN = {*_TEXTS, WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, WaitKind.SEMAPHORE,
           WaitKind.BARRIER, WaitKind.FUTEX, WaitKind.SLEEP, WaitKind.SIGNAL, WaitKind.CHILD,
-          WaitKind.STOPPED}  # fmt: skip
+          WaitKind.STOPPED, WaitKind.OPEN_FIFO}  # fmt: skip
 _IDLE = (WaitKind.SLEEP, WaitKind.ACCEPT, WaitKind.EVENTS, WaitKind.QUEUE)
 _ADDRESS = re.compile(r" 0x[0-9a-f]+|: \d+ of \d+ have arrived")
 _CLASS_OF_DESCRIPTOR = {"pipe": WaitClass.PIPE, "socket": WaitClass.NETWORK, "file": WaitClass.DISK}
@@ -49,29 +49,27 @@ def _text_and_class(thread: WaitingThread, wait: Wait | None) -> tuple[str, Wait
     call = thread.call
     if thread.gil is not None and sleeps_on_gil(thread.gil, call):
         return "GIL", WaitClass.GIL  # also if it has just got the GIL
-    if wait is None or (wait.kind is WaitKind.KERNEL and call is None):
-        is_disk = thread.state == "D"  # a page fault, as the thread is in no system call
-        name = "disk: page fault" if is_disk else (call.name if call else None) or "unknown"
-        return name, WaitClass.DISK if is_disk else WaitClass.OTHER
-    if thread.facts.wait is not None and wait.kind is thread.facts.wait.kind:
+    if wait is not None and thread.facts.wait is not None and wait.kind is thread.facts.wait.kind:
         what, is_lock = _ADDRESS.sub("", thread.facts.wait.what), CLASS_OF[wait.kind] is WaitClass.LOCK
         return what if is_lock else f"{wait.kind}: {what}", CLASS_OF[wait.kind]
-    if wait.kind in _PLAIN or call is None:
+    if wait is not None and wait.kind in _PLAIN:
         return _TEXTS.get(wait.kind, str(wait.kind)), CLASS_OF.get(wait.kind, WaitClass.OTHER)
-    return _of_call(call, wait)
+    if call is None:  # a page fault, as the thread is in no system call
+        is_disk = thread.state == "D"
+        return ("disk: page fault", WaitClass.DISK) if is_disk else ("unknown", WaitClass.OTHER)
+    return _of_call(call, wait.kind if wait else None)
 
 
-def _of_call(call: DecodedSyscall, wait: Wait) -> tuple[str, WaitClass]:
+def _of_call(call: DecodedSyscall, kind: WaitKind | None) -> tuple[str, WaitClass]:
     descriptor, name = _only_descriptor(call), call.name or "?"
-    if wait.kind is WaitKind.NAME_RESOLUTION:
+    if kind is WaitKind.NAME_RESOLUTION:
         return "DNS server", WaitClass.NETWORK
+    if descriptor is None and kind is WaitKind.KERNEL and call.refers_to:  # a path
+        return f"disk: {name}", WaitClass.DISK
     if descriptor is None:
-        is_disk = wait.kind is WaitKind.KERNEL and bool(call.refers_to)  # a path
-        category = WaitClass.DISK if is_disk else WaitClass.EVENT
-        category = WaitClass.OTHER if wait.kind is WaitKind.KERNEL and not is_disk else category
-        return f"disk: {name}" if is_disk else name, category
+        return name, WaitClass.EVENT if kind is WaitKind.EVENTS else WaitClass.OTHER
     what, category = object_of(descriptor)
-    if wait.kind is WaitKind.FILE_LOCK:
+    if kind is WaitKind.FILE_LOCK:
         return f"file lock: {what}", WaitClass.LOCK
     return f"{'disk: ' * (category is WaitClass.DISK)}{name}: {what}", category
 

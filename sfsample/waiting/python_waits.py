@@ -13,19 +13,21 @@ from sfsample.runtimes.cpython.waits import NO_THREAD, PythonWait
 from sfsample.waiting.thread import WaitingThread, slept_together
 
 _MAX_USERS_NAMED = 3  # users of a Lock
+_LOST = "held by no thread of this process, so none can release it"
 
 
 def thread_to_act(
     thread: WaitingThread, wait: PythonWait, threads: Sequence[WaitingThread], tids: Mapping[int, int]
 ) -> tuple[int | None, str]:
     """Return the thread that has to act (None: unknown), and a note; `tids`: target's tid -> sfsample's."""
+    is_shared = wait.what.startswith("multiprocessing")
     if wait.kind is WaitKind.LOCK:
         holders = [other for other in threads if wait.address in other.facts.entered]
         last = tids.get(wait.owner)
         note = f"last taken by {'itself' if last == thread.tid else f'thread {last}'}" if last else ""
         alone = ", and the process has no other thread" * (len(threads) == 1)
-        if wait.what.startswith("multiprocessing"):
-            alone = "; another process may hold it"
+        if is_shared:
+            alone = f"; another process {'took' if wait.owner == NO_THREAD else 'may hold'} it"
         users = [other for other in threads if other != thread and wait.address in (other.facts.uses or ())]
         if users and slept_together([thread, *users]):
             users.sort(key=lambda user: user.facts.wait is None)  # those that wait too come first
@@ -38,7 +40,7 @@ def thread_to_act(
         return _one_of(thread, runners, "", "") if runners else _next_worker(thread, wait, threads)
     # the list of Python's threads was certainly read whole if no thread ran
     is_certain = wait.owner == NO_THREAD and slept_together(threads)
-    return tids.get(wait.owner), "held by no thread of this process, so none can release it" * is_certain
+    return tids.get(wait.owner), ("another process holds it" if is_shared else _LOST) * is_certain
 
 
 def _one_of(

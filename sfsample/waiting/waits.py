@@ -13,14 +13,19 @@ from typing import NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
 from sfsample.process.facts.descriptors import Descriptor
-from sfsample.process.facts.syscall_arguments import CHILD_CALLS, FILE_LOCK_CALLS, FORK_CALLS, DecodedSyscall
+from sfsample.process.facts.syscall_arguments import (
+    FILE_LOCK_CALLS,
+    FORK_CALLS,
+    SIGNAL_CALLS,
+    WAIT_CALLS,
+    DecodedSyscall,
+)
 from sfsample.waiting.glibc_locks import lock_of
 from sfsample.waiting.python_waits import thread_to_act
 from sfsample.waiting.thread import WaitContext, WaitingThread, gil_state, sleeps_on_gil
 
 _ENDLESS_S = 365 * 86400.0  # seconds; a longer time-out counts as none
 _SLEEP_CALLS = ("nanosleep", "clock_nanosleep")
-_SIGNAL_CALLS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
 # Kernel functions in which threads of a frozen cgroup sleep.  The compiler inlines do_freezer_trap into
 # get_signal.  Other threads that sleep in get_signal are in state T or t.
 _FREEZER_FUNCTIONS = ("__refrigerator", "do_freezer_trap", "get_signal")
@@ -106,14 +111,15 @@ def _by_call(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) 
         return _file_lock(call, context)
     if name in _SLEEP_CALLS:
         return Wait(WaitKind.SLEEP, _time_left(thread, call), idle=True, verb="sleeps")
-    if name in CHILD_CALLS:
+    if name in WAIT_CALLS:
         return _child(call, dict(context.children))
     if name in FORK_CALLS and thread.state == "D":
         return _vfork(dict(context.children))
     if name in _OPEN_CALLS and thread.wchan in _FIFO_FUNCTIONS and call.refers_to:
         return _fifo(call)
-    if name in _SIGNAL_CALLS:
-        return Wait(WaitKind.SIGNAL, "a signal", idle=True)
+    if name in SIGNAL_CALLS:  # a shell waits for its children so
+        which = f", such as the end of a child: {_children(dict(context.children))}" * bool(context.children)
+        return Wait(WaitKind.SIGNAL, f"a signal{which}", pids=tuple(dict(context.children)), idle=True)
     if name in _EVENT_CALLS:
         return _name_resolution(thread, call) or _events(call, context)
     if name in (*_READ_CALLS, *_WRITE_CALLS, *_ACCEPT_CALLS, "connect"):

@@ -63,6 +63,9 @@ class Watch:
     def run(self) -> None:
         """Record slices until a stop is requested, or until the processes given by their ids have ended."""
         self._recorder.prepare()
+        if not self._options.quiet:
+            places = filter(None, (self._options.files.output_dir, self._program.history))
+            self._say(f"slices are kept in {' and in '.join(places)}")
         notify("READY=1")
         for left_s in slots(self._options.every, self._should_stop, self._serve):
             self._fill(min(self._options.slice_s, left_s))

@@ -116,7 +116,7 @@ class SliceRecorder:
         """Say why there is no slice; say each help line (`details`) only once."""
         new = self._unsaid({text: text for text in details})
         if not self._options.quiet:
-            self._say(f"no file: no sample in {stats.duration_s:.1f} s: {why}", *stats.failure, *new)
+            self._say(f"no slice: no sample in {stats.duration_s:.1f} s: {why}", *stats.failure, *new)
 
     def _keep(self, profile: Profile, begin_s: float) -> None:
         """Hand a slice to the sinks, and print its outcome."""

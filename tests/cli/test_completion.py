@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from sfsample.cli import main
 from sfsample.cli.commands import COMMANDS, ENTRIES
 from sfsample.cli.completion import bash_script, fish_script, zsh_script
 from sfsample.cli.parse import describe
+from tests.live.targets import wait_until
 from tests.live.terminal import Terminal
 
 
@@ -40,11 +42,27 @@ def test_bash_completes_commands_flags_and_values():
     assert bash_completions("-p", "1", "--form") == {"--format"}
     assert bash_completions("completion", "z") == {"zsh"}
     assert str(os.getpid()) in bash_completions("top", "-p", str(os.getpid()))
+    assert Path("/proc/self/comm").read_text().strip() in bash_completions("top", "-n", "")
+    assert "root" in bash_completions("watch", "--user", "ro")
     assert bash_completions("history", "di") == {"diff"}
     assert bash_completions("history", "diff", "--dep") == {"--deploy"}
     for command in ENTRIES:
         flags = {name for flag in describe(command) for name in flag.names}
         assert flags <= bash_completions(*command.split(), "-") | {""}
+
+
+@requires("bash")
+def test_names_of_processes_run_no_command(tmp_path):
+    """bash would expand a process's name that is offered."""
+    hostile = shutil.copy(shutil.which("sleep"), tmp_path / "a$(touch BAD)")
+    with subprocess.Popen([hostile, "1000"]) as process:
+        try:
+            comm = Path(f"/proc/{process.pid}/comm")
+            wait_until(lambda: comm.read_text() == "a$(touch BAD)\n", "it has its name")
+            assert not any("BAD" in word for word in bash_completions("top", "-n", "a"))
+        finally:
+            process.kill()
+    assert not Path("BAD").exists()
 
 
 @requires("fish")
@@ -63,6 +81,7 @@ def test_fish_completes_commands_flags_and_values(tmp_path):
     assert "--merge-by" not in completions("sfsample diff --")
     assert "--stats" in completions("sfsample --st")
     assert completions("sfsample completion z") == {"zsh"}
+    assert "root" in completions("sfsample watch --user ro")
 
 
 @requires("zsh")

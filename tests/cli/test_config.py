@@ -60,6 +60,21 @@ def test_mistake_is_named(tmp_path, capsys, text, message):
     assert message in capsys.readouterr().err.splitlines()[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('name = "redis"\nevery = "3x"\n', ", line 2: --every: not a time"),
+        ('name = "redis"\n\nevery = "0.5s"\n', ", line 3: --every is shorter than a second"),
+        ('name = "redis"\nevry = 3\n', ", line 2: unknown key: evry"),
+    ],
+)
+def test_mistake_names_the_line(tmp_path, capsys, text, place):
+    path = tmp_path / "watch.toml"
+    path.write_text(text)
+    assert main(["watch", "--config", str(path), "--check"]) == 2
+    assert capsys.readouterr().err.startswith(f"sfsample: {path}{place}")
+
+
 @pytest.mark.parametrize("flags", [["--config"], ["--config="], ["--config", "/dev/zero"], ["--config", "/"]])
 def test_what_is_no_file_is_an_error(flags):
     with pytest.raises(SfsampleError):

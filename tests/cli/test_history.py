@@ -365,7 +365,8 @@ def test_check_finds_damage(run, directory):
         (["export", "-f", "text"], "not one of folded, json, speedscope"),
         (["list", "--at", "x"], "not a time"),
         (["look"], "not one of list, show"),
-        ([], "required: action"),
+        ([], "history needs an action"),
+        (["export", "-o", "a.json", "--output=b.json"], "-o is given twice"),
     ],
 )
 def test_mistakes_are_usage_errors(run, words, what):
@@ -430,15 +431,16 @@ def test_since_now_is_no_date_of_the_future(run):
     assert (code, err.splitlines()[0]) == (1, f"sfsample: no slice is selected: {now} UTC to now")
 
 
-def test_long_label_is_cut_in_the_table_only(run, directory):
-    from sfsample.history.facts import Slice
-
-    history = History(directory)
-    long = report(FAST)._replace(labels={"pod": "x" * 256})
-    history.add(Slice(NOW_S - 60, NOW_S, "long", long))
-    history.close()
-    assert "x" * 61 not in run("list", "--service", "long")[1]
-    assert "x" * 256 in run("list", "--service", "long", "--json")[1]
+def test_prune_says_what_it_has_done(run, directory):
+    assert run("prune")[2].startswith("sfsample: 0 slices deleted, 0 merged into others, 10 kept")
+    kept = History(directory)
+    for day in (100, 5):
+        for minute in range(5):
+            begin_s = (NOW_S - day * 86400) // 3600 * 3600 + 60 * minute
+            kept.add(Slice(begin_s, begin_s + 60, "redis", report(FAST)))
+    kept.close()
+    first = run("prune")[2].splitlines()[0]
+    assert first == "sfsample: 5 slices deleted, 4 merged into others, 11 kept"
 
 
 def test_empty_selection_lists_the_service_that_is_wanted_or_some(run, directory):

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import multiprocessing
+import os
 import select
+import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -141,6 +143,22 @@ def queue():
     threading.Thread(target=consume).start()
 
 
+def full():
+    """Two threads put items into a queue that is full."""
+    queue = Queue(1)
+    queue.put(0)
+
+    def produce():
+        here()
+        queue.put(0)
+
+    for number in range(2):
+        threading.Thread(target=produce).start()
+        while len(ids) < number + 1:
+            pass
+    tell()
+
+
 def released():
     """One thread waits inside the `with` of a lock that it has released; another one holds it unseen."""
     lock = threading.Lock()
@@ -256,6 +274,32 @@ def semlocks():
     tell()
 
 
+def taken():
+    """Threads wait for locks of multiprocessing that a child has taken; the child ends with the parent."""
+    locks = multiprocessing.RLock(), multiprocessing.Lock()
+    own_end, childs_end = socket.socketpair()
+    if os.fork() == 0:
+        own_end.close()
+        for lock in locks:
+            lock.acquire()
+        childs_end.send(b"+")
+        childs_end.recv(1)
+        os._exit(0)
+    childs_end.close()
+    own_end.recv(1)
+
+    def want(lock):
+        here()
+        lock.acquire()
+
+    for number, lock in enumerate(locks):
+        threading.Thread(target=want, args=(lock,)).start()
+        while len(ids) < number + 1:
+            pass
+    tell()
+    threading.Event().wait()  # `own_end` stays open
+
+
 async def families():
     """Tasks wait for others, of which some have ended."""
 
@@ -273,6 +317,19 @@ async def families():
             for name in ("one", "two"):
                 tasks.create_task(never(), name=name)
 
+    async def futures():
+        some = [asyncio.get_running_loop().create_future() for _ in range(5)]
+        some[0].set_result(None)
+        asyncio.get_running_loop().call_soon(some[1].set_result, None)
+        task = asyncio.create_task(only_future(some[0]), name="future")
+        await asyncio.gather(*some, task)
+
+    async def only_future(done):
+        await asyncio.gather(done, asyncio.get_running_loop().create_future())
+
+    async def limited():
+        await asyncio.wait_for(named("in_limit"), 1 << 20)
+
     async def wait():
         await asyncio.wait([named("in_wait"), asyncio.create_task(end())])
 
@@ -281,7 +338,8 @@ async def families():
 
     here()
     asyncio.get_running_loop().call_later(0.1, tell)
-    await asyncio.gather(*(asyncio.create_task(each(), name=each.__name__) for each in (gather, group, wait)))
+    each = gather, group, wait, futures, limited
+    await asyncio.gather(*(asyncio.create_task(one(), name=one.__name__) for one in each))
 
 
 async def tasks():
@@ -398,10 +456,12 @@ ways = {
     "busy_pool": busy_pool,
     "backlog": backlog,
     "queue": queue,
+    "full": full,
     "again": again,
     "imports": imports,
     "barrier": barrier,
     "semlocks": semlocks,
+    "taken": taken,
     "families": lambda: asyncio.run(families()),
     "released": released,
     "tasks": lambda: asyncio.run(tasks()),

@@ -34,7 +34,7 @@ def test_library_example_runs():
         try:
             os.close(write)
             assert os.read(read, 100).startswith(b"ready")
-            (example,) = blocks("python", PAGES["library.md"])
+            example = "\n".join(blocks("python", PAGES["library.md"]))
             command = [sys.executable, "-c", example]
             done = run(command, target.pid)
             while "\n0 samples" in done.stdout:  # on a busy machine the target may not run for a second

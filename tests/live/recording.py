@@ -19,6 +19,7 @@ from sfsample.recording.options import Mode, RecordOptions
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import PtraceSampler
+from sfsample.recording.sample import Places
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.live.targets import ARCH, HANG_S
@@ -55,11 +56,13 @@ def record_samples(
     steppers: tuple[Stepper, ...] = DEFAULT_STEPPERS,
     begun: Callable[[], None] = lambda: None,
     until: Callable[[Profile], bool] = lambda _profile: True,
+    waits: bool = False,
     blame: bool = False,
 ) -> Profile:
     """Record a process until it has given `samples` samples; on a tracer thread, as the library does.
 
     `begun` is called once, when the recording has begun.  `until` is a further condition for the end.
+    `waits` False: without the frames that say what threads wait for.
     """
 
     def record(_: object) -> Profile:
@@ -90,4 +93,13 @@ def record_samples(
     stats = profile.stats
     assert stats.samples >= samples, f"{stats.samples} samples in {stats.duration_s:.1f} s"
     assert until(profile), f"the condition `until` did not hold within {stats.duration_s:.1f} s"
+    return profile if waits else without_waits(profile)
+
+
+def without_waits(profile: Profile) -> Profile:
+    """Drop the frames of waits; stacks that are equal then are added up."""
+    totals, profile.totals = profile.totals, {}
+    for key, total in totals.items():
+        places = Places(place for place in key.locations if place.wait is None)
+        profile.keep(key._replace(locations=places), 0, total.wall_ns, total.cpu_ns, total.times)
     return profile

@@ -51,7 +51,7 @@ THREAD = {
     "frames": list,
 }  # fmt: skip
 SYSCALL = {
-    "number": int, "name": (str, NONE), "args": list, "refers_to": list, "fds": list,
+    "number": int, "name": (str, NONE), "args": list, "refers_to": list, "fds": list, "connections": list,
     "timeout_s": (float, NONE), "left_s": (float, NONE),
 }  # fmt: skip
 WAIT = {"kind": str, "what": str, "tid": (int, NONE), "pids": list, "note": str}

@@ -153,10 +153,10 @@ def test_slice_without_a_sample_is_no_file_and_deletes_none(tmp_path: Path) -> N
             assert ended(child).code == 0
     assert os.listdir(tmp_path) == [old]
     assert re.match(
-        rf"{LINE}no file: no sample in 0\.\d s: no thread ran at any of the \d+ ticks? taken: idle", lines[0]
+        rf"{LINE}no slice: no sample in 0\.\d s: no thread ran at any of the \d+ ticks? taken: idle", lines[0]
     )
     assert lines[1] == "  to record sleeping threads: --mode wall\n"
-    assert re.match(f"{LINE}no file: ", lines[2]), "the remedy is given once"
+    assert re.match(f"{LINE}no slice: ", lines[2]), "the remedy is given once"
 
 
 def read_line(child: "subprocess.Popen[bytes]") -> str:

@@ -91,7 +91,9 @@ def test_core_file_says_which_thread_holds_the_gil(python: Path, tmp_path: Path)
         wait_until(have_all_waited, "a core file in which all wait")
     core = tmp_path / f"core.{target.pid}"
     text = sfsample("dump", "--core", core).out.decode()
-    assert f"wait for the main thread ({target.pid}): the GIL" in text
+    text = " ".join(text.split())
+    assert f"wait for the main thread ({target.pid}), which " in text
+    assert ": the GIL" in text
 
 
 def test_core_file_without_data_says_that_python_is_missing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -117,6 +118,15 @@ def test_consumer_of_an_empty_queue_waits_for_an_item(python):
         assert wait["tid"] is None
 
 
+def test_producers_of_a_full_queue_are_one_finding(python):
+    with hung(python, "full") as (pid, producers):
+        dump = dump_when(pid, lambda dump: str(waits(dump)).count("which is full") == 2)
+        [finding] = [finding for finding in dump["verdict"] if finding["kind"] == "queue"]
+        assert {node["tid"] for node in finding["threads"]} == {*producers}
+        assert ": each has waited " in finding["text"]
+        assert " for room in Queue 0x" in finding["text"]
+
+
 def test_lock_that_was_released_inside_its_with_is_not_held(python):
     with hung(python, "released") as (pid, [waits_inside, wants]):
         found = waits(dump_when(pid, lambda dump: "Lock" in str(waits(dump).get(wants))))
@@ -184,6 +194,9 @@ def test_tasks_that_have_ended_are_not_waited_for(python):
             "2 tasks, in asyncio.TaskGroup",
             "task in_wait (1 of 2 are done), in asyncio.wait",
         )
+        assert tasks["futures"] == "4 futures (2 of 6 are done), in asyncio.gather"
+        assert re.fullmatch(r"_asyncio.Future 0x\w+ \(1 of 2 are done\), in asyncio.gather", tasks["future"])
+        assert tasks["limited"].startswith("task in_limit")
 
 
 def test_module_that_waits_for_a_thread_that_imports_this_module_is_a_deadlock(python):
@@ -211,6 +224,13 @@ def test_only_an_rlock_of_multiprocessing_has_a_certain_owner(python):
         assert (found[twice]["tid"], found[twice]["note"]) == (None, "last taken by itself")
         assert "multiprocessing" not in str(found.get(semaphore))
         assert deadlocks(dump) == []  # another process may release the Lock
+
+
+def test_lock_of_multiprocessing_that_another_process_has_taken_says_so(python):
+    with hung(python, "taken") as (pid, [recursive, plain]):
+        found = waits(dump_when(pid, lambda dump: {recursive, plain} <= waits(dump).keys()))
+        assert (found[recursive]["tid"], found[recursive]["note"]) == (None, "another process holds it")
+        assert found[plain]["note"] == "a Lock notes no owner; another process took it"
 
 
 def test_lock_of_a_condition_that_a_task_waits_for_is_not_held(python):

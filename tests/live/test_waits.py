@@ -93,7 +93,7 @@ def waits(profile: sfsample.Profile) -> dict[str, Counter[tuple[str, str]]]:
 
 def test_each_sample_of_a_sleeping_thread_has_its_wait(program: Path) -> None:
     with started(program) as process:
-        profile = record_samples(process.pid, 400, rate=50, mode="wall")
+        profile = record_samples(process.pid, 400, rate=50, mode="wall", waits=True)
         found = waits(profile)
         assert found.keys() == FRAMES.keys()
         for function, counts in found.items():
@@ -113,7 +113,7 @@ def test_threads_of_python_wait_for_the_gil() -> None:
     )
     with python(code) as process:
         assert first_line(process) == "ready"
-        report = sfsample.named(record_samples(process.pid, 200, rate=50, mode="wall"))
+        report = sfsample.named(record_samples(process.pid, 200, rate=50, mode="wall", waits=True))
         shares: Counter[str | None] = Counter()
         for stack in report.stacks:
             wait = next((report.frames[at].raw for at in stack.frames if report.frames[at].kind == "w"), None)

@@ -153,6 +153,18 @@ def test_thread_that_has_not_run_is_counted_without_a_capture(clock):
     assert sum(profile.wall_ns.values()) == round(7 * TICK * 1e9)
 
 
+@pytest.mark.parametrize("timeline", [False, True])
+def test_waits_shorter_than_the_limit_are_left_out(clock, timeline):
+    process = FakeProcess(clock, (PID, "S"), (101, "S"))
+    process.readings = {tid: reading(tid) for tid in (PID, 101)}
+    process.fixed_times_run = {PID: 7}  # it sleeps all the time; 101 runs between any two ticks
+    profile = record(process, mode="wall", min_wait=3 * TICK, timeline=timeline)
+
+    assert (profile.stats.samples, profile.stats.brief_waits) == (8, 8)
+    assert {key.tid for key in profile.counts} == {PID}
+    assert sum(profile.wall_ns.values()) == round(7 * TICK * 1e9)
+
+
 def test_thread_that_has_not_run_is_no_sample_in_cpu_mode(clock):
     process = FakeProcess(clock, (PID, "R"))
     process.fixed_times_run = {PID: 7}

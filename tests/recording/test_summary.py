@@ -235,12 +235,13 @@ def test_modules_are_counted_by_table():
     made = stats(outermost=1)
     made.module_paths += [("/bin/x", True), ("/lib/libc.so.6", False)]
 
-    assert line(made, "modules") == "modules   1 with SFrame (x), 1 without"
+    assert not any(text.startswith("modules") for text in lines(made))  # there is nothing to do about them
     verbose = lines(made, verbose=True)
+    assert "modules   1 with SFrame (x), 1 without" in verbose
     assert "          sframe    /bin/x" in verbose
     assert "          eh_frame  /lib/libc.so.6" in verbose
     made.module_paths.clear()
-    assert line(made, "modules") == "modules   0 with SFrame, 0 without"
+    assert "modules   0 with SFrame, 0 without" in lines(made, verbose=True)
 
 
 def test_problems_are_counted_and_cut():
@@ -259,8 +260,8 @@ def test_no_samples_of_idle_threads_proposes_wall_mode():
     made.late_ticks, made.spared_ticks = 90, 500
     text = lines(made)
 
-    assert text[1] == "skipped   500 ticks: to stay below --max-overhead"
-    assert text[2:] == [
+    assert text[0].endswith(" s: 40.0 Hz instead of 99 Hz, to stay below --max-overhead")
+    assert text[1:] == [
         "no thread ran at any of the 400 ticks taken: idle",
         "to record sleeping threads: --mode wall",
     ]
@@ -363,3 +364,9 @@ def test_no_samples_of_an_idle_master_names_its_children():
 
 def test_headline_without_samples_counts_no_threads():
     assert lines(stats())[0] == "0 samples in 10.0 s: 990 ticks at 99 Hz, 0 missed"
+
+
+def test_low_coverage_comes_first_in_a_short_recording_too():
+    made = stats(outermost=14)
+    made.rate_hz, made.cpu_charged_ns, made.cpu_sampled_ns = 99, 190_000_000, 140_000_000
+    assert lines(made)[0] == "coverage  73.7 % of 0.19 s of CPU time: shares may be wrong"

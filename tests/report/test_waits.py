@@ -70,6 +70,8 @@ def test_a_pool_is_idle_if_more_than_half_of_it_waits_in_one_stack() -> None:
     assert fold_idle(made(*pool))[1] == {"worker-*": 18}
     assert fold_idle(made(*pool, ("worker-4", [MAIN], 9)))[1] == {}, "half of them"
     assert fold_idle(made(("worker-1", waits, 9)))[1] == {}, "it is alone"
+    elsewhere = ("worker-4", [MAIN, NamedFrame("other_pool", "other_pool")], 9)
+    assert fold_idle(made(*pool, elsewhere))[1] == {"worker-*": 18}, "it is no worker of this pool"
     other = [CONDITION, MAIN, MAIN]
     assert fold_idle(made(*pool[:1], ("worker-2", other, 9)))[1] == {}, "they wait at two places"
 

@@ -5,7 +5,7 @@ import pytest
 from sfsample.core.filesystem import ProcessRoot, Root
 from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.module import Module
-from sfsample.symbolize.missing import generated_without_name, module_without_name
+from sfsample.symbolize.missing import MissingName, generated_without_name, module_without_name
 from tests.builders import elf_builder as e
 
 IMAGE = ElfImage(e.elf([e.Load(0x1000, bytes(16))]), "x")
@@ -70,3 +70,16 @@ def test_generated_code_is_explained_by_its_perf_map():
     assert str(generated_without_name(1234, root, 1, has_perf_map=True)) == (
         "process 1234: 1 place has no name: generated code that /tmp/perf-7.map does not list"
     )
+
+
+@pytest.mark.parametrize(
+    ("why", "can_be_mended"),
+    [
+        ("its symbol table has no function there", False),
+        ("generated code that /tmp/perf-7.map does not list", False),
+        ("stripped, and no debug file was found", True),
+        ("its symbol table has no function there; more than 500,000 symbols were left out", True),
+    ],
+)
+def test_places_that_no_file_names_are_known(why: str, can_be_mended: bool) -> None:
+    assert MissingName("/bin/x", 3, why).can_be_mended is can_be_mended

@@ -68,11 +68,15 @@ def test_frames_of_calls() -> None:
     )
     assert place("D", call=call("read", file)) == ("disk: read: /var/lib/db", "disk", False)
     assert place("D", call=call("fsync", file)) == ("disk: fsync: /var/lib/db", "disk", False)
+    assert place(call=call("fsync", file)) == ("disk: fsync: /var/lib/db", "disk", False), "it just began"
     assert place("D", call=call("openat", refers_to=("/x/y",))) == ("disk: openat", "disk", False)
     assert place("D", call=call("munmap")) == ("munmap", "other", False)
+    assert place("T") == ("stopped", "other", False)
     assert place("D") == ("disk: page fault", "disk", False)
     assert place(call=call("clock_nanosleep")) == ("sleep", "sleep", True)
     assert place(call=call("wait4", refers_to=("any child",))) == ("child", "child", False)
+    fifo = call("openat", refers_to=("/run/queue",))
+    assert place(call=fifo, wchan="wait_for_partner") == ("open fifo", "pipe", False)
     assert place(call=call("io_uring_enter")) == ("io_uring_enter", "other", False)
 
 

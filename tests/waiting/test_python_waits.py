@@ -53,6 +53,8 @@ def test_an_owner_that_is_no_thread_of_the_process_is_said_if_no_thread_ran() ->
     said = (None, "held by no thread of this process, so none can release it")
     assert thread_to_act(waits, held, [waits, asleep], {1: 1, 2: 2}) == said
     assert thread_to_act(waits, held, [waits, ran], {1: 1, 2: 2}) == (None, "")
+    shared = held._replace(what="multiprocessing.RLock 0x4000")
+    assert thread_to_act(waits, shared, [waits, asleep], {1: 1, 2: 2}) == (None, "another process holds it")
 
 
 def test_a_lock_without_a_known_owner_says_so() -> None:

@@ -32,7 +32,7 @@ _SOCKET_KINDS = (WaitKind.READ, WaitKind.WRITE, WaitKind.CONNECT)
 _OUTSIDE_KINDS = (
     WaitKind.KERNEL, WaitKind.VFORK, WaitKind.STOPPED, WaitKind.FILE_LOCK, WaitKind.FULL_PIPE,
     WaitKind.CONNECT, WaitKind.NAME_RESOLUTION, WaitKind.WRITE, WaitKind.DATABASE_LOCK, WaitKind.ONCE,
-    WaitKind.LOCK, WaitKind.RLOCK, WaitKind.OPEN_FIFO,
+    WaitKind.LOCK, WaitKind.RLOCK, WaitKind.OPEN_FIFO, WaitKind.QUEUE,
 )  # fmt: skip
 
 
@@ -176,6 +176,7 @@ class _VerdictBuilder:
                 yield Finding("signal", self._wording.sentence(node), (node,))
 
     def _deadlocks(self) -> Iterator[Finding]:
+        ends = {node: chain(node, self._edges)[-1] for node in sorted(self._edges)}
         for cycle in self._cycles:
             threads = tuple(node for node in cycle if node in self._threads)
             pids = {node.pid for node in threads}
@@ -186,8 +187,7 @@ class _VerdictBuilder:
                 is_result = self._waits[threads[0]].kind is WaitKind.FUTURE
                 what = "result that only it can compute" if is_result else "lock that it holds itself"
                 text = f"DEADLOCK: {subject} waits for a {what}"
-            ends = {node: chain(node, self._edges)[-1] for node in sorted(self._edges.keys() - {*cycle})}
-            text += self._behind(node for node, end in ends.items() if end in cycle)
+            text += self._behind(node for node, end in ends.items() if end in cycle and node not in cycle)
             yield Finding("deadlock", text, threads, tuple(map(self._wording.sentence, threads)))
 
     def _behind(self, nodes: Iterable[Node]) -> str:
@@ -304,8 +304,9 @@ class _VerdictBuilder:
     def _alone(self, kinds: Sequence[WaitKind]) -> Iterator[Finding]:
         """Yield the waits of these kinds for no known thread or process; equal waits are one finding."""
         same: dict[tuple[int, str, str], list[Node]] = {}
+        others = self._edges.keys() | self._suspects
         for node, wait in self._waits.items():
-            if wait.kind in kinds and node not in self._edges and node not in self._suspects:
+            if wait.kind in kinds and node not in others and not wait.idle:
                 same.setdefault((node.pid, wait.kind, wait.what), []).append(node)
         for (pid, kind, _), nodes in sorted(same.items(), key=lambda item: (-len(item[1]), item[1])):
             text = self._wording.sentence(nodes[0])
@@ -326,8 +327,8 @@ def _target(node: Node, wait: Wait) -> Node | None:
     """Return the thread or process that has to act; None if it is unknown, or if there are several."""
     if wait.tid is not None:
         return Node(node.pid, wait.tid)
-    if wait.idle and wait.timed:
-        return None  # idle: servers wait for work like this
+    if wait.kind is WaitKind.SIGNAL or (wait.idle and wait.timed):
+        return None  # any process may send a signal; idle: servers wait for work like this
     return Node(wait.pids[0], 0) if len(wait.pids) == 1 and wait.pids[0] != node.pid else None
 
 

@@ -20,7 +20,7 @@ _MAX_CHAIN = 8  # tasks of a chain that are named
 _MAX_NAMES = 3  # names of threads that have no prefix in common
 _SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # limits above which minutes, and hours, are the unit
 _CALLBACK = ("asyncio/events.py", "Handle._run")  # file and function: an event loop runs a callback or task
-_CHILD_KINDS = (WaitKind.CHILD, WaitKind.VFORK)
+_CHILD_KINDS = (WaitKind.CHILD, WaitKind.VFORK, WaitKind.SIGNAL)
 _PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that may end it
     WaitKind.FULL_PIPE: "to be read by",
     WaitKind.EMPTY_PIPE: "to be written by",
@@ -143,14 +143,16 @@ def frames_of(task: Task) -> tuple[NamedFrame, ...]:
 def chain_text(tasks: Sequence[Task]) -> str:
     """Return a sentence about a task that no task needs, and those that it needs, up to the end of the chain.
 
-    It is about the longest of these chains, and about the first of equal ones.  "": there is none.
+    It is about the longest of these chains, and about the first of equal ones.  A task that sleeps comes
+    last, because a sleep ends by itself.  "": there is none.
     """
     edges, by_node = task_edges(tasks), {Node(0, task.address): task for task in tasks}
     needed = {address for task in tasks for address in task.on}
     chains = [chain(node, edges) for node in by_node if node.tid not in needed]
     if not chains:
         return ""
-    path = [by_node[node] for node in max(chains, key=len)]
+    sleepers = {address for address, task in by_node.items() if task.awaits.endswith("asyncio.sleep")}
+    path = [by_node[node] for node in max(chains, key=lambda nodes: (len(nodes), nodes[0] not in sleepers))]
     text = f"task {path[0].name} {task_text(path[0])}"
     for before, task in pairwise(path[:_MAX_CHAIN]):
         text += f", of them {task.name}" * (len(before.on) > 1) + f", which {task_text(task)}"

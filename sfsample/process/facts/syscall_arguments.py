@@ -62,8 +62,10 @@ class TargetLookup(NamedTuple):
     max_connections: int = 0  # see `DecodedSyscall.connections`
 
 
-CHILD_CALLS = ("wait4", "waitid")
+WAIT_CALLS = ("wait4", "waitid")
+SIGNAL_CALLS = ("pause", "rt_sigsuspend", "rt_sigtimedwait")
 FORK_CALLS = ("vfork", "clone", "clone3")
+CHILD_CALLS = (*WAIT_CALLS, *FORK_CALLS)
 FILE_LOCK_CALLS = ("flock", "fcntl")
 _FIRST_IS_FD = (
     "read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev", "pwritev2",
@@ -226,6 +228,6 @@ _DECODERS: dict[str, Callable[[DecodedSyscall, TargetLookup], DecodedSyscall]] =
     **dict.fromkeys(("poll", "ppoll"), _poll),
     **dict.fromkeys(("select", "pselect6"), _select),
     **dict.fromkeys(("nanosleep", "clock_nanosleep"), _sleep),
-    **dict.fromkeys(CHILD_CALLS, _child),
+    **dict.fromkeys(WAIT_CALLS, _child),
     "futex": _futex,
 }

@@ -95,8 +95,7 @@ def judge_gates(own: SelfCredentials, target: TargetCredentials | None) -> tuple
 def closed_gates_help(own: SelfCredentials, target: TargetCredentials) -> tuple[str, ...]:
     """Return help lines that name the closed gates and what opens them, on a host and in a container."""
     closed = [gate for gate in judge_gates(own, target) if gate.status == "fail"]
-    if closed and closed[0].name == "tracer":
-        closed = closed[:1]  # the other gates do not matter before the tracer ends
+    closed = [gate for gate in closed if gate.name != "tracer"] or closed  # to end a tracer helps only then
     lines = []
     for remedy in dict.fromkeys(gate.remedy for gate in closed):  # one remedy may open several gates
         causes = [gate.found for gate in closed if gate.remedy == remedy]

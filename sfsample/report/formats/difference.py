@@ -100,8 +100,6 @@ def _noise_lines(difference: Difference) -> Iterator[str]:
                f"if it differs by {more} in these pairs")  # fmt: skip
         if load > _CHANGING_LOAD and not difference.relative:
             yield f"ordinary: the load differs by x{load:.2f}; --relative leaves the load out"
-    elif ordinary is not None:
-        yield "ordinary: not known; a function is unknown if it differs by more than chance explains"
 
 
 # -- JSON

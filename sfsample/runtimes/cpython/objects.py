@@ -11,7 +11,7 @@ longintrepr.h, genobject.h, methodobject.h, code.h; Objects/exception_handling_n
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from struct import Struct, unpack
 
 from sfsample.core.budget import Budget
@@ -128,7 +128,9 @@ class Objects:
         if self.type_name(address) != "set" or count > _MAX_SET:
             return ()
         table = self.word(address + _SET_TABLE)
-        return tuple(filter(None, map(self.word, range(table, table + 16 * count, 16))))
+        starts = range(0, 2 * count, _MAX_WORDS)  # an entry has two words: the item and its hash
+        entries = (self.words(table + 8 * at, min(_MAX_WORDS, 2 * count - at)) for at in starts)
+        return tuple(filter(None, chain.from_iterable(words[::2] for words in entries)))
 
     def attribute(self, address: int, name: str) -> int:
         """Return the address of an attribute of a module or an instance, not of its class; 0: none."""

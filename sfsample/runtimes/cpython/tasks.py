@@ -27,7 +27,7 @@ _TABLE_WORDS = 13  # words of _Py_AsyncioModuleDebugOffsets
 # Indexes of words: task_name, task_coro, task_node, asyncio_tasks_head of a thread.
 _NAME_AT, _CORO_AT, _NODE, _HEAD = 1, 5, 6, 12
 _CORO = {11: 136, 12: 136, 13: 120}  # offset of TaskObj.task_coro by minor version; from 3.14 on 128
-_LOOP = 16  # offset of FutureObj.fut_loop
+_LOOP, _CALLBACK = 16, 24  # offsets of FutureObj.fut_loop, and of fut_callback0: 0 when the future is done
 _AWAITABLE = 16  # offset of the object in a wrapper of it, or in a weak reference to it
 _GENERATORS = ("coroutine", "generator", "async_generator")
 _COROUTINES = ("coroutine", "generator")  # ends of the names of types; Nuitka has "compiled_coroutine"
@@ -99,8 +99,10 @@ class TaskReader:
 
     def tasks(self, states: Sequence[int], stack: PythonStack) -> tuple[Task, ...]:
         """Return the tasks of a thread; `stack`: its Python frames."""
-        alive = self._alive(states, stack, _MAX_TASKS)
-        _, rows, needs = self._read(alive, alive)
+        loop = self._loop(stack)
+        listed = chain(*map(self._linked, states), self._referred(self._references(loop), loop))
+        alive = [*dict.fromkeys(islice(filter(self._is_alive, listed), _MAX_TASKS))]
+        _, rows, needs = self._read(alive, frozenset(alive))
         holders: dict[int, list[int]] = {}
         for task, run, (_, on) in zip(alive, rows, needs, strict=True):
             for lock in entered(self._objects, run, _ACQUIRING, on[0] if on else 0):
@@ -114,9 +116,12 @@ class TaskReader:
         `has_run`: the thread has run since the capture of `stack`.  Then a task that went on while it was
         read is left out.
         """
-        alive = self._alive(states, stack, _MAX_LISTED)
-        chosen = self._random.sample(alive, min(len(alive), _MAX_CHOSEN))
-        chains, rows, needs = self._read(chosen, alive)
+        loop = self._loop(stack)
+        linked = [*islice(chain(*map(self._linked, states)), _MAX_LISTED)]
+        listed = linked or self._references(loop)
+        some = self._random.sample(listed, min(len(listed), _MAX_CHOSEN))
+        chosen = [*filter(self._is_alive, some if linked else self._referred(some, loop))]
+        chains, rows, needs = self._read(chosen, None)
         found, ran = Counter[tuple[PythonPlace, ...]](), has_run()
         for task, (frames, awaited), run, (text, _) in zip(chosen, chains, rows, needs, strict=True):
             if awaited and not (ran and self._chain(task)[0] != frames):  # 0: it runs, or has not begun
@@ -124,12 +129,7 @@ class TaskReader:
                 first = [_text_place(f"[waits for {cause}]") for cause in causes[:1]]
                 name = _DEFAULT_NAME.sub("Task", self._name(task))
                 found[*first, *(place for place, _ in run), _text_place(f"[task {name}]")] += 1
-        return WaitingTasks(found, len(alive) / max(1, len(chosen)))
-
-    def _alive(self, states: Sequence[int], stack: PythonStack, most: int) -> list[int]:
-        loop_frame = self._loop(stack)
-        listed = chain(*map(self._linked, states), self._weakly(loop_frame) if loop_frame else ())
-        return [*dict.fromkeys(islice(filter(self._is_alive, listed), most))]
+        return WaitingTasks(found, len(listed) / max(1, len(some)))
 
     def _loop(self, stack: PythonStack) -> PythonFrame | None:
         """Return a frame that runs an event loop; None: there is none."""
@@ -145,13 +145,13 @@ class TaskReader:
         return self._follow(self._objects.word(task + self._coro))
 
     def _read(
-        self, tasks: Sequence[int], alive: Sequence[int]
+        self, tasks: Sequence[int], alive: frozenset[int] | None
     ) -> tuple[list[tuple[list[PythonFrame], int]], list[list[Row]], list[tuple[str, tuple[int, ...]]]]:
         """Return the chains of tasks, their named frames, and what they need; `alive`: all tasks."""
         chains = [*map(self._chain, tasks)]
         placed = Placed(tuple((at, tuple(frames)) for at, (frames, _) in enumerate(chains)), is_whole=True)
-        rows, known = rows_of(self._names.named(placed)), frozenset(alive)
-        needs = [self._needs(run, awaited, known) for run, (_, awaited) in zip(rows, chains, strict=True)]
+        rows = rows_of(self._names.named(placed))
+        needs = [self._needs(run, awaited, alive) for run, (_, awaited) in zip(rows, chains, strict=True)]
         return chains, rows, needs
 
     def _task(
@@ -183,19 +183,29 @@ class TaskReader:
                 self._objects.odd["asyncio.Task"] = None
             at = self._objects.word(at)
 
-    def _weakly(self, loop_frame: PythonFrame) -> Iterator[int]:
-        """Yield the tasks of a loop from the WeakSet in the module `asyncio.tasks`.
+    def _references(self, loop_frame: PythonFrame | None) -> tuple[int, ...]:
+        """Return the references to tasks in the WeakSet of the module `asyncio.tasks`.
 
         The modules of `_run_once` and of `Runner.run` have this module as their global `tasks`.  Other code
-        that runs a loop reaches it as `asyncio.tasks`, and has the loop among its objects.
+        that runs a loop reaches it as `asyncio.tasks`.
         """
+        if loop_frame is None:
+            return ()
         objects = self._objects
-        me, names = objects.local(loop_frame, "self"), objects.globals(loop_frame)
-        loops = {objects.attribute(me, "_loop") or me}  # loop of a Runner, or the loop itself
-        loops.update(objects.value(slot) for slots in objects.slots(loop_frame) for slot in slots)
+        names = objects.globals(loop_frame)
         module = objects.attribute(objects.item(names, "asyncio"), "tasks") or objects.item(names, "tasks")
         name = "_all_tasks" if objects.layout.minor == 11 else "_scheduled_tasks"
-        for reference in objects.members(objects.attribute(objects.attribute(module, name), "data")):
+        return objects.members(objects.attribute(objects.attribute(module, name), "data"))
+
+    def _referred(self, references: Sequence[int], loop_frame: PythonFrame | None) -> Iterator[int]:
+        """Yield the tasks of references, if their loop is an object of the frame that runs a loop."""
+        if loop_frame is None:
+            return
+        objects = self._objects
+        me = objects.local(loop_frame, "self")
+        loops = {objects.attribute(me, "_loop") or me}  # loop of a Runner, or the loop itself
+        loops.update(objects.value(slot) for slots in objects.slots(loop_frame) for slot in slots)
+        for reference in references:
             task = objects.word(reference + _AWAITABLE)
             if task and objects.word(task + _LOOP) in loops and self._is_task(task):
                 yield task
@@ -229,7 +239,9 @@ class TaskReader:
         count = (top & 0xFFFFFFFF) - len(variables)
         return stack[:count][:-3:-1] if 0 < count <= len(stack) else ()
 
-    def _needs(self, rows: list[Row], awaited: int, alive: frozenset[int]) -> tuple[str, tuple[int, ...]]:
+    def _needs(
+        self, rows: list[Row], awaited: int, alive: frozenset[int] | None
+    ) -> tuple[str, tuple[int, ...]]:
         """Return a text that says what a task waits for, and the addresses of the lock or tasks it needs."""
         objects = self._objects
         for frame in frames_in(rows[:1], "asyncio/tasks.py", "sleep"):
@@ -242,17 +254,28 @@ class TaskReader:
         kind = objects.type_name(awaited)
         children, function = self._children(rows, awaited)
         if children:
-            left = tuple(child for child in children if child in alive or not self._is_task(child))
-            what = f"{len(left)} tasks" if len(left) != 1 else f"task {self._name(left[0])}"
+            left = tuple(child for child in children
+                         if alive is None or child in alive or self._is_pending_future(child))  # fmt: skip
+            nouns = "tasks" if all(map(self._is_task, left)) else "futures"
+            what = self._noun(left[0]) if len(left) == 1 else f"{len(left)} {nouns}"
             done = f" ({len(children) - len(left)} of {len(children)} are done)" * (len(left) < len(children))
-            # a function with a time-out, or for the first task, is no wait for ever
-            needed = left if function in ("asyncio.gather", "asyncio.TaskGroup") else ()
+            needed = left if function != "asyncio.wait" else ()  # which may wait for one of them only
             return f"{what}{done}, in {function}" if left else "", needed
         if self._is_task(awaited):
-            return f"task {self._name(awaited)}", (awaited,)
+            return self._noun(awaited), (awaited,)
         if rows and "/asyncio/" in rows[0][0].file:
             return f"{rows[0][0].function} of asyncio", ()
-        return (f"{kind} {awaited:#x}" if kind and kind not in _GENERATORS else ""), ()
+        return (self._noun(awaited) if kind and kind not in _GENERATORS else ""), ()
+
+    def _noun(self, at: int) -> str:
+        return f"task {self._name(at)}" if self._is_task(at) else f"{self._objects.type_name(at)} {at:#x}"
+
+    def _is_pending_future(self, child: int) -> bool:
+        """Return True if a child of a gather, which adds a callback to it, is a future that is not done."""
+        kind = self._objects.type_name(child)
+        return kind != "_asyncio.Task" and (
+            kind != "_asyncio.Future" or self._objects.word(child + _CALLBACK) > 0
+        )
 
     def _children(self, rows: list[Row], awaited: int) -> tuple[tuple[int, ...], str]:
         """Return the tasks and futures for which a function of asyncio waits, and its name."""

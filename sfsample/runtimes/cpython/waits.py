@@ -234,7 +234,7 @@ class ThreadReader:
             return None
         if is_lock and most != 1:
             return None
-        owner = self._native_ids.get(last, 0) if is_held else 0
+        owner = self._native_ids.get(last, 0) if is_held else NO_THREAD
         name = f"multiprocessing.{'Lock' if is_lock else 'RLock'} {lock:#x}"
         return PythonWait(WaitKind.LOCK if is_lock else WaitKind.RLOCK, name, lock, owner)
 

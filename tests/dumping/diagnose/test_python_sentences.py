@@ -76,6 +76,8 @@ def test_a_chain_of_tasks_goes_to_its_end() -> None:
     assert chain_text((task(1, "a", "task b", 2), task(2, "b", "task a", 1))) == "", "a circle is a deadlock"
     assert chain_text((task(1, "a", "task b", 2), task(2, "b", "b", 2))) == (
         "task a waits for task b, which waits for b, in f (shop.py:1)")  # fmt: skip
+    sleeper = task(1, "Task-1", "9 s of asyncio.sleep")
+    assert chain_text((sleeper, end)).startswith("task reader waits"), "a sleep ends by itself"
     assert chain_text(()) == ""
 
 

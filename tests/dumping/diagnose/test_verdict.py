@@ -282,6 +282,7 @@ def test_common_name_of_threads(names: list[str], expected: str) -> None:
 def test_bare_symbol_has_no_underscores_and_version() -> None:
     assert bare_symbol("___pthread_mutex_lock@@GLIBC_2.2.5") == "pthread_mutex_lock"
     assert bare_symbol("__lll_lock_wait") == "lll_lock_wait"
+    assert bare_symbol("__new_sem_wait_slow64.constprop.0") == "new_sem_wait_slow64"
 
 
 LONG = "Queue<std::map<int, std::vector<long> > >::pop(std::function<void (int)> const&)"
@@ -439,3 +440,18 @@ def test_findings_stand_above_several_processes() -> None:
     lines = [*dump_text(judge([first, second]), Style(str))]
     assert [line.partition(" ")[0] for line in lines[:4]] == ["=>", "=>", "", "process"]
     assert next(dump_text(judge([first]), Style(str))).startswith("process 1")
+
+
+def test_a_shell_that_waits_for_a_signal_has_its_children_named_and_is_in_no_deadlock() -> None:
+    call = DecodedSyscall(SyscallInfo(130, (0, 8, 0, 0, 0, 0)), "rt_sigsuspend")
+    dump, threads = process(seen(thread("sigsuspend", "|", call=call), 1.0, 2.0))
+    alone = judge([(dump, threads)]).findings[0].text
+    assert alone == "process 1 (app) waits for a signal"
+    parent = (dump._replace(children=((7, "job"),)), threads)
+    text = "process 1 (app) waits for a signal, such as the end of a child: 7 (job)"
+    assert judge([parent]).findings[0].text == f"{text} (-s shows what they do)"
+    peer = PeerProcess(1, NearEnd(9), "w")
+    child, its_threads = process(reading(7, 7))
+    findings = judge([parent, (child._replace(peers=(peer,)), its_threads)]).findings
+    assert [finding.kind for finding in findings] == ["main", "main"], "any process may send the signal"
+    assert findings[0].text == text
