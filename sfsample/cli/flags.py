@@ -257,7 +257,8 @@ def _add_sampling(parser: ArgumentParser, usual_overhead: str = "") -> None:
         help="stop no thread; running threads count as not captured")  # fmt: skip
     add("--max-pause", type=seconds, help="never hold a thread for longer than TIME{default}")
     add("--max-overhead", type=values.percent,
-        help=f"lower the rate, so that sampling takes at most PERCENT of the time{usual_overhead}")  # fmt: skip
+        help="lower the rate, so that sampling takes at most PERCENT of the time"
+        f"{usual_overhead}")  # fmt: skip
     add("--label", type=values.label, action="append", dest="labels",
         help="add a label to the profile: team=shop; repeatable; replaces a label of the target")  # fmt: skip
     add("--no-environ", action="store_false", dest="environ",

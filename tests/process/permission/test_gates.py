@@ -79,7 +79,7 @@ def test_root_passes_yama_unless_scope_is_3(scope: str, closed: bool) -> None:
 
 
 def test_tracer_is_named_only_if_nothing_else_refuses() -> None:
-    """An ordinary user beside root's watch must not be told to end it: that would not help."""
+    """The advice to end the tracer would not help an ordinary user beside root's watch."""
     [cause, remedy] = closed_gates_help(ROOT, ROOT_PROCESS._replace(tracer=(42, "gdb")))
     assert cause.startswith("process 42 (gdb) traces it already")
     assert "kill 42" in remedy

@@ -194,5 +194,5 @@ def test_tasks_whose_place_has_moved_are_not_named_but_said(shift, names):
     struct.pack_into("<Q", world._data, state + 16, task + node)
     struct.pack_into("<Q", world._data, task + node, state + 16)
     reader = TaskReader(world.objects, world.put(struct.pack("<13Q", *words)))
-    assert [each.name for each in reader.tasks([state], None)] == names
+    assert [each.name for each in reader.tasks([state], PythonStack((), True))] == names
     assert list(world.objects.odd) == ["asyncio.Task"] * (shift > 0)
