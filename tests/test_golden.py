@@ -55,8 +55,6 @@ def test_core(name, tmp_path, capsys, pytestconfig):
     assert_golden(f"core-{name}.json", document.replace(str(tmp_path), "TMP"), pytestconfig)
 
 
-@pytest.mark.parametrize("form", ["txt", "json"])
-def test_saved_stack(form, capsys, pytestconfig):
+def test_saved_stack(capsys, pytestconfig):
     words = ["replay", str(CORES / "aarch64_be-qemu.json"), "--sysroot", str(TESTS / "fixtures")]
-    text = printed(capsys, *words, *(["--json"] if form == "json" else []))
-    assert_golden(f"saved-aarch64_be.{form}", text, pytestconfig)
+    assert_golden("saved-aarch64_be.txt", printed(capsys, *words), pytestconfig)

@@ -62,7 +62,6 @@ class ReplayCommand(Command):
     max_frames: int = MAX_FRAMES
     names: NameFlags = NameFlags()
     debug_dirs: tuple[str, ...] = ()
-    output: OutputOptions = OutputOptions()
     quiet: bool = False
 
 

@@ -162,7 +162,6 @@ def replay_flags(parser: ArgumentParser) -> None:
     add("--sysroot", metavar="DIR", help="search programs and libraries under DIR")
     _add_unwinding(parser)
     _add_names(parser)
-    add_json_output(parser)
     add("-q", "--quiet", action="store_true", help="print no progress")
 
 

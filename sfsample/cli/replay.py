@@ -1,7 +1,6 @@
 """`sfsample replay`: unwinds a saved stack again; if a file is missing, it fails: no shorter stack."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from sfsample.cli.environment import symbol_options
 from sfsample.cli.file_options import ReplayCommand
@@ -9,10 +8,8 @@ from sfsample.cli.output_file import Output
 from sfsample.core.filesystem import read_regular
 from sfsample.core.printable import printable_lines
 from sfsample.core.stack import StopReason
-from sfsample.dumping.json import frame_json
 from sfsample.errors import FormatError, SfsampleError
 from sfsample.modules.location import locate
-from sfsample.report.json_text import json_text
 from sfsample.saved_stacks.format import MAX_CHARACTERS, SavedStack, from_json
 from sfsample.saved_stacks.replay import ReplayedStack, replay
 from sfsample.symbolize.symbolizer import Symbolizer
@@ -22,15 +19,11 @@ _HELP = "give a file that `sfsample record --save-bad DIR` wrote"
 
 def run(command: ReplayCommand) -> int:
     """Read, unwind, write; return the exit code."""
-    output = Output(command.output.path)
     saved = _load(command.file)
     replayed = replay(saved, sysroot=command.sysroot.rstrip("/"), debug_dirs=command.debug_dirs,
                       steppers=command.steppers, max_frames=command.max_frames)  # fmt: skip
     symbolizer = Symbolizer(symbol_options(command.names, command.debug_dirs, quiet=command.quiet))
-    if command.output.format == "json":
-        output.write(json_text(_replay_json(saved, replayed, symbolizer), indent=1))
-    else:
-        output.write(printable_lines(_replay_text(saved, replayed, symbolizer)))
+    Output("-").write(printable_lines(_lines(saved, replayed, symbolizer)))
     return 0
 
 
@@ -43,7 +36,7 @@ def _load(path: str) -> SavedStack:
         raise SfsampleError(f"cannot replay: {path}: {damage.what}", _HELP) from None
 
 
-def _replay_text(saved: SavedStack, replayed: ReplayedStack, symbolizer: Symbolizer) -> Iterator[str]:
+def _lines(saved: SavedStack, replayed: ReplayedStack, symbolizer: Symbolizer) -> Iterator[str]:
     stack = replayed.stack
     yield f"thread {saved.tid} of {saved.process} ({saved.arch.name})"
     yield f"then: {_result(saved.stop_reason, saved.stopped_at, len(saved.frames))}"
@@ -58,20 +51,3 @@ def _replay_text(saved: SavedStack, replayed: ReplayedStack, symbolizer: Symboli
 def _result(reason: str, stopped_at: str, frames: int) -> str:
     at = f" at {stopped_at}" if reason != StopReason.OUTERMOST and stopped_at else ""
     return f"{frames} frames, {reason}{at}"
-
-
-def _replay_json(saved: SavedStack, replayed: ReplayedStack, symbolizer: Symbolizer) -> dict[str, Any]:
-    frames = (
-        value
-        for frame, module in zip(replayed.stack.frames, replayed.modules, strict=True)
-        for value in frame_json(frame, module, symbolizer.frames(locate(frame, module, 0)))
-    )
-    stack = replayed.stack
-    return {
-        "schema": "sfsample.replay/1", "process": saved.process, "tid": saved.tid,
-        "then": {"stop_reason": saved.stop_reason,
-                 "frames": [[hex(pc), found] for pc, found in saved.frames]},
-        "now": {"stop_reason": str(stack.stop_reason), "stopped_at": stack.stopped_at,
-                "frames": list(frames)},
-        "problems": list(replayed.problems),
-    }  # fmt: skip

@@ -7,15 +7,23 @@ This module reads everything that needs the living process; the meaning comes la
 
 import os
 import time
-from collections.abc import Callable, Iterable
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 
 from sfsample.core.memory import PiecewiseMemory
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.goroutines import group_goroutines
-from sfsample.dumping.model import Call, GoroutineGroup, ProcessDump, ThreadDump, ThreadState, is_same_place
+from sfsample.dumping.model import (
+    Call,
+    GoFacts,
+    GoroutineGroup,
+    ProcessDump,
+    ThreadDump,
+    ThreadState,
+    is_same_place,
+)
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
@@ -27,6 +35,7 @@ from sfsample.process.facts.syscall_arguments import (
     DecodedSyscall,
 )
 from sfsample.process.facts.thread_facts import FactReader
+from sfsample.process.go_capture import FoundGoroutine
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.permission.evidence import tracer_of_process
 from sfsample.process.proc_text import Stat
@@ -37,6 +46,8 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.tasks import find_table
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
+from sfsample.runtimes.go.goroutines import Goroutine
+from sfsample.runtimes.go.waits import LOCK_STATES
 from sfsample.unwind.unwinder import Unwinder
 
 _GONE = "has ended"
@@ -48,6 +59,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _MAX_ATTEMPTS = 3  # captures of a thread that runs between the reading of its facts and of its stack
 _MAX_REST_NS = 5_000_000  # time for a thread that seldom runs to fall asleep again
 _MAX_FRAME_BYTES = 4096  # bytes of a Python frame with its variables
+_MAX_GO_FILES = 256  # descriptors for which goroutines wait that are looked up
 _MAX_FACTS_S = 0.5  # time in seconds to read the kernel's facts of threads that were not captured
 _MAX_RESTS_NS = 100_000_000  # limit of `_MAX_REST_NS` for all threads of one look together
 
@@ -73,6 +85,9 @@ class Dumper:
         self._rests_left_ns = 0
         self._python_problems: dict[str, None] = {}
         self._calls: tuple[Call, ...] = ()  # calls of the last capture
+        self._goroutines: tuple[GoroutineGroup, ...] = ()
+        self._with_locks: list[Goroutine] = []  # goroutines that wait for a lock, or may have one
+        self._go = GoFacts()
 
     def look(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Capture the threads that are new or have run since the last look, until `should_stop` is true."""
@@ -91,8 +106,31 @@ class Dumper:
                 self._collect_next()
             self._read_gil_again()
             self._find_users()
+            self._look_at_goroutines()
         finally:
             self.process.release()
+
+    def _look_at_goroutines(self) -> None:
+        """Read all goroutines at the first look, and at the next ones whether those with locks have run."""
+        reader = self._capturer.goroutine_reader
+        if reader is not None:
+            self._go = self._go._replace(unmoved=reader.unmoved(self._with_locks))
+            return
+        found = self._capturer.goroutines(self._should_stop)
+        self._goroutines = group_goroutines(self._note_locks(found), self.process.modules.find)
+        reader = self._capturer.goroutine_reader
+        if reader is not None:
+            waits = (member.wait for group in self._goroutines for member in group.members)
+            fds = islice((wait.fd for wait in waits if wait.fd >= 0), _MAX_GO_FILES)
+            files = {fd: file for fd in fds if (file := self._facts.descriptor(fd)) is not None}
+            self._go = GoFacts(reader.objects, files, read_ns=time.clock_gettime_ns(time.CLOCK_MONOTONIC))
+
+    def _note_locks(self, found: Iterable[FoundGoroutine]) -> Iterator[FoundGoroutine]:
+        """Yield the same goroutines, and note those that wait for a lock or have an Unlock pending."""
+        for each in found:
+            if each.unlocks or each.goroutine.state.startswith(LOCK_STATES):
+                self._with_locks.append(each.goroutine)
+            yield each
 
     def _read_gil_again(self) -> None:
         """Give all threads of one GIL one reading of its holder; each was captured at another time."""
@@ -271,7 +309,6 @@ class Dumper:
         others = self._find_peers(calls)
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
         waits_for_children = any(call.name in (*CHILD_CALLS, *SIGNAL_CALLS) for call in calls)
-        goroutines = self._goroutines  # first, as it may find problems
         return ProcessDump(
             pid=target.pid, name=process.name if process else "?", cmdline=_command_line(target),
             exe=proc.link("exe"), time=self._time, threads=threads,
@@ -280,7 +317,7 @@ class Dumper:
             children=self._facts.children() if waits_for_children else (),
             locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
             tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
-            goroutines=goroutines,
+            goroutines=self._goroutines, go=self._go,
             ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,
         )  # fmt: skip
 
@@ -291,14 +328,9 @@ class Dumper:
         awaits_child = any(thread.call and thread.call.name in CHILD_CALLS for thread in dump.threads)
         return {*(peer.pid for peer in dump.peers), *holders, *dict(dump.children if awaits_child else ())}
 
-    @cached_property
-    def _goroutines(self) -> tuple[GoroutineGroup, ...]:
-        """The goroutines, which are read once: there may be 100,000."""
-        return group_goroutines(self._capturer.goroutines(), self.process.modules.find)
-
     def _find_peers(self, calls: Iterable[DecodedSyscall]) -> tuple[PeerProcess, ...]:
         """Search all processes for the other ends; search again only if the near ends have changed."""
-        wanted = self._facts.peer_links(calls)
+        wanted = self._facts.peer_links(calls, self._go.files.values())
         if wanted != self._near_ends:
             self._near_ends, self._peers = wanted, find_peer_processes(wanted)
         return self._peers

@@ -6,10 +6,11 @@ Invariant: keys and types stay as documented (tests/live/test_cli_dump.py).
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sfsample.core.stack import Frame
+from sfsample.dumping.diagnose.go_waits import Waiting
 from sfsample.dumping.diagnose.named_thread import NamedThread, group_threads
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
@@ -41,7 +42,7 @@ def dump_json(
         "cmdline": dump.cmdline,
         "exe": dump.exe,
         "consistent": None if dump.ran is None else not dump.ran,
-        "goroutines": _goroutines(dump.goroutines, depth) or None,
+        "goroutines": _goroutines(dump.goroutines, verdict.goroutine_waits.get(dump.pid, {}), depth) or None,
         "groups": [[thread.tid for thread in group] for group in group_threads(threads)],
         "threads": [
             _thread(thread, verdict.waits.get(Node(dump.pid, thread.tid)), depth) for thread in threads
@@ -56,6 +57,7 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         "text": finding.text,
         "details": list(finding.lines),
         "threads": [{"pid": node.pid, "tid": node.tid or None} for node in finding.nodes],
+        "goroutines": list(finding.goroutines),
     }
 
 
@@ -88,21 +90,29 @@ def _thread(named: NamedThread, wait: Wait | None, depth: int | None) -> dict[st
     }
 
 
-def _goroutines(groups: Iterable[GoroutineGroup], depth: int | None) -> list[dict[str, Any]]:
+def _goroutines(
+    groups: Iterable[GoroutineGroup], waits: Mapping[int, Waiting], depth: int | None
+) -> list[dict[str, Any]]:
     """Return a value for each goroutine, ascending by id."""
     found = {}
     for group in groups:
-        creator = group.names[-1][-1] if group.created_at else None
+        creators = {pc: python_json(name) for pc, name in group.creator_names.items()}
         common = {
             "state": group.state,
             "tid": group.tid or None,
-            "created_by": creator and python_json(creator),
-            "waits_for": None,
             "stop_reason": str(group.stack.stop_reason) if group.stack else None,
             "frames": [value for row in group.rows(depth) for value in frame_json(*row)],
         }
-        for goid, since_s, parent in group.members:
-            found[goid] = {"id": goid, "since_s": since_s, "parent": parent or None, **common}
+        for member in group.members:
+            wait = waits.get(member.id)
+            found[member.id] = {
+                "id": member.id,
+                "since_s": member.since_s,
+                "parent": member.parent or None,
+                "created_by": creators.get(member.created_at),
+                "waits_for": wait and wait.json(),
+                **common,
+            }
     return [found[goid] for goid in sorted(found)]
 
 

@@ -1,5 +1,6 @@
 """The values of a dump: the diagnosis and the writers use nothing else."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sfsample.core.filesystem import ProcessRoot
@@ -7,6 +8,7 @@ from sfsample.core.memory import Memory, PiecewiseMemory
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Frame, Stack
 from sfsample.modules.module import Module
+from sfsample.process.facts.descriptors import Descriptor
 from sfsample.process.facts.peer_processes import FileLock, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
@@ -14,6 +16,8 @@ from sfsample.process.proc_text import SchedStat, SyscallInfo
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts
+from sfsample.runtimes.go.defers import Unlock
+from sfsample.runtimes.go.waits import NO_WAIT, GoWait
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.waiting.thread import gil_state
 
@@ -119,6 +123,9 @@ class GoroutineMember(NamedTuple):
     id: int
     since_s: float | None  # time for which it waits, at least; None: unknown
     parent: int  # id of the goroutine that created it; 0: unknown
+    created_at: int = 0  # return address in the function that created it; 0: unknown
+    wait: GoWait = NO_WAIT
+    unlocks: tuple[Unlock, ...] = ()  # its pending deferred Unlock calls
 
 
 class GoroutineGroup(NamedTuple):
@@ -127,20 +134,41 @@ class GoroutineGroup(NamedTuple):
     members: tuple[GoroutineMember, ...]  # ascending by id
     state: str  # "running", "chan receive", ...: as in Go's own traceback
     tid: int  # thread that runs it, in the target's pid namespace; 0: no thread
-    created_at: Frame | None
+    creators: tuple[Frame, ...]  # places at which the members were created
     stack: Stack | None  # None: a thread runs it, or the stack changed while it was read
-    modules: tuple[Module | None, ...]  # modules of the frames of the stack, and of `created_at`
+    modules: tuple[Module | None, ...]  # modules of `frames`
     names: tuple[tuple[NamedFrame, ...], ...] = ()  # functions at these frames; (): not named yet
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """The frames of the stack, innermost first, and `created_at`, if it is known."""
-        return (*(self.stack.frames if self.stack else ()), *filter(None, [self.created_at]))
+        """The frames of the stack, innermost first, and the creators."""
+        return (*(self.stack.frames if self.stack else ()), *self.creators)
+
+    @property
+    def functions(self) -> tuple[NamedFrame, ...]:
+        """The named functions of the stack, innermost first, inlined ones too."""
+        return tuple(name for _, _, names in self.rows(None) for name in names)
+
+    @property
+    def creator_names(self) -> dict[int, NamedFrame]:
+        """The names of the creators; the key is `GoroutineMember.created_at`."""
+        named = zip(self.creators, self.names[len(self.names) - len(self.creators) :], strict=False)
+        return {frame.pc: names[-1] for frame, names in named}
 
     def rows(self, depth: int | None) -> list[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
         """Return the innermost `depth` frames of the stack (None: all) with module and names."""
         frames = self.stack.frames if self.stack else ()
         return [*zip(frames, self.modules, self.names, strict=False)][:depth]
+
+
+class GoFacts(NamedTuple):
+    """What the goroutines of a process wait for."""
+
+    objects: Mapping[int, bytes] = {}  # copies of channels and locks (`runtimes.go.waits.OBJECT_START`)
+    files: Mapping[int, Descriptor] = {}  # descriptors that goroutines wait for, by number
+    # ids of the goroutines with locks that have not run between the looks; None: there was one look
+    unmoved: frozenset[int] | None = None
+    read_ns: int = 0  # CLOCK_MONOTONIC when they were read
 
 
 class ProcessDump(NamedTuple):
@@ -161,6 +189,7 @@ class ProcessDump(NamedTuple):
     ran: tuple[int, ...] | None = None  # threads captured later than all others; None: not --consistent
     followed: bool = False  # True: it was not asked for, but another process waits for it
     goroutines: tuple[GoroutineGroup, ...] = ()  # largest group first
+    go: GoFacts = GoFacts()
     root: ProcessRoot | None = None  # root directory in which files with names are opened
 
     @property

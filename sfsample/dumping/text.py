@@ -13,6 +13,7 @@ from sfsample.core.printable import columns, fit
 from sfsample.core.python_view import PythonView
 from sfsample.core.stack import Stack, StopReason
 from sfsample.core.wait_kind import WaitKind
+from sfsample.dumping.diagnose.go_waits import Waiting
 from sfsample.dumping.diagnose.named_thread import FrameRow, Group, NamedThread, fold_name, group_threads
 from sfsample.dumping.diagnose.verdict import Finding, Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
@@ -29,6 +30,7 @@ _MAX_SENTENCE_WIDTH = 100  # columns; a narrower terminal wraps earlier
 _MAX_NAME_IN_FILE = 100  # characters; a longer function name is folded
 _MAX_COMMAND = 240  # characters of a command line
 _MAX_TIDS = 12  # thread ids that are shown of one group
+_MAX_CREATORS = 3  # places that created a group of goroutines
 _MAX_TASKS = 100  # tasks shown of a thread
 
 
@@ -59,7 +61,8 @@ def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
             yield f"   all threads at one instant{others}"
         for goroutines in dump.goroutines:
             yield ""
-            yield from (_fit(line, style) for line in _goroutines(goroutines, style))
+            found = verdict.goroutine_waits[dump.pid]
+            yield from (_fit(line, style) for line in _goroutines(goroutines, found, style))
         waits = {thread.tid: verdict.waits.get(Node(dump.pid, thread.tid)) for thread in threads}
         for group in sort_groups(group_threads(threads), waits, verdict.tids(dump.pid)):
             yield ""
@@ -148,7 +151,7 @@ def _members(group: Group, style: Style) -> Iterator[str]:
         yield from _wrap(style.clean(members.rstrip(",")), _sentence_width(style), "  ")
 
 
-def _goroutines(group: GoroutineGroup, style: Style) -> Iterator[str]:
+def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Style) -> Iterator[str]:
     ids = [member.id for member in group.members]
     title = f"{len(ids)} goroutines" if len(ids) > 1 else f"goroutine {ids[0]}"
     longest = max((member.since_s or 0 for member in group.members), default=0)
@@ -157,15 +160,20 @@ def _goroutines(group: GoroutineGroup, style: Style) -> Iterator[str]:
     yield style.bold(style.clean(f"{title}: {group.state}{waited}{thread}"))
     if len(ids) > 1:
         yield f"  {_tids(ids)}"
+    known = [waits[goid] for goid in ids if goid in waits]
+    others = ", and the others for others of that kind" * (len({wait.address for wait in known}) > 1)
+    yield from (style.clean(f"  {wait.text}{others}") for wait in known[:1])
     rows = [*enumerate(group.rows(style.depth))]
     first = next((depth for depth, (_, _, names) in rows if not _is_of_go_runtime(names)), 0)
     yield from _frames(rows[first:], style)
     if group.stack is not None:
         yield from _stack_end(group.stack, style)
-    if group.created_at is not None:
+    if group.creators:
         created_in = sorted({member.parent for member in group.members} - {0})
         parents = f" in goroutine {_tids(created_in)}" if created_in else ""
-        yield f"  created by {group.names[-1][-1].text}{parents}"
+        creators = [*dict.fromkeys(name.text for name in group.creator_names.values())]
+        more = f" and {len(creators) - _MAX_CREATORS} more" * (len(creators) > _MAX_CREATORS)
+        yield f"  created by {', '.join(creators[:_MAX_CREATORS])}{more}{parents}"
 
 
 def _is_of_go_runtime(names: Sequence[NamedFrame]) -> bool:

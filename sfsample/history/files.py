@@ -48,7 +48,6 @@ _FACTS = ", ".join(name for name, *_ in COLUMNS)
 _TYPED_FACTS = ", ".join(f"{name} {kind}" for name, kind, _ in COLUMNS)
 _SCHEMA = (
     f"CREATE TABLE slice (id INTEGER PRIMARY KEY AUTOINCREMENT, {_TYPED_FACTS})",  # no id is used twice
-    # id: id of the slice; a negative id marks a sum that an earlier version of sfsample wrote
     "CREATE TABLE stacks (id INTEGER PRIMARY KEY, stats BLOB, rows BLOB)",
     "CREATE TABLE names (id INTEGER PRIMARY KEY, service TEXT, batch BLOB)",
     "CREATE TABLE gap (begin_s REAL, end_s REAL, service TEXT, why TEXT)",
@@ -312,4 +311,4 @@ class HistoryFile:
         """Delete slices."""
         for each in facts:
             self._run("DELETE FROM slice WHERE id = ?", each.number)
-            self._run("DELETE FROM stacks WHERE id IN (?, ?)", each.number, -each.number)
+            self._run("DELETE FROM stacks WHERE id = ?", each.number)

@@ -84,7 +84,7 @@ class UnwindTables:
 
     def _debug_frame_of(self, image: ElfImage) -> EhFrame | None:
         try:
-            section = section_bytes(image, "debug_frame")
+            section = section_bytes(image, ".debug_frame")
         except FormatError as damage:
             self.note_problem(str(damage))
             return None

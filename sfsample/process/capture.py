@@ -13,7 +13,7 @@ before and after each capture.
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from sfsample.core.memory import BytesMemory
@@ -24,7 +24,7 @@ from sfsample.modules.module import Module
 from sfsample.process.capture_running import ANY_THREAD, AWAKE_THREADS, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread
 from sfsample.process.consistent_capture import ConsistentCapture
-from sfsample.process.go_capture import GoCapture
+from sfsample.process.go_capture import FoundGoroutine, GoCapture
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.process import LiveProcess
@@ -35,7 +35,7 @@ from sfsample.process.thread import LastStop, Thread
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.threads import Gil
-from sfsample.runtimes.go.goroutines import Goroutine
+from sfsample.runtimes.go.goroutines import GoroutineReader
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_ATTEMPTS = 8
@@ -173,10 +173,10 @@ class ThreadCapturer:
         """Unwind a snapshot that exists already; neither check nor capture anything again."""
         return self._captured(snapshot, self._unwinder.walk(snapshot), last)
 
-    def goroutines(self) -> Iterator[tuple[Goroutine, Stack | None]]:
+    def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[FoundGoroutine]:
         """Yield all goroutines of a Go program, with the stacks of those that no thread runs."""
         arch = self._process.arch
-        for goroutine in self._go.goroutines():
+        for goroutine in self._go.goroutines(should_stop):
             stack = None
             if goroutine.stack:
                 registers = {arch.pc: goroutine.pc, arch.sp: goroutine.sp, arch.fp: goroutine.fp}
@@ -184,7 +184,13 @@ class ThreadCapturer:
                 stack = self._unwinder.walk_parked(
                     ThreadSnapshot(0, registers, memory, False, 0, False, arch)
                 )
-            yield goroutine, stack
+            unlocks = self._go.unlocks(goroutine, stack) if stack is not None else ()
+            yield FoundGoroutine(goroutine._replace(stack=b""), stack, unlocks)
+
+    @property
+    def goroutine_reader(self) -> GoroutineReader | None:
+        """The reader of the goroutines; None: they were not read."""
+        return self._go.reader
 
     def stop_breaks_call(self, thread: Thread) -> bool:
         """Return True if a stop would break the system call in which the thread slept at its last reading."""
@@ -301,7 +307,7 @@ class ThreadCapturer:
     def language_problems(self) -> tuple[str, ...]:
         """Reasons why Python frames are not shown, or why stacks of Go end early; empty if there are none."""
         python = "" if self.python is None else self.python.problem
-        return tuple(filter(None, (python, self._go.problem)))
+        return tuple(filter(None, (python, self._go.problem, self._go.lost)))
 
     @property
     def problems(self) -> Counter[str]:

@@ -6,9 +6,11 @@ in its thread-local storage.
 Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s (the word below fs.base).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from sfsample.core.arch import AMD64
+from sfsample.core.budget import GOROUTINES_NS, Budget
 from sfsample.core.memory import Span, word_in
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
@@ -19,12 +21,21 @@ from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
+from sfsample.runtimes.go.defers import DeferReader, Unlock
 from sfsample.runtimes.go.goroutines import Goroutine, GoroutineReader, find_goroutines
 from sfsample.runtimes.go.layout import GoRuntimeLayout, layout_of
 from sfsample.runtimes.go.plan import GoPlan, find_plan
 
 _FS_BASE = 58  # DWARF number
 _GOROUTINE_AT = -8  # bytes from fs.base to the word with the address of the goroutine
+
+
+class FoundGoroutine(NamedTuple):
+    """A goroutine, its stack if no thread runs it, and its pending deferred Unlock calls."""
+
+    goroutine: Goroutine  # without the copy of its stack
+    stack: Stack | None
+    unlocks: tuple[Unlock, ...]
 
 
 class GoCapture:
@@ -36,6 +47,9 @@ class GoCapture:
         self._mapping: Mapping | None = None  # mapping of the program's code
         self._module: Module | None = None
         self._layout: GoRuntimeLayout | None = None
+        self.reader: GoroutineReader | None = None  # reader of the goroutines that were last read
+        self._defers: DeferReader | None = None
+        self.lost = ""  # sentence that says how many goroutines were not read; "": none was lost
         self.problem = ""  # reason why stacks end where Go switches stacks; "": there is none
 
     def learn(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack) -> bool:
@@ -76,15 +90,25 @@ class GoCapture:
                 self.problem = f"stacks end where Go switches stacks: {version} is unknown"
         return self._layout
 
-    def goroutines(self) -> Iterator[Goroutine]:
+    def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[Goroutine]:
         """Yield all goroutines, without a stop; none if the process is no Go program of a known version."""
         layout, module = self._find_layout(), self._module
         if layout is None or module is None or module.tables.go is None:
             return
-        variables = [(module.address(low), high - low) for low, high in module.tables.go.module.bss]
-        array = find_goroutines(variables, layout, self._read_many)
-        reasons = find_wait_reasons(module.image)
-        yield from GoroutineReader(layout, reasons, self._read_many).goroutines(array)
+        table = module.tables.go
+        variables = [(module.address(low), high - low) for low, high in table.module.bss]
+        budget = Budget(GOROUTINES_NS, should_stop)
+        reader = GoroutineReader(layout, find_wait_reasons(module.image), self._read_many, budget)
+        self.reader, self._defers = reader, DeferReader(layout, module, table, self._read)
+        yield from reader.goroutines(find_goroutines(variables, layout, self._read_many))
+        if budget.why:
+            done, count = reader.read_of
+            why = "there was no time left" if should_stop() else budget.why
+            self.lost = f"not all goroutines are shown: {done:,} of {count:,} were read, as {why}"
+
+    def unlocks(self, goroutine: Goroutine, stack: Stack) -> tuple[Unlock, ...]:
+        """Return the deferred Unlock calls that a goroutine has pending, as far as they are known."""
+        return self._defers.unlocks(goroutine, stack.frames) if self._defers is not None else ()
 
     def _read_many(self, pieces: Sequence[Span]) -> list[bytes | None]:
         joint = Pieces(pieces).read_each(self._process.proc.anchor())

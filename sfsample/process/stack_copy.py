@@ -67,8 +67,10 @@ class StackCopy:
         if self._beside is not None:
             self._follow(self._beside, self._base, self._count, until_ns)
         self._extra = []
-        for start in thread.other_stacks:
-            self._copy_extra(tid, start + self._arch.red_zone)
+        for buffer, start in zip(self._spares, thread.other_stacks, strict=False):
+            if not self._out_of_time:
+                base, _, count = self._copy_from(buffer, tid, start + self._arch.red_zone, ADDRESS_SPACE)
+                self._extra.append((base, count))
         self.cut_short += self._out_of_time
 
     def _follow(self, beside: Beside, base: int, count: int, until_ns: int) -> None:
@@ -109,11 +111,6 @@ class StackCopy:
             if got < piece:
                 break
         return at
-
-    def _copy_extra(self, tid: int, sp: int) -> None:
-        if len(self._extra) < len(self._spares) and not self._out_of_time:
-            start, _, count = self._copy_from(self._spares[len(self._extra)], tid, sp, ADDRESS_SPACE)
-            self._extra.append((start, count))
 
     def result(self, thread: Thread, sp: int) -> tuple[Memory, bool]:
         """Return the copy, and whether it ended at the limit rather than at the end of the stack.

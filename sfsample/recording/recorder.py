@@ -16,7 +16,6 @@ from sfsample.modules.location import (
     Location,
     kernel_locations,
     locate,
-    python_location,
 )
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
@@ -226,8 +225,7 @@ class Recorder:
 
     def see_tasks(self, thread: SampledThread, tasks: WaitingTasks) -> None:
         """Keep the suspended tasks of a thread that sleeps, for `count`."""
-        thread.tasks = [(Places(map(python_location, stack)), tasks.scale * number)
-                        for stack, number in tasks.stacks.items()]  # fmt: skip
+        thread.tasks = [(Places(stack), tasks.scale * number) for stack, number in tasks.stacks.items()]
 
     def _count_tasks(self, thread: SampledThread, key: ThreadKey, capture: Capture, until: TickTime) -> None:
         """Count each suspended task like a thread, for the time since the last look at the tasks."""

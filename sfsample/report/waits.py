@@ -137,7 +137,8 @@ def wait_totals(report: Report) -> list[WaitTotal]:
 
 
 def _is_own(frame: NamedFrame) -> bool:
-    return frame.kind not in ("w", "k") and not is_file(frame.module or "", C_LIBRARIES)
+    is_library = is_file(frame.module or "", C_LIBRARIES) or "/asyncio/" in (frame.file or "")
+    return frame.kind not in ("w", "k") and not is_library
 
 
 def wait_lines(report: Report, idle: Mapping[str, int], limit: int = 5) -> Iterator[str]:

@@ -124,7 +124,7 @@ def _view(data: bytes | memoryview) -> Any:  # noqa: ANN401 - the library has no
 def split_dwarf_problem(image: ElfImage) -> str:
     """Return a text if skeleton units say that lines are in other files (split DWARF), else ""."""
     try:
-        strings = section_bytes(image, "debug_str") if image.section(".debug_addr") else None
+        strings = section_bytes(image, ".debug_str") if image.section(".debug_addr") else None
     except FormatError:
         return ""
     if strings is None or re.search(rb"\.dwo\0", strings[0]) is None:

@@ -144,7 +144,7 @@ SCREENS = [
     Screen(f"sfsample dump LOOP {SENTENCE}", numbers=True),
     Screen(f"sfsample dump QUEUE {SENTENCE}", numbers=True),
     Screen(f"sfsample dump REAPER {SENTENCE}", numbers=True),
-    Screen("sfsample dump -n queue.py 2>&1 >/dev/null", numbers=True),
+    Screen("sfsample dump -n TMP/queue.py 2>&1 >/dev/null", numbers=True),
     Screen("sfsample dump -s STOPPED GONE --depth 1 2>&1 >/dev/null", numbers=True),
     Screen("sfsample -- true"),
     Screen("sfsample -- sh -c 'exit 3'"),

@@ -277,3 +277,15 @@ def test_each_action_has_a_help_of_its_own(action: str, capsys: pytest.CaptureFi
         with pytest.raises(SystemExit):
             parse(words)
         assert capsys.readouterr().out.startswith(f"usage: sfsample history {action} ")
+
+
+@pytest.mark.parametrize("flags", [(), ("--mode", "cpu"), ("--mode", "wall", "--gil")])
+def test_tasks_need_wall_mode_and_all_threads(flags: tuple[str, ...]) -> None:
+    assert "--tasks needs --mode wall" in usage_error("1", "--tasks", *flags)
+    assert "--tasks needs Python frames" in usage_error("1", "--tasks", "--mode", "wall", "--python", "off")
+    assert parse(["1", "--tasks", "--mode", "wall"]).options.tasks
+
+
+def test_kernel_frames_are_those_of_running_threads_unless_asked() -> None:
+    options = [parse(["1", *flags]).options.kernel for flags in ([], ["--kernel"], ["--no-kernel"])]
+    assert options == [None, True, False]

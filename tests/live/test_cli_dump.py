@@ -55,7 +55,7 @@ SYSCALL = {
     "timeout_s": (float, NONE), "left_s": (float, NONE),
 }  # fmt: skip
 WAIT = {"kind": str, "what": str, "tid": (int, NONE), "pids": list, "note": str}
-FINDING = {"kind": str, "text": str, "details": list, "threads": list}
+FINDING = {"kind": str, "text": str, "details": list, "threads": list, "goroutines": list}
 FRAME = {
     "pc": str, "sp": str, "cfa": (str, NONE), "function": (str, NONE), "offset": (int, NONE),
     "module": (str, NONE), "module_offset": (str, NONE), "build_id": (str, NONE), "found": str,

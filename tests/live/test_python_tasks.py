@@ -76,7 +76,7 @@ def test_tasks_that_wait_have_samples_like_threads(python: Path) -> None:
         if task.startswith("[task "):
             function = frames[0].partition(" ")[0]
             assert task == ("[task waiter]" if function == "b" else "[task Task]")
-            assert frames[-1] == f"[waits for {FUNCTIONS[function]}]"
+            assert frames[-1] == f"[{FUNCTIONS[function]}]"
     [inner] = {stack.split(";")[2:][1].partition(" ")[0] for stack in stacks if ";a (" in stack}
     assert inner == "inner"
 

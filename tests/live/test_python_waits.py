@@ -76,7 +76,7 @@ def test_two_threads_that_wait_for_each_other_are_a_deadlock(python, way, kind, 
     with hung(python, way) as (pid, [first, second]):
         dump = dump_when(pid, deadlocks)
         [deadlock] = deadlocks(dump)
-        assert deadlock["text"] == "DEADLOCK: 2 threads wait for each other, and none can go on"
+        assert deadlock["text"].startswith("DEADLOCK: 2 threads wait for each other, and none can go on")
         assert {node["tid"] for node in deadlock["threads"]} == {first, second}
         found = waits(dump)
         assert {found[first]["kind"], found[second]["kind"]} == {kind}
@@ -98,7 +98,7 @@ def test_result_of_a_call_in_the_queue_of_the_only_worker_is_a_deadlock(python):
     with hung(python, "pool1") as (pid, [worker]):
         dump = dump_when(pid, deadlocks)
         [deadlock] = deadlocks(dump)
-        assert deadlock["text"].endswith(" waits for a result that only it can compute")
+        assert " waits for a result that only it can compute" in deadlock["text"]
         assert waits(dump)[worker]["tid"] == worker
         assert waits(dump)[pid]["tid"] == worker  # which runs the call that the main thread waits for
 

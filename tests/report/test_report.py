@@ -44,7 +44,7 @@ def test_json_has_the_documented_keys():
     }  # fmt: skip
     assert document["modules"][0] == {"path": APP[0], "build_id": APP[1]}
     assert document["stacks"][0] == {"thread": 0, "frames": [0, 1, 2], "stop_reason": "outermost",
-                                 "samples": 5, "wall_ns": 50, "cpu_ns": 40}  # fmt: skip
+                                 "samples": 5, "wall_ns": 50, "cpu_ns": 40, "wait": None}  # fmt: skip
 
 
 @pytest.mark.parametrize("threads", [False, True])

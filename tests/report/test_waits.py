@@ -76,6 +76,14 @@ def test_a_pool_is_idle_if_more_than_half_of_it_waits_in_one_stack() -> None:
     assert fold_idle(made(*pool[:1], ("worker-2", other, 9)))[1] == {}, "they wait at two places"
 
 
+def test_nameless_lock_of_a_task_has_the_name_of_the_first_function_outside_asyncio() -> None:
+    lock = NamedFrame("[asyncio.Lock]", "[asyncio.Lock]", "lock", kind="w", found="wait")
+    acquire = NamedFrame("Lock.acquire", file="/usr/lib/python3.12/asyncio/locks.py", kind="p")
+    handle = NamedFrame("handle", file="/app/handle.py", kind="p")
+    [total] = wait_totals(made(("a", [lock, acquire, handle], 10)))
+    assert total.name == "[asyncio.Lock] in handle"
+
+
 def test_table_of_waits_has_the_time_and_the_holder() -> None:
     report = made(
         ("a", [FLUSH, HELD, MUTEX, TAKES, MAIN], 30), ("b", [MUTEX, TAKES, MAIN], 10),

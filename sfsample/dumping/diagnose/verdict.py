@@ -6,6 +6,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
+from sfsample.dumping.diagnose.go_verdict import GoFinding, GoVerdict
+from sfsample.dumping.diagnose.go_waits import GoWaits, Waiting
 from sfsample.dumping.diagnose.named_thread import NamedThread, own_function, python_path
 from sfsample.dumping.diagnose.runtimes import missing_tool
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, chain, cycles, mutual, stuck, with_processes
@@ -41,6 +43,7 @@ class Finding(NamedTuple):
     text: str
     nodes: tuple[Node, ...]
     lines: tuple[str, ...] = ()
+    goroutines: tuple[int, ...] = ()  # ids of the goroutines that it names
 
 
 class Verdict(NamedTuple):
@@ -50,6 +53,7 @@ class Verdict(NamedTuple):
     findings: tuple[Finding, ...]
     waits: Mapping[Node, Wait | None]
     wording: Wording
+    goroutine_waits: Mapping[int, Mapping[int, Waiting]] = {}  # waits of goroutines, by pid and id
 
     @property
     def document(self) -> dict[str, Any]:
@@ -72,19 +76,28 @@ def judge(processes: ProcessSet) -> Verdict:
     others = {pid: name for dump, _ in processes for pid, name in (*dump.others, *dump.children)}
     asked = frozenset(dump.pid for dump, _ in processes if not dump.followed)
     wording = Wording(threads, waits, names, others, asked)
-    goroutines = {dump.pid: summarize(dump.goroutines) for dump, _ in processes if dump.goroutines}
+    summaries = {dump.pid: summarize(dump.goroutines) for dump, _ in processes if dump.goroutines}
+    go_waits = {dump.pid: GoWaits(dump).find() for dump, _ in processes if dump.goroutines}
+    go = [(dump.pid, GoVerdict(dump, go_waits[dump.pid])) for dump, _ in processes if dump.goroutines]
     findings = [
-        Finding("goroutines", goroutines[finding.nodes[0].pid], finding.nodes)
-        if finding.kind == "main" and finding.nodes[0].pid in goroutines
+        Finding("goroutines", summaries[finding.nodes[0].pid], finding.nodes)
+        if finding.kind == "main" and finding.nodes[0].pid in summaries
         else finding
         for finding in _VerdictBuilder(wording).findings()
     ]
+    rings = [_go_finding(pid, finding) for pid, verdict in go for finding in verdict.rings()]
+    blocked = [_go_finding(pid, finding) for pid, verdict in go for finding in verdict.blocked()]
+    findings = [*rings, *blocked, *findings]
     told = [f for f in findings if f.kind == "deadlock" or not asked.isdisjoint(node.pid for node in f.nodes)]
     shown = asked.union(node.pid for f in told if f.kind == "deadlock" for node in f.nodes)
     pairs = [pair for pair in processes if pair[0].pid in shown]
     tools = ((dump.pid, missing_tool(dump, threads)) for dump, threads in pairs)
     told += [Finding("runtime", text, (Node(pid, pid),)) for pid, text in tools if text]
-    return Verdict(pairs, tuple(told), waits, wording)
+    return Verdict(pairs, tuple(told), waits, wording, go_waits)
+
+
+def _go_finding(pid: int, finding: GoFinding) -> Finding:
+    return Finding(finding.kind, finding.text, (Node(pid, 0),), finding.lines, finding.goroutines)
 
 
 def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tuple[Node, Wait | None]]:

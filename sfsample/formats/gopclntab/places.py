@@ -3,6 +3,7 @@
 Source: Go, src/runtime/symtabinl.go (inlineUnwinder), src/runtime/symtab.go (funcline1); 1.18 to 1.27.
 """
 
+from collections.abc import Iterator
 from struct import unpack_from
 from typing import NamedTuple
 
@@ -56,6 +57,15 @@ def places_at(table: GoTable, pc: int, lookup: int) -> list[GoPlace]:
             file, line = _line_at(table, function, at)
             index = table.pcdata(function, _PCDATA_INLINE_INDEX, at)
     return [*places, GoPlace(function.name, function.entry, file, line)]
+
+
+def inlined_names(table: GoTable, function: GoFunction) -> Iterator[str]:
+    """Yield the names of all functions that are inlined into a function.  Raises FormatError."""
+    tree = table.funcdata(function, _FUNCDATA_INLINE_TREE)
+    values = table.pcdata_values(function, _PCDATA_INLINE_INDEX) if tree is not None else 0
+    last = max((index for index, _, _ in table.values(function, values)), default=-1)
+    for index in range(min(last + 1, _MAX_INLINED)):
+        yield table.name(_inlined(table, tree or 0, index).name)
 
 
 def _line_at(table: GoTable, function: GoFunction, at: int) -> tuple[str, int]:

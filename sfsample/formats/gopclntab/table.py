@@ -152,10 +152,14 @@ class GoTable:
 
     def pcdata(self, function: GoFunction, index: int, vaddr: int) -> int:
         """Return the value of a PCDATA table at `vaddr`; -1 if there is none.  Raises FormatError."""
+        return self.value_at(function, self.pcdata_values(function, index), vaddr)
+
+    def pcdata_values(self, function: GoFunction, index: int) -> int:
+        """Return the offset of a PCDATA table; 0 if there is none.  Raises FormatError."""
         if index >= function.pcdata_count:
-            return -1
+            return 0
         (values,) = self.unpack("<I", function.at + self.header.layout.function_size + 4 * index)
-        return self.value_at(function, values, vaddr)
+        return values
 
     def funcdata(self, function: GoFunction, index: int) -> int | None:
         """Return the vaddr of a FUNCDATA table, or None.  Raises FormatError."""

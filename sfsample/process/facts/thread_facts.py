@@ -114,10 +114,19 @@ class FactReader:
         copies = [(start, self._target.read(start, size)) for start, size in ranges if start > 0]
         return PiecewiseMemory(*(BytesMemory(start, data, sys.byteorder) for start, data in copies if data))
 
-    def peer_links(self, calls: Iterable[DecodedSyscall]) -> dict[str, NearEnd]:
-        """Return the other ends of the pipes and sockets that calls wait for, as /proc/PID/fd shows them."""
+    def descriptor(self, fd: int) -> Descriptor | None:
+        """Return the object that a descriptor refers to; None: it is closed, or sfsample may not read it."""
+        return self._descriptors.read(fd)
+
+    def peer_links(
+        self, calls: Iterable[DecodedSyscall], others: Iterable[Descriptor] = ()
+    ) -> dict[str, NearEnd]:
+        """Return the other ends of the pipes and sockets that calls wait for, as /proc/PID/fd shows them.
+
+        `others`: descriptors that are waited for without a system call.
+        """
         few = (call.descriptors for call in calls if len(call.descriptors) <= _MAX_DESCRIPTORS)
-        waited = {descriptor for descriptors in few for descriptor in descriptors}
+        waited = {*others, *(descriptor for descriptors in few for descriptor in descriptors)}
         return dict(filter(None, map(self._peer_link, waited)))
 
     def _peer_link(self, descriptor: Descriptor) -> tuple[str, NearEnd] | None:

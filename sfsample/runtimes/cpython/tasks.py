@@ -15,7 +15,8 @@ from itertools import chain, islice
 from random import Random
 from typing import NamedTuple
 
-from sfsample.modules.location import PythonPlace
+from sfsample.core.wait_kind import WaitClass
+from sfsample.modules.location import Location, PythonPlace, WaitPlace, python_location
 from sfsample.modules.module_map import ModuleMap
 from sfsample.runtimes.cpython.chain import OWNER_GENERATOR, TAGS, PythonFrame
 from sfsample.runtimes.cpython.objects import Objects, entered
@@ -41,6 +42,12 @@ _LOOP_METHODS = {"run_forever", "run_until_complete"}  # names in code that runs
 _DEFAULT_NAME = re.compile(r"Task-\d+")
 # the part of a text that is the same for all waits of one kind: "asyncio.Lock", "task", or a type
 _CAUSES = re.compile(r"asyncio\.\w+"), re.compile(r"^\w[\w.]*")
+# (part of a cause, class of the wait); the first that fits counts
+_CLASSES = (
+    ("asyncio.sleep", WaitClass.SLEEP), ("asyncio.Lock", WaitClass.LOCK), ("asyncio.Future", WaitClass.OTHER),
+    ("asyncio.", WaitClass.CONDITION), ("task", WaitClass.CONDITION), ("Stream", WaitClass.NETWORK),
+    ("sock_", WaitClass.NETWORK), ("", WaitClass.OTHER),
+)  # fmt: skip
 
 # File and function of asyncio -> text that says what a task in it waits for; {} is the address of `self`.
 _AWAITED = {
@@ -69,7 +76,7 @@ class WaitingTasks(NamedTuple):
     """Suspended tasks of a thread, as a profile shows them."""
 
     # Number of tasks by stack.  A stack begins with what the task waits for, and ends with the task.
-    stacks: Counter[tuple[PythonPlace, ...]]
+    stacks: Counter[tuple[Location, ...]]
     scale: float  # number of all tasks / number of those that were read
 
 
@@ -122,13 +129,14 @@ class TaskReader:
         some = self._random.sample(listed, min(len(listed), _MAX_CHOSEN))
         chosen = [*filter(self._is_alive, some if linked else self._referred(some, loop))]
         chains, rows, needs = self._read(chosen, None)
-        found, ran = Counter[tuple[PythonPlace, ...]](), has_run()
+        found, ran = Counter[tuple[Location, ...]](), has_run()
         for task, (frames, awaited), run, (text, _) in zip(chosen, chains, rows, needs, strict=True):
             if awaited and not (ran and self._chain(task)[0] != frames):  # 0: it runs, or has not begun
                 causes = [match[0] for pattern in _CAUSES if (match := pattern.search(text))]
-                first = [_text_place(f"[waits for {cause}]") for cause in causes[:1]]
+                wait = [_wait(cause) for cause in causes[:1]]
                 name = _DEFAULT_NAME.sub("Task", self._name(task))
-                found[*first, *(place for place, _ in run), _text_place(f"[task {name}]")] += 1
+                task_place = PythonPlace(f"[task {name}]", "", None, None)
+                found[*wait, *(python_location(place) for place, _ in run), python_location(task_place)] += 1
         return WaitingTasks(found, len(listed) / max(1, len(some)))
 
     def _loop(self, stack: PythonStack) -> PythonFrame | None:
@@ -296,5 +304,6 @@ class TaskReader:
         return self._objects.type_name(address) == "_asyncio.Task"
 
 
-def _text_place(text: str) -> PythonPlace:
-    return PythonPlace(text, "", None, None)
+def _wait(cause: str) -> Location:
+    kind = next(name for part, name in _CLASSES if part in cause)
+    return Location(None, 0, 0, found="wait", wait=WaitPlace(cause, kind))

@@ -11,14 +11,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from struct import unpack_from
 from typing import NamedTuple
 
+from sfsample.core.budget import GOROUTINE_NS, READ_NS, Budget
 from sfsample.core.memory import ReadMany, Span, word_in
-from sfsample.runtimes.go.layout import G_M, G_SELF, G_SP, G_STACK_HIGH, GoRuntimeLayout
+from sfsample.runtimes.go.layout import G_DEFERS, G_M, G_PC, G_SELF, G_SP, G_STACK_HIGH, GoRuntimeLayout
+from sfsample.runtimes.go.waits import NO_WAIT, GoWait, Parked, WaitReader
 
 _MAX_GOROUTINES = 1 << 24
 _BATCH = 1024  # goroutines that are read together
 _MAX_STACK_BYTES = 1 << 16  # bytes of a stack that are read
 _MAX_BSS_BYTES = 64 << 20  # bytes of variables that are searched
 _MAX_READINGS = 3  # attempts to read a goroutine whose fields change during the reading
+_BYTES_OF_COLLECTOR = 7  # waitreason, preempt ... gcscandone
 _SCAN = 0x1000  # bit of a status: the garbage collector looks at the stack
 _RUNNING, _SYSCALL, _WAITING = 2, 3, 4
 _STATUS_TEXTS = {0: "idle", 1: "runnable", _RUNNING: "running", _SYSCALL: "syscall", _WAITING: "waiting",
@@ -39,6 +42,10 @@ class Goroutine(NamedTuple):
     sp: int
     fp: int
     stack: bytes  # its stack from sp; b"" if it runs, or if the stack was moved during each reading
+    address: int  # of its `g`
+    defers: int  # address of its innermost `_defer`
+    place: bytes  # facts that change whenever it runs
+    wait: GoWait  # what it waits for
 
 
 def find_goroutines(variables: Iterable[Span], layout: GoRuntimeLayout, read: ReadMany) -> Span:
@@ -71,24 +78,52 @@ def _word(read: ReadMany, address: int) -> int:
 class GoroutineReader:
     """Reads the goroutines of one process.  `reasons`: texts of the reasons to wait, by number."""
 
-    def __init__(self, layout: GoRuntimeLayout, reasons: Sequence[str], read: ReadMany) -> None:
-        self._layout, self._reasons, self._read = layout, reasons, read
-        self._bytes = layout.g_created + 8  # bytes of a `g` that are read
+    def __init__(
+        self, layout: GoRuntimeLayout, reasons: Sequence[str], read: ReadMany, budget: Budget
+    ) -> None:
+        self._layout, self._reasons, self._read, self._budget = layout, reasons, read, budget
+        self._bytes = layout.g_until + 8  # bytes of a `g` that are read
+        self._waits = WaitReader(layout, read)
+        self.objects = self._waits.objects  # copies of channels and semaphores; see `WaitReader`
+        self.read_of = 0, 0  # entries of the array that were read, and all entries
 
     def goroutines(self, array: Span) -> Iterator[Goroutine]:
-        """Yield all living goroutines; `array`: address and length of the array of their addresses."""
+        """Yield all living goroutines; `array`: address and length of the array of their addresses.
+
+        This ends when the budget is spent; `read_of` says how much was read.
+        """
         address, length = array
-        [data] = self._read([(address, 8 * length)])
-        all_addresses = memoryview(data or b"").cast("Q")
-        for at in range(0, len(all_addresses), _BATCH):
-            found, addresses = list[Goroutine](), [*all_addresses[at : at + _BATCH]]
-            for _ in range(_MAX_READINGS):
-                done, addresses = self._read_batch(addresses)
-                found += done
-                if not addresses:
-                    break
-            found += [self._goroutine(head, b"") for head in self._heads(addresses) if head]
-            yield from (goroutine for goroutine in found if goroutine.state)
+        self.read_of = 0, length
+        for at in range(0, length, _BATCH):
+            count = min(_BATCH, length - at)
+            if not self._budget.permits(0, count * READ_NS):
+                return
+            [data] = self._read([(address + 8 * at, 8 * count)])
+            for goroutine in self._read_until_unchanged([*memoryview(data or b"").cast("Q")]):
+                if not self._budget.permits(len(goroutine.stack), GOROUTINE_NS):
+                    return
+                yield goroutine
+            self.read_of = at + count, length
+
+    def unmoved(self, goroutines: Iterable[Goroutine]) -> frozenset[int]:
+        """Return the ids of those goroutines that have not run since they were read."""
+        known = [*goroutines]
+        heads = self._heads([goroutine.address for goroutine in known]) if known else ()
+        pairs = zip(known, heads, strict=True)
+        return frozenset(
+            goroutine.id for goroutine, head in pairs if head and self._where(head) == goroutine.place
+        )
+
+    def _read_until_unchanged(self, addresses: list[int]) -> Iterator[Goroutine]:
+        found = list[Goroutine]()
+        for _ in range(_MAX_READINGS):
+            done, addresses = self._read_batch(addresses)
+            found += done
+            if not addresses:
+                break
+        heads = zip(addresses, self._heads(addresses), strict=True)
+        found += [self._goroutine(address, head, b"") for address, head in heads if head]
+        yield from (goroutine for goroutine in found if goroutine.state)
 
     def _heads(self, addresses: Sequence[int]) -> Sequence[bytes | None]:
         return self._read([(address, self._bytes) for address in addresses])
@@ -99,13 +134,17 @@ class GoroutineReader:
         spans = [self._stack_span(head) if head else (0, 0) for head in heads]
         wanted = [index for index, (_, size) in enumerate(spans) if size]
         stacks = dict(zip(wanted, self._read([spans[index] for index in wanted]), strict=True))
+        parked = [Parked(addresses[index], head, self._state(head), spans[index][0], stack)
+                  for index, stack in stacks.items() if stack and (head := heads[index])]  # fmt: skip
+        waits = self._waits.waits(parked)
         again = dict(zip(wanted, self._heads([addresses[index] for index in wanted]), strict=True))
         done, changed = list[Goroutine](), list[int]()
-        for index, head in enumerate(heads):
+        for index, (address, head) in enumerate(zip(addresses, heads, strict=True)):
             if head and again.get(index, head) == head:
-                done.append(self._goroutine(head, stacks.get(index) or b""))
+                stack, wait = stacks.get(index) or b"", waits.get(address, NO_WAIT)
+                done.append(self._goroutine(address, head, stack, wait))
             elif head:
-                changed.append(addresses[index])
+                changed.append(address)
         return done, changed
 
     def _stack_span(self, head: bytes) -> Span:
@@ -127,17 +166,33 @@ class GoroutineReader:
         sp, pc = unpack_from("<QQ", head, G_SP)
         return pc, sp, unpack_from("<Q", head, self._layout.g_fp)[0]
 
-    def _goroutine(self, head: bytes, stack: bytes) -> Goroutine:
+    def _state(self, head: bytes) -> str:
+        """Return the state, as in Go's own traceback; "": there is no such goroutine."""
+        status, (goid,) = self._status(head), unpack_from("<Q", head, self._layout.g_status + 8)
+        if status in _DEAD or not goid:
+            return ""
+        reason = head[self._layout.g_status + 32]
+        text = self._reasons[reason] if status == _WAITING and reason < len(self._reasons) else ""
+        return text or _STATUS_TEXTS.get(status, f"status {status}")
+
+    def _where(self, head: bytes) -> bytes:
+        """Return facts that change whenever a goroutine runs: id, sp, pc, flags, and times of its runs.
+
+        The first seven bytes of the flags are left out, because the garbage collector changes them.
+        """
+        flags = self._layout.g_status + 32 + _BYTES_OF_COLLECTOR
+        goid = self._layout.g_status + 8
+        return head[goid : goid + 8] + head[G_SP : G_PC + 8] + head[flags : self._layout.g_locked]
+
+    def _goroutine(self, address: int, head: bytes, stack: bytes, wait: GoWait = NO_WAIT) -> Goroutine:
         layout, status = self._layout, self._status(head)
         goid, _, since = unpack_from("<QQQ", head, layout.g_status + 8)
-        reason = head[layout.g_status + 32]
         parent, created_at = unpack_from("<QQ", head, layout.g_created - 8)
-        state = "" if status in _DEAD or not goid else _STATUS_TEXTS.get(status, f"status {status}")
-        if status == _WAITING and reason < len(self._reasons):
-            state = self._reasons[reason] or state
         pc, sp, fp = (0, 0, 0) if status == _RUNNING else self._place(head)
         m = word_in(head, G_M)
         return Goroutine(
-            goid, state, since if status == _WAITING else 0, parent if layout.g_has_parent else 0,
-            created_at, _word(self._read, m + layout.m_tid) if m else 0, pc, sp, fp, stack,
+            goid, self._state(head), since if status == _WAITING else 0,
+            parent if layout.g_has_parent else 0, created_at,
+            _word(self._read, m + layout.m_tid) if m else 0, pc, sp, fp, stack,
+            address, word_in(head, G_DEFERS), self._where(head), wait,
         )  # fmt: skip

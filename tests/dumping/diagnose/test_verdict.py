@@ -397,7 +397,7 @@ def test_a_runtime_is_recognised_by_files_and_functions_not_by_its_name() -> Non
     assert "node inspect -p 1" in hint(at_module("/usr/bin/x", "node::Start(int, char**)"))
     go = at_module("/usr/bin/x", "runtime.mstart")
     assert "ENDS the program" in hint(go)
-    group = GoroutineGroup((GoroutineMember(1, None, 0),), "running", 0, None, None, ())
+    group = GoroutineGroup((GoroutineMember(1, None, 0),), "running", 0, (), None, ())
     assert hint(go, goroutines=(group,)) == ""
     assert hint(thread("f", name="java"), name="node", exe="/usr/bin/java") == ""
 

@@ -122,7 +122,7 @@ def test_a_section_that_states_no_bytes_is_not_unpacked_whole():
     tracemalloc.start()
     try:
         with pytest.raises(FormatError, match="instead of 0"):
-            section_bytes(image, "debug_frame")
+            section_bytes(image, ".debug_frame")
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -134,4 +134,4 @@ def test_a_section_that_cannot_be_made_smaller_is_unpacked(size):
     section = e.Bytes(".debug_frame", 0x10, pack("<IIQQ", 1, 0, size, 1) + zlib.compress(contents),
                       flags=SHF_COMPRESSED)  # fmt: skip
     image = ElfImage(e.elf([], [section, e.Bytes(".more", 0, b"behind it")]), "x")
-    assert section_bytes(image, "debug_frame") == (contents, 0x10)
+    assert section_bytes(image, ".debug_frame") == (contents, 0x10)

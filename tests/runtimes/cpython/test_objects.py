@@ -60,6 +60,9 @@ def test_hostile_memory_is_read_within_bounds(layout, seed, share):
     reader = ThreadReader(Interpreter(None, BASE, layout), read, BASE + 8, lambda: False)  # type: ignore[arg-type]
     facts = reader.facts(stack, 1, BASE + 8 * chance.randrange(SIZE // 8))
     shown = reader.locals(stack)
+    waiting = reader._tasks.waiting([BASE], stack, lambda: True)
+    assert waiting.stacks.total() <= 100
+    assert waiting.scale >= 1 or not waiting.stacks
     assert len(facts.tasks) <= 12_000
     assert all(len(text) < 500 for frame in shown for _, text in frame)
     assert reads <= (DUMP_NS + DUMP_NS // 2) // READ_NS

@@ -7,6 +7,7 @@ is read only through the function `read`.
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from sfsample.core.checkpoint import checkpoint
@@ -115,18 +116,11 @@ class Flow:
         self, read: ReadBytes, never_returns: TestAddress = lambda _: False,
         is_start: TestAddress = lambda _: False, max_instructions: int = _MAX_INSTRUCTIONS,
     ) -> None:  # fmt: skip
-        self._read, self._never_returns, self._is_start = read, never_returns, is_start
+        self._never_returns, self._is_start = never_returns, is_start
+        # the instruction at an address; None: no valid instruction
+        self.instruction = lru_cache(_MAX_CACHED_INSTRUCTIONS)(lambda at: decode(read(at), at))
         self._max_instructions = self._left = max_instructions
-        self._instructions: dict[int, Instruction | None] = {}
         self._known_returns: dict[int, bool] = {}
-
-    def instruction(self, address: int) -> Instruction | None:
-        """Return the instruction at an address."""
-        if address not in self._instructions:
-            if len(self._instructions) >= _MAX_CACHED_INSTRUCTIONS:
-                self._instructions.clear()
-            self._instructions[address] = decode(self._read(address), address)
-        return self._instructions[address]
 
     def visits(self, start: int) -> Iterator[Visit]:
         """Yield the instructions that code may reach from `start`; those behind fewer calls come first.

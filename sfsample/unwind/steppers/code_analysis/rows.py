@@ -7,7 +7,7 @@ returns (the outermost functions of musl) is followed from the start of the func
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from sfsample.core.arch import AMD64
 from sfsample.core.rule import CFA, Rule
@@ -83,7 +83,7 @@ class CodeOfFile:
         )  # fmt: skip
         self._image = image
         self._cache = PassedRows()
-        self._reached: dict[int, tuple[frozenset[int], bool]] = {}  # key: start of a function
+        self._reached_from = lru_cache(_MAX_REACHED_FUNCTIONS)(self._flow.reached_from)
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -105,11 +105,7 @@ class CodeOfFile:
 
     def runs_from(self, start: int, pc: int) -> bool | None:
         """Return True if the function at `start` leads to `pc` without a call; None: not known."""
-        if start not in self._reached:
-            if len(self._reached) >= _MAX_REACHED_FUNCTIONS:
-                self._reached.clear()
-            self._reached[start] = self._flow.reached_from(start)
-        reached, is_all = self._reached[start]
+        reached, is_all = self._reached_from(start)
         return pc in reached or (False if is_all else None)
 
     def _may_be_returned_to(self, pc: int) -> bool:

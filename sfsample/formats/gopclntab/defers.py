@@ -1,0 +1,78 @@
+"""Reads where a function keeps its deferred calls, and which lock a deferred function unlocks.
+
+A function with "open-coded" defers keeps a bit for each on its stack, and a closure.  FUNCDATA says where.
+Other defers are in a list of the goroutine.
+
+Source: Go, src/runtime/panic.go (nextFrame; up to 1.21: addOneOpenDeferFrame),
+src/cmd/compile/internal/ssagen/ssa.go (emitOpenDeferInfo).
+"""
+
+from collections.abc import Iterator
+
+from sfsample.errors import FormatError
+from sfsample.formats.gopclntab.places import inlined_names
+from sfsample.formats.gopclntab.table import GoFunction, GoTable
+
+_FUNCDATA_OPEN_DEFERS = 4  # internal/abi.FUNCDATA_OpenCodedDeferInfo
+_CONTIGUOUS_SINCE = 22  # minor version: the closures lie beside each other
+_MAX_DEFERS = 8  # open-coded defers of a function: one byte has their bits
+_INFO_BYTES = 50  # ten varints of five bytes
+_MAX_CODE_BYTES = 1 << 12  # bytes of the code of a deferred function that are searched for calls
+_CALL, _CALL_BYTES = 0xE8, 5  # x86-64: call with a relative address
+# The first name that a deferred function calls, or has inlined, says what it does.
+UNLOCKS = {"(*RWMutex).RUnlock": "RUnlock", "(*RWMutex).Unlock": "write Unlock", "(*Mutex).Unlock": "Unlock"}
+
+
+def open_defers(table: GoTable, function: GoFunction) -> tuple[int, tuple[int, ...]] | None:
+    """Return how far below varp the bits and the closures lie, in bytes; None: it has no such defers.
+
+    Bit `i` belongs to closure `i`; varp is the CFA minus 16 on x86-64.  Raises FormatError.
+    """
+    at = table.funcdata(function, _FUNCDATA_OPEN_DEFERS)
+    data = None if at is None else table.image.loaded(at, _INFO_BYTES)
+    if data is None:
+        return None
+    numbers = _varints(bytes(data))
+    bits, second = next(numbers, 0), next(numbers, 0)
+    if (table.minor or 0) >= _CONTIGUOUS_SINCE:
+        return bits, tuple(second - 8 * index for index in range(_MAX_DEFERS))
+    closures = [next(numbers, 0) for _ in range(min(second, _MAX_DEFERS))]
+    return bits, tuple(reversed(closures))
+
+
+def _varints(data: bytes) -> Iterator[int]:
+    value = shift = 0
+    for byte in data:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            yield value
+            value = shift = 0
+
+
+def unlocked_by(table: GoTable, entry: int) -> str:
+    """Return what a deferred function does with the lock that it captured, such as "RUnlock"; or ""."""
+    try:
+        function = table.function_at(entry)
+        if function is None or function.entry != entry:
+            return ""
+        names = {*inlined_names(table, function), *_called_names(table, function)}
+    except FormatError:
+        return ""
+    return next(
+        (text for end, text in UNLOCKS.items() if any(name.endswith(f"sync.{end}") for name in names)), ""
+    )
+
+
+def _called_names(table: GoTable, function: GoFunction) -> Iterator[str]:
+    """Yield the names of functions that are called directly; x86-64 only."""
+    code = bytes(
+        table.image.loaded(function.entry, min(function.end - function.entry, _MAX_CODE_BYTES)) or b""
+    )
+    for at in range(len(code) - _CALL_BYTES + 1):
+        if code[at] == _CALL:
+            after = at + _CALL_BYTES
+            target = function.entry + after + int.from_bytes(code[at + 1 : after], "little", signed=True)
+            called = table.function_at(target)
+            if called is not None and called.entry == target:
+                yield called.name

@@ -1,0 +1,129 @@
+"""What is said of goroutines that wait for locks, and what is not said."""
+
+from struct import pack_into
+
+import pytest
+
+from sfsample.core.stack import Frame, Stack, StopReason
+from sfsample.dumping.diagnose.go_verdict import GoVerdict
+from sfsample.dumping.diagnose.go_waits import GoWaits, names_of
+from sfsample.dumping.goroutines import group_goroutines, name_goroutines
+from sfsample.dumping.model import GoFacts, GoroutineGroup, GoroutineMember, ProcessDump
+from sfsample.process.go_capture import FoundGoroutine
+from sfsample.runtimes.go.defers import Unlock
+from sfsample.runtimes.go.goroutines import Goroutine
+from sfsample.runtimes.go.waits import OBJECT_START, GoWait
+from sfsample.symbolize.named_frame import NamedFrame
+
+A, B = 0x1000, 0x2000  # mutexes
+LOCKED = 1
+LOCK = ("sync.runtime_SemacquireMutex", "internal/sync.(*Mutex).lockSlow", "main.transfer")
+
+
+def stack_of(pcs):
+    frames = tuple(Frame(pc, pc, pc + 8, "gopclntab", exact=False) for pc in pcs)
+    return Stack(frames, StopReason.OUTERMOST, None)
+
+
+def group(functions, *members, state="sync.Mutex.Lock"):
+    names = tuple((NamedFrame(name, name),) for name in functions)
+    stack = stack_of(range(len(functions)))
+    return GoroutineGroup(members, state, 0, (), stack, (None,) * len(functions), names)
+
+
+def member(goid, mutex=0, unlocks=()):
+    wait = GoWait((mutex + 4,)) if mutex else GoWait()
+    return GoroutineMember(goid, None, 0, 0, wait, tuple(Unlock(lock, "Unlock") for lock in unlocks))
+
+
+def mutex_copy(state=LOCKED):
+    """Return the memory around a mutex, as it is kept for its semaphore."""
+    copy = bytearray(56)
+    pack_into("<I", copy, -4 - OBJECT_START, state)
+    return bytes(copy)
+
+
+def verdict(*groups, unmoved=None, state=LOCKED):
+    objects = {A + 4: mutex_copy(state), B + 4: mutex_copy(state)}
+    dump = ProcessDump(1, "go", [], None, 0.0, (), (), goroutines=groups, go=GoFacts(objects, {}, unmoved))
+    waits = GoWaits(dump).find()
+    judge = GoVerdict(dump, waits)
+    return waits, [*judge.rings(), *judge.blocked()]
+
+
+RING = member(6, A, [B]), member(7, B, [A])
+
+
+def test_a_ring_that_has_not_moved_is_a_deadlock():
+    _, [finding] = verdict(group(LOCK, *RING), unmoved=frozenset({6, 7}))
+    assert (finding.kind, finding.goroutines) == ("deadlock", (6, 7))
+    assert finding.text == "DEADLOCK: 2 goroutines wait for each other, and none can go on"
+    assert finding.lines[0] == (
+        "goroutine 6 in main.transfer waits for mutex 0x1000; goroutine 7 has a deferred Unlock of it pending"
+    )
+
+
+@pytest.mark.parametrize("unmoved", [None, frozenset(), frozenset({6})])
+def test_a_ring_that_may_have_moved_is_none(unmoved):
+    _, findings = verdict(group(LOCK, *RING), unmoved=unmoved)
+    assert all(finding.kind == "blocked" and "DEADLOCK" not in finding.text for finding in findings)
+    assert [finding.goroutines for finding in findings] == {None: [(6, 7)], frozenset({6}): [(6, 7)]}.get(
+        unmoved, []
+    )
+
+
+def test_a_goroutine_that_waits_for_a_condition_has_released_its_lock():
+    condition = group(("sync.(*Cond).Wait", "main.consume"), member(7, 0, [A]), state="sync.Cond.Wait")
+    waits, _ = verdict(group(LOCK, member(6, A)), condition)
+    assert waits[6].goroutines == ()
+    assert waits[6].text.endswith("no deferred Unlock of it was found, and Go notes no owner")
+
+
+def test_two_goroutines_with_a_deferred_unlock_are_no_proof():
+    others = group(("main.work",), member(7, 0, [A]), member(8, B, [A]), state="chan receive")
+    waits, findings = verdict(group(LOCK, member(6, A, [B])), others, unmoved=frozenset({6, 7, 8}))
+    assert (waits[6].goroutines, waits[6].only) == ((7, 8), None)
+    assert "DEADLOCK" not in findings[0].text
+
+
+def test_a_mutex_that_is_free_now_has_no_holder():
+    waits, _ = verdict(group(LOCK, *RING), state=0)
+    assert waits[6].text == "waits for mutex 0x1000, which is not locked now"
+    assert waits[6].goroutines == ()
+
+
+def test_a_mutex_locked_twice_is_no_certain_deadlock():
+    _, [finding] = verdict(group(LOCK, member(9, A, [A])), unmoved=frozenset({9}))
+    assert finding.kind == "blocked"
+    assert finding.text.endswith("only this goroutine has a deferred Unlock of it pending")
+
+
+def test_a_semaphore_of_unknown_use_is_no_lock():
+    waits, findings = verdict(group(("runtime.semacquire", "main.x"), member(6, A), state="semacquire"))
+    assert (waits[6].kind, waits[6].text) == ("semaphore", "waits for semaphore 0x1004")
+    assert findings == []
+
+
+def test_goroutines_at_the_same_lines_are_one_group():
+    """The places of creation, and the pcs, may differ: the compiler copies code."""
+
+    def found(goid, pc, created_at):
+        goroutine = Goroutine(goid, "chan receive", 0, 1, created_at, 0, pc, 0, 0, b"", 0, 0, b"", GoWait())
+        return FoundGoroutine(goroutine, stack_of([pc]), ())
+
+    def namer(place):
+        name = "main.start" if place.address >= 100 else "main.receive"
+        line = place.address if place.address >= 100 else 5
+        return (NamedFrame(f"{name}:{line}", name, file="x.go", line=line),)
+
+    groups = group_goroutines([found(5, 1, 100), found(6, 1, 101), found(7, 2, 100)], lambda _: None)
+    assert [[member.id for member in group.members] for group in groups] == [[5, 6], [7]]
+    [group] = name_goroutines(groups, namer, 1)
+    assert [member.id for member in group.members] == [5, 6, 7]
+    assert {pc: name.line for pc, name in group.creator_names.items()} == {100: 100, 101: 101}
+
+
+def test_many_goroutines_are_named_shortly():
+    assert names_of([7]) == "goroutine 7"
+    assert names_of([7, 8]) == "goroutines 7, 8"
+    assert names_of(range(1, 9)) == "goroutines 1, 2, 3, 4, 5 and 3 more"

@@ -1,0 +1,123 @@
+"""What goroutines wait for, compared with what a program of three versions of Go says of itself.
+
+The program (tests/fixtures/src/hang.go) has no symbols.  It prints the id of each goroutine, and the address
+of the lock or channel that it waits for.
+"""
+
+import json
+import lzma
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sfsample.core.arch import AMD64
+from tests.live.cli_runner import sfsample
+from tests.live.targets import ARCH, LineReader, assert_untraced
+
+pytestmark = [pytest.mark.live, pytest.mark.skipif(ARCH is not AMD64, reason="the programs are for x86-64")]
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "go"
+MOVING_DUMPS = 5
+# name: kind of the wait, and the name of the only goroutine that is known to be able to end it
+LOCKS = {
+    "ab": ("mutex", "ba"),
+    "ba": ("mutex", "ab"),
+    "globals-ab": ("mutex", "globals-ba"),
+    "globals-ba": ("mutex", "globals-ab"),
+    "plain-waiter": ("mutex", None),
+    "self": ("mutex", "self"),
+    "closure-waiter": ("mutex", "closure"),
+    "loop-waiter": ("mutex", "loop"),
+    "once-waiter": ("once", "once"),
+    "once-self": ("once", "once-self"),
+    "writer": ("write lock", "reader"),
+    "late-reader": ("read lock", "writer"),
+    "group": ("wait group", None),
+}
+RECEIVERS = ("plain", "closure", "loop", "locked")
+
+
+@pytest.fixture(scope="module", params=["1.19", "1.24", "1.27"])
+def program(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("go") / "hang"
+    path.write_bytes(lzma.decompress((FIXTURES / f"hang-{request.param}.xz").read_bytes()))
+    path.chmod(0o755)
+    return path
+
+
+@contextmanager
+def running(*command):
+    """Run a program; yield its process and, by name, (id, address) of its goroutines."""
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+        said, lines = {}, LineReader(process.stderr.fileno())
+        while (line := lines.line()) != "ready":
+            name, goid, address = line.split()
+            said[name] = int(goid), int(address)
+        try:
+            yield process, said
+        finally:
+            process.kill()
+
+
+def dumped(process):
+    done = sfsample("dump", "-p", process.pid, "--json")
+    assert done.code == 0, done.err
+    assert_untraced(process.pid)
+    assert process.poll() is None
+    return json.loads(done.out)
+
+
+def test_waits_are_those_of_the_program(program):
+    with running(program) as (process, said):
+        document = dumped(process)
+        text = sfsample("dump", "-p", process.pid).out.decode()
+    goroutines = {goroutine["id"]: goroutine for goroutine in document["processes"][0]["goroutines"]}
+    waits = {name: goroutines[goid]["waits_for"] for name, (goid, _) in said.items() if goid}
+    ids = {name: goid for name, (goid, _) in said.items()}
+    found = {name: (waits[name]["kind"], waits[name]["goroutines"]) for name in LOCKS}
+    assert found == {name: (kind, [ids[who]] if who else []) for name, (kind, who) in LOCKS.items()}
+    addresses = {name: int(waits[name]["address"], 16) for name in (*LOCKS, *RECEIVERS, "sender", "receiver")}
+    assert addresses == {name: said[name][1] for name in addresses}
+    check_other_waits(waits)
+    check_verdict(document["verdict"], ids)
+    assert f"goroutine {ids['ab']} in main.transfer" in text
+    assert "waits for ever: receive from a nil channel" in text
+
+
+def check_other_waits(waits):
+    assert (waits["writer"]["readers"], waits["group"]["missing"]) == (1, 3)
+    counts = ("queued", "capacity", "waiting")
+    assert [waits["sender"][key] for key in counts] == [2, 2, 2]  # the goroutine of the select waits too
+    assert [waits["receiver"][key] for key in counts] == [0, 0, 4]
+    assert {*waits["select"]["channels"]} == {waits["sender"]["address"], waits["receiver"]["address"]}
+    assert waits["nil"]["kind"] == "nil channel"
+    assert waits["no-cases"]["kind"] == "no cases"
+    assert waits["cond"] is None
+    assert 3000 < waits["sleep"]["left_s"] <= 3600
+
+
+def check_verdict(verdict, ids):
+    rings = {tuple(sorted(f["goroutines"])): f["text"] for f in verdict if f["kind"] == "deadlock"}
+    named = [("ab", "ba"), ("globals-ab", "globals-ba"), ("once-self",)]
+    assert rings.keys() == {tuple(sorted(ids[name] for name in names)) for names in named}
+    assert all(text.startswith("DEADLOCK: ") for text in rings.values())
+    assert verdict[-1]["kind"] == "goroutines"
+    assert not any("holds" in line for f in verdict for line in (f["text"], *f["details"]))
+
+
+def test_a_descriptor_and_its_other_end(program):
+    with running(program) as (process, said):
+        goid, fd = said["conn"]
+        [wait] = [g["waits_for"] for g in dumped(process)["processes"][0]["goroutines"] if g["id"] == goid]
+    assert (wait["kind"], wait["fd"], wait["pids"]) == ("events", fd, [process.pid])
+    assert wait["file"].startswith("unix socket")
+
+
+def test_goroutines_that_wait_again_and_again_are_no_deadlock(program):
+    """Each has a deferred Unlock of the lock that the other one waits for, and has unlocked it by hand."""
+    with running(program, "moving") as (process, _):
+        for _ in range(MOVING_DUMPS):
+            assert not any(finding["kind"] == "deadlock" for finding in dumped(process)["verdict"])
