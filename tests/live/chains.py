@@ -84,8 +84,9 @@ class Checker:
         self._symbolizer = Symbolizer()
 
     def places(self, key: StackKey) -> list[Place]:
-        """Return the frames of a stack, outermost first, without what the thread waits for."""
-        return [self._place(*place[:3]) for place in reversed(key.locations) if place.wait is None]
+        """Return the frames of a stack, outermost first, without waits and kernel functions."""
+        return [self._place(*place[:3]) for place in reversed(key.locations)
+                if place.wait is None and not place.kernel]  # fmt: skip
 
     def _place(self, module: Module | None, address: int, lookup: int) -> Place:
         if module is None:

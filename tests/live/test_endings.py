@@ -189,7 +189,8 @@ def test_exec_of_program_at_the_same_addresses(tmp_path):
             if key.tid == target.pid:
                 continue
             assert key.stop_reason is StopReason.OUTERMOST
-            own = [place.module for place in key.locations if place.module.path.startswith(str(tmp_path))]
+            own = [place.module for place in key.locations
+                   if place.module and place.module.path.startswith(str(tmp_path))]  # fmt: skip
             assert {module.build_id for module in own} <= {workload.build_id}
         for key in profile.counts:
             if key.tid == target.pid:
