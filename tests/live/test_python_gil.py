@@ -26,7 +26,7 @@ _OWN_GILS = [
 @contextmanager
 def running(python: Path, way: str) -> Iterator[tuple[int, list[int]]]:
     """Start a program; yield its pid, and the ids of the threads that hold a GIL whenever they run."""
-    command = [python, DATA / "python_gil.py", way]
+    command = [python, DATA / "python_gil_ways.py", way]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as target:
         try:
             assert target.stdout is not None

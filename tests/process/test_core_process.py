@@ -127,7 +127,7 @@ def test_text_begins_with_the_signal(name, unpacked, capsys):
     header, verdict, *_ = capsys.readouterr().out.splitlines()
 
     assert re.fullmatch(r"process \d+ crash: \S+/crash", header)
-    assert re.fullmatch(r"=> process \d+ \(crash\) got SIGSEGV, in handler_inner <- .*", verdict)
+    assert re.fullmatch(r"=> process \d+ \(crash\) got SIGSEGV, in handler_inner \(x 3\) <- .*", verdict)
 
 
 def test_completely_dumped_program_needs_no_file(unpacked):
