@@ -134,9 +134,15 @@ class TrialSampler:
             self._find_sparse_samples()
             is_full = self._cpus.all_busy() > _NEARLY_ALL_THE_TIME
             due = self._spares_execs or is_full or elapsed_s >= _TRIAL_S
-            if due or self._too_brief or self._too_short:
+            if self._has_tried and (due or self._too_brief or self._too_short):
                 self._decide()
         return bool(self._why) and stops.collect()
+
+    @property
+    def _has_tried(self) -> bool:
+        """True if stops were needed so far: sleeping threads cost almost nothing, and decide nothing."""
+        stats = self._profile.stats
+        return bool(self._spares_execs or stats.pauses.count or stats.waiting_for_cpu)
 
     def _find_sparse_samples(self) -> None:
         stats = self._profile.stats
@@ -161,9 +167,6 @@ class TrialSampler:
         """Return the reason why timers would be better than stops, or ''."""
         if self._spares_execs:
             return _EXECS
-        stats = self._profile.stats
-        if not (stats.pauses.count or stats.waiting_for_cpu):
-            return ""  # sleeping threads cost almost nothing
         if self._too_short:
             return "threads ended before they were sampled"
         if self._cpus.all_busy() > _MOST_OF_THE_TIME:

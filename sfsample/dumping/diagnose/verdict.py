@@ -34,6 +34,8 @@ _OUTSIDE_KINDS = (
     WaitKind.CONNECT, WaitKind.NAME_RESOLUTION, WaitKind.WRITE, WaitKind.DATABASE_LOCK, WaitKind.ONCE,
     WaitKind.LOCK, WaitKind.RLOCK, WaitKind.OPEN_FIFO, WaitKind.QUEUE,
 )  # fmt: skip
+# Kinds that hold whatever a runtime's own threads do.  Waits of its native threads may be as they should be.
+_CERTAIN_KINDS = ("signal", "deadlock", "likely deadlock", "spinning")
 
 
 class Finding(NamedTuple):
@@ -92,8 +94,10 @@ def judge(processes: ProcessSet) -> Verdict:
     shown = asked.union(node.pid for f in told if f.kind == "deadlock" for node in f.nodes)
     pairs = [pair for pair in processes if pair[0].pid in shown]
     tools = ((dump.pid, missing_tool(dump, threads)) for dump, threads in pairs)
-    told += [Finding("runtime", text, (Node(pid, pid),)) for pid, text in tools if text]
-    return Verdict(pairs, tuple(told), waits, wording, go_waits)
+    unseen = [Finding("runtime", text, (Node(pid, pid),)) for pid, text in tools if text]
+    certain = [finding for finding in told if finding.kind in _CERTAIN_KINDS]
+    others = [finding for finding in told if finding.kind not in _CERTAIN_KINDS]
+    return Verdict(pairs, (*certain, *unseen, *others), waits, wording, go_waits)
 
 
 def _go_finding(pid: int, finding: GoFinding) -> Finding:

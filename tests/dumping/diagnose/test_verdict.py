@@ -391,7 +391,9 @@ def test_a_runtime_is_recognised_by_files_and_functions_not_by_its_name() -> Non
         findings = judge([(dump._replace(**fields), threads)]).findings
         return "".join(finding.text for finding in findings if finding.kind == "runtime")
 
-    assert "jcmd 1 Thread.print" in hint(at_module("/opt/jdk/lib/server/libjvm.so"))
+    java = at_module("/opt/jdk/lib/server/libjvm.so")
+    assert "jcmd 1 Thread.print" in hint(java)
+    assert judge([process(java)]).findings[0].kind == "runtime", "its native threads may wait as they should"
     assert "dotnet-stack report -p 1" in hint(at_module("/usr/share/dotnet/libcoreclr.so"))
     assert "erl -remsh" in hint(at_module("/usr/lib/erlang/erts-13/bin/beam.smp"))
     assert "node inspect -p 1" in hint(at_module("/usr/bin/x", "node::Start(int, char**)"))
