@@ -106,7 +106,7 @@ class PiecewiseMemory:
 
 
 class JointMemory:
-    """Pieces in one buffer: (address, bytes, offset).  A small piece is read from its first address."""
+    """Pieces in one buffer: (address, bytes, offset).  A read of a small piece begins at its start."""
 
     def __init__(
         self, data: bytes | bytearray, pieces: Iterable[tuple[int, int, int]], order: ByteOrder

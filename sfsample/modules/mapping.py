@@ -61,7 +61,10 @@ def parse_maps(text: str, is_there: IsThere = lambda *_: False) -> tuple[Mapping
 
 
 class MapsParser:
-    """Parses the maps of one process repeatedly, only new lines; no new line: the same tuple object."""
+    """Parses the maps of one process again and again, each time only the lines that are new.
+
+    If the text has not changed, `parse` returns the same tuple object.
+    """
 
     def __init__(self, is_there: IsThere = lambda *_: False) -> None:
         self._is_there = is_there

@@ -38,7 +38,7 @@ class Room:
         self.reserve(0)
 
     def reserve(self, size: int) -> None:
-        """Allocate `size` bytes for the pieces of a plan, and more for those that it adds in the pause."""
+        """Allocate `size` bytes for the pieces of a plan, and `_FOLLOWED_BYTES` for later ones."""
         self.size = self._used = size
         self.bytes = bytearray((size & -8) + _FOLLOWED_BYTES)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.bytes))

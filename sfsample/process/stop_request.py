@@ -59,8 +59,9 @@ _MINUS_EINTR = _WORD - EINTR
 # EINTR, and ERESTARTSYS, -NOINTR, -NOHAND, _RESTARTBLOCK of Linux include/linux/errno.h
 _INTERRUPTED = (EINTR, 512, 513, 514, 516)
 
-# A thread that runs on another CPU stops within tens of microseconds: poll for that long.  A thread that
-# waits for sfsample's CPU stops when sfsample sleeps: sleep until the kernel sends SIGCHLD for the stop.
+# A thread that runs on another CPU stops within tens of microseconds: poll for that long.  A thread may also
+# wait for the CPU on which sfsample runs, and can stop only while sfsample sleeps.  So sfsample then sleeps,
+# until the kernel sends SIGCHLD for the stop.
 # (Longer polling, or sched_yield, delays the thread by milliseconds; waitpid has no time limit.)
 _POLL_NS = 50_000
 _LONGEST_SLEEP_S = 0.001  # limit in seconds: another thread of sfsample may have taken the signal

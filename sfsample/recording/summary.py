@@ -93,7 +93,8 @@ def no_sample_lines(stats: Stats) -> Iterator[str]:
         period_ns = round(1e9 / stats.rate_hz)
         if stats.cpu_charged_ns > period_ns:
             yield f"the timers gave no sample of {brief_time(stats.cpu_charged_ns)} of CPU time"
-            yield "a higher --rate needs less; --no-perf-events also samples threads that live shorter"
+            yield "with a higher --rate, a thread gets a sample for less CPU time"
+            yield "--no-perf-events can also sample threads that end before that"
         else:
             yield f"no thread used {brief_time(period_ns)} of CPU time, which gives one sample: {cause}"
             yield f"{remedy}{', without --perf-events' if 'wall' in remedy else ''}"

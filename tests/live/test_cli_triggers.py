@@ -33,7 +33,7 @@ def test_signal_keeps_slices_a_dump_and_a_closer_look(leaf: Target, tmp_path: Pa
     [dump] = files(tmp_path / "o", ".dump.txt")
     assert "leaf_spin" in dump.read_text()
     assert stat.S_IMODE(dump.stat().st_mode) == 0o600
-    line = rf"{STAMP}trigger SIGUSR1 at [\d:]+: (\d+) slices pinned, \d+ s at \d+ of 99 Hz, dump in (.+)"
+    line = rf"{STAMP}trigger SIGUSR1 at [\d:]+Z: (\d+) slices pinned, \d+ s at \d+ of 99 Hz, dump in (.+)"
     said = re.search(line, "\n".join(done.err))
     assert done.code == 0
     assert said is not None, done.err
@@ -93,7 +93,9 @@ def test_hangup_reads_the_configuration_again_in_the_same_process(leaf: Target, 
         child.send_signal(signal.SIGTERM)
         done = ended(child)
     assert done.code == 0
-    assert re.search(rf"{STAMP}not reloaded: {re.escape(str(config))}: unknown key: pit", "\n".join(done.err))
+    assert re.search(
+        rf"{STAMP}not reloaded: {re.escape(str(config))}, line 1: unknown key: pit", "\n".join(done.err)
+    )
     assert [line for line in done.err if line.endswith(" the configuration is read again")]
     assert not os.path.exists(tmp_path / "c")
     leaf.assert_unharmed()

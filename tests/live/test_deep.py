@@ -71,7 +71,7 @@ def test_every_stack_of_a_deep_recursion_is_whole(tmp_path):
         names = line.rpartition(" ")[0].split(";")
         first, last = names.index("main") + 1, names.index("main") + 3001
         assert set(names[first:last]) == {"down"}, line
-        inner = names[last:]
+        inner = [name for name in names[last:] if name != "[runnable: no CPU]"]
         assert inner == sorted(inner), line  # over ... over, up ... up
         assert set(inner) <= {"over", "up"}
         assert len(inner) <= 700

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,11 @@ def os_threads() -> set[str]:
 
 def is_stuck(pid: int) -> bool:
     """Whether a thread of sfsample waits for the page (fs/userfaultfd.c)."""
-    return any(path.read_text() == "handle_userfault" for path in Path(f"/proc/{pid}/task").glob("*/wchan"))
+    for path in Path(f"/proc/{pid}/task").glob("*/wchan"):
+        with suppress(OSError):  # the thread has ended
+            if path.read_text() == "handle_userfault":
+                return True
+    return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, extended(signal.SIGTERM)])

@@ -337,7 +337,7 @@ def _target(node: Node, wait: Wait) -> Node | None:
 
 
 def _busy_place(thread: NamedThread) -> str:
-    """Return the place where a thread is busy: the innermost call that may be the same in all looks.
+    """Return the place where a thread is busy: the innermost call that may have lasted since the first look.
 
     If a function went on between the looks, the calls inside it are new ones.  If a caller calls it again
     without a trace in the variables, the innermost call is new too: so no word says that it never returned.

@@ -203,7 +203,10 @@ def _calls(own: SelfCredentials) -> tuple[Gate, ...]:
 
 
 def _call(call: str, errno: int | None) -> Gate:
-    """Judge a system call by the errno of a trial; None: the kernel accepted the call; -1: it was fatal."""
+    """Judge a system call by a trial.
+
+    `errno`: error of the trial, None if the kernel accepted the call, -1 if the call killed its process.
+    """
     name = f"{call}(2)"
     if errno is None:
         return Gate(name, "pass", "the kernel accepts the call")

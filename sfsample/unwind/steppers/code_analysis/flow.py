@@ -133,7 +133,8 @@ class Flow:
     def reached_from(self, start: int) -> tuple[frozenset[int], bool]:
         """Return the instructions that may run after `start`, and the ends of its calls; True if that is all.
 
-        Called functions do not count, those to which the code jumps do (tail calls).
+        The instructions of a called function do not count.  Those of a function to which the code jumps (a
+        tail call) count.
         """
         seen, ends, todo, is_all = set[int](), set[int](), [start], True
         while todo and len(seen) < _MAX_REACHED:
