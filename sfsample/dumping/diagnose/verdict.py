@@ -96,8 +96,8 @@ def judge(processes: ProcessSet) -> Verdict:
     tools = ((dump.pid, missing_tool(dump, threads)) for dump, threads in pairs)
     unseen = [Finding("runtime", text, (Node(pid, pid),)) for pid, text in tools if text]
     certain = [finding for finding in told if finding.kind in _CERTAIN_KINDS]
-    others = [finding for finding in told if finding.kind not in _CERTAIN_KINDS]
-    return Verdict(pairs, (*certain, *unseen, *others), waits, wording, go_waits)
+    rest = [finding for finding in told if finding.kind not in _CERTAIN_KINDS]
+    return Verdict(pairs, (*certain, *unseen, *rest), waits, wording, go_waits)
 
 
 def _go_finding(pid: int, finding: GoFinding) -> Finding:
