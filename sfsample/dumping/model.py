@@ -195,7 +195,7 @@ class ProcessDump(NamedTuple):
     @property
     def document(self) -> dict[str, Any]:
         """What `sfsample dump --json` writes: functions, waits, the verdict.  It reads files with names."""
-        from sfsample.dumping.run import Examiner  # which needs this module
+        from sfsample.dumping.run import Examiner  # it imports this module
 
         return Examiner()([self]).document
 

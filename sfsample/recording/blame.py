@@ -1,8 +1,8 @@
 """Puts the stack of the thread that holds a lock below those of the threads that wait for it (`--blame`).
 
 At the end of a tick, sfsample reads the owner of each lock, looks at the stack of the owner, and reads the
-owner again.  If the owner has changed, the tick blames no thread.  An
-owner that sleeps and has not run since its last capture still holds what it held.
+owner again.  If the owner has changed, the tick blames no thread.  An owner that sleeps and has not run since
+its last capture still holds what it held.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Blame:
         self._recorder = recorder
         self._owner, self._find, self._look = owner, find, look
         self._waiters: dict[SampledThread, Capture | None] = {}
-        self._holders: dict[tuple[str, int], SampledThread | None] = {}  # by lock, at this tick
+        self._holders: dict[tuple[str, int], SampledThread | None] = {}  # holders at this tick, by lock
         self._unseen: set[SampledThread] = set()  # holders whose stack is unknown at this tick
 
     def takes(self, thread: SampledThread, capture: Capture | None = None) -> bool:

@@ -57,7 +57,7 @@ class Waiting(NamedTuple):
 
     kind: str
     text: str
-    address: int = 0  # of the lock or channel; 0: none
+    address: int = 0  # address of the lock or channel; 0: none
     goroutines: tuple[int, ...] = ()  # those that are known to be able to end the wait
     details: Mapping[str, Any] = {}  # further facts, by key of the JSON document
 

@@ -60,7 +60,7 @@ class Verdict(NamedTuple):
     @property
     def document(self) -> dict[str, Any]:
         """The document that `sfsample dump --json` writes."""
-        from sfsample.dumping.json import document  # which needs this module
+        from sfsample.dumping.json import document  # it imports this module
 
         return document(self)
 

@@ -24,7 +24,7 @@ UNLOCKS = {"(*RWMutex).RUnlock": "RUnlock", "(*RWMutex).Unlock": "write Unlock",
 
 
 def open_defers(table: GoTable, function: GoFunction) -> tuple[int, tuple[int, ...]] | None:
-    """Return how far below varp the bits and the closures lie, in bytes; None: it has no such defers.
+    """Return the offsets of the bits and of the closures below varp, in bytes; None: it has no such defers.
 
     Bit `i` belongs to closure `i`; varp is the CFA minus 16 on x86-64.  Raises FormatError.
     """
@@ -51,7 +51,7 @@ def _varints(data: bytes) -> Iterator[int]:
 
 
 def unlocked_by(table: GoTable, entry: int) -> str:
-    """Return what a deferred function does with the lock that it captured, such as "RUnlock"; or ""."""
+    """Return the call that a deferred function makes on the lock that it captured ("RUnlock"), or ""."""
     try:
         function = table.function_at(entry)
         if function is None or function.entry != entry:

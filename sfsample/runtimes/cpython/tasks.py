@@ -267,7 +267,7 @@ class TaskReader:
             nouns = "tasks" if all(map(self._is_task, left)) else "futures"
             what = self._noun(left[0]) if len(left) == 1 else f"{len(left)} {nouns}"
             done = f" ({len(children) - len(left)} of {len(children)} are done)" * (len(left) < len(children))
-            needed = left if function != "asyncio.wait" else ()  # which may wait for one of them only
+            needed = left if function != "asyncio.wait" else ()  # one of them may be enough
             return f"{what}{done}, in {function}" if left else "", needed
         if self._is_task(awaited):
             return self._noun(awaited), (awaited,)

@@ -42,7 +42,7 @@ class Goroutine(NamedTuple):
     sp: int
     fp: int
     stack: bytes  # its stack from sp; b"" if it runs, or if the stack was moved during each reading
-    address: int  # of its `g`
+    address: int  # address of its `g`
     defers: int  # address of its innermost `_defer`
     place: bytes  # facts that change whenever it runs
     wait: GoWait  # what it waits for

@@ -38,7 +38,7 @@ class GoWait(NamedTuple):
 class Parked(NamedTuple):
     """A parked goroutine."""
 
-    address: int  # of its `g`
+    address: int  # address of its `g`
     head: bytes  # its `g`
     state: str
     sp: int
@@ -81,7 +81,7 @@ class WaitReader:
         return found
 
     def _semaphores(self, goroutines: Sequence[Parked]) -> list[tuple[int, int]]:
-        """Return what may be the sudog of each goroutine that waits for a semaphore."""
+        """Return addresses that may be the sudogs of goroutines that wait for a semaphore."""
         waiting = [g for g in goroutines if g.state.startswith(LOCK_STATES)]
         if self._layout.notes_semaphore:
             return [(g.address, word_in(g.head, self._layout.g_waiting)) for g in waiting]
