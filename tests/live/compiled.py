@@ -1,8 +1,9 @@
-"""Compiles C programs with gcc and runs them as targets.
+"""Compiles C programs with gcc and runs them as targets; unpacks programs that Go has built.
 
 Without gcc the tests are skipped (`needs_gcc`).
 """
 
+import lzma
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from tests.live.targets import ARCH
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with")
 
 
+_GO = Path(__file__).parents[1] / "fixtures" / "go"
 LOOP_TURNS = 20_000_000 if ARCH is AMD64 else 500_000_000  # longer than a sample takes, also under emulation
 # Loads and unloads a.so and b.so in turn, which therefore get the same addresses.
 HOST = """
@@ -57,3 +59,11 @@ def started(
             yield process
         finally:
             process.kill()
+
+
+def unpack_go(directory: Path, name: str, version: str) -> Path:
+    """Return the program `name` as Go `version` has built it (scripts/build-go-fixtures), in a directory."""
+    program = directory / name
+    program.write_bytes(lzma.decompress((_GO / f"{name}-{version}.xz").read_bytes()))
+    program.chmod(0o755)
+    return program

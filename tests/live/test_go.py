@@ -5,14 +5,12 @@ no second tool.
 """
 
 import json
-import lzma
 import os
 import re
 import signal
 import subprocess
 from collections import Counter
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -23,11 +21,11 @@ from sfsample.process.capture_running import ANY_THREAD
 from sfsample.process.process import LiveProcess
 from sfsample.unwind.unwinder import Unwinder
 from tests.live.cli_runner import sfsample
+from tests.live.compiled import unpack_go
 from tests.live.targets import ARCH, HANG_S, LineReader, assert_untraced, wait_until_busy
 
 pytestmark = [pytest.mark.live, pytest.mark.skipif(ARCH is not AMD64, reason="the programs are for x86-64")]
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "go"
 # functions that jump to the function that they were called for
 JUMP = {"runtime.systemstack", "runtime.morestack_noctxt", "runtime.newstack"}
 CROSSING = {"runtime.systemstack", "runtime.morestack"}
@@ -36,10 +34,7 @@ STACKS = 300
 
 @pytest.fixture(scope="module", params=["1.19", "1.24", "1.27"])
 def program(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp("go") / "busy"
-    path.write_bytes(lzma.decompress((FIXTURES / f"busy-{request.param}.xz").read_bytes()))
-    path.chmod(0o755)
-    return path
+    return unpack_go(tmp_path_factory.mktemp("go"), "busy", request.param)
 
 
 @contextmanager

@@ -5,20 +5,18 @@ of the lock or channel that it waits for.
 """
 
 import json
-import lzma
 import subprocess
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from sfsample.core.arch import AMD64
 from tests.live.cli_runner import sfsample
+from tests.live.compiled import unpack_go
 from tests.live.targets import ARCH, LineReader, assert_untraced
 
 pytestmark = [pytest.mark.live, pytest.mark.skipif(ARCH is not AMD64, reason="the programs are for x86-64")]
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "go"
 MOVING_DUMPS = 5
 # name: kind of the wait, and the name of the only goroutine that is known to be able to end it
 LOCKS = {
@@ -41,10 +39,7 @@ RECEIVERS = ("plain", "closure", "loop", "locked")
 
 @pytest.fixture(scope="module", params=["1.19", "1.24", "1.27"])
 def program(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp("go") / "hang"
-    path.write_bytes(lzma.decompress((FIXTURES / f"hang-{request.param}.xz").read_bytes()))
-    path.chmod(0o755)
-    return path
+    return unpack_go(tmp_path_factory.mktemp("go"), "hang", request.param)
 
 
 @contextmanager

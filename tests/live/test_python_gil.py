@@ -2,8 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,11 @@ import pytest
 
 import sfsample
 from sfsample.errors import UnsupportedTarget
+from tests.live import pythons
 from tests.live.cli_runner import in_this_process
 from tests.live.pythons import PYTHONS
-from tests.live.targets import assert_untraced, wait_until
-from tests.live.test_python_frames import DATA, recorded
+from tests.live.targets import wait_until
+from tests.live.test_python_frames import recorded
 
 pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
@@ -23,17 +23,9 @@ _OWN_GILS = [
 ]  # interpreters with GILs of their own
 
 
-@contextmanager
-def running(python: Path, way: str) -> Iterator[tuple[int, list[int]]]:
+def running(python: Path, way: str) -> AbstractContextManager[tuple[int, list[int]]]:
     """Start a program; yield its pid, and the ids of the threads that hold a GIL whenever they run."""
-    command = [python, DATA / "python_gil_ways.py", way]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as target:
-        try:
-            assert target.stdout is not None
-            yield target.pid, json.loads(target.stdout.readline())
-            assert_untraced(target.pid)
-        finally:
-            target.kill()
+    return pythons.running(python, "python_gil_ways.py", way)
 
 
 def tids(profile: sfsample.Profile) -> set[int]:

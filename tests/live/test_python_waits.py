@@ -3,9 +3,7 @@
 import json
 import random
 import re
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +17,17 @@ from sfsample.runtimes.cpython.tasks import find_table
 from sfsample.runtimes.cpython.waits import ThreadReader
 from tests.live.cli_runner import in_this_process
 from tests.live.cli_runner import sfsample as run_cli
-from tests.live.pythons import PYTHONS
-from tests.live.targets import assert_untraced, wait_until
-from tests.live.test_python_frames import DATA
+from tests.live.pythons import PYTHONS, running
+from tests.live.targets import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.any_load, pytest.mark.parametrize("python", PYTHONS, ids=str)]
 
 Dump = dict[str, Any]
 
 
-@contextmanager
-def hung(python: Path, way: str) -> Iterator[tuple[int, list[int]]]:
+def hung(python: Path, way: str) -> AbstractContextManager[tuple[int, list[int]]]:
     """Start a program that hangs in a way; yield its pid and the ids of the threads that take part."""
-    command = [python, DATA / "python_hangs.py", way]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as target:
-        try:
-            assert target.stdout is not None
-            yield target.pid, json.loads(target.stdout.readline())
-            assert_untraced(target.pid)
-        finally:
-            target.kill()
+    return running(python, "python_hangs.py", way)
 
 
 def dump_when(pid: int, is_there: Any, *options: str) -> Dump:
