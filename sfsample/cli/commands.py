@@ -113,7 +113,6 @@ GROUPS = (
               "print the completion script for a shell", (
             ("completion bash > ~/.sfsample.bash", "then source the file"),
             ("completion zsh > ~/.sfsample.zsh", "the same"),
-            ("completion fish > ~/.config/fish/completions/sfsample.fish", ""),
         )),
     )),
 )  # fmt: skip
