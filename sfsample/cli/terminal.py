@@ -9,7 +9,6 @@ import select
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
 from locale import CODESET, nl_langinfo
 from threading import Lock
 from typing import Self, TextIO
@@ -51,15 +50,11 @@ def emit(text: str, *, draws: bool = False) -> None:
 
 def spelled(text: str) -> str:
     """Return a text with "us" for "µs" if the user's locale has no µ."""
-    return text if _has_micro(nl_langinfo(CODESET)) else text.replace("µ", "u")
-
-
-@cache
-def _has_micro(codeset: str) -> bool:
     try:
-        return bool("µ".encode(codeset))
+        "µ".encode(nl_langinfo(CODESET))
     except (LookupError, UnicodeEncodeError):
-        return False
+        return text.replace("µ", "u")
+    return text
 
 
 def shows_progress(*, quiet: bool) -> bool:
@@ -105,7 +100,7 @@ class Progress:
 
 
 def _is_writable() -> bool:
-    """Return True if a write does not block: a terminal stopped with Ctrl-S must not stop the work."""
+    """Return True if a write does not block: a terminal stopped with Ctrl-S must not stop the sampling."""
     try:
         return bool(select.select((), (sys.stderr,), (), 0)[1])
     except (OSError, ValueError):

@@ -6,11 +6,9 @@ no thread of the target (`SUSPEND_LOCK`).
 """
 
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache, cached_property
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, cached_property, partial
 
 from sfsample import api
 from sfsample.cli.chosen import chosen_pids
@@ -19,7 +17,7 @@ from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.output_file import Output
 from sfsample.cli.record_options import TopCommand
 from sfsample.cli.terminal import say
-from sfsample.cli.top.screen import Screen, terminal
+from sfsample.cli.top.screen import Screen, on_terminal
 from sfsample.cli.top.table import FunctionName
 from sfsample.cli.top.view import TopView
 from sfsample.core.checkpoint import SUSPEND_LOCK
@@ -38,10 +36,17 @@ def run(command: TopCommand) -> int:
     """Show the live view until the user leaves or the target ends; return the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("top needs a terminal", "for a file: sfsample PID -d 10 -o out.html")
-    with Interrupt() as interrupt:
+    with Interrupt() as interrupt, ThreadPoolExecutor(1) as sampling_thread:
         session = _Session(command, chosen_pids(command.target), interrupt)
-        with session.sampling(), terminal() as screen:
-            session.show(screen)
+        try:
+            sampling = sampling_thread.submit(session.sample)
+        except RuntimeError:
+            raise NoThread from None
+        try:
+            on_terminal(partial(session.show, sampling))
+        finally:
+            session.stopping = True
+        sampling.result()  # raises the failure that ended the sampling
     return session.report_end()
 
 
@@ -54,43 +59,24 @@ class _Session:
             command.names, command.options.debug_dirs, quiet=True, python=command.options.python
         )
         self._find_names = cache(self._names_at)
-        self._stopping = False
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-
-    @contextmanager
-    def sampling(self) -> Iterator[None]:
-        """Sample while the context lasts.  Raises the failure that ended the sampling."""
+        self.stopping = False
         self._started_s, self._cpu_at_start_s = time.monotonic(), time.process_time()
-        try:
-            self._thread.start()
-        except RuntimeError:
-            raise NoThread from None
-        try:
-            yield
-        finally:
-            self._stopping = True
-            self._thread.join()
-        if self._failure is not None:
-            raise self._failure
+
+    def sample(self) -> None:
+        """Sample until the user leaves or the target ends.  Raises SfsampleError."""
+        target = self._command.target
+        open_many()
+        api.record(
+            self._pids, options=self._command.options, profile=self._window.profile,
+            should_stop=lambda: self.stopping or self._interrupt.requested,
+            all_of=bool(target.pid or target.name),
+        )  # fmt: skip
         check_begun(self._window.profile.stats, self._pids)
 
-    def _sample(self) -> None:
-        try:
-            target = self._command.target
-            open_many()
-            api.record(
-                self._pids, options=self._command.options, profile=self._window.profile,
-                should_stop=lambda: self._stopping or self._interrupt.requested,
-                all_of=bool(target.pid or target.name),
-            )  # fmt: skip
-        except BaseException as failure:  # noqa: BLE001 - `sampling` raises it again, on the main thread
-            self._failure = failure
-
-    def show(self, screen: Screen) -> None:
+    def show(self, sampling: Future[None], screen: Screen) -> None:
         """Draw and obey keys until the user leaves or the sampling ends."""
         draw_at_s = 0.0
-        while self._thread.is_alive() and not self._interrupt.requested:
+        while not sampling.done() and not self._interrupt.requested:
             if time.monotonic() >= draw_at_s:
                 self._draw(screen)
                 draw_at_s = time.monotonic() + _DRAW_PERIOD_S

@@ -1,13 +1,12 @@
 """Draws on the terminal of `top` and reads keys; the only module that uses curses.
 
-Whatever ends `top` (a key, a signal, a bug), the terminal is restored.  If a terminal lacks a feature
-(colours, a hidden cursor), `top` goes on without this feature.
+Whatever ends `top` (a key, a signal, a bug), the terminal is restored.
 """
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 from sfsample.cli.terminal import spelled
 from sfsample.cli.top.view import FAINT, LOSS, PLAIN, SELECTED, TITLE, Line
@@ -35,6 +34,10 @@ class Screen:
 
     def __init__(self, window: curses.window) -> None:
         self._window = window
+        curses.raw()  # Ctrl-C, Ctrl-Z and Ctrl-\ become keys: as signals they could leave the terminal raw
+        window.timeout(round(_KEY_TIMEOUT_S * 1000))
+        with suppress(curses.error):  # some terminals cannot hide the cursor
+            curses.curs_set(0)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -70,26 +73,12 @@ class Screen:
         self._window.refresh()
 
 
-@contextmanager
-def terminal() -> Iterator[Screen]:
-    """Take over the terminal, and give it back at the end."""
+def on_terminal(show: Callable[[Screen], None]) -> None:
+    """Take over the terminal, call `show`, and give the terminal back."""
     for name in ("LINES", "COLUMNS"):
         os.environ.pop(name, None)  # curses would use these instead of the real size
     try:
-        window = curses.initscr()
+        curses.setupterm()
     except curses.error as failure:
         raise SfsampleError(f"cannot draw on this terminal: {failure}", "set TERM, e.g. TERM=xterm") from None
-    try:
-        curses.noecho()
-        curses.raw()  # Ctrl-C, Ctrl-Z and Ctrl-\ become keys: as signals they could leave the terminal raw
-        window.keypad(True)
-        window.timeout(round(_KEY_TIMEOUT_S * 1000))
-        for prepare in (lambda: curses.curs_set(0), curses.start_color, curses.use_default_colors):
-            with suppress(curses.error):
-                prepare()
-        yield Screen(window)
-    finally:
-        window.keypad(False)
-        curses.noraw()
-        curses.echo()
-        curses.endwin()
+    curses.wrapper(lambda window: show(Screen(window)))

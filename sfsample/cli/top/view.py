@@ -18,18 +18,7 @@ from sfsample.recording.stats import Stats
 
 PLAIN, TITLE, SELECTED, FAINT, LOSS = "plain", "title", "selected", "faint", "loss"
 FUNCTIONS, THREADS, PROCESSES = VIEWS = ("functions", "threads", "processes")
-KEYS = "q quit  t threads  s sort  p pause  / search  c callers  w write html  ? help"
-HELP = (
-    "up, down, page up/down  select a function (or a thread, a process)",
-    "c, Enter                callers of a function; functions of a thread or process",
-    "t                       functions, threads, processes",
-    "s                       sort by the first or the second column of numbers",
-    "p, space                freeze the screen; sampling goes on",
-    "/                       show names with a word; Enter ends it, Escape clears it",
-    "w                       write the window as a flame graph (html)",
-    "Escape                  back: from callers, a thread, a search",
-    "q, Ctrl-C               quit",
-)
+KEYS = "q quit  t threads  s sort  p pause  / search  c callers  Esc back  w write html"
 _STEPS = {"up": -1, "down": 1, "page up": -10, "page down": 10}  # rows
 _FRAME_LINES = 5  # lines above and below the table
 
@@ -57,7 +46,6 @@ class TopView:
         self.paused = False
         self.word = ""
         self.typing = False
-        self.help = False
         self.selected = 0
 
     def key(self, key: str) -> None:
@@ -74,8 +62,6 @@ class TopView:
                 self.sort_by_second = not self.sort_by_second
             case "p" | " ":
                 self.paused = not self.paused
-            case "?":
-                self.help = not self.help
             case "/":
                 self.typing, self.word = True, ""
             case "escape":
@@ -107,9 +93,7 @@ class TopView:
         self.selected, self.word = 0, ""
 
     def _back(self) -> None:
-        if self.help:
-            self.help = False
-        elif self.word:
+        if self.word:
             self.word = ""
         elif self.callers_of is not None:
             self.callers_of = None
@@ -180,9 +164,7 @@ class TopView:
         first = max(0, min(selected - height // 2, len(rows) - height))
         shown = rows[first : first + height]
         lines = [self._row(row, width, at == selected) for at, row in enumerate(shown, first)]
-        if self.help:
-            lines = [Line(text) for text in HELP[:height]]
-        elif not rows:
+        if not rows:
             lines = [Line(self._why_empty(mode), FAINT)][:height]
         return lines + [Line("")] * (height - len(lines))
 
