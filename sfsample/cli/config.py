@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from sfsample.cli.terminal import say_at
@@ -34,8 +33,7 @@ def words_of(path: str, flags: Iterable["FlagHelp"]) -> list[str]:
     for key, value in _read(path).items():
         flag = f"--{key}"
         if flag not in takes_value:
-            near = get_close_matches(flag, takes_value, n=1)
-            raise UsageError(f"unknown key: {key}", *(f"did you mean: {name[2:]}" for name in near), _HELP)
+            raise UsageError(f"unknown key: {key}", _HELP)
         words += _words(flag, value, takes_value)
     return words
 

@@ -35,8 +35,8 @@ _NEXT = {  # next step, by format
     "speedscope": "open it with speedscope",
     "firefox": "load it into the Firefox Profiler",
     "pprof": "go tool pprof -http=: FILE",
-    "json": "sfsample convert FILE -o STEM.html draws it",
-    "folded": "sfsample convert FILE -o STEM.html draws it",
+    "json": "sfsample convert FILE -o FILE.html draws it",
+    "folded": "sfsample convert FILE -o FILE.html draws it",
 }
 
 
@@ -120,12 +120,8 @@ def written_line(options: "OutputOptions", output: Output) -> list[str]:
     """Return the line about the result, for the summary; []: the result is no regular file."""
     if not output.file:
         return []
-    stem = options.path.rpartition(".")[0]
-    if not stem or f"{stem}.html" == options.path:  # the page would replace the result
-        stem = options.path
-    what = _NEXT[options.format].replace("FILE", quote(options.path))
-    what = what.replace("STEM.html", quote(f"{stem}.html"))
-    return [f"written   {options.path}: {what}"]
+    what = _NEXT[options.format].replace("FILE.html", quote(f"{options.path}.html"))
+    return [f"written   {options.path}: {what.replace('FILE', quote(options.path))}"]
 
 
 def as_asked(report: "Report", output: "ProfileOutput") -> "Report":

@@ -2,17 +2,17 @@
 
 import argparse
 import re
+import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from sfsample import __version__
 from sfsample.cli import values
-from sfsample.cli.commands import ENTRIES, GROUPS
+from sfsample.cli.commands import COMMANDS, ENTRIES, GROUPS
 from sfsample.cli.history_flags import HISTORY_ACTIONS
-from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_flags
 from sfsample.cli.options import Command
 from sfsample.core import quantities
 from sfsample.core.quantities import BadValue
@@ -85,7 +85,11 @@ class _Parser(argparse.ArgumentParser):
         lines = [" ".join(self.format_usage().split())] if "required" in message else []
         if "not a process id" in message:
             lines.append(f"a process by its name: {self.prog} -n NAME")
-        raise UsageError(message.removeprefix("argument "), *lines, try_help(self.prog))
+        if message.startswith("unrecognized"):
+            flags = self._option_string_actions
+            words = (word.partition("=")[0] for word in message.split() if word.startswith("-"))
+            lines += [f"did you mean: {name}" for word in words for name in _similar(word, flags)]
+        raise UsageError(message.removeprefix("argument "), *lines, f"try: {self.prog} --help")
 
 
 def parse(argv: list[str]) -> Command:
@@ -110,7 +114,7 @@ def parse(argv: list[str]) -> Command:
             use_utc()
         command, words = _history_action(words)
     if command not in ENTRIES or " " in line[0]:
-        raise unknown_command(command, words)
+        raise _unknown_command(command, words)
     parser = _command_parser(command)
     arguments, unknown = parser.parse_known_args(words)
     config = arguments.config if command == "watch" else None
@@ -120,8 +124,7 @@ def parse(argv: list[str]) -> Command:
 
             arguments, unknown = parser.parse_known_args([*words_of(config, describe(command)), *words])
         if unknown:
-            flags = {entry: [name for flag in describe(entry) for name in flag.names] for entry in ENTRIES}
-            raise unknown_flags(command, unknown, flags)
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         formats = [flag.choices for flag in map(FlagHelp, parser._actions) if "--format" in flag.names]  # noqa: SLF001
         return _command(command, vars(arguments), program, *formats)
     except UsageError as mistake:
@@ -138,7 +141,7 @@ def _command(
         try:
             arguments["pid"] = [*arguments["pid"], *values.pids(word)]
         except BadValue as refusal:
-            raise not_a_pid(command, word, refusal) from None
+            raise _not_a_pid(command, word, refusal) from None
     if "pid" in arguments:
         _check_target(command, arguments, program)
     elif program is not None:
@@ -167,6 +170,36 @@ def _build(kind: type[_T], arguments: Mapping[str, Any]) -> _T:
             value = arguments[field.name]
             built[field.name] = tuple(value) if isinstance(value, list) else value
     return kind(**built)
+
+
+def _unknown_command(command: str, words: Sequence[str]) -> UsageError:
+    """Return the error for a first word that is no command, no pid and no flag."""
+    lines = [f"did you mean: sfsample {shlex.join([name, *words])}" for name in _similar(command, COMMANDS)]
+    if not lines:
+        lines += [] if "/" in command else [f"a process by its name: sfsample -n {shlex.quote(command)}"]
+        lines.append(f"to start a program: sfsample -- {shlex.join([command, *words])}")
+    return UsageError(f"unknown command: {command}", *lines, f"commands: {', '.join(COMMANDS)}")
+
+
+def _not_a_pid(command: str, word: str, what: object) -> UsageError:
+    """Return the error for a word that should be a pid; `what` says what is wrong."""
+    program = "sfsample" if command == "record" else f"sfsample {command}"
+    if word in COMMANDS:
+        help_line = f"the command comes first: sfsample {word} PID"
+    elif word.lstrip("-").isdecimal():
+        help_line = f"ps and pgrep show pids; by its name: {program} -n NAME"
+    elif command == "record":
+        help_line = f"to start a program: sfsample -- {shlex.quote(word)}"
+    else:
+        help_line = f"a process by its name: {program} -n {shlex.quote(word)}"
+    return UsageError(str(what), help_line, f"try: sfsample {command} --help")
+
+
+def _similar(word: str, words: Iterable[str]) -> list[str]:
+    """Return the word of `words` that is most similar, if any; not for short words, which have many."""
+    from difflib import get_close_matches
+
+    return get_close_matches(word, words, n=1, cutoff=0.75) if len(word) > 2 else []
 
 
 def _history_action(words: list[str]) -> tuple[str, list[str]]:

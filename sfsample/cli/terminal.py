@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Self, TextIO
 
 from sfsample.core.foreign import utc
-from sfsample.core.printable import fit, printable, printable_lines
+from sfsample.core.printable import printable_lines
 
 _MAX_LINE = 1000  # characters
 _ERASE = "\r\x1b[K"
@@ -94,9 +94,9 @@ class Progress:
         return self.shown and time.monotonic() - self._drawn_at_s >= _PERIOD_S and _is_writable()
 
     def show(self, text: str) -> None:
-        """Show a text; call `due` before."""
+        """Show a short text; call `due` before."""
         self._drawn_at_s = time.monotonic()
-        emit(fit(printable(f"sfsample: {text}"), _columns() - 1), draws=True)
+        emit(f"sfsample: {text}", draws=True)
 
 
 def _is_writable() -> bool:
@@ -105,10 +105,3 @@ def _is_writable() -> bool:
         return bool(select.select((), (sys.stderr,), (), 0)[1])
     except (OSError, ValueError):
         return False
-
-
-def _columns() -> int:
-    try:
-        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
-    except (OSError, ValueError):
-        return 80

@@ -3,11 +3,17 @@
 The sampling thread never waits for the terminal.  While the main thread computes, it holds the interpreter,
 so the sampling thread cannot release a target thread.  So the main thread computes only while sfsample holds
 no thread of the target (`SUSPEND_LOCK`).
+
+Whatever ends `top` (a key, a signal, a bug), the terminal is restored.
 """
 
+import os
+import signal
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache, cached_property, partial
 
 from sfsample import api
@@ -16,10 +22,8 @@ from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.output_file import Output
 from sfsample.cli.record_options import TopCommand
-from sfsample.cli.terminal import say
-from sfsample.cli.top.screen import Screen, on_terminal
-from sfsample.cli.top.table import FunctionName
-from sfsample.cli.top.view import TopView
+from sfsample.cli.terminal import say, spelled
+from sfsample.cli.top.view import FAINT, PLAIN, SELECTED, TITLE, FunctionName, Line, TopView
 from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.core.foreign import utc
 from sfsample.errors import NoThread, SfsampleError, UsageError
@@ -29,7 +33,20 @@ from sfsample.recording.live_window import LiveWindow
 from sfsample.recording.stats import check_begun
 from sfsample.symbolize.symbolizer import Symbolizer
 
+try:
+    import curses
+except ImportError:  # some builds of Python have no curses
+    raise SfsampleError("this Python has no curses", "for a file: sfsample record -o out.html") from None
+
 _DRAW_PERIOD_S = 0.5
+_KEY_TIMEOUT_S = 0.1
+_STYLES = {PLAIN: curses.A_NORMAL, TITLE: curses.A_BOLD, SELECTED: curses.A_REVERSE, FAINT: curses.A_DIM}
+_KEY_NAMES: dict[object, str] = {
+    "\n": "enter", "\r": "enter", curses.KEY_ENTER: "enter", "\x1b": "escape", "\x7f": "backspace",
+    "\b": "backspace", curses.KEY_BACKSPACE: "backspace", curses.KEY_UP: "up",
+    curses.KEY_DOWN: "down", curses.KEY_PPAGE: "page up", curses.KEY_NPAGE: "page down",
+    curses.KEY_RESIZE: "resize", "\x03": "interrupt", "\x1a": "suspend",
+}  # fmt: skip
 
 
 def run(command: TopCommand) -> int:
@@ -48,6 +65,61 @@ def run(command: TopCommand) -> int:
             session.stopping = True
         sampling.result()  # raises the failure that ended the sampling
     return session.report_end()
+
+
+class Screen:
+    """Draws lines, and reads keys by name; the only user of curses."""
+
+    def __init__(self, window: curses.window) -> None:
+        self._window = window
+        curses.raw()  # Ctrl-C, Ctrl-Z and Ctrl-\ become keys: as signals they could leave the terminal raw
+        window.timeout(round(_KEY_TIMEOUT_S * 1000))
+        with suppress(curses.error):  # some terminals cannot hide the cursor
+            curses.curs_set(0)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height."""
+        height, width = self._window.getmaxyx()
+        return width, height
+
+    def key(self) -> str:
+        """Return a letter or the name of a key; '' if the user presses none in a tenth of a second."""
+        try:
+            key = self._window.get_wch()
+        except curses.error:
+            return ""
+        return _KEY_NAMES.get(key, key if isinstance(key, str) else "")
+
+    def draw(self, lines: list[Line]) -> None:
+        """Draw lines; if the terminal has just become smaller, some lines are missing until the next call."""
+        self._window.erase()
+        for row, line in enumerate(lines):
+            with suppress(curses.error):  # writing to the last column of the last line always fails
+                self._window.addstr(row, 0, self._in_locale(line.text), _STYLES[line.style])
+        self._window.refresh()
+
+    def _in_locale(self, text: str) -> str:
+        """Return a text with `?` for letters that the locale lacks; curses would drop them."""
+        return spelled(text).encode(self._window.encoding, "replace").decode(self._window.encoding)
+
+    def suspend(self) -> None:
+        """Give the terminal back, suspend sfsample while it holds no thread, and take the terminal again."""
+        curses.endwin()
+        with SUSPEND_LOCK:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        self._window.refresh()
+
+
+def on_terminal(show: Callable[[Screen], None]) -> None:
+    """Take over the terminal, call `show`, and give the terminal back."""
+    for name in ("LINES", "COLUMNS"):
+        os.environ.pop(name, None)  # curses would use these instead of the real size
+    try:
+        curses.setupterm()
+    except curses.error as failure:
+        raise SfsampleError(f"cannot draw on this terminal: {failure}", "set TERM, e.g. TERM=xterm") from None
+    curses.wrapper(lambda window: show(Screen(window)))
 
 
 class _Session:
