@@ -25,7 +25,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return _run(words)
     except SfsampleError as failure:
-        say(failure, *_help_lines(failure, words))
+        lines = [with_own_path(line, words) for line in failure.help]
+        if isinstance(failure, NotPermitted) and failure.pid and "doctor" not in words:
+            lines.append(f"sfsample doctor {failure.pid} shows everything that may refuse access")
+        say(failure, *lines)
         return failure.exit_code
     except MemoryError:
         say(*_OUT_OF_MEMORY)
@@ -37,13 +40,6 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as failure:
         _print_os_error(failure)
         return 1
-
-
-def _help_lines(failure: SfsampleError, words: list[str]) -> list[str]:
-    lines = [with_own_path(line, words) for line in failure.help]
-    if isinstance(failure, NotPermitted) and failure.pid and "doctor" not in words:
-        lines.append(f"sfsample doctor {failure.pid} shows everything that may refuse access")
-    return lines
 
 
 def with_own_path(line: str, words: list[str]) -> str:

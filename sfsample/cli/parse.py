@@ -76,10 +76,8 @@ class _Parser(argparse.ArgumentParser):
         """Parse a value; argparse would not print the reason of a refusal."""
         try:
             return action.type(text) if callable(action.type) else text
-        except BadValue as refusal:
+        except ValueError as refusal:
             raise argparse.ArgumentError(action, str(refusal)) from None
-        except ValueError:
-            return super()._get_value(action, text)
 
     def error(self, message: str) -> NoReturn:
         lines = [" ".join(self.format_usage().split())] if "required" in message else []
@@ -231,8 +229,9 @@ def _main_parser() -> argparse.ArgumentParser:
     commands, examples = [ABOUT, ""], ["examples:"]
     for title, entries in GROUPS:
         commands += [f"{title}:", *(f"  {entry.name:<11} {entry.summary}" for entry in entries)]
-        for entry in entries:
-            examples += [f"  sfsample {words:<33}  {caption}".rstrip() for words, caption in entry.examples]
+        examples += [
+            f"  sfsample {words:<33}  {caption}" for words, caption in (e.examples[0] for e in entries)
+        ]
     parser = _Parser("sfsample", "\n".join(commands), "\n".join([*examples, "", _FOOTER]))
     parser.usage = "sfsample COMMAND [options]\n       sfsample PID [options]"
     parser.add_argument("--version", action="version", version=f"sfsample {__version__}")

@@ -17,7 +17,7 @@ from sfsample import api
 from sfsample.cli.chosen import chosen_pids
 from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.output_file import Output, as_asked, open_result, written_line
+from sfsample.cli.output_file import Output, as_asked, say_written
 from sfsample.cli.record_options import RecordCommand
 from sfsample.cli.terminal import Progress, emit, progress_printer, say
 from sfsample.core.quantities import counted
@@ -47,8 +47,8 @@ def run(command: RecordCommand) -> int:
         )
         more += waits
         more += () if bad_stacks is None else _saved_lines(bad_stacks)
-        say(first, *more, *written_line(command.output, output))
-    open_result(command.output, output)
+        say(first, *more)
+    say_written(command.output, output, quiet=command.quiet)
     if not profile.stats.failure:
         return code
     say(*profile.stats.failure)
