@@ -89,12 +89,6 @@ GROUPS = (
             ("inspect -p 1234", "the tables of every module of a process"),
             ("inspect --rows ./libfoo.so", "every function and row of SFrame"),
         )),
-        Entry("replay", "file_options.ReplayCommand", flags.replay_flags,
-              "unwind a saved stack again", (
-            ("replay bad/no_row-0123.json", "a stack that `record --save-bad bad` has saved"),
-            ("replay FILE --sysroot DIR", "with the programs and libraries of another machine"),
-            ("replay FILE --unwind eh_frame", "with other unwind tables"),
-        )),
     )),
     ("set up sfsample", (
         Entry("service", "file_options.ServiceCommand", flags.service_flags,

@@ -27,8 +27,6 @@ def record_flags(parser: ArgumentParser) -> None:
     add_profile_output(parser)
     add("--stats", metavar="FILE", help="write statistics as JSON to FILE; - is stderr")
     add("--idle", action="store_true", help="with --mode wall: show the stacks of threads that wait for work")
-    add("--save-bad", metavar="DIR",
-        help="save incomplete stacks in DIR, for `sfsample replay`; files contain stack memory")  # fmt: skip
     _add_messages(parser)
 
 
@@ -66,7 +64,7 @@ def watch_flags(parser: ArgumentParser) -> None:
     _add_target(parser)
     _add_groups(parser)
     add = parser.add_argument
-    add("--unit", type=values.unit, metavar="UNIT", help="select all processes of a systemd unit")
+    add("--unit", type=values.name, metavar="UNIT", help="select all processes of a systemd unit")
     _add_sampling(parser, ", for all processes together{default}")
     add("--every", type=seconds, help="start a slice every TIME{default}")
     add("--for", type=seconds, dest="slice", help="length of a slice (default: as --every, without gaps)")
@@ -155,16 +153,6 @@ def diff_flags(parser: ArgumentParser) -> None:
     add("-v", "--verbose", action="store_true", help="show every function that changed")
 
 
-def replay_flags(parser: ArgumentParser) -> None:
-    parser.usage = "sfsample replay FILE [options]"
-    add = parser.add_argument
-    add("file", metavar="FILE", help="a stack that `sfsample record --save-bad DIR` saved")
-    add("--sysroot", metavar="DIR", help="search programs and libraries under DIR")
-    _add_unwinding(parser)
-    _add_names(parser)
-    add("-q", "--quiet", action="store_true", help="print no progress")
-
-
 def service_flags(parser: ArgumentParser) -> None:
     parser.usage = "sfsample service (show | install) [options]"
     add = parser.add_argument
@@ -239,10 +227,10 @@ def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:
 
 def _add_groups(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("several processes at once").add_argument
-    add("--cgroup", type=values.cgroup, metavar="PATH", help="all in a control group and in its subgroups")
-    add("--container", type=values.container, metavar="ID",
+    add("--cgroup", type=values.name, metavar="PATH", help="all in a control group and in its subgroups")
+    add("--container", type=values.name, metavar="ID",
         help="all of a container (docker, containerd, CRI-O, podman); ID may be a prefix")  # fmt: skip
-    add("--pod", type=values.pod, metavar="UID", help="all of a Kubernetes pod")
+    add("--pod", type=values.name, metavar="UID", help="all of a Kubernetes pod")
     add("--user", type=values.name, metavar="NAME|UID", help="all that a user runs")
     add("--busiest", type=values.positive,
         help="the N that use most CPU time in a second; watch: since the last slice")  # fmt: skip

@@ -15,6 +15,9 @@ from sfsample.process.thread import Thread
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.unwind.unwinder import Unwinder
 from tests.accuracy.stopping import Where
+from tests.builders.core_builder import core_of
+
+_CODE_BYTES = 512  # bytes of generated code from the pc of a frame on
 
 
 class _StoppingProcess(LiveProcess):
@@ -49,6 +52,22 @@ class OwnUnwinder:
             tid: self._capturer.capture(self.target.thread(tid), state) for tid, state in states.items()
         }
         return {tid: stack for tid, stack in stacks.items() if not isinstance(stack, NotCaptured)}
+
+    def core(self, captured: CapturedStack) -> bytes:
+        """Return a core file with this one thread, and with the code of its frames that is in no file."""
+        modules = self.target.modules
+        generated = [
+            (frame.pc, modules.code(frame.pc, _CODE_BYTES))
+            for frame, module in zip(captured.stack.frames, captured.modules, strict=True)
+            if module is None
+        ]
+        vdso = [
+            (mapping.start, bytes(module.image.data))
+            for mapping in modules.mappings
+            if mapping.path == "[vdso]" and (module := modules.find(mapping.start)) is not None
+        ]
+        code = [*vdso, *((at, data) for at, data in generated if data)]
+        return core_of(captured.snapshot, modules.mappings, *code)
 
     def executable(self, address: int) -> bool:
         """Whether there can be code at an address."""
