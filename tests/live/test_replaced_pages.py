@@ -22,7 +22,7 @@ PAGE(".text.b") long REPLACED(long (*spin)(volatile long *), volatile long *one)
 {
     long sum = 0;
     if (spin) sum = spin(one);
-    else for (long i = 0; i < 10000000; i++) sum += *one;
+    else for (long i = 0; i < 40000000; i++) sum += *one;
     return sum + 1;
 }
 PAGE(".text.c") long after(long n) { return n; }
@@ -40,7 +40,7 @@ typedef long (*spinner)(volatile long *);
 typedef long (*replaced)(spinner, volatile long *);
 #define NOINLINE __attribute__((noinline))
 volatile long one = 1;
-long spin(volatile long *n) { long sum = 0; for (long i = 0; i < 10000000; i++) sum += *n; return sum; }
+long spin(volatile long *n) { long sum = 0; for (long i = 0; i < 40000000; i++) sum += *n; return sum; }
 NOINLINE long in_a(replaced f, spinner s) { long r = f(s, &one); __asm__ volatile(""); return r; }
 NOINLINE long in_b(replaced f, spinner s) { long r = f(s, &one); __asm__ volatile(""); return r; }
 NOINLINE long in_anonymous(replaced f, spinner s) { long r = f(s, &one); __asm__ volatile(""); return r; }
