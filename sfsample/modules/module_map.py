@@ -18,7 +18,7 @@ from sfsample.core.arch import ByteOrder
 from sfsample.core.memory import ReadMemory
 from sfsample.errors import SfsampleError
 from sfsample.formats.elf.image import PAGE, PT_LOAD, ElfImage
-from sfsample.modules.mapping import Mapping
+from sfsample.modules.mapping import Mapping, base_of
 from sfsample.modules.module import Module
 from sfsample.modules.unwind_tables import UnwindTables
 
@@ -268,7 +268,8 @@ class ModuleMap:
             return None
         self._open_failures.pop(mapping, None)
         offset = 0 if mapping.path == "[vdso]" else mapping.offset
-        bias = image.load_bias(mapping.start, offset, executable=mapping.executable)
+        base = base_of(mapping, self.mappings)
+        bias = image.load_bias(mapping.start, offset, executable=mapping.executable, base=base)
         if bias is None:
             self._add_problem(f"{mapping.path}: no segment is loaded from file offset {offset:#x}")
             return None
