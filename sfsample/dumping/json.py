@@ -85,6 +85,7 @@ def _thread(named: NamedThread, wait: Wait | None, depth: int | None) -> dict[st
         ]
         or None,
         "tasks": [_task(task) for task in thread.facts.tasks] or None,
+        "request": None,  # attributes of the request that it serves: sfsample reads none yet
         "stop_reason": str(stack.stop_reason) if stack else None,
         "frames": [*_frames(named, depth)],
     }
