@@ -174,7 +174,7 @@ def service_flags(parser: ArgumentParser) -> None:
 
 
 def completion_flags(parser: ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell of the script")
+    parser.add_argument("shell", choices=("bash", "zsh"), help="the shell of the script")
 
 
 # -- flags that several commands have
