@@ -41,7 +41,6 @@ def dump_json(
         "name": dump.name,
         "cmdline": dump.cmdline,
         "exe": dump.exe,
-        "consistent": None if dump.ran is None else not dump.ran,
         "goroutines": _goroutines(dump.goroutines, verdict.goroutine_waits.get(dump.pid, {}), depth) or None,
         "groups": [[thread.tid for thread in group] for group in group_threads(threads)],
         "threads": [
