@@ -10,15 +10,18 @@ half of the CPU time.)  It never goes back, and `Stats` has the choice and the r
 """
 
 import logging
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import prod
 
 from sfsample.core.python_view import PythonView
 from sfsample.errors import TargetError
 from sfsample.process.exec_guard import stops_keep_privileges
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, can_set_cpu_timers, can_set_timers
+from sfsample.process.proc_text import parse_cpu_idle
+from sfsample.process.procfs import read_text
 from sfsample.process.python_capture import check_gils, runs_python
-from sfsample.recording.free_cpus import FreeCpus
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
 from sfsample.recording.processes import Processes
@@ -183,3 +186,36 @@ class TrialSampler:
         if self._too_short and not self._spares_execs:
             return "" if can_set_cpu_timers(arch) else _CPUS_REFUSED
         return "" if can_set_timers(self._processes.tids(), arch) else _REFUSED
+
+
+class FreeCpus:
+    """The load of the CPUs that the calling thread may run on, since this object was made.
+
+    The kernel gives the idle time of each CPU (a wait for a disk is idle time); the rest is busy time.
+    sfsample's own CPU time is subtracted from the busy time of the least busy CPU, on which no other thread
+    needed it.  The product of the shares is the probability that all CPUs are busy at an instant.  The sum of
+    idle time would mislead: redis and its clients, which fill two CPUs, leave a tenth of one idle, in pieces
+    of microseconds.
+
+    Source: proc(5), /proc/stat.
+    """
+
+    def __init__(self) -> None:
+        self._cpus = os.sched_getaffinity(0)
+        self._begin = self._read()
+
+    def all_busy(self) -> float:
+        """Return the share of the time in which all CPUs were busy with other threads; 0: unknown."""
+        (began_s, own_before_s, idle_before), (now_s, own_s, idle) = self._begin, self._read()
+        seconds, online = now_s - began_s, idle.keys() & idle_before.keys() & self._cpus
+        if not online or seconds <= 0:
+            return 0.0
+        hertz = os.sysconf("SC_CLK_TCK")
+        busy = sorted(1 - (idle[cpu] - idle_before[cpu]) / hertz / seconds for cpu in online)
+        busy[0] -= (own_s - own_before_s) / seconds
+        return prod(min(max(share, 0.0), 1.0) for share in busy)
+
+    def _read(self) -> tuple[float, float, Mapping[int, float]]:
+        """Return the time and the CPU time of the calling thread in s, and idle times since boot in ticks."""
+        idle = parse_cpu_idle(read_text("/proc/stat")) or {}  # empty if the kernel does not say
+        return time.monotonic(), time.thread_time(), idle

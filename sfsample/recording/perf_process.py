@@ -52,17 +52,13 @@ class PerfProcess:
         kernel_symbols: KernelSymbols,
         is_new: bool,
     ) -> None:
-        """`is_new`: the process was born during the recording, so all of its CPU time counts."""
         self.process = process
         self._capturer = ThreadCapturer(process, unwinder, stop=False)
         self._profile = profile
         self._bad_stacks = bad_stacks
-        self._process_key = profile.register_process(
-            process.pid, process.start_time, process.root, process.name
-        )
-        self._recorder = Recorder(profile, self._process_key, BEGINNING, PythonView.OFF, late=True)
-        self._tid_history = TidHistory(process.thread, lambda: profile.processes.get(self._process_key, "?"))
-        self._is_new = is_new
+        self._recorder = Recorder(profile, process, BEGINNING, PythonView.OFF, is_new=is_new, late=True)
+        key = self._process_key = self._recorder.process_key
+        self._tid_history = TidHistory(process.thread, lambda: profile.processes.get(key, "?"))
         self._sampled_ns = 0  # CPU time that samples stand for
         self._has_ended = False  # the process has ended: its CPU time can no longer be read
         self._maps_read_ns = 0  # time of the last reading of the maps
@@ -93,7 +89,7 @@ class PerfProcess:
 
     def read_cpu_time(self) -> None:
         """Note the CPU time of the process; after its end the last value stays."""
-        self._has_ended = not self._recorder.read_cpu_time(self.process, is_new=self._is_new)
+        self._has_ended = not self._recorder.read_cpu_time()
 
     def _read_maps(self) -> None:
         modules, now_ns = self.process.modules, time.perf_counter_ns()
@@ -210,7 +206,7 @@ class PerfProcess:
         The last CPU time of an ended process is unknown, so its samples may stand for more than was read.
         """
         self._recorder.charge_process(self._sampled_ns if self._has_ended else 0)
-        self._recorder.finish(self.process, self._capturer)
+        self._recorder.finish(self._capturer)
 
 
 def _goes_through(stack: Stack, mapped: Sequence[tuple[int, int]]) -> bool:

@@ -19,12 +19,11 @@ from sfsample.process.priority import avoid_preempting
 from sfsample.process.process import LiveProcess
 from sfsample.process.stuck import LeftBehind
 from sfsample.recording.options import RecordOptions
-from sfsample.recording.overhead import OverheadLimit
 from sfsample.recording.perf_process import PerfProcess, StackUse
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
-from sfsample.recording.ticks import uniform
+from sfsample.recording.ticks import OverheadLimit, uniform
 from sfsample.recording.timer_set import TimerSet
 from sfsample.unwind.unwinder import Unwinder
 

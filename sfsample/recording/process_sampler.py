@@ -70,16 +70,13 @@ class ProcessSampler:
         self._named = named
         self.threads = DueThreads(random)
         self._pending: dict[SampledThread, WakeUp] = {}  # thread asked to stop -> wake-up of that tick
-        # threads due in this tick but left out: enough stops are pending, or the recording has ended
-        self._not_asked: list[SampledThread] = []
         self._has_run = True  # True: the process has run since the last search for changes
         self._ran_before_exec: dict[int, int] = {}  # CPU time in ns by thread id, up to the execve
         self._program: tuple[bytes, ...] = ()  # `Stat.program`, which every execve changes
         self._leader: Stat | None = None  # stat of the first thread at the beginning of this tick
-        self._process_key = profile.register_process(
-            process.pid, process.start_time, process.root, process.name
+        self._recorder = Recorder(
+            profile, process, since, options.python, options.min_wait, is_new=since.number > 0
         )
-        self._recorder = Recorder(profile, self._process_key, since, options.python, options.min_wait)
         self._blame: Blame | None = None
         if waits is not None and options.blame:
             self._blame = Blame(self._recorder, waits.owner, self.threads.find, self._look_again)
@@ -88,7 +85,9 @@ class ProcessSampler:
     @property
     def living(self) -> set[ThreadKey]:
         """The threads that had not ended at the last look."""
-        return {ThreadKey(self._process_key, thread.tid, thread.start_time) for thread in self.threads}
+        return {
+            ThreadKey(self._recorder.process_key, thread.tid, thread.start_time) for thread in self.threads
+        }
 
     # -- one tick
 
@@ -113,8 +112,7 @@ class ProcessSampler:
             self.process.modules.allow_refresh()
             if not self._follow_changes(before, refresh=refresh):
                 return False
-            self._not_asked.clear()
-            for thread in self._in_turn([*due, *self.threads.due(tick)], go_on):
+            for thread in self._in_turn(self.threads.due(tick), go_on):
                 if not thread.gone:
                     self._take_turn(thread, woken)
                 self.threads.give_next_turn([thread], tick, spread)
@@ -125,7 +123,6 @@ class ProcessSampler:
             if failure.help and self._named and not self._profile.stats.samples:
                 raise  # limit that the user can raise
             self._profile.stats.count_failed(str(failure), 1)
-            self.threads.make_all_due()
         return True
 
     def _is_quiet(self, due: list[SampledThread]) -> bool:
@@ -146,10 +143,9 @@ class ProcessSampler:
         """
         due.sort(key=lambda thread: (thread.off_cpu_counters is not None, thread.counted.number))
         collected_ns = time.perf_counter_ns()
-        for position, thread in enumerate(due):
+        for thread in due:
             if time.perf_counter_ns() - collected_ns >= _COLLECT_NS:
                 if not go_on():
-                    self._not_asked += [t for t in due[position:] if self._wall and t.last_stack is None]
                     return
                 self.collect()
                 collected_ns = time.perf_counter_ns()
@@ -173,9 +169,9 @@ class ProcessSampler:
             for thread in tuple(self.threads):
                 self._drop(thread)
         if before is None or leader.name != before.name:
-            self._profile.name_process(self._process_key, leader.name)
+            self._profile.name_process(self._recorder.process_key, leader.name)
         if refresh or before is None:
-            self._recorder.read_cpu_time(process, is_new=self._recorder.now.number > 1)
+            self._recorder.read_cpu_time()
         tids = process.tids(force=refresh or changed or dead)
         if tids is not None:
             self._update_threads(tids, last_tick)
@@ -191,7 +187,7 @@ class ProcessSampler:
         for tid in new:
             born = self.process.thread(tid)
             ran = self._ran_before_exec.pop(tid, 0) if tick > 1 else ran_ns(born.files.counters())
-            self.threads.add(SampledThread(born, last_tick, ran), tick)
+            self.threads.add(SampledThread(born, last_tick, ran))
 
     def _drop(self, thread: SampledThread) -> None:
         self._pending.pop(thread, None)  # `release_pending` releases it if it still stops
@@ -211,9 +207,7 @@ class ProcessSampler:
         elif counters == thread.off_cpu_counters:
             if self._blame is None or not self._blame.takes(thread):
                 self._recorder.count_idle([thread])
-        elif self._wall and len(self._pending) >= _MAX_PENDING_STOPS:
-            self._not_asked.append(thread)
-        else:
+        elif not self._wall or len(self._pending) < _MAX_PENDING_STOPS:
             self._sample(thread, woken, counters)
 
     def _look_again(self, thread: SampledThread) -> bool:
@@ -382,17 +376,16 @@ class ProcessSampler:
         self._wait_for_pending(time.perf_counter_ns() + _END_PATIENCE_NS)
         self._give_up_pending()
         recorder = self._recorder
-        for thread in self._not_asked:
-            if not thread.gone:
-                recorder.count_failed(thread, _RECORDING_ENDED)
         for thread in self.threads:
             counters = None
             with suppress(ReadFailed):
                 counters = thread.files.counters()
             if counters == thread.off_cpu_counters:
                 recorder.count_idle([thread])
+            elif self._wall and counters and thread.last_stack is None and not recorder.has_counted(thread):
+                recorder.count_failed(thread, _RECORDING_ENDED)
             recorder.flush(thread)
             recorder.charge(thread, counters)
-        recorder.read_cpu_time(self.process, is_new=recorder.now.number > 1)
+        recorder.read_cpu_time()
         recorder.charge_process()
-        recorder.finish(self.process, self._capturer)
+        recorder.finish(self._capturer)

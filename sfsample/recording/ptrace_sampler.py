@@ -22,13 +22,12 @@ from sfsample.process.stop_request import await_stop
 from sfsample.process.stuck import LeftBehind
 from sfsample.recording.due_threads import spread_of
 from sfsample.recording.options import RecordOptions
-from sfsample.recording.overhead import OverheadLimit
 from sfsample.recording.process_sampler import ProcessSampler
 from sfsample.recording.processes import Processes
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.stats import Stats
-from sfsample.recording.ticks import Schedule, uniform
+from sfsample.recording.ticks import OverheadLimit, Schedule, uniform
 from sfsample.recording.wait_finder import WaitFinder
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.unwind.unwinder import Unwinder

@@ -19,8 +19,7 @@ from sfsample.process.perf_events import can_set_timers
 from sfsample.process.process import LiveProcess
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording import choose_sampler as module
-from sfsample.recording.choose_sampler import TrialSampler
-from sfsample.recording.free_cpus import FreeCpus
+from sfsample.recording.choose_sampler import FreeCpus, TrialSampler
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
 from sfsample.recording.processes import Processes

@@ -14,7 +14,7 @@ TICK_NS = 10_000_000
 def table_of(count: int, random=lambda: 0.999) -> DueThreads:
     table = DueThreads(random)
     for tid in range(count):
-        table.add(SampledThread(new_thread(tid), BEGINNING, 0), 1)
+        table.add(SampledThread(new_thread(tid), BEGINNING, 0))
     return table
 
 

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from sfsample.core.stack import StopReason
 from sfsample.modules.location import Location, pid_of
-from sfsample.recording.live_window import WindowRecord
-from sfsample.recording.profile import Profile
+from sfsample.recording.profile import Profile, WindowRecord
 from sfsample.recording.sample import ThreadKey
 
 FunctionName = tuple[str, str]  # a function and its module

@@ -11,8 +11,7 @@ from sfsample.cli.top.table import FindNames, Row, Table, TaskKey, function_rows
 from sfsample.core.printable import columns, fit, printable
 from sfsample.core.quantities import brief_time
 from sfsample.modules.location import pid_of
-from sfsample.recording.live_window import WindowRecord
-from sfsample.recording.profile import Profile
+from sfsample.recording.profile import Profile, WindowRecord
 from sfsample.recording.sample import ThreadKey
 from sfsample.recording.stats import Stats
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sfsample.cli.top.view import HELP, KEYS, TopView
 from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location
-from sfsample.recording.live_window import LiveWindow
+from sfsample.recording.profile import LiveWindow
 from sfsample.recording.sample import ThreadKey
 from tests.builders.samples import sample
 
