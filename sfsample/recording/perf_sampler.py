@@ -18,9 +18,8 @@ from sfsample.process.perf_records import Lost, PerfSample, Record, RecordOfProc
 from sfsample.process.priority import avoid_preempting
 from sfsample.process.process import LiveProcess
 from sfsample.process.stuck import LeftBehind
-from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_process import PerfProcess, StackUse
-from sfsample.recording.processes import Processes
+from sfsample.recording.processes import Recording
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 from sfsample.recording.ticks import OverheadLimit, uniform
@@ -42,34 +41,21 @@ _SMALL_RING_FULL = f"{_RING_FULL}: it is small, because no more memory may be lo
 
 
 class PerfSampler:
-    """Samples `processes` into one profile by the kernel's timers.
+    """Samples processes into one profile by the kernel's timers.
 
-    `random` gives random numbers from 0 to 1.  `start` is the begin of the recording (time.monotonic), if
-    stops have sampled its first part.  `per_cpu`: prefer timers of CPUs from the beginning.
+    `per_cpu`: prefer timers of CPUs from the beginning.
     """
 
-    def __init__(
-        self,
-        processes: Processes,
-        options: RecordOptions,
-        duration: float | None = None,
-        profile: Profile | None = None,
-        *,
-        random: Callable[[], float] = uniform,
-        start: float | None = None,
-        per_cpu: bool = False,
-    ) -> None:
-        self._options = options
-        self._duration = duration
+    def __init__(self, recording: Recording, *, per_cpu: bool = False) -> None:
+        self._processes, options, self.profile, self._duration, start, _ = recording
+        self._options, processes = options, self._processes
         self._is_set = False  # timers are set
         self._cpu_at_start = 0.0
         self._limit = OverheadLimit(options.max_overhead, 0.0, time.thread_time())
         self._end_s = 0.0  # end of the recording since its start; 0: it has not ended
         self._start_ns = 0 if start is None else round(start * 1e9)
-        deviation = _PERIOD_DEVIATION * (2 * random() - 1)
+        deviation = _PERIOD_DEVIATION * (2 * uniform() - 1)
         period_ns = max(_MIN_PERIOD_NS, round(1e9 / options.rate * (1 + deviation)))
-        self.profile = profile or Profile(options.rate, timeline=options.timeline)
-        self._processes = processes
         kernel = options.kernel is not False and shows_addresses()
         if not kernel and options.kernel is not False:
             self.profile.stats.note(KERNEL_SYMBOLS_HIDDEN)

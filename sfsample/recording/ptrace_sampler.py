@@ -21,9 +21,8 @@ from sfsample.process.run_state import OwnRun, WakeUp
 from sfsample.process.stop_request import await_stop
 from sfsample.process.stuck import LeftBehind
 from sfsample.recording.due_threads import spread_of
-from sfsample.recording.options import RecordOptions
 from sfsample.recording.process_sampler import ProcessSampler
-from sfsample.recording.processes import Processes
+from sfsample.recording.processes import Recording
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.stats import Stats
@@ -49,33 +48,19 @@ class Clock:
 
 
 class PtraceSampler:
-    """Samples `processes` into one profile: a descendant from the tick at which it is found until its end.
+    """Samples processes into one profile: a descendant from the tick at which it is found until its end.
 
-    `jitter` gives random numbers from 0 to 1.  `tell` gets a line of text, at most once a second.  `start`:
-    the time by the clock when the recording began, if another sampler took the first samples.
+    `jitter` gives random numbers from 0 to 1.
     """
 
     def __init__(
-        self,
-        processes: Processes,
-        options: RecordOptions,
-        duration: float | None = None,
-        clock: Clock | None = None,
-        profile: Profile | None = None,
-        *,
-        jitter: Callable[[], float] = uniform,
-        tell: Callable[[str], None] = lambda _: None,
-        start: float | None = None,
+        self, recording: Recording, clock: Clock | None = None, jitter: Callable[[], float] = uniform
     ) -> None:
-        self._processes = processes
-        self._options = options
-        self._duration = duration
+        self._processes, self._options, self.profile, self._duration, start, self._tell = recording
         self._clock = clock or Clock()
         self._jitter = jitter
-        self._tell = tell
         self._unreported_ticks = 0
         self._reported_at = float("-inf")
-        self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._own_run = OwnRun()
         self._names = Symbolizer()  # names of functions of C libraries
         self._began = start
@@ -84,7 +69,7 @@ class PtraceSampler:
         self._last_tick = BEGINNING
         if start is not None:
             self._last_tick = TickTime(0, round((self._clock.now() - start) * 1e9))
-        self._samplers = [self._sampler_of(process) for process in processes.all]
+        self._samplers = [self._sampler_of(process) for process in self._processes.all]
         self._pending: list[ProcessSampler] = []  # samplers with a pending stop
 
     def _sampler_of(self, process: LiveProcess) -> ProcessSampler:
