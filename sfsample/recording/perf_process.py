@@ -67,7 +67,6 @@ class PerfProcess:
         self._deferred: list[Record] = []  # records that wait for the next reading of the maps
         self._max_known_tids = _MIN_KNOWN_TIDS
         self.read_cpu_time()
-        self._living_tids: set[int] | None = None  # None: /proc was not asked
         self._stack_use, self._kernel_symbols = stack_use, kernel_symbols
 
     def begin(self) -> bool:
@@ -77,8 +76,6 @@ class PerfProcess:
             if self.maps_stale:
                 self._read_maps()
             self._recorder.follow_perf_map()
-            ask = len(self._tid_history.known) > self._max_known_tids
-            self._living_tids = set(process.tids(force=True) or ()) if ask else None
             leader = process.proc.thread(process.pid).stat()
             if leader is not None:
                 self._profile.name_process(self._process_key, leader.name)
@@ -100,11 +97,6 @@ class PerfProcess:
             for mapping in modules.mappings:
                 if mapping.path == "[vdso]":  # memory that is gone when the process has ended
                     modules.find(mapping.start)
-
-    def forget_unseen_changes(self) -> None:
-        """Doubt modules and thread ids, because mappings and births were not recorded for a while."""
-        self.maps_stale = True
-        self._tid_history.forget_unseen_births()
 
     @property
     def names_change(self) -> bool:
@@ -152,8 +144,6 @@ class PerfProcess:
                 self._tid_history.note_birth(record)
             elif isinstance(record, Named):
                 self._tid_history.note_name(record)
-            elif isinstance(record, Lost):
-                self._tid_history.forget_unseen_births()
         self._forget_ended()
 
     def _sample(self, sample: PerfSample, mapped: Sequence[tuple[int, int]], start_ns: int) -> None:
@@ -193,12 +183,11 @@ class PerfProcess:
             self._stack_use.max_bytes = max(self._stack_use.max_bytes, used)
 
     def _forget_ended(self) -> None:
-        """Drop what is kept for threads that have ended, if `begin` asked which threads live."""
-        if self._living_tids is None:
-            return
-        self._tid_history.keep_only(self._living_tids)
-        self._max_known_tids = max(_MIN_KNOWN_TIDS, 2 * len(self._living_tids))
-        self._living_tids = None
+        """Drop what is kept for threads that have ended, once there is much of it."""
+        if len(self._tid_history.known) > self._max_known_tids:
+            living = set(self.process.tids(force=True) or ())
+            self._tid_history.keep_only(living)
+            self._max_known_tids = max(_MIN_KNOWN_TIDS, 2 * len(living))
 
     def finish(self) -> None:
         """Count the CPU time that no sample stands for, and note modules and problems.

@@ -56,8 +56,9 @@ class PerfSampler:
         self._start_ns = 0 if start is None else round(start * 1e9)
         deviation = _PERIOD_DEVIATION * (2 * uniform() - 1)
         period_ns = max(_MIN_PERIOD_NS, round(1e9 / options.rate * (1 + deviation)))
-        kernel = options.kernel is not False and shows_addresses()
-        if not kernel and options.kernel is not False:
+        wants_kernel = options.kernel_frames is not False
+        kernel = wants_kernel and shows_addresses()
+        if wants_kernel and not kernel:
             self.profile.stats.note(KERNEL_SYMBOLS_HIDDEN)
         self._kernel_symbols = KernelSymbols()
         self._used_ns = 0  # CPU time of the processes just before the last read of the rings
@@ -135,8 +136,7 @@ class PerfSampler:
 
         The last records are read and unwound after that, because more would come while they are unwound.
         """
-        for process in self._alive.values():
-            process.maps_stale = True
+        self._doubt_maps()
         self._begin_read()
         self._timers.events.pause()
         self._read_cpu_times()  # CPU times up to the last record in the rings
@@ -150,7 +150,12 @@ class PerfSampler:
             self._timers.open()
         finally:
             self._count(records)
-        self._forget_unseen_changes()
+        self._doubt_maps()
+
+    def _doubt_maps(self) -> None:
+        """Read the maps again: mappings were not recorded while the timers were off."""
+        for process in self._alive.values():
+            process.maps_stale = True
 
     def _stay_below_overhead(self, should_stop: Callable[[], bool]) -> None:
         """Stop the timers for as long as it takes to stay below the limit of overhead."""
@@ -164,13 +169,9 @@ class PerfSampler:
         while self._elapsed_s() < until_s and not should_stop() and not all(p.has_ended() for p in procs):
             time.sleep(_MAX_SLEEP_S)
         self._timers.events.begin()
-        self._forget_unseen_changes()
+        self._doubt_maps()
         self.profile.stats.spared_ticks += int((self._elapsed_s() - began_s) * self._options.rate)
         self._timers.begin_coverage()
-
-    def _forget_unseen_changes(self) -> None:
-        for process in self._alive.values():
-            process.forget_unseen_changes()
 
     # -- the loop
 

@@ -77,16 +77,13 @@ class PtraceSampler:
         unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
         if named:
             unwinder.prepare(process.arch)
-        kernel = False if options.kernel is None and options.python is PythonView.ONLY else options.kernel
         capturer = ThreadCapturer(
-            process, unwinder, stop=options.stop, kernel=kernel,
+            process, unwinder, stop=options.stop, kernel=options.kernel_frames,
             python=options.python is not PythonView.OFF, gil=options.gil,
         )  # fmt: skip
         waits = None
         if options.mode == "wall":
             waits = WaitFinder(process, capturer, self._names, details=options.wait_details)
-            if named:
-                waits.prepare()
         return ProcessSampler(
             process, capturer, self.profile, options, self._jitter, named=named, since=self._last_tick,
             waits=waits,

@@ -9,7 +9,7 @@ Invariant: the facts of /proc are used for a copy only if its thread was born wh
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from sfsample.process.perf_records import Born, Named
@@ -55,10 +55,6 @@ class TidHistory:
         if record.tid in self._threads:
             self._threads[record.tid].name = record.name
 
-    def forget_unseen_births(self) -> None:
-        """Drop every thread: ids may have been reused, because no birth was recorded for a while."""
-        self._drop(self.known)
-
     def thread_at(self, tid: int, at_ns: int) -> SampledThread:
         """Return the thread that had an id at `at_ns` (perf_counter_ns)."""
         thread = self._threads.get(tid)
@@ -87,9 +83,6 @@ class TidHistory:
 
     def keep_only(self, living: AbstractSet[int]) -> None:
         """Drop ended threads; `living` has the ids of the others."""
-        self._drop(self.known - living)
-
-    def _drop(self, tids: Iterable[int]) -> None:
-        for tid in tids:
+        for tid in self.known - living:
             for kept in (self._threads, self._names, self._births):
                 kept.pop(tid, None)

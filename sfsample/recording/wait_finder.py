@@ -30,7 +30,6 @@ from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.symbolize.variables import module_of, variable_at
 from sfsample.waiting.c_library import C_LIBRARIES, is_file, library_functions
-from sfsample.waiting.glibc_locks import is_since_2_25
 from sfsample.waiting.place import NO_CPU, wait_place
 from sfsample.waiting.thread import OtherThreads, WaitContext, WaitingThread
 from sfsample.waiting.waits import Wait, wait_of
@@ -93,16 +92,6 @@ class WaitFinder:
         self._tids = ThreadIds(process)
         self._is_c_library: dict[Module | None, bool] = {}
         self._functions_at: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
-        self._since_2_25 = False  # a stack has shown a glibc of 2.25 or later
-
-    def prepare(self) -> None:
-        """Read the symbols of the C library now; later a stopped thread might wait for that."""
-        modules = self._process.modules
-        executable = [mapping for mapping in modules.mappings if mapping.path.startswith("/")]
-        libraries = [mapping for mapping in executable if is_file(mapping.path, C_LIBRARIES)]
-        for mapping in libraries or executable[:1]:
-            if module := modules.find(mapping.start):
-                self._names.symbol(module, 0)
 
     def find(
         self, thread: Thread, captured: CapturedStack, state: str, run_state: RunState
@@ -202,15 +191,11 @@ class WaitFinder:
         return self._is_c_library[module]
 
     def _context(self, waiting: WaitingThread, modules: tuple[Module, ...] = ()) -> WaitContext:
-        if not self._since_2_25 and waiting.call is not None and waiting.call.name == "futex":
-            self._since_2_25 = is_since_2_25(modules)
         name: Callable[[int], str | None] = partial(variable_at, modules) if self._details else lambda _: None
         title = self._process.proc.read("cmdline") if self._process.name == "postgres" else None
         words = (title or b"").decode("utf-8", "replace").rstrip("\0").split("\0")
-        others = OtherThreads(self._tids, {}, self._since_2_25)
-        return WaitContext(
-            self._process.pid, words, (waiting,), others, name, locks=self._file_locks(waiting)
-        )
+        others, locks = OtherThreads(self._tids, {}), self._file_locks(waiting)
+        return WaitContext(self._process.pid, words, (waiting,), others, name, locks=locks)
 
     def _file_locks(self, waiting: WaitingThread) -> tuple[FileLock, ...]:
         if waiting.call is None or waiting.call.name not in FILE_LOCK_CALLS:

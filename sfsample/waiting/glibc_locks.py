@@ -10,14 +10,11 @@ nptl/descr.h (the tid that pthread_join waits for, and the list of robust mutexe
 of the target's own pid namespace.
 """
 
-from collections.abc import Container, Iterable
-from contextlib import suppress
+from collections.abc import Container
 from typing import NamedTuple
 
 from sfsample.core.memory import Memory
 from sfsample.core.wait_kind import WaitKind
-from sfsample.errors import FormatError
-from sfsample.modules.module import Module
 from sfsample.waiting.thread import OtherThreads, WaitingThread
 
 _COMMAND_MASK, _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 127, 0, 6, 9, 13  # FUTEX_CMD_MASK, FUTEX_WAIT ...
@@ -71,8 +68,8 @@ def lock_of(thread: WaitingThread, others: OtherThreads) -> Lock | None:
         return _mutex(word, memory, alive)
     if functions & set(_ONCE):
         return Lock(WaitKind.ONCE, word, None)
-    if others.since_2_25 and functions & {*_CONDITION, *_READ_LOCK, *_WRITE_LOCK, *_SEMAPHORE, *_BARRIER}:
-        return _since_2_25(functions, word, value, memory, alive)
+    if functions & {*_CONDITION, *_READ_LOCK, *_WRITE_LOCK, *_SEMAPHORE, *_BARRIER}:
+        return _by_function(functions, word, value, memory, alive)
     if command not in (_WAIT, _WAIT_BITSET):
         return None
     join = _join(word, value, memory, alive)
@@ -82,7 +79,7 @@ def lock_of(thread: WaitingThread, others: OtherThreads) -> Lock | None:
     return unnamed or _unnamed_mutex(word, value, timeout, memory, alive)
 
 
-def _since_2_25(
+def _by_function(
     functions: set[str], word: int, value: int, memory: Memory, alive: Container[int]
 ) -> Lock | None:
     if functions & set(_CONDITION):
@@ -209,7 +206,7 @@ def _semaphore_waiters_at(value_at: int, memory: Memory) -> int:
 
 def _unnamed_semaphore(word: int, value: int, memory: Memory, others: OtherThreads) -> Lock | None:
     """Check a semaphore in a C library without symbols: as many threads sleep on it as it has waiters."""
-    lock = _semaphore(word, memory) if others.since_2_25 and value == 0 else None
+    lock = _semaphore(word, memory) if value == 0 else None
     is_counted = _u32(memory, _semaphore_waiters_at(word, memory)) == others.sleepers.get(word)
     return lock if is_counted else None
 
@@ -238,14 +235,3 @@ def _join(word: int, value: int, memory: Memory, alive: Container[int]) -> Lock 
 def _u32(memory: Memory, address: int) -> int | None:
     data = memory.read(address, 4)
     return None if data is None else int.from_bytes(data, memory.byteorder)
-
-
-def is_since_2_25(modules: Iterable[Module]) -> bool:
-    """Return True if a module is a glibc with the structures of 2.25, by the versions in its .dynstr."""
-    for module in modules:
-        if module.path.rpartition("/")[2].startswith(("libc.so", "libc-2.", "libpthread")):
-            with suppress(FormatError):
-                section = module.image.section(".dynstr")
-                if section and b"\0GLIBC_2.25\0" in bytes(module.image.contents(section)):
-                    return True
-    return False

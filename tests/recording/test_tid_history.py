@@ -93,26 +93,6 @@ def test_birth_record_is_at_most_one_tick_later_than_the_start_time(history, pro
     assert history.thread_at(TID, NOW + 2 * TICK_NS).name == "leader"
 
 
-def test_reused_ids_without_a_birth_record_are_forgotten(history, proc):
-    """Timers that are stopped record no birth: each id is looked up in /proc again when they go on."""
-    proc[9], proc[10] = started(NOW, "nine"), started(NOW, "ten")
-    for tid in (9, 10):
-        history.note_birth(Born(NOW, LEADER, LEADER, tid, LEADER))
-    same, before = history.thread_at(LEADER, NOW), history.thread_at(TID, NOW)
-    proc[TID] = started(NOW, "later")
-    proc[9] = started(AFTER, "another")
-    history.forget_unseen_births()
-    history.begin()
-    del proc[TID], proc[9]
-    after = history.thread_at(TID, AFTER)
-    assert after is not before
-    assert after.name == "leader"  # its own name is unknown
-    assert history.thread_at(9, AFTER).start_time == 0
-    leader = history.thread_at(LEADER, AFTER)
-    assert (leader.name, leader.start_time) == (same.name, same.start_time)
-    assert history.thread_at(10, AFTER).name == "ten"
-
-
 def test_ended_threads_are_dropped(history):
     history.thread_at(TID, NOW)
     history.note_birth(Born(NOW, LEADER, LEADER, 9, LEADER))
