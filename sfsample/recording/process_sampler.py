@@ -382,7 +382,7 @@ class ProcessSampler:
                 counters = thread.files.counters()
             if counters == thread.off_cpu_counters:
                 recorder.count_idle([thread])
-            elif self._wall and counters and thread.last_stack is None and not recorder.has_counted(thread):
+            elif self._wall and counters and thread.last_stack is None and thread.counted < recorder.now:
                 recorder.count_failed(thread, _RECORDING_ENDED)
             recorder.flush(thread)
             recorder.charge(thread, counters)

@@ -102,16 +102,6 @@ class Profile:
         """The number of samples of each stack."""
         return Counter({key: total.times for key, total in self.totals.items()})
 
-    @property
-    def wall_ns(self) -> Counter[StackKey]:
-        """The elapsed time that the samples of each stack stand for."""
-        return Counter({key: total.wall_ns for key, total in self.totals.items()})
-
-    @property
-    def cpu_ns(self) -> Counter[StackKey]:
-        """The CPU time that the samples of each stack stand for."""
-        return Counter({key: total.cpu_ns for key, total in self.totals.items()})
-
     def register_process(self, pid: int, start_time: int, root: ProcessRoot, name: str) -> int:
         """Return the key of the process that started at `start_time` (clock ticks since boot).
 

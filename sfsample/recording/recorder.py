@@ -48,6 +48,7 @@ class Recorder:
         `late`: samples are counted some time after they were taken; the caller follows the perf map.
         """
         self._profile, self._process, self._python = profile, process, python
+        self.stats = profile.stats
         self.process_key = profile.register_process(
             process.pid, process.start_time, process.root, process.name
         )
@@ -76,7 +77,7 @@ class Recorder:
         thread.ran_ns = ran
         thread.uncounted_cpu_ns += used
         self._charged_ns += used
-        self._profile.stats.cpu_charged_ns += used
+        self.stats.cpu_charged_ns += used
         return used
 
     def read_cpu_time(self) -> bool:
@@ -91,7 +92,7 @@ class Recorder:
     def charge_process(self, at_least_ns: int = 0) -> None:
         """Charge the CPU time of the process, also that of threads that ended unseen."""
         unseen_ns = max(0, max(self._cpu_ns, at_least_ns) - self._charged_ns)
-        self._profile.stats.cpu_charged_ns += unseen_ns
+        self.stats.cpu_charged_ns += unseen_ns
         self._charged_ns += unseen_ns
         self._profile.unseen_ns[self.process_key] += unseen_ns
         self._profile.charged_ns[self.process_key] += self._charged_ns
@@ -100,7 +101,7 @@ class Recorder:
 
     def count_stops(self, thread: SampledThread, stops: Sequence[ThreadSnapshot]) -> None:
         """Count the pauses of a capture."""
-        stats = self._profile.stats
+        stats = self.stats
         for stop in stops:
             stats.pauses.add(stop.stop_ns)
             stats.eintr_prone_stops += stop.eintr
@@ -119,7 +120,7 @@ class Recorder:
         thread.is_left_out = not captured.has_gil
         if captured.python is not None and self._python is not PythonView.OFF:
             locations = with_python(locations, captured.python, self._python)
-            self._profile.stats.has_python = True
+            self.stats.has_python = True
             stack = as_shown(stack, captured.python, self._python)
         thread.seen = self.now
         thread.places = Places((*waits, *kernel, *locations))
@@ -180,7 +181,7 @@ class Recorder:
         """Count the samples that `count_idle` has put off; leave out those of a brief wait."""
         if thread.last_stack is not None and thread.idle_until.number > thread.counted.number:
             if self.is_brief(thread):
-                self._profile.stats.brief_waits += thread.idle_until.number - thread.counted.number
+                self.stats.brief_waits += thread.idle_until.number - thread.counted.number
                 thread.counted = thread.idle_until
                 return
             self.count(thread, Capture.REUSED, thread.idle_until, ran=False)
@@ -204,7 +205,7 @@ class Recorder:
         """
         assert thread.last_stack is not None  # noqa: S101 - our own invariant
         stack, places = thread.last_stack
-        stats, key = self._profile.stats, ThreadKey(self.process_key, thread.tid, thread.start_time)
+        stats, key = self.stats, ThreadKey(self.process_key, thread.tid, thread.start_time)
         times = max(1, until.number - thread.counted.number)
         wall_ns, cpu_ns = until.at_ns - thread.counted.at_ns, thread.uncounted_cpu_ns if ran else 0
         thread.counted, thread.uncounted_cpu_ns = until, thread.uncounted_cpu_ns - cpu_ns
@@ -246,24 +247,16 @@ class Recorder:
         """Count a sample that could not be taken."""
         times = max(1, self.now.number - thread.counted.number)
         self.skip(thread)
-        self._profile.stats.count_failed(why, times)
-
-    def has_counted(self, thread: SampledThread) -> bool:
-        """Return True if a thread has a sample for this tick, or a reason why not."""
-        return thread.counted.number >= self.now.number
-
-    def count_changed_holder(self) -> None:
-        """Count a lock whose holder has changed in this tick."""
-        self._profile.stats.holders_changed += 1
+        self.stats.count_failed(why, times)
 
     def count_waiting(self, thread: SampledThread) -> None:
         """Count a thread that was skipped because it waited for a CPU."""
         self.skip(thread)
-        self._profile.stats.waiting_for_cpu += 1
+        self.stats.waiting_for_cpu += 1
 
     def finish(self, capturer: ThreadCapturer) -> None:
         """Note modules and problems; forget a process without samples."""
-        stats, process = self._profile.stats, self._process
+        stats, process = self.stats, self._process
         for module in process.modules.modules:
             _ = module.image.sections  # damage, which costs names, becomes a problem of the module
             entry = (module.path, bool(module.tables.sframe))

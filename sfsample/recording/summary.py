@@ -16,7 +16,6 @@ _HIGH_COST = 0.03  # share of one CPU; from there on the flags that lower it are
 _NOTABLE_SAMPLES = 5  # samples; if the CPU time was worth more and none was taken, a flag is advised
 _NOTABLE_CPU_NS = 5_000_000  # CPU time; less would be printed as 0.00 s
 _NOTABLE_WAIT = 2  # ratio of a pause with the wait for a CPU to one without; above it both are printed
-_DEEP_STACK = 500  # frames; in deeper stacks kernel timers cost more, as they reuse no known frames
 _HINTS = {
     StopReason.MAX_FRAMES: " (--max-frames allows more)",
     StopReason.STACK_COPY_ENDED: " (--stack-bytes allows more)",
@@ -178,8 +177,7 @@ def _cost(stats: Stats, mode: str) -> Iterator[str]:
     percent = _percent(round(stats.sampler_cpu_s * 1e9), round(stats.duration_s * 1e9))
     hint = ""
     if share >= _HIGH_COST and not stats.spared_ticks:
-        deep = sum(stats.frames.values()) > _DEEP_STACK * stats.samples
-        do_not_help = deep or stats.lacks_timers or stats.has_python or stats.without_gil
+        do_not_help = stats.lacks_timers or stats.has_python or stats.without_gil
         timers_help = mode == "cpu" and stats.timers_since_s is None and not do_not_help
         hint = f" ({'--perf-events costs less, ' if timers_help else ''}--max-overhead limits it)"
     yield f"cost      {percent} of one CPU{hint}"

@@ -90,7 +90,6 @@ class WaitFinder:
         descriptors = KeptDescriptors(process.proc)
         self._facts = FactReader(process.proc, descriptors=lambda _: descriptors)
         self._tids = ThreadIds(process)
-        self._is_c_library: dict[Module | None, bool] = {}
         self._functions_at: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
 
     def find(
@@ -141,7 +140,7 @@ class WaitFinder:
         call = facts.decode(as_made(asleep, wchan))
         waiting = WaitingThread(
             tid, "", state, process.own_id(tid), call, wchan, functions=self._functions(captured),
-            in_c_library=self._in_c_library(next(iter(captured.modules), None)),
+            in_c_library=_in_c_library(next(iter(captured.modules), None)),
         )  # fmt: skip
         full = self._with_objects(thread, waiting, captured.python)
         evidence = captured.snapshot.scheduler or SchedulerEvidence(None, None)
@@ -176,19 +175,14 @@ class WaitFinder:
         pairs = list(zip(captured.stack.frames, captured.modules, strict=True))[:_MAX_FRAMES]
         place = captured.generation, tuple(frame.pc for frame, _ in pairs)
         if place not in self._functions_at:
-            inside = [pair for pair in pairs if self._in_c_library(pair[1])]
-            chosen = inside or (pairs if not any(map(self._in_c_library, captured.modules)) else [])
+            inside = [pair for pair in pairs if _in_c_library(pair[1])]
+            chosen = inside or (pairs if not any(map(_in_c_library, captured.modules)) else [])
             frames = [self._names.frames(locate(frame, module, 0)) for frame, module in chosen if module]
             functions = library_functions(frames, [module.path for _, module in chosen if module])
             if len(self._functions_at) >= _MAX_STACKS:
                 self._functions_at.clear()
             self._functions_at[place] = tuple(functions)
         return self._functions_at[place]
-
-    def _in_c_library(self, module: Module | None) -> bool:
-        if module not in self._is_c_library:
-            self._is_c_library[module] = module is not None and is_file(module.path, C_LIBRARIES)
-        return self._is_c_library[module]
 
     def _context(self, waiting: WaitingThread, modules: tuple[Module, ...] = ()) -> WaitContext:
         name: Callable[[int], str | None] = partial(variable_at, modules) if self._details else lambda _: None
@@ -201,6 +195,10 @@ class WaitFinder:
         if waiting.call is None or waiting.call.name not in FILE_LOCK_CALLS:
             return ()
         return parse_locks(read_text("/proc/locks")) or ()
+
+
+def _in_c_library(module: Module | None) -> bool:
+    return module is not None and is_file(module.path, C_LIBRARIES)
 
 
 def _location(place: WaitPlace, module: Module | None = None, address: int = 0) -> Location:
