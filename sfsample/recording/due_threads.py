@@ -10,13 +10,12 @@ A sample stands for all ticks since the previous one.  That is exact for a threa
 have not changed.  For other threads it is right on average, because the turns are random.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 from sfsample.core.stack import Stack
 from sfsample.modules.location import Located
 from sfsample.process.thread import Thread
 from sfsample.recording.sample import Places, TickTime
-from sfsample.recording.ticks import uniform
 from sfsample.recording.wait_finder import FoundWait
 
 _FULL_TURN_THREADS = 16
@@ -70,49 +69,12 @@ class SampledThread:
         if not (wall and 0 <= ran_ns <= _QUIET_SHARE * time_ns):
             self.quiet_since, self.quiet_ran_ns = now, self.ran_ns
 
+    def give_next_turn(self, tick: int, spread: int, random: Callable[[], float]) -> None:
+        """Choose the next turn of a thread that was due at `tick`; see `spread_of`."""
+        most_skipped = min(spread, (tick - self.quiet_since.number) // 4)
+        self.due = tick + 1 + (int(random() * most_skipped) if most_skipped else 0)
+
 
 def spread_of(threads: int) -> int:
     """Return the most ticks between two turns of a quiet thread, in a recording of `threads` threads."""
     return min(2 * (threads // _FULL_TURN_THREADS), _MAX_TICKS_BETWEEN_TURNS)
-
-
-class DueThreads:
-    """The threads of a process by id, and the tick at which each is due."""
-
-    def __init__(self, random: Callable[[], float] = uniform) -> None:
-        self._random = random
-        self._threads: dict[int, SampledThread] = {}
-
-    def __iter__(self) -> Iterator[SampledThread]:
-        return iter(self._threads.values())
-
-    def __len__(self) -> int:
-        return len(self._threads)
-
-    def add(self, thread: SampledThread) -> None:
-        """Add a thread, which is due at once."""
-        self._threads[thread.tid] = thread
-
-    def find(self, tid: int) -> SampledThread | None:
-        """Return a thread that has not ended."""
-        return self._threads.get(tid)
-
-    def drop(self, thread: SampledThread) -> None:
-        """Forget a thread that has ended."""
-        thread.gone = True
-        self._threads.pop(thread.tid, None)
-
-    def compare(self, tids: Iterable[int]) -> tuple[list[int], list[SampledThread]]:
-        """Return the new thread ids, and the threads that have ended."""
-        now = set(tids)
-        return sorted(now - self._threads.keys()), [t for t in self if t.tid not in now]
-
-    def due(self, tick: int) -> list[SampledThread]:
-        """Return the threads that are due; they stay due until each gets its next turn."""
-        return [thread for thread in self if thread.due <= tick]
-
-    def give_next_turn(self, threads: Iterable[SampledThread], tick: int, spread: int) -> None:
-        """Choose the next turn of threads that were due at `tick`; see `spread_of`."""
-        for thread in threads:
-            most_skipped = min(spread, (tick - thread.quiet_since.number) // 4)
-            thread.due = tick + 1 + (int(self._random() * most_skipped) if most_skipped else 0)

@@ -212,7 +212,7 @@ class PtraceSampler:
 
     def _spent_s(self) -> float:
         """Return CPU time of sfsample + longest total time for which it held one of the threads, in s."""
-        threads = (thread for sampler in self._samplers for thread in sampler.threads)
+        threads = (thread for sampler in self._samplers for thread in sampler.threads.values())
         held_ns = max((thread.stopped_ns for thread in threads), default=0)
         return time.thread_time() - self._cpu_at_start + held_ns / 1e9
 

@@ -5,8 +5,7 @@ stack.  The evidence is read when the thread was captured by reading.  If the th
 evidence may be of another wait, so only the system call of the capture counts.
 """
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -34,35 +33,9 @@ from sfsample.waiting.place import NO_CPU, wait_place
 from sfsample.waiting.thread import OtherThreads, WaitContext, WaitingThread
 from sfsample.waiting.waits import Wait, wait_of
 
-_LIST_PAUSE_NS = 100_000_000  # least time between two lists of threads: most futex words are no thread ids
 _MAX_STACKS = 10_000  # stacks whose functions of the C library are kept
 _MAX_FRAMES = 64  # innermost frames in which functions of the C library are searched
 _RESTART = "restart_syscall"
-
-
-class ThreadIds(Mapping[int, int]):
-    """The living threads: their ids in the pid namespace of the process -> their ids in sfsample's."""
-
-    def __init__(self, process: LiveProcess) -> None:
-        self._process, self._known = process, dict[int, int]()
-        self._next_list_ns = 0  # time from which on the threads may be listed again (perf_counter_ns)
-
-    def __getitem__(self, own_id: int) -> int:
-        process = self._process
-        if own_id not in self._known and time.perf_counter_ns() >= self._next_list_ns:
-            self._known = {process.own_id(tid): tid for tid in process.proc.threads()}
-            self._next_list_ns = time.perf_counter_ns() + _LIST_PAUSE_NS
-        tid = self._known[own_id]
-        if process.proc.thread(tid).counters() is None:
-            del self._known[own_id]
-            raise KeyError(own_id)
-        return tid
-
-    def __iter__(self) -> Iterator[int]:
-        return map(self._process.own_id, self._process.proc.threads())
-
-    def __len__(self) -> int:
-        return len(self._process.proc.threads())
 
 
 class FoundWait(NamedTuple):
@@ -89,8 +62,14 @@ class WaitFinder:
         self._details = details
         descriptors = KeptDescriptors(process.proc)
         self._facts = FactReader(process.proc, descriptors=lambda _: descriptors)
-        self._tids = ThreadIds(process)
+        # living threads: id in the pid namespace of the process -> id in that of sfsample
+        self._tids: dict[int, int] = {}
         self._functions_at: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
+
+    def follow(self, tids: Iterable[int]) -> None:
+        """Note which threads live."""
+        own_ids = {tid: own_id for own_id, tid in self._tids.items()}
+        self._tids = {own_ids.get(tid) or self._process.own_id(tid): tid for tid in tids}
 
     def find(
         self, thread: Thread, captured: CapturedStack, state: str, run_state: RunState
