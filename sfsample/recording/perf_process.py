@@ -123,7 +123,6 @@ class PerfProcess:
         records, self._deferred = [*self._deferred, *records], []
         mapped_at = {(record.start, record.end): record.at_ns
                      for record in records if isinstance(record, Mapped)}  # fmt: skip
-        self._tid_history.begin()
         for position, record in enumerate(records):
             # lost records may be of mapped code
             is_change = isinstance(record, (Mapped, Lost)) or (isinstance(record, Named) and record.program)
@@ -149,7 +148,7 @@ class PerfProcess:
     def _sample(self, sample: PerfSample, mapped: Sequence[tuple[int, int]], start_ns: int) -> None:
         recorder, at_ns = self._recorder, max(0, sample.at_ns - start_ns)
         recorder.now = TickTime(0, at_ns)
-        thread = self._tid_history.thread_at(sample.tid, sample.at_ns)
+        thread = self._tid_history.thread_of(sample.tid)
         self._stack_use.samples += 1
         if not sample.registers:
             recorder.count_failed(thread, _LEFT)
