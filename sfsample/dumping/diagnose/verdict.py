@@ -16,7 +16,6 @@ from sfsample.dumping.goroutines import summarize
 from sfsample.dumping.model import ProcessDump
 from sfsample.runtimes.cpython.tasks import Task
 from sfsample.runtimes.cpython.waits import MAX_QUEUED, Pool
-from sfsample.waiting.glibc_locks import is_since_2_25
 from sfsample.waiting.thread import OtherThreads, WaitContext, slept_together
 from sfsample.waiting.waits import Wait, wait_of
 
@@ -108,7 +107,7 @@ def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tupl
     tids = {thread.dump.ns_tid: thread.tid for thread in threads}
     sleepers = Counter(c.syscall.args[0] for t in threads if (c := t.dump.call) and c.name == "futex")
     modules = {module for thread in dump.threads for module in thread.modules if module}
-    others = OtherThreads(tids, sleepers, bool(sleepers) and is_since_2_25(modules))
+    others = OtherThreads(tids, sleepers)
 
     @cache
     def name_variable(address: int) -> str | None:
