@@ -15,9 +15,9 @@ from sfsample.core.stack import Stack, StopReason
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.go_waits import Waiting
 from sfsample.dumping.diagnose.named_thread import FrameRow, Group, NamedThread, fold_name, group_threads
-from sfsample.dumping.diagnose.verdict import Finding, Verdict
+from sfsample.dumping.diagnose.verdict import Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
-from sfsample.dumping.diagnose.wording import Wording, common_name, format_seconds, task_text
+from sfsample.dumping.diagnose.wording import Finding, Wording, common_name, format_seconds, task_text
 from sfsample.dumping.model import GoroutineGroup, ProcessDump
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.tasks import Task
@@ -168,7 +168,7 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
     yield from _frames(rows[first:], style)
     if group.stack is not None:
         yield from _stack_end(group.stack, style)
-    if group.creators:
+    if group.creator_names:
         created_in = sorted({member.parent for member in group.members} - {0})
         parents = f" in goroutine {_tids(created_in)}" if created_in else ""
         creators = [*dict.fromkeys(name.text for name in group.creator_names.values())]

@@ -6,12 +6,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
-from sfsample.dumping.diagnose.go_verdict import GoFinding, GoVerdict
-from sfsample.dumping.diagnose.go_waits import GoWaits, Waiting
+from sfsample.dumping.diagnose.go_waits import GoVerdict, GoWaits, Waiting
 from sfsample.dumping.diagnose.named_thread import NamedThread, own_function, python_path
 from sfsample.dumping.diagnose.runtimes import missing_tool
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, chain, cycles, mutual, stuck, with_processes
-from sfsample.dumping.diagnose.wording import Wording, common_name, frames_of, task_edges, task_text
+from sfsample.dumping.diagnose.wording import Finding, Wording, common_name, frames_of, task_edges, task_text
 from sfsample.dumping.goroutines import summarize
 from sfsample.dumping.model import ProcessDump
 from sfsample.runtimes.cpython.tasks import Task
@@ -36,16 +35,6 @@ _OUTSIDE_KINDS = (
 )  # fmt: skip
 # Kinds that hold whatever a runtime's own threads do.  Waits of its native threads may be as they should be.
 _CERTAIN_KINDS = ("signal", "deadlock", "likely deadlock", "spinning")
-
-
-class Finding(NamedTuple):
-    """One sentence of the verdict.  `kind` is for scripts, `nodes` has the threads that it names."""
-
-    kind: str
-    text: str
-    nodes: tuple[Node, ...]
-    lines: tuple[str, ...] = ()
-    goroutines: tuple[int, ...] = ()  # ids of the goroutines that it names
 
 
 class Verdict(NamedTuple):
@@ -80,16 +69,15 @@ def judge(processes: ProcessSet) -> Verdict:
     wording = Wording(threads, waits, names, others, asked)
     summaries = {dump.pid: summarize(dump.goroutines) for dump, _ in processes if dump.goroutines}
     go_waits = {dump.pid: GoWaits(dump).find() for dump, _ in processes if dump.goroutines}
-    go = [(dump.pid, GoVerdict(dump, go_waits[dump.pid])) for dump, _ in processes if dump.goroutines]
+    go = [GoVerdict(dump, go_waits[dump.pid]) for dump, _ in processes if dump.goroutines]
     findings = [
         Finding("goroutines", summaries[finding.nodes[0].pid], finding.nodes)
         if finding.kind == "main" and finding.nodes[0].pid in summaries
         else finding
         for finding in _VerdictBuilder(wording).findings()
     ]
-    rings = [_go_finding(pid, finding) for pid, verdict in go for finding in verdict.rings()]
-    blocked = [_go_finding(pid, finding) for pid, verdict in go for finding in verdict.blocked()]
-    findings = [*rings, *blocked, *findings]
+    rings = [finding for verdict in go for finding in verdict.rings()]
+    findings = [*rings, *(finding for verdict in go for finding in verdict.blocked()), *findings]
     told = [f for f in findings if f.kind == "deadlock" or not asked.isdisjoint(node.pid for node in f.nodes)]
     shown = asked.union(node.pid for f in told if f.kind == "deadlock" for node in f.nodes)
     pairs = [pair for pair in processes if pair[0].pid in shown]
@@ -98,10 +86,6 @@ def judge(processes: ProcessSet) -> Verdict:
     certain = [finding for finding in told if finding.kind in _CERTAIN_KINDS]
     rest = [finding for finding in told if finding.kind not in _CERTAIN_KINDS]
     return Verdict(pairs, (*certain, *unseen, *rest), waits, wording, go_waits)
-
-
-def _go_finding(pid: int, finding: GoFinding) -> Finding:
-    return Finding(finding.kind, finding.text, (Node(pid, 0),), finding.lines, finding.goroutines)
 
 
 def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tuple[Node, Wait | None]]:

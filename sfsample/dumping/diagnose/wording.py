@@ -34,6 +34,16 @@ _PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that ma
 _LINKS = {WaitKind.THREAD: " ", WaitKind.FUTURE: ", to be computed by "}
 
 
+class Finding(NamedTuple):
+    """One sentence of the verdict.  `kind` is for scripts, `nodes` has the threads that it names."""
+
+    kind: str
+    text: str
+    nodes: tuple[Node, ...]
+    lines: tuple[str, ...] = ()
+    goroutines: tuple[int, ...] = ()  # ids of the goroutines that it names
+
+
 class Wording(NamedTuple):
     """Names and describes the threads and processes of a dump."""
 
