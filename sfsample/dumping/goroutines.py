@@ -13,6 +13,7 @@ from sfsample.symbolize.named_frame import NamedFrame
 
 _MAX_STATES = 6  # states in a sentence
 _IDLE_STATES = ("chan receive", "select", "IO wait", "sleep", "syscall")
+Namer = Callable[[Location], tuple[NamedFrame, ...]]
 _Key = tuple[str, int, tuple[int, ...]]  # state, thread (0: none runs it), pcs
 
 
@@ -46,9 +47,15 @@ def _largest_first(group: GoroutineGroup) -> tuple[int, int]:
     return -len(group.members), group.members[0].id
 
 
-def name_goroutines(
-    groups: Iterable[GoroutineGroup], namer: Callable[[Location], tuple[NamedFrame, ...]], pid: int
-) -> tuple[GoroutineGroup, ...]:
+def name_stack(
+    stack: Stack | None, modules: Iterable[Module | None], namer: Namer, pid: int
+) -> tuple[tuple[NamedFrame, ...], ...]:
+    """Return the functions at each frame of a stack."""
+    pairs = zip(stack.frames if stack else (), modules, strict=True)
+    return tuple(namer(locate(frame, module, pid)) for frame, module in pairs)
+
+
+def name_goroutines(groups: Iterable[GoroutineGroup], namer: Namer, pid: int) -> tuple[GoroutineGroup, ...]:
     """Return the groups with names: first those that work or wait for a lock, then those that wait for input.
 
     The groups that the runtime itself has started come last.  Groups with the same state, functions and lines
@@ -56,8 +63,7 @@ def name_goroutines(
     """
     same: dict[object, GoroutineGroup] = {}
     for group in groups:
-        pairs = zip(group.stack.frames if group.stack else (), group.modules, strict=True)
-        names = tuple(namer(locate(frame, module, pid)) for frame, module in pairs)
+        names = name_stack(group.stack, group.modules, namer, pid)
         creators = {frame.pc: namer(locate(frame, module, pid))[-1] for frame, module in group.creators}
         named = group._replace(names=names, creator_names=creators)
         places = tuple((name.text, name.function, name.file, name.line) for name in named.functions)

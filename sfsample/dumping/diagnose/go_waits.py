@@ -14,7 +14,7 @@ from functools import cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from sfsample.core.quantities import counted
+from sfsample.core.quantities import counted, listed
 from sfsample.dumping.diagnose.wait_graph import Node, cycles
 from sfsample.dumping.diagnose.wording import Finding
 from sfsample.dumping.model import GoroutineGroup, GoroutineMember, ProcessDump
@@ -81,12 +81,7 @@ def place_of(functions: Sequence[NamedFrame]) -> str:
 
 def names_of(ids: Collection[int]) -> str:
     """Return a text for several goroutines: "goroutine 7", "goroutines 7, 8 and 12 more"."""
-    return f"goroutine{'s' * (len(ids) > 1)} {_first(sorted(ids))}"
-
-
-def _first(values: Sequence[object]) -> str:
-    more = f" and {len(values) - _MAX_NAMED} more" * (len(values) > _MAX_NAMED)
-    return ", ".join(map(str, values[:_MAX_NAMED])) + more
+    return f"goroutine{'s' * (len(ids) > 1)} {listed(sorted(ids), _MAX_NAMED)}"
 
 
 class GoWaits:
@@ -144,7 +139,7 @@ class GoWaits:
         ]
         texts = [_channel(channel, *buffer) for channel, buffer in zip(channels, buffers, strict=True)]
         if state.startswith("select"):
-            text = f"waits for one of {len(texts)} channels: {_first(texts)}"
+            text = f"waits for one of {len(texts)} channels: {listed(texts, _MAX_NAMED)}"
             return Waiting("select", text, details={"channels": [hex(channel) for channel in channels]})
         verb = "to receive from" if state.startswith("chan receive") else "to send to"
         others, details = self._others(channels[0])
@@ -260,7 +255,7 @@ class GoVerdict:
         wait = self._waits[goids[0]]
         text = self._sentence(goids[0])
         if len(goids) > 1:
-            text = f"{len(goids)} goroutines ({_first(goids)}): each {wait.text}"
+            text = f"{len(goids)} goroutines ({listed(goids, _MAX_NAMED)}): each {wait.text}"
         holders = wait.goroutines[:_MAX_HOLDERS] if wait.goroutines != goids else ()
         lines = tuple(map(self._sentence, holders))
         return Finding("blocked", text, self._process, lines, (*goids, *wait.goroutines))

@@ -6,8 +6,8 @@ from math import isfinite
 from typing import Any
 
 from sfsample.core.local_time import local, zone
-from sfsample.core.quantities import counted
-from sfsample.report.caption import duration, listed, losses
+from sfsample.core.quantities import counted, listed
+from sfsample.report.caption import duration, losses
 from sfsample.report.difference import NOISE, Change, Difference, Side, comparison_name
 from sfsample.report.formats.html import page, page_data
 from sfsample.report.json_text import json_text
