@@ -32,8 +32,8 @@ _OUTSIDE_KINDS = (
     WaitKind.CONNECT, WaitKind.NAME_RESOLUTION, WaitKind.WRITE, WaitKind.DATABASE_LOCK, WaitKind.ONCE,
     WaitKind.LOCK, WaitKind.RLOCK, WaitKind.OPEN_FIFO, WaitKind.QUEUE,
 )  # fmt: skip
-# Runtimes whose own threads or tasks a dump does not show, and the tool that shows them; {} is the process id.
-# The evidence is the files and the functions on the stacks, because a program chooses its name.
+# Tools for runtimes whose own threads or tasks a dump does not show; {} is the process id.  Files and functions
+# on the stacks are the evidence, because a program chooses its name.
 _TOOL_BY_FILE = {  # key: prefix of the file's name
     "libjvm.so": "Java's locks and frames are not shown: jcmd {} Thread.print has them (kill -QUIT {} prints "
     "them on the JVM's stdout, unless it runs with -Xrs)",
@@ -95,10 +95,11 @@ def _missing_tools(dump: ProcessDump, threads: Iterable[NamedThread]) -> Iterato
     """Yield a sentence on the runtime of a process, if sfsample knows that it does not show everything."""
     rows = [row for thread in threads for row in thread.rows()]
     files = {module.path for _, module, _ in rows if module}
-    functions = {name.function or "" for _, _, names in rows for name in names}
+    functions = {name.function or "" for _, _, names in rows for name in names if not dump.goroutines}
     found = [text for start, text in _TOOL_BY_FILE.items() if any(is_file(path, (start,)) for path in files)]
-    found += [text for start, text in _TOOL_BY_FUNCTION.items()
-              if not dump.goroutines and any(function.startswith(start) for function in functions)]  # fmt: skip
+    found += [
+        text for start, text in _TOOL_BY_FUNCTION.items() if any(f.startswith(start) for f in functions)
+    ]
     for text in found[:1]:
         yield Finding("runtime", text.format(dump.pid, dump.pid), (Node(dump.pid, dump.pid),))
 

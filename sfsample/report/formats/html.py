@@ -22,7 +22,7 @@ from sfsample.report.caption import amounts, label_texts, losses, process_ids
 from sfsample.report.formats.html_time_line import NumberWords, slices_data
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Report
-from sfsample.report.stack_paths import StackPaths, common_prefix_length, stack_paths
+from sfsample.report.stack_paths import common_prefix_length, stack_paths
 from sfsample.report.time_slices import TimeSlices
 from sfsample.symbolize.named_frame import clean_name
 
@@ -55,7 +55,11 @@ def _source(name: str) -> str:
 def page_data(report: Report, *, threads: bool, time_slices: TimeSlices | None = None) -> dict[str, Any]:
     """Return the data of the page: texts and numbers only."""
     paths, stats = stack_paths(report, threads=threads), report.stats
-    rows = sorted(_weights_by_row(report, paths).items())
+    sums: dict[_Row, tuple[int, ...]] = {}  # stacks that differ only in addresses have the same path
+    for path, stack in zip(paths.paths, report.stacks, strict=True):
+        row = path, stack.thread
+        sums[row] = tuple(map(add, sums[row], stack.weights)) if row in sums else stack.weights
+    rows = sorted(sums.items())
     place = {row: at for at, (row, _) in enumerate(rows)}
     row_of = [place[path, stack.thread] for path, stack in zip(paths.paths, report.stacks, strict=True)]
     modules = {path: at for at, path in enumerate(dict.fromkeys(label.module for label in paths.labels))}
@@ -97,15 +101,6 @@ def _readable_labels(report: Report) -> str:
     shown = [text for text in reversed(texts) if not text.startswith(_RAW_LABELS)]
     others = counted(len(texts) - len(shown), "label")
     return ", ".join(shown) + f"{' and ' * bool(shown)}{others}" * (len(shown) < len(texts))
-
-
-def _weights_by_row(report: Report, paths: StackPaths) -> dict[_Row, tuple[int, ...]]:
-    """Return the sums by path and thread; stacks that differ only in addresses have the same path."""
-    sums: dict[_Row, tuple[int, ...]] = {}
-    for path, stack in zip(paths.paths, report.stacks, strict=True):
-        row = path, stack.thread
-        sums[row] = tuple(map(add, sums[row], stack.weights)) if row in sums else stack.weights
-    return sums
 
 
 def _pack(paths: list[tuple[int, ...]]) -> dict[str, Any]:
