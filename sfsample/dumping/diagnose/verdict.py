@@ -32,8 +32,8 @@ _OUTSIDE_KINDS = (
     WaitKind.CONNECT, WaitKind.NAME_RESOLUTION, WaitKind.WRITE, WaitKind.DATABASE_LOCK, WaitKind.ONCE,
     WaitKind.LOCK, WaitKind.RLOCK, WaitKind.OPEN_FIFO, WaitKind.QUEUE,
 )  # fmt: skip
-# Tools for runtimes whose own threads or tasks a dump does not show; {} is the process id.  Files and functions
-# on the stacks are the evidence, because a program chooses its name.
+# Tools for runtimes whose own threads or tasks a dump does not show; {} is the process id.  Files and
+# functions on the stacks are the evidence, because a program chooses its name.
 _TOOL_BY_FILE = {  # key: prefix of the file's name
     "libjvm.so": "Java's locks and frames are not shown: jcmd {} Thread.print has them (kill -QUIT {} prints "
     "them on the JVM's stdout, unless it runs with -Xrs)",
