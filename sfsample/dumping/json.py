@@ -76,6 +76,7 @@ def _thread(named: NamedThread, wait: Wait | None, depth: int | None) -> dict[st
         "gil": thread.gil_state,
         "python": python or None,
         "tasks": [_task(task) for task in thread.facts.tasks] or None,
+        "request": None,  # attributes of the request that it serves: sfsample reads none yet
         "stop_reason": stack and stack.stop_reason,
         "frames": [*_frames(named, depth)],
     }

@@ -344,19 +344,19 @@ class ThreadCapturer:
             return False
         if not mapped & module_map.unstable_modules <= checked:
             return False
-        if self._have_moved(mapped):
+        frames = zip(stack.frames, modules, strict=True)
+        without_module = frozenset(frame.lookup_pc for frame, module in frames if module is None)
+        if self._have_moved(mapped, without_module):
             return False
-        if len(opened) == len(modules):
-            return True
-        unopened = (frame for frame, module in zip(stack.frames, modules, strict=True) if module is None)
-        return not any(module_map.will_retry_open(frame.lookup_pc) for frame in unopened)
+        return not any(map(module_map.will_retry_open, without_module))
 
-    def _have_moved(self, modules: frozenset[Module]) -> bool:
+    def _have_moved(self, modules: frozenset[Module], without_module: frozenset[int] = frozenset()) -> bool:
         """Return True if pages of these modules were replaced since the maps were read.
 
         A capture of all threads has read the maps while they stood still, so it needs no later ones.
         """
-        return self.source is self._process and self._process.identities.moved(modules)
+        identities = self._process.identities
+        return self.source is self._process and identities.moved(modules, without_module)
 
     def _captured(self, snapshot: ThreadSnapshot, stack: Stack, last: Located | None) -> CapturedStack:
         module_map, known = self._process.modules, self._modules
