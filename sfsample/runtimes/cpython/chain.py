@@ -96,7 +96,7 @@ def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
     activation has no frames, so sfsample leaves it out.  sfsample knows this state by the caller of the
     activation's outermost frame: the caller is not the current frame of the next outer activation.
     """
-    outer = memory.word(cframe + layout.cframe_previous) or 0
+    outer = memory.word(cframe + layout.cframe_frame + 8) or 0
     around = memory.word(outer + layout.cframe_frame)
     activations = _activations(memory, layout, cframe)
     newest = next(activations, None)
@@ -129,7 +129,7 @@ def _activations(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
         if data[layout.is_entry]:
             yield Run(tuple(frames), cframe)
             frames, owners = [], set()
-            cframe = memory.word(cframe + layout.cframe_previous) or 0
+            cframe = memory.word(cframe + layout.cframe_frame + 8) or 0
     if frames or address:
         yield Run(tuple(frames), 0, address, not address and owners == {OWNER_GENERATOR})
 

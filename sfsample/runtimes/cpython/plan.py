@@ -188,7 +188,7 @@ class Plan:
 
     def _in_use(self, memory: Memory, state: int, *newest: Span) -> Iterator[Span]:
         """Yield the part of the newest chunk that will be in use; this part never becomes smaller."""
-        top = memory.word(state + self._layout.chunk_top) or 0
+        top = memory.word(state + self._layout.chunk + 8) or 0
         for at, size in newest:
             used = min(size, top - at + _SLACK_BYTES) & -_PART_BYTES if at <= top <= at + size else size
             before = (had for chunks in self._chunks for begin, had in chunks if begin == at)

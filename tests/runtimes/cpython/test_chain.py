@@ -12,8 +12,8 @@ from sfsample.runtimes.cpython.layout import layout_of
 from tests.runtimes.cpython.test_layout import table
 
 BASE, STATE, SLOT = 0x10000, 0x10000, 0x100  # frames lie in slots of 256 bytes; slot 0 is the thread state
-OFFSETS = {"frame__previous": 8, "frame__executable": 0, "frame__instr_ptr": 56, "frame__owner": 70,
-           "frame__localsplus": 72, "thread__current_frame": 72}  # fmt: skip
+OFFSETS = {"previous": 8, "executable": 0, "instruction": 56, "owner": 70,
+           "frame_bytes": 72, "thread_frame": 72}  # fmt: skip
 NEW = layout_of(0x030D05F0, table(13, 0x030D05F0, **OFFSETS))
 THREAD, GENERATOR, SENTINEL = 0, 1, 3
 

@@ -49,7 +49,7 @@ class Area:
     def current(self, frame: int, chunk: int, used: int = 256) -> None:
         self.word(self.state + LAYOUT.thread_frame, frame)
         self.word(self.state + LAYOUT.chunk, self.chunks[chunk])
-        self.word(self.state + LAYOUT.chunk_top, self.chunks[chunk] + used)
+        self.word(self.state + LAYOUT.chunk + 8, self.chunks[chunk] + used)
 
     def code(self, number: int) -> int:
         return self.codes + 256 * number
