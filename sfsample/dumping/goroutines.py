@@ -11,7 +11,7 @@ from sfsample.modules.location import Location, locate
 from sfsample.modules.module import Module
 from sfsample.process.go_capture import FoundGoroutine
 from sfsample.runtimes.go.defers import Unlock
-from sfsample.runtimes.go.goroutines import Goroutine
+from sfsample.runtimes.go.layout import Goroutine
 from sfsample.symbolize.named_frame import NamedFrame
 
 _MAX_STATES = 6  # states in a sentence

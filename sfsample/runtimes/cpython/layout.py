@@ -111,7 +111,7 @@ class Layout(NamedTuple):
         return self.chunk + 24
 
 
-_OLD = {
+_OLD: dict[str, Any] = {
     "interpreters": 40, "interpreter_next": 0, "thread_next": 8, "thread_interpreter": 16, "thread_frame": 56,
     "instruction": 56, "frame_bytes": 72, "code_size": 16, "filename": 112, "qualname": 128, "linetable": 136,
     "type": 8, "type_name": 24, "bytes_size": 16, "bytes_data": 32, "string_length": 16, "string_state": 32,

@@ -17,8 +17,7 @@ from sfsample.errors import FormatError
 from sfsample.formats.gopclntab.defers import open_defers, unlocked_by
 from sfsample.formats.gopclntab.table import GoTable
 from sfsample.modules.module import Module
-from sfsample.runtimes.go.goroutines import Goroutine
-from sfsample.runtimes.go.layout import GoRuntimeLayout
+from sfsample.runtimes.go.layout import Goroutine, GoRuntimeLayout
 
 _VARP = 16  # bytes from the first byte after the variables of a frame (varp) to its CFA; x86-64
 _DEFER_FN = 24  # offset of _defer.fn
