@@ -14,7 +14,7 @@ from sfsample.core.budget import GOROUTINES_NS, Budget
 from sfsample.core.memory import Span, word_in
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
-from sfsample.formats.gopclntab.wait_reasons import find_wait_reasons
+from sfsample.formats.gopclntab.find import find_wait_reasons
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.process.beside import Beside, Room

@@ -13,7 +13,7 @@ from itertools import chain, groupby, pairwise
 from mmap import PAGESIZE
 
 from sfsample.core.memory import ADDRESS_SPACE, BytesMemory, Memory, Span, word_in
-from sfsample.runtimes.copying import Copying
+from sfsample.runtimes import Copying
 from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
 from sfsample.runtimes.cpython.code_objects import header_of, texts_of
 from sfsample.runtimes.cpython.layout import Layout
