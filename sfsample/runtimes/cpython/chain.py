@@ -8,8 +8,8 @@ Nuitka compiles Python functions to C.  A compiled function links a frame into t
 runs.  Such a frame looks like the frame of a generator.
 
 The memory is data of the target: the chain may be torn, lead anywhere, or be a circle.  That often happens if
-the thread runs while sfsample reads it.  `place.py` goes on behind a break, at the next mark that it finds.
-The budget of the memory (`core.budget`) limits the length of a chain.
+the thread runs while sfsample reads it.  The budget of the memory (`core.budget`) limits the length of a
+chain.
 
 Source: Include/internal/pycore_interpframe.h and Python/ceval.c of CPython 3.11 to 3.15.
 """
@@ -50,20 +50,10 @@ def runs(memory: Memory, layout: Layout, thread_state: int) -> Iterator[Run]:
     """Yield the runs of a thread state, the innermost first; `memory` has the copies of the pause."""
     start = memory.word(thread_state + layout.thread_frame)
     if not layout.has_cframes:
-        yield from _by_sentinels(memory, layout, start or 0, base(memory, layout, thread_state))
+        base = layout.thread_base  # field with the frame that ends every chain of 3.15
+        yield from _by_sentinels(memory, layout, start or 0, (base and memory.word(thread_state + base)) or 0)
     elif start:
         yield from _by_cframes(memory, layout, start)
-
-
-def base(memory: Memory, layout: Layout, thread_state: int) -> int:
-    """Return the address of the frame that ends every chain of 3.15; it lies in no native frame.  0: none."""
-    at = layout.thread_base
-    return 0 if at is None else memory.word(thread_state + at) or 0
-
-
-def resumed(memory: Memory, layout: Layout, sentinel: int, end: int = 0) -> Iterator[Run]:
-    """Yield the runs that follow the run that ends with `sentinel`, towards the callers (3.12 and later)."""
-    yield from _by_sentinels(memory, layout, memory.word(sentinel + layout.previous) or 0, end)
 
 
 def _by_sentinels(memory: Memory, layout: Layout, address: int, end: int = 0) -> Iterator[Run]:

@@ -13,6 +13,7 @@ Every address here is data of the target: if no code object seems to be there, i
 Source: Include/cpython/code.h and Include/cpython/unicodeobject.h of CPython 3.11 to 3.15.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property, partial
@@ -20,7 +21,7 @@ from struct import Struct
 
 from sfsample.core.memory import BytesMemory, Memory, ReadMany, ReadMemory, Span, word_in
 from sfsample.runtimes.cpython.layout import Layout
-from sfsample.runtimes.cpython.line_table import LineTable
+from sfsample.runtimes.cpython.line_table import decode
 
 _MAX_KNOWN = 100_000  # code objects; if there are more, all are forgotten
 _MAX_TEXT = 1 << 16  # characters of a name
@@ -51,15 +52,19 @@ class Code:
         self._table, self.first_line, self.units = lines
 
     def line(self, unit: int) -> int | None:
-        """Return the line of instruction `unit`; None: it has none, or the table is damaged."""
-        return self._lines.line(unit) if self._lines is not None else None
+        """Return the line of instruction `unit` (-1: of the definition); None: it has none."""
+        if unit == -1:
+            return self.first_line
+        ends, lines = self._lines
+        at = bisect_right(ends, unit)
+        return lines[at] if unit >= 0 and at < len(lines) else None
 
     @cached_property
-    def _lines(self) -> LineTable | None:
+    def _lines(self) -> tuple[list[int], list[int | None]]:
         try:
-            return LineTable(self._table, self.first_line, self.units)
+            return decode(self._table, self.first_line, self.units)
         except ValueError:
-            return None
+            return [], []
 
 
 def header_of(layout: Layout, address: int) -> Span:

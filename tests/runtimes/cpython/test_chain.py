@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfsample.core.memory import BytesMemory
-from sfsample.runtimes.cpython.chain import PythonFrame, Run, resumed, runs
+from sfsample.runtimes.cpython.chain import PythonFrame, Run, runs
 from sfsample.runtimes.cpython.layout import layout_of
 from tests.runtimes.cpython.test_layout import table
 
@@ -42,7 +42,6 @@ def test_sentinels_split_the_chain_into_runs():
                       4: (0xC0, 5, THREAD), 5: (0, 0, SENTINEL)})  # fmt: skip
     assert [*runs(copy, NEW, STATE)] == [
         Run((frame(1, 0xA0, 2), frame(2, 0xB0, 3)), at(3)), Run((frame(4, 0xC0, 5),), at(5))]  # fmt: skip
-    assert [*resumed(copy, NEW, at(3))] == [Run((frame(4, 0xC0, 5),), at(5))]
 
 
 def test_compiled_functions_need_no_activation():
