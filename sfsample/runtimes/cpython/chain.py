@@ -40,9 +40,7 @@ class Run(NamedTuple):
     """The Python frames of one activation of the evaluation loop."""
 
     frames: tuple[PythonFrame, ...]  # Python frames, the innermost first
-    mark: int  # address inside the native frame of the activation; 0: the chain broke before it
-    # Address of the next frame, if it was not copied, or if the chain has it already (a circle).  0: none.
-    missing: int = 0
+    mark: int  # address inside the native frame of the activation; 0: a frame before it was not copied
     is_compiled: bool = False  # True: no activation runs these frames, because they are compiled functions
 
 
@@ -74,9 +72,9 @@ def _by_sentinels(memory: Memory, layout: Layout, address: int, end: int = 0) ->
             frames.append(frame)
             owners.add(data[owner])
         address = frame.previous
-    missing = 0 if address == end else address
-    if frames or missing:
-        yield Run(tuple(frames), 0, missing, not missing and owners == {OWNER_GENERATOR})
+    is_broken = address not in (0, end)
+    if frames or is_broken:
+        yield Run(tuple(frames), 0, not is_broken and owners == {OWNER_GENERATOR})
 
 
 def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
@@ -121,7 +119,7 @@ def _activations(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
             frames, owners = [], set()
             cframe = memory.word(cframe + layout.cframe_frame + 8) or 0
     if frames or address:
-        yield Run(tuple(frames), 0, address, not address and owners == {OWNER_GENERATOR})
+        yield Run(tuple(frames), 0, not address and owners == {OWNER_GENERATOR})
 
 
 @lru_cache(64)

@@ -116,9 +116,7 @@ class CodeObjects:
         if paused is not None:  # a pause copies no header of a trusted code object
             are_trusted = self.trusted.issuperset(addresses)
             then = [None] * len(now) if are_trusted else self._keys(addresses, partial(read_each, paused))
-        codes = [self._code(*keys, paused) for keys in zip(addresses, then, now, strict=True)]
-        return [code or (key and paused and self._dropped(key, paused)) or None
-                for code, key in zip(codes, then, strict=True)]  # fmt: skip
+        return [self._code(*keys, paused) for keys in zip(addresses, then, now, strict=True)]
 
     def _keys(self, addresses: Sequence[int], read: ReadMany) -> list[bytes | None]:
         """Return the key of the code object at each address; another code object there has another key.
@@ -148,7 +146,8 @@ class CodeObjects:
         if cached is not None:
             self._several.add(address)
             self.trusted.discard(address)
-        return self._load(address, then, paused) if then is not None and then == now else None
+        code = self._load(address, then, paused) if then is not None and then == now else None
+        return code or (self._dropped(then, paused) if then and paused else None)
 
     def _dropped(self, key: bytes, paused: Memory) -> Code | None:
         """Return a freed code object from the copies of the pause; None: a string is not among them."""

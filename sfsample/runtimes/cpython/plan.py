@@ -18,7 +18,6 @@ from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
 from sfsample.runtimes.cpython.code_objects import header_of, texts_of
 from sfsample.runtimes.cpython.layout import Layout
 
-_MAX_STATES = 8  # thread states of a thread; with all their chunks the pieces still fit into one call
 _MAX_CHUNKS = 64  # chunks of a data stack
 _CHUNK_HEADER = 24  # bytes: previous, size, top
 _CHUNK_BYTES = 1 << 14  # bytes of a chunk, unless a frame is very large
@@ -50,7 +49,7 @@ class Plan:
         self, layout: Layout, states: Sequence[int], counters: Sequence[Span], trusted: Collection[int],
         gils: Sequence[Span] = (),
     ) -> None:  # fmt: skip
-        self.listed, self.states, self.counters = states, tuple(states[:_MAX_STATES]), tuple(counters)
+        self.states, self.counters = tuple(states), tuple(counters)
         self.gils = tuple(gils)
         self._layout, self._trusted = layout, trusted
         self._heads = (*((state, layout.thread_bytes) for state in self.states), *gils, *counters)

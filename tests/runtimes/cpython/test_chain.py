@@ -65,14 +65,14 @@ def test_thread_without_frames_has_no_run():
 
 def test_frame_that_was_not_copied_is_missing():
     copy = memory(1, {1: (0xA0, 9, THREAD)})
-    assert [*runs(copy, NEW, STATE)] == [Run((frame(1, 0xA0, 9),), 0, at(9))]
+    assert [*runs(copy, NEW, STATE)] == [Run((frame(1, 0xA0, 9),), 0)]
 
 
 def test_circle_ends():
     copy = memory(1, {1: (0xA0, 2, THREAD), 2: (0xB0, 1, THREAD)})
-    assert [*runs(copy, NEW, STATE)] == [Run((frame(1, 0xA0, 2), frame(2, 0xB0, 1)), 0, at(1))]
+    assert [*runs(copy, NEW, STATE)] == [Run((frame(1, 0xA0, 2), frame(2, 0xB0, 1)), 0)]
     copy = memory(1, {1: (0xA0, 2, THREAD), 2: (0, 1, SENTINEL)})
-    assert [*runs(copy, NEW, STATE)] == [Run((frame(1, 0xA0, 2),), at(2)), Run((), 0, at(1))]
+    assert [*runs(copy, NEW, STATE)] == [Run((frame(1, 0xA0, 2),), at(2)), Run((), 0)]
 
 
 CFRAME_SLOT, OTHER = 4, 5
@@ -115,7 +115,7 @@ def test_circle_of_3_11_ends():
     copy = bytearray(old_memory().data)
     struct.pack_into("<Q", copy, SLOT * 3 + OLD.previous, at(3))
     *_, last = runs(BytesMemory(BASE, bytes(copy)), OLD, STATE)
-    assert last == Run((), 0, at(3))
+    assert last == Run((), 0)
 
 
 def test_activation_that_begins_has_no_frame():

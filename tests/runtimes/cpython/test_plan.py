@@ -80,7 +80,7 @@ def sampled(area: Area, plan: Plan, trusted: set[int]) -> tuple[list[PythonFrame
     found: list[Run] = [*runs(memory, LAYOUT, area.state)]
     frames = [frame for run in found for frame in run.frames]
     trusted |= {frame.code for frame in frames}
-    plan.learn(memory, frames, is_whole=not any(run.missing for run in found))
+    plan.learn(memory, frames, is_whole=all(run.mark for run in found))
     return frames, memory, calls
 
 
