@@ -49,32 +49,9 @@ def runs(memory: Memory, layout: Layout, thread_state: int) -> Iterator[Run]:
     start = memory.word(thread_state + layout.thread_frame)
     if not layout.has_cframes:
         base = layout.thread_base  # field with the frame that ends every chain of 3.15
-        yield from _by_sentinels(memory, layout, start or 0, (base and memory.word(thread_state + base)) or 0)
+        yield from _runs(memory, layout, start or 0, (base and memory.word(thread_state + base)) or 0)
     elif start:
         yield from _by_cframes(memory, layout, start)
-
-
-def _by_sentinels(memory: Memory, layout: Layout, address: int, end: int = 0) -> Iterator[Run]:
-    frames: list[PythonFrame] = []
-    owners, seen = set[int](), {0, end}
-    read, unpack, size, owner = memory.read, _unpacker(layout), layout.frame_bytes, layout.owner
-    sentinels = layout.sentinel_owners
-    while address not in seen:
-        seen.add(address)
-        data = read(address, size)
-        if data is None:
-            break
-        frame = unpack(address, data)
-        if data[owner] in sentinels:
-            yield Run(tuple(frames), address)
-            frames, owners = [], set()
-        else:
-            frames.append(frame)
-            owners.add(data[owner])
-        address = frame.previous
-    is_broken = address not in (0, end)
-    if frames or is_broken:
-        yield Run(tuple(frames), 0, not is_broken and owners == {OWNER_GENERATOR})
 
 
 def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
@@ -86,40 +63,49 @@ def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
     """
     outer = memory.word(cframe + layout.cframe_frame + 8) or 0
     around = memory.word(outer + layout.cframe_frame)
-    activations = _activations(memory, layout, cframe)
+    activations = _runs(memory, layout, memory.word(cframe + layout.cframe_frame) or 0, cframe=cframe)
     newest = next(activations, None)
     if newest is not None and newest.mark:
         has_sentinel = layout.is_entry is None
         caller = memory.word(newest.mark + layout.previous) if has_sentinel else newest.frames[-1].previous
         if around not in (None, caller):
-            yield from _activations(memory, layout, outer)
+            yield from _runs(memory, layout, around or 0, cframe=outer)
             return
     if newest is not None:
         yield newest
     yield from activations
 
 
-def _activations(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
-    address = memory.word(cframe + layout.cframe_frame) or 0
-    if layout.is_entry is None:  # 3.12 has sentinels
-        yield from _by_sentinels(memory, layout, address)
-        return
+def _runs(memory: Memory, layout: Layout, address: int, end: int = 0, cframe: int = 0) -> Iterator[Run]:
+    """Yield the runs from the frame at `address` to that at `end`.
+
+    A run ends before a sentinel, or in 3.11 with an entry frame; then its mark is `cframe`, and the next
+    `_PyCFrame` is that of the next run.
+    """
     frames: list[PythonFrame] = []
-    unpack, owners, seen = _unpacker(layout), set[int](), {0}
+    owners, seen = set[int](), {0, end}
+    read, unpack, size, owner = memory.read, _unpacker(layout), layout.frame_bytes, layout.owner
+    sentinels, entry = layout.sentinel_owners, layout.is_entry
     while address not in seen:
         seen.add(address)
-        data = memory.read(address, layout.frame_bytes)
+        data = read(address, size)
         if data is None:
             break
-        frames.append(unpack(address, data))
-        owners.add(data[layout.owner])
-        address = frames[-1].previous
-        if data[layout.is_entry]:
-            yield Run(tuple(frames), cframe)
+        frame = unpack(address, data)
+        address, mark = frame.previous, 0
+        if data[owner] in sentinels:
+            mark = frame.address
+        else:
+            frames.append(frame)
+            owners.add(data[owner])
+            if entry is not None and data[entry]:
+                mark, cframe = cframe, memory.word(cframe + layout.cframe_frame + 8) or 0
+        if mark:
+            yield Run(tuple(frames), mark)
             frames, owners = [], set()
-            cframe = memory.word(cframe + layout.cframe_frame + 8) or 0
-    if frames or address:
-        yield Run(tuple(frames), 0, not address and owners == {OWNER_GENERATOR})
+    is_broken = address not in (0, end)
+    if frames or is_broken:
+        yield Run(tuple(frames), 0, not is_broken and owners == {OWNER_GENERATOR})
 
 
 @lru_cache(64)
