@@ -45,7 +45,7 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.tasks import find_table
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
-from sfsample.runtimes.go.goroutines import Goroutine
+from sfsample.runtimes.go.layout import Goroutine
 from sfsample.runtimes.go.waits import LOCK_STATES
 from sfsample.unwind.unwinder import Unwinder
 
