@@ -12,7 +12,7 @@ from sfsample.cli.output_file import Output
 from sfsample.cli.record_options import Comparison
 from sfsample.cli.terminal import say
 from sfsample.core.printable import printable_lines
-from sfsample.report.caption import listed
+from sfsample.core.quantities import listed
 from sfsample.report.difference import GREW, Difference, Ordinary, Side, compare_sides, count
 from sfsample.report.formats.difference import difference_html, difference_json, difference_text, warnings
 from sfsample.report.report import Report

@@ -59,6 +59,11 @@ class RecordOptions:
     wait_details: bool = False  # True: frames of waits have addresses, descriptors and pids (mode "wall")
     python: PythonView = PythonView.AUTO  # kind of frames to show of threads that run Python
 
+    @property
+    def kernel_frames(self) -> bool | None:
+        """`kernel`; False if the user wants only Python frames, and has not asked for those of the kernel."""
+        return False if self.kernel is None and self.python is PythonView.ONLY else self.kernel
+
     def __repr__(self) -> str:
         """Return the fields that have another value than the default: help() shows it in signatures."""
         changed = ((f.name, value) for f in fields(self) if (value := getattr(self, f.name)) != f.default)

@@ -29,7 +29,7 @@ from sfsample.core.foreign import utc
 from sfsample.errors import NoThread, SfsampleError, UsageError
 from sfsample.modules.location import Location
 from sfsample.process.thread_files import open_many
-from sfsample.recording.live_window import LiveWindow
+from sfsample.recording.profile import LiveWindow
 from sfsample.recording.stats import check_begun
 from sfsample.symbolize.symbolizer import Symbolizer
 

@@ -12,8 +12,7 @@ from sfsample.core.printable import columns, fit, printable
 from sfsample.core.quantities import brief_time
 from sfsample.core.stack import StopReason
 from sfsample.modules.location import Location, pid_of
-from sfsample.recording.live_window import WindowRecord
-from sfsample.recording.profile import Profile
+from sfsample.recording.profile import Profile, WindowRecord
 from sfsample.recording.sample import ThreadKey
 from sfsample.recording.stats import Stats
 

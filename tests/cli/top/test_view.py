@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sfsample.cli.top.view import KEYS, TopView
 from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location
-from sfsample.recording.live_window import LiveWindow
+from sfsample.recording.profile import LiveWindow
 from sfsample.recording.sample import ThreadKey
 from tests.builders.samples import sample
 
@@ -180,4 +180,4 @@ def test_window_drops_old_samples():
     assert made.profile.stats.samples == 5
     profile = made.as_profile(made.last(4 * 10**9))
     assert sum(profile.counts.values()) == 2
-    assert sum(profile.wall_ns.values()) == 14
+    assert sum(total.wall_ns for total in profile.totals.values()) == 14
