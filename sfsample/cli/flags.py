@@ -27,8 +27,6 @@ def record_flags(parser: ArgumentParser) -> None:
     add_profile_output(parser)
     add("--stats", metavar="FILE", help="write statistics as JSON to FILE; - is stderr")
     add("--idle", action="store_true", help="with --mode wall: show the stacks of threads that wait for work")
-    add("--save-bad", metavar="DIR",
-        help="save incomplete stacks in DIR, for `sfsample replay`; files contain stack memory")  # fmt: skip
     _add_messages(parser)
 
 
@@ -97,10 +95,9 @@ def watch_flags(parser: ArgumentParser) -> None:
 def inspect_flags(parser: ArgumentParser) -> None:
     parser.usage = "sfsample inspect (ELF | -p PID | -n NAME) [options]"
     add = parser.add_argument
-    add("elf", nargs="?", metavar="ELF", help="a program, library or object file")
+    add("elf", nargs="?", metavar="ELF", help="a program or library")
     _add_target(parser, bare=False)
     add("--rows", action="store_true", help="show every function and row of SFrame")
-    add("--verify", action="store_true", help="compare every SFrame row with .eh_frame")
     add_json_output(parser)
     _add_messages(parser)
 
@@ -147,16 +144,6 @@ def diff_flags(parser: ArgumentParser) -> None:
                      "format of the result; html is a flame graph (default: by the suffix of -o, else "
                      "text)")  # fmt: skip
     add("-v", "--verbose", action="store_true", help="show every function that changed")
-
-
-def replay_flags(parser: ArgumentParser) -> None:
-    parser.usage = "sfsample replay FILE [options]"
-    add = parser.add_argument
-    add("file", metavar="FILE", help="a stack that `sfsample record --save-bad DIR` saved")
-    add("--sysroot", metavar="DIR", help="search programs and libraries under DIR")
-    _add_unwinding(parser)
-    _add_names(parser)
-    add("-q", "--quiet", action="store_true", help="print no progress")
 
 
 def service_flags(parser: ArgumentParser) -> None:

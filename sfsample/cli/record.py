@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from errno import EACCES
 
 from sfsample import api
@@ -30,7 +29,6 @@ from sfsample.recording.summary import summary_lines
 from sfsample.report.formats import FORMATS
 from sfsample.report.json_text import json_text
 from sfsample.report.waits import fold_idle, wait_lines
-from sfsample.saved_stacks.store import BadStackStore
 
 _TERMINATE_TIMEOUT_S = 5
 
@@ -39,15 +37,12 @@ def run(command: RecordCommand) -> int:
     """Record, write the profile, print the summary; return the exit code."""
     output = Output(command.output.path)
     stats_output = Output(command.stats) if command.stats not in (None, "-") else None
-    bad_stacks = BadStackStore(command.save_bad) if command.save_bad is not None else None
-    profile, missing_names, waits, code = _record(command, output, stats_output, bad_stacks)
+    profile, missing_names, waits, code = _record(command, output, stats_output)
     if not command.quiet:
         first, *more = summary_lines(
             profile.stats, command.options.mode, missing_names=missing_names, verbose=command.verbose
         )
-        more += waits
-        more += () if bad_stacks is None else _saved_lines(bad_stacks)
-        say(first, *more)
+        say(first, *more, *waits)
     say_written(command.output, output, quiet=command.quiet)
     if not profile.stats.failure:
         return code
@@ -55,15 +50,8 @@ def run(command: RecordCommand) -> int:
     return 1
 
 
-def _saved_lines(bad_stacks: BadStackStore) -> list[str]:
-    number = bad_stacks.written
-    more = " (there were more)" if bad_stacks.full else ""
-    saved = f"saved     {counted(number, 'incomplete stack')} in {bad_stacks.directory}{more}"
-    return [saved, *(f"problem   {text}" for text in bad_stacks.problems)]
-
-
 def _record(
-    command: RecordCommand, output: Output, stats_output: Output | None, bad_stacks: BadStackStore | None
+    command: RecordCommand, output: Output, stats_output: Output | None
 ) -> tuple[Profile, list[str], list[str], int]:
     """Record; write the profile and the statistics.
 
@@ -77,7 +65,7 @@ def _record(
     with Interrupt() as interrupt, targets(command) as pids:
         progress_printer(quiet=command.quiet)(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
         profile = Profile(options.rate, timeline=FORMATS[command.output.format].timeline)
-        _sample(command, pids, profile, interrupt, bad_stacks)
+        _sample(command, pids, profile, interrupt)
         symbolizer = api.symbolizer(profile, symbols)
         report = with_names(lambda: api.named(profile, symbolizer), symbolizer, interrupt)
         waits: list[str] = []
@@ -110,10 +98,7 @@ def _program_exit_code(pid: int) -> int:
     return end.si_status if end.si_code == os.CLD_EXITED else 128 + end.si_status
 
 
-def _sample(
-    command: RecordCommand, pids: list[int], profile: Profile, stop: Interrupt,
-    bad_stacks: BadStackStore | None,
-) -> None:  # fmt: skip
+def _sample(command: RecordCommand, pids: list[int], profile: Profile, stop: Interrupt) -> None:
     """Record into the profile; between ticks, show progress."""
     started_s = time.monotonic()
     with Progress(quiet=command.quiet or command.program is not None) as progress:  # no line beside a program
@@ -128,9 +113,8 @@ def _sample(
         target = command.target
         open_many()  # after the start of `-- COMMAND`, which must not inherit the higher limit
         api.record(
-            pids, command.duration, replace(command.options, bad_stacks=bad_stacks),
-            should_stop=should_stop, profile=profile, tell=progress_printer(quiet=command.quiet),
-            all_of=bool(target.pid or target.name),
+            pids, command.duration, command.options, should_stop=should_stop, profile=profile,
+            tell=progress_printer(quiet=command.quiet), all_of=bool(target.pid or target.name),
         )  # fmt: skip
 
 

@@ -65,7 +65,6 @@ class ProcessSampler:
         self._looked_at: SampledThread | None = None  # thread whose stack is captured, but not counted
         self._max_pause_ns = round(options.max_pause * 1e9)
         process.running_capture.max_held_ns = self._max_pause_ns
-        self._bad_stacks = options.bad_stacks
         self._with_tasks = options.tasks
         self._named = named
         self._random = random
@@ -308,8 +307,6 @@ class ProcessSampler:
         if not self._wall and not state.counts_as_cpu:
             self._leave_out(thread, state)
             return
-        if self._bad_stacks is not None:
-            self._bad_stacks.keep(thread.name, captured.snapshot, captured.stack, self.process.modules)
         if captured.has_gil is None:
             recorder.count_failed(thread, "its GIL could not be read")
             return
