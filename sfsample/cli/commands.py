@@ -84,8 +84,8 @@ GROUPS = (
             ("doctor", "what this user may do on this machine"),
         )),
         Entry("inspect", "file_options.InspectCommand", flags.inspect_flags,
-              "show unwind tables: what they cover, whether they agree", (
-            ("inspect --verify ./libfoo.so", "which unwind tables a file has, and whether they agree"),
+              "show unwind tables, and what they cover", (
+            ("inspect ./libfoo.so", "which unwind tables a file has, and what they leave out"),
             ("inspect -p 1234", "the tables of every module of a process"),
             ("inspect --rows ./libfoo.so", "every function and row of SFrame"),
         )),

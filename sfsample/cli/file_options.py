@@ -14,7 +14,6 @@ class InspectCommand(Command):
     elf: str | None = None
     target: Target = Target()
     rows: bool = False
-    verify: bool = False
     output: OutputOptions = OutputOptions()
     quiet: bool = False
     verbose: bool = False

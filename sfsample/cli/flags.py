@@ -95,10 +95,9 @@ def watch_flags(parser: ArgumentParser) -> None:
 def inspect_flags(parser: ArgumentParser) -> None:
     parser.usage = "sfsample inspect (ELF | -p PID | -n NAME) [options]"
     add = parser.add_argument
-    add("elf", nargs="?", metavar="ELF", help="a program, library or object file")
+    add("elf", nargs="?", metavar="ELF", help="a program or library")
     _add_target(parser, bare=False)
     add("--rows", action="store_true", help="show every function and row of SFrame")
-    add("--verify", action="store_true", help="compare every SFrame row with .eh_frame")
     add_json_output(parser)
     _add_messages(parser)
 

@@ -90,15 +90,6 @@ class MapsParser:
         return self._mappings
 
 
-def maps_line(mapping: Mapping) -> str:
-    """Return the line of text that `parse_maps` reads as `mapping`."""
-    modes = f"{'r' if mapping.readable else '-'}-{'x' if mapping.executable else '-'}p"
-    path = mapping.path.replace("\n", r"\012") + (_DELETED if mapping.deleted else "")
-    fields = (f"{mapping.start:x}-{mapping.end:x}", modes, f"{mapping.offset:x}", mapping.device,
-              str(mapping.inode), *([path] if path else ()))  # fmt: skip
-    return " ".join(fields)
-
-
 def _parse_line(line: str, is_there: IsThere) -> Mapping | None:
     checkpoint()
     fields = line.split(None, 5)

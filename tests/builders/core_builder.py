@@ -74,7 +74,7 @@ def core(notes: bytes, *loads: Load, machine: int = 62, order: str = "little", k
     )
 
 
-def core_of(snapshot: ThreadSnapshot, mappings: Iterable[Mapping], *code: tuple[int, bytes]) -> bytes:
+def core_of(snapshot: ThreadSnapshot, mappings: Iterable[Mapping], *code: Load) -> bytes:
     """Return a core file with one thread: its registers, its stack, the mapped files, and `code`."""
     arch, order = snapshot.arch, snapshot.arch.byteorder
     notes = b""
@@ -95,7 +95,7 @@ def core_of(snapshot: ThreadSnapshot, mappings: Iterable[Mapping], *code: tuple[
     notes += auxv(order, vdso=next((m.start for m in mappings if m.path == "[vdso]"), 0))
     loads = [
         *(Load(at, data) for at, data in _pieces(snapshot.memory)),
-        *(Load(*each, 5) for each in code),
+        *code,
     ]
     return core(notes, *loads, machine=arch.machine, order=order)
 

@@ -20,7 +20,6 @@ from sfsample.errors import BadInput, FormatError
 from sfsample.formats.dwarf.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.dwarf.expression import evaluate
 from sfsample.formats.elf.image import ElfImage, build_id_of, notes
-from sfsample.formats.elf.object_file import lay_out
 from sfsample.formats.sframe import HEADER_SIZE, SFrameTable, read_tables
 from sfsample.inspect.coverage import measure_coverage
 from sfsample.modules.module import Module
@@ -181,8 +180,6 @@ def elf(data: bytes) -> None:
     build_id_of(notes(memoryview(data[:4096]), "little"))
     try:
         image = ElfImage(data, "fuzzed")
-        if image.relocatable:
-            image = lay_out(image).image
     except FormatError:
         return
     assert all(isinstance(section.name, str) for section in image.sections)
