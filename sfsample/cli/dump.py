@@ -105,9 +105,6 @@ def _render_text(verdict: "Verdict", command: DumpCommand) -> str:
                   python=command.options.python)  # fmt: skip
     if command.output.path == "-" and sys.stdout.isatty():  # colour, and lines that fit, only on a terminal
         width = os.get_terminal_size(sys.stdout.fileno()).columns or None
-        style = style._replace(width=width, bold=str if os.environ.get("NO_COLOR") else _bold)
+        bold = str if os.environ.get("NO_COLOR") else "\x1b[1m{}\x1b[0m".format
+        style = style._replace(width=width, bold=bold)
     return "".join(f"{line}\n" for line in dump_text(verdict, style))
-
-
-def _bold(text: str) -> str:
-    return f"\x1b[1m{text}\x1b[0m"

@@ -273,8 +273,10 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
 
 
 def _add_walking(parser: ArgumentParser) -> None:
-    _add_unwinding(parser)
     add = parser.add_argument
+    add("--unwind", type=values.steppers, dest="steppers", metavar="LIST",
+        help="ways to unwind, in order{default}")  # fmt: skip
+    add("--max-frames", type=values.positive, help="end a stack after N frames{default}")
     add("--stack-bytes", type=values.size, metavar="N",
         help="copy at most N bytes of stack per thread{default}")  # fmt: skip
     add("--kernel", action=BooleanOptionalAction,
@@ -285,12 +287,6 @@ def _add_walking(parser: ArgumentParser) -> None:
     add("--native", "--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
         help="keep the interpreter's own frames between Python frames")  # fmt: skip
     _add_names(parser)
-
-
-def _add_unwinding(parser: ArgumentParser) -> None:
-    parser.add_argument("--unwind", type=values.steppers, dest="steppers", metavar="LIST",
-                        help="ways to unwind, in order{default}")  # fmt: skip
-    parser.add_argument("--max-frames", type=values.positive, help="end a stack after N frames{default}")
 
 
 def _add_names(parser: ArgumentParser) -> None:

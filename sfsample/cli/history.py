@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
@@ -140,14 +139,10 @@ def _summary(
     for title, counts in (("by own time", by_self), ("with what they call", by_total)):
         yield ""
         yield f"functions {title} (share of {what}):"
-        yield from _functions(counts, report.total(weight), verbose=command.verbose)
-
-
-def _functions(counts: Counter[str], total: int, *, verbose: bool) -> Iterator[str]:
-    shown = counts.most_common(None if verbose else _MAX_ROWS)
-    yield from (f"  {100 * number / total:6.2f} %  {name}" for name, number in shown)
-    if len(counts) > len(shown):
-        yield f"  and {len(counts) - len(shown)} more (-v shows all)"
+        shown = counts.most_common(None if command.verbose else _MAX_ROWS)
+        yield from (f"  {100 * number / report.total(weight):6.2f} %  {name}" for name, number in shown)
+        if len(counts) > len(shown):
+            yield f"  and {len(counts) - len(shown)} more (-v shows all)"
 
 
 def _export(history: History, command: options.HistoryExport) -> int:

@@ -48,14 +48,9 @@ def spelled(text: str) -> str:
     return text
 
 
-def shows_progress(*, quiet: bool) -> bool:
-    """Return True if progress is printed: only on a terminal, because the summary repeats it."""
-    return not quiet and sys.stderr is not None and sys.stderr.isatty()
-
-
-def progress_printer(*, quiet: bool) -> Callable[[str], None]:
-    """Return `say`; if progress is not shown, a function without effect."""
-    return say if shows_progress(quiet=quiet) else lambda _text: None
+def progress_printer(*, quiet: bool, tell: Callable[[str], None] = say) -> Callable[[str], None]:
+    """Return `tell`, or a function without effect if stderr is no terminal: the summary repeats the texts."""
+    return tell if not quiet and sys.stderr is not None and sys.stderr.isatty() else lambda _text: None
 
 
 def silence(stream: TextIO) -> None:
