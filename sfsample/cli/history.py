@@ -128,7 +128,9 @@ def _summary(
     yield ", ".join(amounts(report))
     builds = [*dict.fromkeys(facts.build_id for facts in slices if facts.build_id)]
     yield from (f"build-id {build}" for build in builds)
-    yield from (f"lost: {loss}" for loss in losses(report))
+    missing = report.stats.texts("missing")
+    yield from missing
+    yield from (f"lost: {loss}" for loss in losses(report) if loss not in missing)
     yield from (f"gap: {local_span(gap.begin_s, gap.end_s)}: {gap.why}" for gap in gaps)
     if command.waits:
         yield ""

@@ -132,7 +132,8 @@ def compare(
     gaps = [gap for selection in compared for gap in history.gaps(selection)]
     missing += [f"no slices {local_span(gap.begin_s, gap.end_s)}: {gap.why}" for gap in gaps]
     warnings = (*missing, *_differing([*before, *after]))
-    ordinary = Ordinary(tuple((side_of[old], side_of[new]) for old, new in pairs), what, warnings)
+    known_pairs = tuple((side_of[old], side_of[new]) for old, new in pairs)
+    ordinary = Ordinary(known_pairs, what, warnings, can_be_shorter=min(map(len, chosen)) > 1)
     return Compared(sides[:2], ordinary, kept)
 
 
