@@ -7,6 +7,7 @@ import os
 import time
 from functools import partial
 
+from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Address
 from sfsample.core.snapshot import ThreadSnapshot
@@ -16,6 +17,7 @@ from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_running import ANY_THREAD, RunningCapture, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
+from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.image_opener import ImageOpener
 from sfsample.process.module_identity import ModuleIdentities
@@ -155,6 +157,15 @@ class LiveProcess:
         self.proc.keep_only(alive)
         for tid in self._threads.keys() - {*alive}:
             self._threads.pop(tid).stop.thread = None  # ends its captures, and breaks the reference cycle
+
+    def capture_consistently(self) -> ConsistentCapture:
+        """Capture all threads at one instant."""
+        arch = self.running_capture.tracer.reader.arch
+        with PENDING_STOPS.calling(lambda: None):
+            return capture_consistently(
+                self.proc, arch, self.copy, self.thread, self._refusal,
+                read_maps=self.modules.refresh, child=self.is_child,
+            )  # fmt: skip
 
     def read(self, thread: Thread) -> SleepingThread | None:
         """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""
