@@ -59,7 +59,7 @@ class SliceFacts(NamedTuple):
     late_ticks: int
     recorder: str | None  # the program and its version
     tier: str
-    pinned: bool  # True: not merged, and deleted last
+    pinned: bool  # True: not merged
 
     @property
     def number(self) -> int:

@@ -239,12 +239,6 @@ class HistoryFile:
             return ReportStats(unpack_json(stats, self._budget).plain_object()), columns
         raise BadInput(f"slice {facts.id}: no stacks")
 
-    def is_whole(self, facts: SliceFacts) -> bool:
-        """Return True if the stacks of a slice can be read."""
-        with suppress(BadInput):
-            return bool(self.stacks(facts))
-        return False
-
     def integrity(self) -> list[str]:
         """Return the damage that SQLite finds, a sentence each."""
         return [str(text) for (text,) in self._rows("PRAGMA integrity_check(5)") if text != "ok"]
@@ -279,7 +273,7 @@ class HistoryFile:
         self._insert(merged, stats, columns)
 
     def pin(self, facts: SliceFacts) -> None:
-        """Pin a slice, so that it is not merged, and is deleted last if the history is too large."""
+        """Pin a slice, so that it is not merged."""
         self._run("UPDATE slice SET pinned = 1 WHERE id = ?", facts.number)
 
     def compact(self) -> None:

@@ -8,6 +8,7 @@ from errno import EDQUOT, ENOSPC
 from shlex import quote
 from typing import TypeVar
 
+from sfsample.core.quantities import counted
 from sfsample.errors import BadInput, NoSpace, SfsampleError
 from sfsample.history import RETENTION
 from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, grouped, read_gap
@@ -205,19 +206,11 @@ class History:
 
     def _answers(self, file: HistoryFile, slices: Iterable[SliceFacts], selection: Selection,
                  ask: Callable[[Sequence[SliceFacts]], _T]) -> Iterator[_T]:  # fmt: skip
-        """Yield the answer for each group of slices; leave out unreadable slices, and note a problem."""
+        """Yield the answer for each group of slices; leave out a damaged group, and note a problem."""
         chosen = filter(selection.has, slices)
         for group in grouped(chosen, lambda facts: (facts.service, facts.weights)).values():
-            try:
-                answer = ask(group)
-            except BadInput as failure:
-                whole = [*filter(file.is_whole, group)]
-                what = f"{len(group) - len(whole)} of {len(group)} slices of {group[0].service}"
-                self.problems[f"{file.path}: {what}: {failure}"] = None
-                if not whole:
-                    continue
-                answer = ask(whole)
-            yield answer
+            with self.skipping(f"{file.path}: {counted(len(group), 'slice')} of {group[0].service}"):
+                yield ask(group)
 
     def _merge(self, reports: list[Report]) -> Report:
         try:
