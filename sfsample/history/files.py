@@ -36,7 +36,7 @@ from sfsample.report.report import WEIGHTS, Report
 from sfsample.report.stats import ReportStats, sum_stats
 from sfsample.report.time_slices import TIME_UNIT_NS, Columns, TimeSlice, add_columns
 
-_VERSION = 3  # version of the tables
+_VERSION = 4  # version of the tables
 _BUSY_S = 30.0  # seconds to wait while another process writes
 _MAX_STEPS = 500  # callbacks during one statement, each after _STEP instructions: 10 to 20 s
 _STEP = 1_000_000
@@ -86,7 +86,7 @@ class HistoryFile:
             self._run("PRAGMA synchronous=NORMAL")
             self._run("PRAGMA secure_delete=ON")
             with self.writing():
-                if self._version() == 0:
+                if self._pragma("user_version") == 0:
                     for statement in _SCHEMA:
                         self._run(statement)
                     self._run(f"PRAGMA user_version={_VERSION}")
@@ -94,7 +94,7 @@ class HistoryFile:
         else:
             self._run("PRAGMA query_only=ON")
             self._run("BEGIN")
-        version = self._version()
+        version = self._pragma("user_version")
         if version not in (0, _VERSION):
             raise BadInput(f"written by another version of sfsample (tables {version}, not {_VERSION})")
         tables = {sql for (sql,) in self._rows("SELECT sql FROM sqlite_master LIMIT 100")}
@@ -107,9 +107,9 @@ class HistoryFile:
         """Close the file."""
         self._db.close()
 
-    def _version(self) -> int:
-        [(version,)] = self._rows("PRAGMA user_version")
-        return int(version)
+    def _pragma(self, name: str) -> int:
+        [(number,)] = self._rows(f"PRAGMA {name}")
+        return int(number)
 
     def _run(self, statement: str, *values: object) -> int:
         try:
@@ -153,8 +153,7 @@ class HistoryFile:
     @property
     def identity(self) -> int:
         """A random number that identifies the file; a new file with the same path has another number."""
-        [(number,)] = self._rows("PRAGMA application_id")
-        return int(number)
+        return self._pragma("application_id")
 
     # -- reading
 
@@ -171,10 +170,6 @@ class HistoryFile:
         for number, *row in self._rows(query, *values):
             yield read_facts(f"{stem}.{number}", row)
 
-    def tiers(self) -> set[str]:
-        """Return the tiers of the slices that are not pinned."""
-        return {tier for (tier,) in self._rows("SELECT DISTINCT tier FROM slice WHERE NOT pinned LIMIT 9")}
-
     def gaps(self) -> list[Gap]:
         """Return the times without slices."""
         query = f"SELECT begin_s, end_s, service, why FROM gap LIMIT {_MAX_SLICES}"  # noqa: S608 - constants
@@ -190,15 +185,13 @@ class HistoryFile:
         return self._names[service]
 
     def report(self, facts: Sequence[SliceFacts]) -> Report:
-        """Return one report of slices of one service that have the same weights."""
+        """Return one report of slices of one service."""
         return self._report(facts, *self._sums(facts, map(self.stacks, facts)))
 
     def _report(self, facts: Sequence[SliceFacts], stats: ReportStats, columns: Columns) -> Report:
-        weights = facts[0].weights
         numbers, samples, *times = columns
-        sums = [samples, *([time * TIME_UNIT_NS for time in column] for column in times)]
-        kept = [numbers, *(sums[WEIGHTS.index(name)] for name in weights)]
-        report = self.names(facts[0].service).report(kept, weights)
+        times = [[time * TIME_UNIT_NS for time in column] for column in times]
+        report = self.names(facts[0].service).report([numbers, samples, *times])
         build_id = common(each.build_id for each in facts)
         return report._replace(
             started_ns=round(min(each.begin_s for each in facts) * 1e9) or None,

@@ -45,7 +45,7 @@ def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipp
 
 def _merge(file: HistoryFile, tier: str) -> None:
     """Merge the slices of a file to those of a tier."""
-    slices = () if file.tiers() <= {tier} else (facts for facts in file.facts() if not facts.pinned)
+    slices = (facts for facts in file.facts() if not facts.pinned)
     for group in grouped(slices, lambda facts: merge_key(facts, tier)).values():
         if {facts.tier for facts in group} != {tier} or len(group) > 1:
             with file.writing():

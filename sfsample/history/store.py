@@ -144,13 +144,12 @@ class History:
         ends = [*(facts.end_s for facts in self.slices(recent)), *(gap.end_s for gap in self.gaps(recent))]
         return max(ends, default=None)
 
-    def _read(self, selections: Sequence[Selection], ask: Callable[[HistoryFile], Iterable[_T]]) -> list[_T]:
-        """Return the answers of all files of the selected times, the oldest first."""
+    def _read(self, selection: Selection, ask: Callable[[HistoryFile], Iterable[_T]]) -> list[_T]:
+        """Return the answers of all files of the selected time, the oldest first."""
         found: list[_T] = []
         with self._errors("cannot read", self.directory):
             for name in file_names(self.directory):
-                if any(name.end_s + DAY_S >= each.begin_s and name.day * DAY_S <= each.end_s
-                       for each in selections):  # fmt: skip
+                if name.end_s + DAY_S >= selection.begin_s and name.day * DAY_S <= selection.end_s:
                     with self.skipping(name.path), closing(HistoryFile(name.path)) as file:
                         found.extend(ask(file))  # answers before the damage are kept
         return found
@@ -166,12 +165,12 @@ class History:
 
     def slices(self, selection: Selection = Selection()) -> list[SliceFacts]:  # noqa: B008 - immutable
         """Return the facts of slices, the oldest first."""
-        found = self._read([selection], lambda file: filter(selection.has, file.facts(chosen=selection)))
+        found = self._read(selection, lambda file: filter(selection.has, file.facts(chosen=selection)))
         return sorted(found, key=lambda facts: (facts.begin_s, facts.service))
 
     def gaps(self, selection: Selection = Selection()) -> list[Gap]:  # noqa: B008 - immutable
         """Return the times without slices, the oldest first."""
-        return sorted(self._read([selection], lambda file: filter(selection.has_gap, file.gaps())))
+        return sorted(self._read(selection, lambda file: filter(selection.has_gap, file.gaps())))
 
     def report(self, selection: Selection = Selection()) -> Report:  # noqa: B008 - immutable
         """Return one report of slices: counts, durations and statistics are added."""
@@ -191,7 +190,7 @@ class History:
                 found.extend(self._answers(file, facts, selection, file.report))
                 yield
 
-        self._read(selections, ask)
+        self._read(around, ask)
         return [*map(self._merge, parts)]
 
     def time_slices(self, selection: Selection) -> tuple[Report, TimeSlices]:
@@ -200,7 +199,7 @@ class History:
         def ask(file: HistoryFile) -> Iterator[tuple[Report, list[TimeSlice]]]:
             return self._answers(file, file.facts(chosen=selection), selection, file.time_slices)
 
-        parts = self._read([selection], ask)
+        parts = self._read(selection, ask)
         gaps = [(gap.begin_s, gap.end_s, gap.why) for gap in self.gaps(selection)]
         return self._merge([report for report, _ in parts]), TimeSlices(renumber(parts), gaps)
 
@@ -208,7 +207,7 @@ class History:
                  ask: Callable[[Sequence[SliceFacts]], _T]) -> Iterator[_T]:  # fmt: skip
         """Yield the answer for each group of slices; leave out a damaged group, and note a problem."""
         chosen = filter(selection.has, slices)
-        for group in grouped(chosen, lambda facts: (facts.service, facts.weights)).values():
+        for group in grouped(chosen, lambda facts: facts.service).values():
             with self.skipping(f"{file.path}: {counted(len(group), 'slice')} of {group[0].service}"):
                 yield ask(group)
 

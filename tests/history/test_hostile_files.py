@@ -70,7 +70,6 @@ def check_skipped(history: History, what: str) -> None:
         ("UPDATE slice SET labels = '[]'", "labels are not valid"),
         ("UPDATE slice SET labels = '{\"a\": 1}'", "labels are not valid"),
         ("UPDATE slice SET labels = replace(hex(zeroblob(9000)), '0', '[')", "labels are not valid"),
-        ("UPDATE slice SET weights = 'lines'", "weights is not valid"),
         ("UPDATE slice SET rate_hz = 0", "rate_hz is not valid"),
         ("UPDATE slice SET tier = '5m'", "tier is not valid"),
         ("UPDATE stacks SET rows = 'x'", "not a blob"),
