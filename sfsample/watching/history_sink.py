@@ -57,8 +57,8 @@ class HistorySink(Sink):
         self._tidy_now_and_then()
         if not kept and failures:
             raise failures[0]
-        for failure in failures:
-            self._unkept.met(failure, *failure.help)
+        for unkept in failures:
+            self._unkept.met(unkept, *unkept.help)
         for problem in history.problems:
             self._damaged.met(problem)
         return f"history of {', '.join(kept) if len(kept) <= _MAX_SHOWN else f'{len(kept)} services'}"

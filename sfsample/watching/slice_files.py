@@ -38,7 +38,8 @@ class FileSink(Sink):
         """Make the directory if it is missing.  Raises SfsampleError if no file can be written in it."""
         directory = self._files.directory
         try:
-            os.makedirs(directory, exist_ok=True)
+            with suppress(FileExistsError):  # it is no directory, as the next call says
+                os.makedirs(directory, exist_ok=True)
             check_replaceable(self._files.free_path(), None)
         except OSError as failure:
             raise not_written(directory, failure) from None
