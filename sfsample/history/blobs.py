@@ -63,9 +63,7 @@ def unpack_columns(blob: bytes, stacks: int, budget: ReadingBudget) -> Columns:
         raise BadInput("damaged: a column ends too early")
     joined = bytearray(len(data))
     for byte in range(_NUMBER_BYTES):
-        part = data[byte * _COLUMNS * count : (byte + 1) * _COLUMNS * count]
-        if part != bytes(len(part)):  # high bytes, which are 0 in most numbers
-            joined[byte::_NUMBER_BYTES] = part
+        joined[byte::_NUMBER_BYTES] = data[byte * _COLUMNS * count : (byte + 1) * _COLUMNS * count]
     numbers = array("Q")
     numbers.frombytes(joined)  # twice as fast as `struct.unpack`
     if sys.byteorder == "big":

@@ -38,6 +38,9 @@ from sfsample.report.time_slices import TIME_UNIT_NS, Columns, TimeSlice, add_co
 
 _VERSION = 4  # version of the tables
 _BUSY_S = 30.0  # seconds to wait while another process writes
+_SETTINGS = ("trusted_schema=OFF", "cell_size_check=ON")
+_READER_SETTINGS = (*_SETTINGS, "query_only=ON")
+_WRITER_SETTINGS = (*_SETTINGS, "journal_mode=WAL", "synchronous=NORMAL", "secure_delete=ON")
 _MAX_STEPS = 500  # callbacks during one statement, each after _STEP instructions: 10 to 20 s
 _STEP = 1_000_000
 _MAX_VALUE_BYTES = 100 << 20
@@ -79,21 +82,17 @@ class HistoryFile:
 
     def _prepare(self, *, write: bool) -> None:
         self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
-        self._run("PRAGMA trusted_schema=OFF")
-        self._run("PRAGMA cell_size_check=ON")
+        for setting in _WRITER_SETTINGS if write else _READER_SETTINGS:
+            self._db.execute(f"PRAGMA {setting}")
         if write:
-            self._run("PRAGMA journal_mode=WAL")
-            self._run("PRAGMA synchronous=NORMAL")
-            self._run("PRAGMA secure_delete=ON")
             with self.writing():
                 if self._pragma("user_version") == 0:
                     for statement in _SCHEMA:
-                        self._run(statement)
-                    self._run(f"PRAGMA user_version={_VERSION}")
-                    self._run(f"PRAGMA application_id={1 + randbelow((1 << 31) - 1)}")
+                        self._db.execute(statement)
+                    self._db.execute(f"PRAGMA user_version={_VERSION}")
+                    self._db.execute(f"PRAGMA application_id={1 + randbelow((1 << 31) - 1)}")
         else:
-            self._run("PRAGMA query_only=ON")
-            self._run("BEGIN")
+            self._db.execute("BEGIN")
         version = self._pragma("user_version")
         if version not in (0, _VERSION):
             raise BadInput(f"written by another version of sfsample (tables {version}, not {_VERSION})")
@@ -111,14 +110,6 @@ class HistoryFile:
         [(number,)] = self._rows(f"PRAGMA {name}")
         return int(number)
 
-    def _run(self, statement: str, *values: object) -> int:
-        try:
-            return self._db.execute(statement, values).lastrowid or 0
-        except sqlite3.DatabaseError as failure:
-            if type(failure) is sqlite3.DatabaseError:  # a subclass is another failure, such as a full disk
-                raise BadInput(f"damaged: {failure}") from None
-            raise
-
     def _rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query.  Raises BadInput if damage makes the query fail or take too long."""
         steps = iter(range(_MAX_STEPS))
@@ -134,13 +125,13 @@ class HistoryFile:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Commit all changes of the block; if the block fails, commit none."""
-        self._run("BEGIN IMMEDIATE")
+        self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
-            self._run("COMMIT")
+            self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
-                self._run("ROLLBACK")
+                self._db.execute("ROLLBACK")
             raise
 
     @property
@@ -243,7 +234,7 @@ class HistoryFile:
         names = self.names(facts.service)
         numbers = names.number_stacks(report)
         if batch := names.pack():
-            self._run("INSERT INTO names (service, batch) VALUES (?, ?)", facts.service, batch)
+            self._db.execute("INSERT INTO names (service, batch) VALUES (?, ?)", (facts.service, batch))
         samples, *times = map(report.column, WEIGHTS)
         # A stack may occur twice, because threads have no ids; `add_columns` adds it up.
         columns = (numbers, samples, *map(in_units, times))
@@ -255,9 +246,10 @@ class HistoryFile:
 
     def _insert(self, facts: SliceFacts, stats: ReportStats, columns: Columns) -> None:
         row = as_row(facts)
-        number = self._run(f"INSERT INTO slice ({_FACTS}) VALUES ({', '.join('?' * len(row))})", *row)  # noqa: S608
+        places = ", ".join("?" * len(row))
+        number = self._db.execute(f"INSERT INTO slice ({_FACTS}) VALUES ({places})", row).lastrowid  # noqa: S608
         blobs = pack_json(stats.document), pack_columns(columns)
-        self._run("INSERT INTO stacks VALUES (?, ?, ?)", number, *blobs)
+        self._db.execute("INSERT INTO stacks VALUES (?, ?, ?)", (number, *blobs))
 
     def merge(self, group: Sequence[SliceFacts], merged: SliceFacts) -> None:
         """Replace slices of one service by one slice with the facts `merged`."""
@@ -265,22 +257,22 @@ class HistoryFile:
         self.delete(group)
         self._insert(merged, stats, columns)
 
-    def pin(self, facts: SliceFacts) -> None:
-        """Pin a slice, so that it is not merged."""
-        self._run("UPDATE slice SET pinned = 1 WHERE id = ?", facts.number)
+    def pin(self, facts: Iterable[SliceFacts]) -> None:
+        """Pin slices, so that they are not merged."""
+        self._db.executemany("UPDATE slice SET pinned = 1 WHERE id = ?", [(each.number,) for each in facts])
 
     def compact(self) -> None:
         """Free the space of deleted slices if it is an eighth of the file; not within `writing`."""
         [(free, pages)] = self._rows("SELECT * FROM pragma_freelist_count, pragma_page_count")
         if 8 * free > pages:
-            self._run("VACUUM")
+            self._db.execute("VACUUM")
 
     def insert_gap(self, gap: Gap) -> None:
         """Add a time without slices."""
-        self._run("INSERT INTO gap VALUES (?, ?, ?, ?)", *gap)
+        self._db.execute("INSERT INTO gap VALUES (?, ?, ?, ?)", gap)
 
-    def delete(self, facts: Iterable[SliceFacts]) -> None:
+    def delete(self, facts: Sequence[SliceFacts]) -> None:
         """Delete slices."""
-        for each in facts:
-            self._run("DELETE FROM slice WHERE id = ?", each.number)
-            self._run("DELETE FROM stacks WHERE id = ?", each.number)
+        for table in ("slice", "stacks"):
+            query = f"DELETE FROM {table} WHERE id = ?"  # noqa: S608 - constants
+            self._db.executemany(query, [(each.number,) for each in facts])

@@ -54,7 +54,8 @@ class History:
             if code in _SPACE or getattr(failure, "errno", 0) in (ENOSPC, EDQUOT):
                 raise NoSpace(f"{what}: {path}: {text}", "free some space") from None
             remedy = "choose another directory with --history"
-            if isinstance(failure, BadInput) and what == "cannot write":
+            is_damaged = isinstance(failure, BadInput) or type(failure) is sqlite3.DatabaseError
+            if is_damaged and what == "cannot write":
                 aside = f"{quote(self.directory)}/aside"
                 remedy = f"to go on in a new file: mkdir -pm 700 {aside}; mv {quote(path)}* {aside}"
             raise SfsampleError(f"{what}: {path}: {text}", remedy) from None
@@ -87,10 +88,9 @@ class History:
         """Pin the slices of services in a time; return their number."""
 
         def pin(file: HistoryFile) -> int:
-            own = [facts for facts in file.facts() if facts.service in services]
-            chosen = [facts for facts in own if facts.begin_s < end_s and facts.end_s > begin_s]
-            for facts in chosen:
-                file.pin(facts)
+            chosen = [facts for facts in file.facts() if facts.service in services
+                      and facts.begin_s < end_s and facts.end_s > begin_s]  # fmt: skip
+            file.pin(chosen)
             return len(chosen)
 
         return sum(self._change(name, pin) for name in file_names(self.directory)

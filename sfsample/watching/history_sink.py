@@ -12,6 +12,7 @@ from sfsample.history.facts import Slice
 from sfsample.history.paths import DAY_S, file_names
 from sfsample.history.retention import size_of
 from sfsample.history.store import History
+from sfsample.report.caption import listed
 from sfsample.watching.own_program import prune_words, start_child
 from sfsample.watching.program import Metrics, Say, Sink, Trouble
 
@@ -61,7 +62,7 @@ class HistorySink(Sink):
             self._unkept.met(unkept, *unkept.help)
         for problem in history.problems:
             self._damaged.met(problem)
-        return f"history of {', '.join(kept) if len(kept) <= _MAX_SHOWN else f'{len(kept)} services'}"
+        return f"history of {listed([*kept], _MAX_SHOWN)}"
 
     def _add(self, history: History, part: Slice) -> None:
         """Keep a slice; if sfsample did not run before it, keep a gap, too."""

@@ -195,7 +195,7 @@ def test_damaged_file_is_an_error_until_it_is_moved(sink, directory, tmp_path):
     [name] = file_names(str(directory))
     with open(name.path, "wb") as file:
         file.write(b"no database" * 1000)
-    with pytest.raises(SfsampleError, match="damaged: file is not a database") as failure:
+    with pytest.raises(SfsampleError, match="file is not a database") as failure:
         sink.add(*closed(1, "p;main;a 7"))
     assert failure.value.help[0].startswith("to go on in a new file: mkdir")
     for path in directory.glob("*.sqlite*"):
