@@ -383,7 +383,7 @@ def two_days(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 FIELDS = [*(("slice", name) for name, *_ in COLUMNS), ("gap", "begin_s"), ("gap", "end_s"), ("gap", "why"),
           ("stacks", "stats"), ("stacks", "rows"), ("names", "batch")]  # fmt: skip
-ADDED = ("begin_s", "labels", "samples", "cpu_charged_ns", "ticks", "rows")  # when slices are merged
+ADDED = ("begin_s", "labels", "samples", "cpu_charged_ns", "rows")  # when slices are merged
 
 
 @values
