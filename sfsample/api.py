@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, overload
 
 from sfsample import __version__
 from sfsample.errors import NoReturn, NoThread, ReadFailed, TargetError
-from sfsample.process.descendants import Descendants
-from sfsample.process.idle import why_idle
+from sfsample.process.descendants import Descendants, why_no_samples
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.labels import identify
 from sfsample.process.process import LiveProcess
@@ -126,7 +125,7 @@ def record(
 def _explained(profile: Profile, pids: list[int], options: RecordOptions) -> Profile:
     """Return the profile; if it has no sample, its statistics say why."""
     if not profile.stats.samples and not options.subprocesses:
-        profile.stats.why_idle = why_idle(pids)
+        profile.stats.why_idle = why_no_samples(pids)
     return profile
 
 

@@ -26,7 +26,7 @@ from sfsample.dumping.model import (
 )
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
-from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
+from sfsample.process.facts.descriptors import NearEnd, PeerProcess, find_peer_processes, parse_locks
 from sfsample.process.facts.syscall_arguments import (
     CHILD_CALLS,
     FILE_LOCK_CALLS,

@@ -1,6 +1,6 @@
 """Captures a running thread: stops it, copies registers and a piece of stack, and lets it run again.
 
-While the thread is stopped (`copy_stopped`), sfsample makes system calls and nothing else.  It does all
+While the thread is stopped (`_stop_and_copy`), sfsample makes system calls and nothing else.  It does all
 parsing, look-ups of modules and allocations before or after.  It releases the thread whatever happens.
 """
 
@@ -37,39 +37,6 @@ class StopFilter(NamedTuple):
 
 ANY_THREAD: Final = StopFilter(awake=False)
 AWAKE_THREADS: Final = StopFilter(awake=True)
-
-
-class CopiedThread(NamedTuple):
-    """What was read of a thread while it was stopped."""
-
-    sp: int
-    counters: bytes | None
-    mended: bool
-
-
-def copy_stopped(
-    tracer: Tracer, copy: StackCopy, thread: Thread, until_ns: int = NO_LIMIT_NS
-) -> CopiedThread | None:
-    """Read a stopped thread; copy its stack only until `until_ns` (perf_counter_ns); None: it was killed."""
-    sp = tracer.reader.read(thread.tid)
-    if sp is None:
-        return None
-    copy.fill(thread, sp, until_ns)
-    return CopiedThread(sp, thread.files.counters(), mend(thread.tid, tracer.reader))
-
-
-def snapshot_of(
-    tracer: Tracer, copy: StackCopy, thread: Thread, copied: CopiedThread | None, stop_ns: int
-) -> ThreadSnapshot | NotCaptured:
-    """Return the snapshot of the thread that `tracer` and `copy` have read last."""
-    if copied is None:
-        return NotCaptured(Reason.GONE, "killed while it was stopped")
-    if copied.counters is None:  # this process has no such thread any more
-        return NotCaptured(Reason.GONE, OTHER_PROCESS)
-    registers = tracer.reader.by_dwarf_number()
-    memory, bounded = copy.result(thread, copied.sp)
-    eintr = not copied.mended and tracer.eintr(thread.tid, registers)
-    return ThreadSnapshot(thread.tid, registers, memory, bounded, stop_ns, eintr, tracer.reader.arch)
 
 
 class RunningCapture:
@@ -127,29 +94,36 @@ class RunningCapture:
 
     def _stop_and_copy(self, thread: Thread, patience_ns: int) -> ThreadSnapshot | NotCaptured:
         request, tracer = thread.stop, self.tracer
-        copied, stopped_ns = None, 0
+        before, sp, after, mended, stopped_ns = request.before, None, None, False, 0
         try:
             missed = tracer.stop(request, patience_ns)
             if missed is None:
                 stopped_ns = time.perf_counter_ns()
-                copied = copy_stopped(tracer, self._copy, thread, stopped_ns + self.max_held_ns)
+                sp = tracer.reader.read(thread.tid)
+            if sp is not None:
+                self._copy.fill(thread, sp, stopped_ns + self.max_held_ns)
+                after, mended = thread.files.counters(), mend(thread.tid, tracer.reader)
         finally:
             stop_ns = tracer.release()
             now = time.perf_counter_ns()
         if missed is not None:
             return missed
-        snapshot = snapshot_of(tracer, self._copy, thread, copied, stop_ns)
-        if copied is None or isinstance(snapshot, NotCaptured):
-            return snapshot
-        before, after = request.before, copied.counters
+        if sp is None:
+            return NotCaptured(Reason.GONE, "killed while it was stopped")
+        if after is None:  # this process has no such thread any more
+            return NotCaptured(Reason.GONE, OTHER_PROCESS)
         thread.balance.learn(before.balance, on_cpu=times_run(after) == times_run(before.counters))
-        interrupted = tracer.interrupted_sleep(snapshot.registers)
+        registers = tracer.reader.by_dwarf_number()
+        memory, bounded = self._copy.result(thread, sp)
+        interrupted = tracer.interrupted_sleep(registers)
         evidence = SchedulerEvidence(
             before.counters, after, stopped_ns, interrupted, before.preempted_by_us,
             held_ns=(now - stopped_ns, now - request.last_running_ns),
             call=None if interrupted else tracer.reader.call,
         )  # fmt: skip
-        return snapshot._replace(scheduler=evidence)
+        eintr = not mended and tracer.eintr(thread.tid, registers)
+        return ThreadSnapshot(thread.tid, registers, memory, bounded, stop_ns, eintr, tracer.reader.arch,
+                              scheduler=evidence)  # fmt: skip
 
     # -- before the stop
 

@@ -8,13 +8,19 @@ While sfsample holds a target thread, or has asked it to stop, sfsample runs at 
 (which needs CAP_SYS_NICE).  Otherwise the thread would stay stopped until sfsample runs again: many
 milliseconds on an overloaded machine.  A sampler by stops has that priority all the time, as long as it uses
 a small share of a CPU (`begin_ticks`).  At the normal priority, on full CPUs, the kernel may keep it waiting
-for 100 ms after any of its steps (docs/overhead.md).  A dump begins with this priority (`process.hurry`).
+for 100 ms after any of its steps (docs/overhead.md).  A dump begins with this priority (`hurry`), because
+dumps are taken on overloaded machines.
 
-Source: sched(7); prctl(2); sched_setattr(2); Linux kernel/sched/fair.c, "custom slice".
+This module imports little: it runs before the imports of a dump, which take most of the dump's CPU time.
+
+Source: sched(7); prctl(2); sched_setattr(2); setitimer(2), ITIMER_PROF; Linux kernel/sched/fair.c, "custom
+slice".
 """
 
+import atexit
 import ctypes
 import os
+import signal
 import threading
 import time
 from struct import Struct
@@ -26,6 +32,7 @@ _PR_SET_TIMERSLACK = 29  # option of prctl(2): ns by which a sleep may last long
 _SHORT_SLICE_NS = 100_000  # shortest slice that the kernel accepts
 _DEFAULT_NS = 0  # value for a slice or a slack: the kernel's default
 _REAL_TIME, _NORMAL = os.sched_param(1), os.sched_param(0)
+_MAX_HURRY_S = 0.3  # seconds of CPU time: most dumps need less, and other programs need their CPUs, too
 
 
 def wake_promptly() -> None:
@@ -52,6 +59,35 @@ def _schedule(policy: int, slice_ns: int, *, slack_ns: int) -> None:
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_TIMERSLACK, slack_ns, 0, 0, 0)
     libc.syscall(number, 0, attributes, 0)
+
+
+def hurry() -> None:
+    """Run a whole dump at the lowest real-time priority, until it has used `_MAX_HURRY_S`.
+
+    Threads that start later inherit the priority; processes would, too, so the program must start none.  It
+    changes nothing if the kernel does not permit it, or if the user has made the program nice or chosen a
+    policy.  Call it in the main thread.
+    """
+    if os.sched_getscheduler(0) == os.SCHED_OTHER and os.getpriority(os.PRIO_PROCESS, 0) <= 0:
+        try:
+            os.sched_setscheduler(0, os.SCHED_RR, _REAL_TIME)
+        except OSError:
+            return
+        signal.signal(signal.SIGPROF, _end_hurry)
+        signal.setitimer(signal.ITIMER_PROF, _MAX_HURRY_S)
+        atexit.register(signal.setitimer, signal.ITIMER_PROF, 0)  # later, Python has no handler any more
+
+
+def _end_hurry(_signal_number: int, _frame: object) -> None:
+    try:
+        tids = os.listdir("/proc/self/task")
+    except OSError:  # no files left: only the calling thread can be found
+        tids = ["0"]
+    for tid in tids:
+        try:
+            os.sched_setscheduler(int(tid), os.SCHED_OTHER, _NORMAL)
+        except OSError:  # the thread has ended
+            continue
 
 
 class RealTimePriority(threading.local):

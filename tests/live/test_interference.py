@@ -14,6 +14,7 @@ import pytest
 
 import sfsample
 from sfsample.core.snapshot import Capture
+from sfsample.dumping.options import DumpOptions
 from sfsample.dumping.run import dump_all
 from sfsample.process import stop_request as tracer
 from sfsample.process.process import LiveProcess
@@ -243,7 +244,7 @@ def test_dump_names_the_other_tracer():
     with running(fixture("v3"), "leaf") as target:
         with python(TRACER, target.pid, "running") as other:
             assert first_line(other) == "tracing"
-            [dump], failures = dump_all((target.pid,))
+            [dump], failures = dump_all((target.pid,), DumpOptions())
             assert not failures
             [thread] = dump.threads
             assert (thread.stack, thread.error) == (None, f"process {other.pid} traces it")

@@ -21,8 +21,7 @@ from functools import partial
 from typing import NamedTuple
 
 from sfsample.core.memory import BytesMemory, PiecewiseMemory
-from sfsample.process.facts.descriptors import Descriptor, DescriptorReader
-from sfsample.process.facts.peer_processes import NearEnd
+from sfsample.process.facts.descriptors import Descriptor, DescriptorReader, NearEnd
 from sfsample.process.facts.syscall_arguments import DecodedSyscall, TargetLookup, decode_syscall
 from sfsample.process.proc_text import SchedStat, SyscallInfo, parse_last_run, parse_schedstat
 from sfsample.process.procfs import ProcFs, read_link, stat_of
