@@ -14,12 +14,11 @@ from sfsample.core.snapshot import SchedulerEvidence, ThreadSnapshot
 from sfsample.process.not_captured import OTHER_PROCESS, NotCaptured, Reason
 from sfsample.process.priority import REAL_TIME_PRIORITY
 from sfsample.process.run_state import BeforeStop, RunState, WakeUp, balance_of, classify, times_run
-from sfsample.process.stack_copy import StackCopy
+from sfsample.process.stack_copy import NO_LIMIT_NS, StackCopy
 from sfsample.process.stop_request import PATIENCE_NS, Tracer
 from sfsample.process.syscall_mending import mend
 from sfsample.process.thread import Thread
 
-NO_LIMIT_NS = 1 << 62
 _MAX_READINGS = 3  # attempts to read the scheduler's figures at one instant
 _NO_CPU = "it has no CPU"
 

@@ -21,7 +21,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from errno import EACCES, EBADF, EINVAL, ENODEV, EPERM, ESRCH
+from errno import EACCES, EBADF, EINVAL, EPERM, ESRCH
 from fcntl import ioctl
 from mmap import MAP_SHARED, PAGESIZE, PROT_READ, PROT_WRITE, mmap
 from operator import attrgetter
@@ -155,12 +155,7 @@ class PerfEvents:
         """Make the ring of a CPU by an event of sfsample's own thread, which outlives the target's."""
         attributes = _Attributes.from_buffer_copy(self._attributes)
         attributes.config, attributes.sample_period = _DUMMY, 0
-        try:
-            event = _open(self._syscall, attributes, _CALLING_THREAD, cpu)
-        except OSError as failure:
-            if failure.errno == ENODEV:
-                return  # the CPU went offline
-            raise
+        event = _open(self._syscall, attributes, _CALLING_THREAD, cpu)
         try:
             self._rings[cpu] = _Ring(event, self._ring_bytes)
         except PermissionError as failure:

@@ -24,7 +24,7 @@ from sfsample.core.memory import BytesMemory, PiecewiseMemory
 from sfsample.process.facts.descriptors import Descriptor, DescriptorReader, NearEnd
 from sfsample.process.facts.syscall_arguments import DecodedSyscall, TargetLookup, decode_syscall
 from sfsample.process.proc_text import SchedStat, SyscallInfo, parse_last_run, parse_schedstat
-from sfsample.process.procfs import ProcFs, read_link, stat_of
+from sfsample.process.procfs import ProcFs, stat_of
 from sfsample.process.syscall_names import syscall_name
 from sfsample.process.syscall_restart import number_made
 from sfsample.process.vm import read_memory
@@ -53,7 +53,6 @@ class FactReader:
     ) -> None:  # fmt: skip
         self._proc, self._max_connections, self._new_descriptors = proc, max_connections, descriptors
         self._clocks: dict[int, tuple[float, float] | None] = {}  # CPU: (its clock, monotonic clock), seconds
-        self._in_own_pid_namespace = proc.link("ns/pid") in (None, read_link("/proc/self/ns/pid"))
         self.begin()
 
     def begin(self) -> None:
@@ -61,11 +60,6 @@ class FactReader:
         self._descriptors = self._new_descriptors(self._proc)
         self.read = partial(read_memory, self._proc.anchor())  # reads memory of the process
         self._target = TargetLookup(self.read, self._descriptors.read, _now, self._max_connections)
-
-    def ns_tid(self, tid: int) -> int:
-        """Return a thread's id in its own pid namespace."""
-        ids = "" if self._in_own_pid_namespace else self._proc.status(tid).get("NSpid", "")
-        return int(ids.split()[-1]) if ids else tid
 
     def usage(self, tid: int) -> SchedStat | None:
         """Read the scheduler's counters."""

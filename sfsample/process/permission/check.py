@@ -102,7 +102,7 @@ def check_permitted(proc: ProcFs) -> None:
         raise not_permitted(proc)
     for _ in range(_MAX_TRACER_CHECKS):
         tids = proc.threads()
-        if not tids or not all(tracer_of(proc, tid) for tid in tids):
+        if not tids or any(tracer_of(proc, tid) in (0, os.getpid()) for tid in tids):
             return
         time.sleep(_TRACER_POLL_S)
     raise AlreadyTraced(proc.pid, f"not permitted to trace: {proc.pid}", *refusal_help(proc))

@@ -59,17 +59,7 @@ def target_credentials(proc: ProcFs) -> TargetCredentials:
 
 
 def tracer_of(proc: ProcFs, tid: int) -> int:
-    """Return the pid of the process, other than sfsample, that traces a thread; 0: there is none."""
-    pid = _tracing_process(proc, tid)
-    return 0 if pid == os.getpid() else pid
-
-
-def traced_by_sfsample(proc: ProcFs, tid: int) -> bool:
-    """Return True if an OS thread of sfsample, perhaps one that is about to end, traces a thread."""
-    return _tracing_process(proc, tid) == os.getpid()
-
-
-def _tracing_process(proc: ProcFs, tid: int) -> int:
+    """Return the pid of the process that traces a thread, which may be sfsample itself; 0: there is none."""
     tracer = proc.status(tid).get("TracerPid", "0")
     # TracerPid is the tid of the tracing thread; users and kill(1) need its process
     return int(parse_status(read_text(f"/proc/{tracer}/status")).get("Tgid", tracer))
@@ -77,8 +67,8 @@ def _tracing_process(proc: ProcFs, tid: int) -> int:
 
 def tracer_of_process(proc: ProcFs) -> tuple[int, str] | None:
     """Return pid and name of a process, other than sfsample, that traces a thread of `proc`."""
-    pid = next(filter(None, (tracer_of(proc, tid) for tid in proc.threads())), None)
-    return None if pid is None else (pid, process_name(pid))
+    tracers = {tracer_of(proc, tid) for tid in proc.threads()} - {0, os.getpid()}
+    return (min(tracers), process_name(min(tracers))) if tracers else None
 
 
 def _label(directory: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from sfsample import api
 from sfsample.errors import SfsampleError
 from sfsample.process.thread_files import open_many
-from sfsample.process.with_names import with_names
+from sfsample.process.tracer_thread import with_names
 from sfsample.recording.options import Mode, RecordOptions
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Pauses, Stats, check_result
