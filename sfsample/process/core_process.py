@@ -23,7 +23,7 @@ from sfsample.formats.elf.core_file import (
     CoreThread,
     MappedFile,
 )
-from sfsample.formats.elf.image import PF_X, PT_LOAD, ElfImage, Segment
+from sfsample.formats.elf.image import PAGE, PF_X, PT_LOAD, ElfImage, Segment
 from sfsample.modules.debug_files import debug_file_finder
 from sfsample.modules.mapping import Mapping, split_mark
 from sfsample.modules.module import Module
@@ -34,7 +34,6 @@ from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, with_
 _NO_FILES = "the core file does not say which files were mapped (no NT_FILE): code has no names"
 _HELP = "give a core file: gcore -o FILE PID, or coredumpctl dump -o FILE"
 _PF_R = 4  # bit "readable" of a segment's p_flags
-_PAGE_BYTES = 4096
 _COMPRESSED = {  # magic number -> program; systemd-coredump stores core files like this
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\xfd7zXZ": "xz",
@@ -249,7 +248,7 @@ class CoreImages:
     def _difference(self, image: ElfImage, mapping: Mapping) -> str:
         """Return the build-ids of the image and of the mapped file as text; "": the mapped one is unknown."""
         start = next((f.start for f in self._core.files if (f.path, f.offset) == (mapping.path, 0)), None)
-        head = None if start is None else self._memory.dumped(start, _PAGE_BYTES)
+        head = None if start is None else self._memory.dumped(start, PAGE)
         try:
             mapped = ElfImage(head or b"", mapping.path).build_id
         except FormatError:

@@ -7,7 +7,7 @@ only when the target falls asleep, and sees too much of the code before the slee
 While sfsample holds a target thread, or has asked it to stop, sfsample runs at the lowest real-time priority
 (which needs CAP_SYS_NICE).  Otherwise the thread would stay stopped until sfsample runs again: many
 milliseconds on an overloaded machine.  A sampler by stops has that priority all the time, as long as it uses
-a small share of a CPU (`begin_ticks`).  At the normal priority, on full CPUs, the kernel may keep it waiting
+a small share of a CPU (`during_ticks`).  At the normal priority, on full CPUs, the kernel may keep it waiting
 for 100 ms after any of its steps (docs/overhead.md).  A dump begins with this priority (`hurry`), because
 dumps are taken on overloaded machines.
 
@@ -95,7 +95,7 @@ class RealTimePriority(threading.local):
 
     def __init__(self) -> None:
         self._depth = 0  # number of open calls to `begin`
-        self._takes_ticks = False  # one of these calls is that of `begin_ticks`
+        self._takes_ticks = False  # True: one of these calls is that of `during_ticks`
         self._is_raised = False
         self._began_s = 0.0  # CPU time of the thread when its priority was raised
         self._used_s = 0.0  # CPU time that the thread used at that priority before `_began_s`
@@ -127,17 +127,11 @@ class RealTimePriority(threading.local):
         """Return the CPU time in s that the calling thread has used at this priority."""
         return self._used_s + (time.thread_time() - self._began_s if self._is_raised else 0.0)
 
-    def begin_ticks(self) -> None:
-        """Call `begin`, unless the thread has called `begin_ticks` since its last `end_ticks`."""
-        if not self._takes_ticks:
-            self._takes_ticks = True
-            self.begin()
-
-    def end_ticks(self) -> None:
-        """End the thread's `begin_ticks`, if there was one."""
-        if self._takes_ticks:
-            self._takes_ticks = False
-            self.end()
+    def during_ticks(self, *, is_wanted: bool) -> None:
+        """Call `begin` or `end` for the ticks of a sampler, unless that was done already."""
+        if is_wanted != self._takes_ticks:
+            self._takes_ticks = is_wanted
+            (self.begin if is_wanted else self.end)()
 
 
 REAL_TIME_PRIORITY = RealTimePriority()

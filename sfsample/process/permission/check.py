@@ -120,10 +120,8 @@ def start_time(pid: int) -> int:
     """
     with closing(ProcFs(pid)) as proc:
         stat = proc.stat()
-        if stat is None:
+        if stat is None or (stat.state in "ZX" and proc.has_ended()):
             raise NoSuchProcess(pid, f"process has ended: {pid}")
-        if stat.state in "ZX" and proc.has_ended():
-            raise _zombie(pid, stat)
         return stat.starttime
 
 
