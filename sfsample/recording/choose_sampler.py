@@ -17,7 +17,7 @@ from sfsample.core.python_view import PythonView
 from sfsample.errors import TargetError
 from sfsample.process.exec_guard import stops_keep_privileges
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, can_set_cpu_timers, can_set_timers
-from sfsample.process.python_capture import check_gils, runs_python
+from sfsample.process.python_capture import runs_python
 from sfsample.recording.free_cpus import FreeCpus
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
@@ -50,8 +50,6 @@ def choose_sampler(
 
     `start`: the time when the recording began, if it continues without a process that is set aside.
     """
-    if options.gil and not options.subprocesses:
-        check_gils(processes.named)
     if options.perf_events:
         profile.stats.timers_since_s, profile.stats.engine_why = 0.0, "asked for"
         return PerfSampler(processes, options, duration, profile, start=start)
