@@ -45,7 +45,7 @@ def avoid_preempting() -> None:
 
     Its share of CPU time stays the same.  A nice value would make the share smaller: on Linux 6.18, beside
     six busy loops on two CPUs, a thread alone in its autogroup with nice 10 did not run for 100 s, because
-    the other group's virtual time went backwards (docs/overhead.md).  Source: sched(7), SCHED_BATCH.
+    the other group's virtual time went backwards.  Source: sched(7), SCHED_BATCH.
     """
     _schedule(os.SCHED_BATCH, _DEFAULT_NS, slack_ns=_DEFAULT_NS)
 

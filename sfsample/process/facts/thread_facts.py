@@ -24,7 +24,7 @@ from sfsample.core.memory import BytesMemory, PiecewiseMemory
 from sfsample.process.facts.descriptors import Descriptor, DescriptorReader, NearEnd
 from sfsample.process.facts.syscall_arguments import DecodedSyscall, TargetLookup, decode_syscall
 from sfsample.process.proc_text import SchedStat, SyscallInfo, parse_last_run, parse_schedstat
-from sfsample.process.procfs import ProcFs, stat_of
+from sfsample.process.procfs import ProcFs, read_text, stat_of
 from sfsample.process.syscall_names import syscall_name
 from sfsample.process.syscall_restart import number_made
 from sfsample.process.vm import read_memory
@@ -32,7 +32,6 @@ from sfsample.process.vm import read_memory
 # Bytes copied before and after a futex word: enough for every lock of glibc that the word may be part of.
 _BYTES_BEFORE_FUTEX, _BYTES_AFTER_FUTEX = 64, 128
 _MAX_DESCRIPTORS = 2  # descriptors of splice(2); a thread that waits for more waits for no single process
-_MAX_SCHED_BYTES = 8192
 _STAT_CPU = 36  # index, after the name, of field 39 of /proc/PID/stat: the CPU last run on
 
 
@@ -156,10 +155,7 @@ def _read_clock(cpu: int) -> tuple[float, float] | None:
         return None
     os.sched_setaffinity(0, {cpu})
     try:
-        with open("/proc/thread-self/sched", "rb", buffering=0) as file:
-            at_s, now = exec_start_s(file.read(_MAX_SCHED_BYTES)), time.monotonic()
-    except OSError:
-        return None
+        at_s, now = exec_start_s(read_text("/proc/thread-self/sched").encode()), time.monotonic()
     finally:
         os.sched_setaffinity(0, allowed)
     return None if at_s is None else (at_s, now)
