@@ -30,16 +30,12 @@ def own_credentials() -> SelfCredentials:
     """Read sfsample's credentials."""
     status = parse_status(read_text("/proc/self/status"))
     return SelfCredentials(
-        os.getuid(),
-        os.getgid(),
-        _bits(status, "CapPrm"),
-        _bits(status, "CapEff"),
-        read_text(_YAMA).strip(),
-        read_link("/proc/self/ns/user"),
-        read_text("/proc/self/uid_map").split() == _WHOLE_UID_MAP,
-        _refused_calls(),
-        _label("/proc/self"),
-    )
+        uid=os.getuid(), gid=os.getgid(), permitted=_bits(status, "CapPrm"),
+        effective=_bits(status, "CapEff"), yama=read_text(_YAMA).strip(),
+        user_namespace=read_link("/proc/self/ns/user"),
+        outermost=read_text("/proc/self/uid_map").split() == _WHOLE_UID_MAP,
+        refused_calls=_refused_calls(), label=_label("/proc/self"),
+    )  # fmt: skip
 
 
 def target_credentials(proc: ProcFs) -> TargetCredentials:
@@ -48,14 +44,10 @@ def target_credentials(proc: ProcFs) -> TargetCredentials:
     with suppress(OSError):
         owner = os.stat(f"/proc/{proc.pid}/maps").st_uid
     return TargetCredentials(
-        _numbers(status, "Uid"),
-        _numbers(status, "Gid"),
-        _bits(status, "CapPrm"),
-        tracer_of_process(proc),
-        owner,
-        proc.link("ns/user"),
-        _label(f"/proc/{proc.pid}"),
-    )
+        uids=_numbers(status, "Uid"), gids=_numbers(status, "Gid"), permitted=_bits(status, "CapPrm"),
+        tracer=tracer_of_process(proc), files_owner=owner, user_namespace=proc.link("ns/user"),
+        label=_label(f"/proc/{proc.pid}"),
+    )  # fmt: skip
 
 
 def tracer_of(proc: ProcFs, tid: int) -> int:
