@@ -45,7 +45,7 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.tasks import find_table
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
-from sfsample.runtimes.go.goroutines import Goroutine
+from sfsample.runtimes.go.layout import Goroutine
 from sfsample.runtimes.go.waits import LOCK_STATES
 from sfsample.unwind.unwinder import Unwinder
 
@@ -290,7 +290,7 @@ class Dumper:
     def result(self, why: str = ASKED) -> ProcessDump:
         """Return the dump of the process; `why`: the reason why it is not complete."""
         target, proc = self.process, self.process.proc
-        process = proc.stat()
+        process, arguments = proc.stat(), (proc.read("cmdline") or b"").rstrip(b"\0")
         self._add_uncaptured(why)
         threads = tuple(
             thread if thread.last_ran is None else thread._replace(idle_s=self._facts.idle(thread.last_ran))
@@ -303,8 +303,8 @@ class Dumper:
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
         waits_for_children = any(call.name in (*CHILD_CALLS, *SIGNAL_CALLS) for call in calls)
         return ProcessDump(
-            pid=target.pid, name=process.name if process else "?", cmdline=_command_line(target),
-            exe=proc.link("exe"), time=self._time, threads=threads,
+            pid=target.pid, name=process.name if process else "?", exe=proc.link("exe"),
+            cmdline=os.fsdecode(arguments).split("\0") if arguments else [], time=self._time, threads=threads,
             problems=(*target.opener.problems, *target.modules.problems, *self._capturer.language_problems,
                       *self._python_problems),
             children=self._facts.children() if waits_for_children else (),
@@ -360,10 +360,3 @@ def _calls(found: CapturedStack) -> tuple[Call, ...]:
 def _age_ns(born: int) -> int:
     """Return the age in ns of a thread that started `born` clock ticks after the machine (proc(5))."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - born * 1_000_000_000 // _TICKS_PER_S
-
-
-def _command_line(target: LiveProcess) -> list[str]:
-    """Return the arguments, or the words of a title that the program has written over them."""
-    text = (target.proc.read("cmdline") or b"").decode("utf-8", "surrogateescape").rstrip("\0")
-    words = text.split("\0") if text else []
-    return words[0].split() if len(words) == 1 and " " in words[0] else words

@@ -337,12 +337,11 @@ class ThreadCapturer:
             return False
         if not mapped & module_map.unstable_modules <= checked:
             return False
-        if self._process.identities.moved(mapped):
+        frames = zip(stack.frames, modules, strict=True)
+        without_module = frozenset(frame.lookup_pc for frame, module in frames if module is None)
+        if self._process.identities.moved(mapped, without_module):
             return False
-        if len(opened) == len(modules):
-            return True
-        unopened = (frame for frame, module in zip(stack.frames, modules, strict=True) if module is None)
-        return not any(module_map.will_retry_open(frame.lookup_pc) for frame in unopened)
+        return not any(map(module_map.will_retry_open, without_module))
 
     def _captured(self, snapshot: ThreadSnapshot, stack: Stack, last: Located | None) -> CapturedStack:
         module_map, known = self._process.modules, self._modules
