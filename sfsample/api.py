@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, overload
 
 from sfsample import __version__
 from sfsample.errors import NoReturn, NoThread, ReadFailed, TargetError
-from sfsample.process.descendants import Descendants
-from sfsample.process.idle import why_idle
+from sfsample.process.descendants import Descendants, why_no_samples
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.labels import identify
 from sfsample.process.process import LiveProcess
@@ -111,7 +110,7 @@ def record(
                 raise
             counts.stats.end_early(failure)
         if not counts.stats.samples and not options.subprocesses:
-            counts.stats.why_idle = why_idle(wanted)
+            counts.stats.why_idle = why_no_samples(wanted)
         return counts
 
 

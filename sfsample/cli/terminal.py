@@ -59,7 +59,12 @@ def spelled(text: str) -> str:
 
 def progress_printer(*, quiet: bool, tell: Callable[[str], None] = say) -> Callable[[str], None]:
     """Return `tell`, or a function without effect if stderr is no terminal: the summary repeats the texts."""
-    return tell if not quiet and sys.stderr is not None and sys.stderr.isatty() else lambda _text: None
+    return tell if shows_progress(quiet=quiet) else lambda _text: None
+
+
+def shows_progress(*, quiet: bool) -> bool:
+    """Return True if stderr is a terminal, and the user wants to see progress."""
+    return not quiet and sys.stderr is not None and sys.stderr.isatty()
 
 
 def silence(stream: TextIO) -> None:
