@@ -29,7 +29,7 @@ from sfsample.runtimes.cpython.threads import (
     thread_states,
 )
 
-_MAX_STATES = 8  # thread states of a thread; with all their chunks the pieces still fit into one call
+_MAX_STATES = 8  # thread states of a thread; with all pages of frames the pieces fit into one call
 _MAX_LISTS = 3  # attempts to list the threads while they come and go
 _REHEARSED_NS = 1000 * READ_NS  # CPU time in ns to read the frames; the pause copies those that are left
 _MAX_REHEARSED = 300  # code objects; the next pauses copy others, some at a time
