@@ -33,6 +33,7 @@ _STATED = {
     "thread_frame": (20, 23, 23),  # thread_state.current_frame
     "thread_base": (None, None, 24),
     "native_thread_id": (22, 25, 28),
+    "chunk": (23, 26, 29),  # thread_state.datastack_chunk
     "previous": (26, 29, 37),  # interpreter_frame, as the next ones
     "executable": (27, 30, 38),
     "instruction": (28, 31, 39),
@@ -64,6 +65,7 @@ class Layout(NamedTuple):
     thread_next: int  # field of PyThreadState, like the next ones
     thread_interpreter: int
     native_thread_id: int
+    chunk: int  # datastack_chunk; then datastack_top and datastack_limit
     thread_frame: int  # field with the address of the current frame; in 3.11 and 3.12 of a _PyCFrame
     executable: int  # field of _PyInterpreterFrame, like the next ones
     previous: int
@@ -105,9 +107,8 @@ class Layout(NamedTuple):
 
     @property
     def thread_bytes(self) -> int:
-        """Return the number of bytes of a PyThreadState to copy: more than a small piece of `JointMemory`."""
-        fields = (self.thread_next, self.thread_interpreter, self.native_thread_id, self.thread_frame)
-        return max(*fields, self.thread_base or 0, 248) + 8
+        """Return the number of bytes of a PyThreadState that a walk needs."""
+        return self.chunk + 24
 
 
 _OLD: dict[str, Any] = {
@@ -116,10 +117,10 @@ _OLD: dict[str, Any] = {
     "type": 8, "type_name": 24, "bytes_size": 16, "bytes_data": 32, "string_length": 16, "string_state": 32,
 }  # fmt: skip
 FIXED = {  # layouts of the versions that state no offsets, by minor version
-    11: Layout(minor=11, gil=360, threads=16, native_thread_id=160, cframe_frame=8, executable=32,
+    11: Layout(minor=11, gil=360, threads=16, native_thread_id=160, chunk=296, cframe_frame=8, executable=32,
                previous=48, owner=69, is_entry=68, first_line=72, code_bytes=184, ascii_data=48,
                other_data=72, **_OLD),
-    12: Layout(minor=12, gil_pointer=384, threads=72, native_thread_id=144, executable=0,
+    12: Layout(minor=12, gil_pointer=384, threads=72, native_thread_id=144, chunk=232, executable=0,
                previous=8, owner=70, first_line=68, code_version=92, code_bytes=192, ascii_data=40,
                other_data=56, **_OLD),
 }  # fmt: skip
@@ -161,12 +162,14 @@ def _stated(minor: int, name: str, table: bytes) -> Layout:
 def _checked(name: str, layout: Layout) -> Layout:
     """Return `layout`; raise BadInput if a field is not aligned, or is not in the bytes that are read."""
     in_frame = max(layout.previous + 8, layout.executable + 8, layout.instruction + 8, layout.owner + 1)
+    in_thread = max(layout.thread_frame, layout.thread_base or 0) + 8
     names = range(layout.filename, layout.linetable + 8, 8)  # offsets of four adjacent pointers
-    words = (layout.frame_bytes, layout.previous, layout.executable, layout.instruction, layout.thread_bytes,
+    words = (layout.frame_bytes, layout.previous, layout.executable, layout.instruction, layout.chunk,
              layout.thread_frame, layout.thread_base or 0, layout.type, layout.linetable)  # fmt: skip
     if (
         max(value for value in layout if value is not None) > _MAX_OFFSET
         or not in_frame <= layout.frame_bytes <= _MAX_FRAME_BYTES
+        or in_thread > layout.thread_bytes
         or not layout.type < layout.filename
         or len(names) != 4
         or layout.qualname != names[2]

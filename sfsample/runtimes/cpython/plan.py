@@ -1,23 +1,32 @@
 """Says what to copy in the pause of a thread, so that its chain of Python frames is whole.
 
-Frames lie on chunks of Python's own stack, and in generators anywhere in the heap.  Generators that were made
-together often lie on one page.  So a plan lists the pages of the frames of the last samples of a thread.  In
-the pause the plan follows the chain from the current frame outwards, until it meets frames of the last
-sample, and copies the pages of frames that are not in its list.  It also copies the headers of unknown code
-objects, because after the pause the program may free a function, and another one may get its address.
+Before the pause a plan lists the pieces of memory that the last sample of the thread needed.  In the pause
+the plan follows the chain from the current frame outwards, until it meets frames of the last sample.  It
+copies frames that are not in its list: those on a new chunk of Python's stack, and those of generators, with
+their pages, as generators that were made together often lie on one page.  It also copies the headers of
+unknown code objects, because after the pause the program may free a function, and another one may get its
+address.
 """
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from mmap import PAGESIZE
 
-from sfsample.core.memory import BytesMemory, Memory, Span
+from sfsample.core.memory import ADDRESS_SPACE, BytesMemory, Memory, Span, word_in
 from sfsample.runtimes import Copying
 from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
 from sfsample.runtimes.cpython.code_objects import header_of, texts_of
 from sfsample.runtimes.cpython.layout import Layout
 
-_MAX_PAGES = 512  # pages of the frames of one sample that are foreseen
-_MAX_OTHER_PAGES = 16  # pages of earlier samples that are copied too
+_MAX_CHUNKS = 64  # chunks of a data stack
+_CHUNK_HEADER = 24  # bytes: previous, size, top
+_CHUNK_BYTES = 1 << 14  # bytes of a chunk, unless a frame is very large
+_MAX_CHUNK_BYTES = 1 << 20
+_MAX_STACK_BYTES = 1 << 21  # bytes of all chunks of a thread state
+_SLACK_BYTES = 1 << 12  # bytes by which the newest chunk may have grown since the last sample
+_PART_BYTES = 1 << 10  # unit in bytes: the copied part of the newest chunk is a multiple of it
+_MAX_PAGES = 16  # pages with frames of generators that are foreseen
 _MAX_STEPS = 1000  # steps along the chain in one pause
 _STEPS_A_LOOK = 32  # steps between two looks at the clock
 _SAME_FRAMES = 4  # frames in a row as in the last sample; those outside are believed to be the same too
@@ -26,7 +35,7 @@ _MAX_HEADERS = 200  # headers of code objects that are copied in one pause
 
 
 class Plan:
-    """What to copy of one thread: its thread states, and the pages on which its frames lie.
+    """What to copy of one thread: its thread states, the chunks of its stack, and frames that lie elsewhere.
 
     `counters` are the words that change when the target creates an interpreter or a thread state; they are
     copied too, and so are `gils`.  `trusted` has the addresses of code objects whose headers need no copy.
@@ -43,7 +52,8 @@ class Plan:
         self.gils = tuple(gils)
         self._layout, self._trusted = layout, trusted
         self._heads = (*((state, layout.thread_bytes) for state in self.states), *gils, *counters)
-        self._pages: dict[int, int] = {}  # number of bytes to copy from the start of each page
+        self._chunks: tuple[tuple[Span, ...], ...] = ()  # chunks of each thread state, the oldest first
+        self._pages: tuple[int, ...] = ()  # pages of frames that are in no chunk
         self._untrusted: tuple[int, ...] = ()  # code objects of the last sample that are not trusted
         self._last: dict[int, Span] = {}  # address of a frame of the last sample -> (previous, executable)
         self.groups: tuple[tuple[Span, ...], ...] = (self._heads,)
@@ -56,6 +66,7 @@ class Plan:
         for state in self.states:
             place = room.find(state, layout.thread_bytes)
             if place >= 0 and not room.is_late():
+                self._follow_chunks(room, room.words[place + layout.chunk // 8])
                 at = room.words[place + layout.thread_frame // 8]
                 if layout.has_cframes:
                     at = self._current_frame(room, stack, at)
@@ -70,6 +81,15 @@ class Plan:
         if at is None and (place := room.copy(cframe + self._layout.cframe_frame, 8)) >= 0:
             at = room.words[place]
         return at or 0
+
+    def _follow_chunks(self, room: Copying, at: int) -> None:
+        for _ in range(_MAX_CHUNKS):
+            if not at or room.find(at, _CHUNK_HEADER) >= 0:
+                return
+            place = room.copy(at, _CHUNK_BYTES)
+            if place < 0:
+                return
+            at = room.words[place]
 
     def _follow_frames(self, room: Copying, stack: BytesMemory, ends: Span, codes: dict[int, None]) -> None:
         """Copy the frames of a thread state that were not copied; add unknown code objects to `codes`.
@@ -108,7 +128,7 @@ class Plan:
     def _copy_frame(self, room: Copying, at: int) -> int:
         """Copy a frame with its page; return the index of its first word, or -1 if it cannot be read."""
         size = self._layout.frame_bytes
-        if room.copy(*_piece_of(at, size)) < 0:
+        if room.copy(*_page_of(at, size)) < 0:  # a later page may be unreadable
             return room.copy(at, size)
         return room.find(at, size)
 
@@ -125,24 +145,50 @@ class Plan:
 
     def learn(self, memory: Memory, frames: Sequence[PythonFrame], *, is_whole: bool) -> None:
         """Plan for the next sample the pieces that this sample needed; `frames` has the innermost first."""
-        size, needed = self._layout.frame_bytes, dict[int, int]()
-        for frame in frames:
-            page, count = _piece_of(frame.address, size)
-            if page in needed or len(needed) < _MAX_PAGES:
-                needed[page] = max(count, needed.get(page, 0))
-        pages = self._pages.items()
-        copied = {at: count for at, count in pages if memory.word(at + count - 8) is not None}
-        if len(copied) < len(self._pages) or any(copied.get(at, 0) < count for at, count in needed.items()):
-            others = {page: copied[page] for page in [*copied.keys() - needed.keys()][:_MAX_OTHER_PAGES]}
-            self._pages = needed | others
-            # the newest page of the stack, which may have been freed, comes last
-            self.groups = self._heads, (*reversed(needed.items()),), (*others.items(),)
+        self._chunks = tuple(self._chunks_of(memory, state) for state in self.states)
+        chunks = [*chain.from_iterable(self._chunks)]
+        self._learn_pages(memory, frames, chunks)
+        loose = tuple(_page_of(page, self._layout.frame_bytes) for page in self._pages)
+        groups = (self._heads, *self._chunks, loose)
+        if groups != self.groups:
+            self.groups = groups
         self._untrusted = tuple({frame.code for frame in frames if frame.code not in self._trusted})
         innermost = frames[:_MAX_SEEN] if is_whole else ()
         self._last = {frame.address: (frame.previous, frame.executable) for frame in innermost}
 
+    def _chunks_of(self, memory: Memory, state: int) -> tuple[Span, ...]:
+        chunks: list[Span] = []
+        at = memory.word(state + self._layout.chunk)
+        left, seen = _MAX_STACK_BYTES, {0, None}
+        while at not in seen and len(chunks) < _MAX_CHUNKS:
+            seen.add(at)
+            header = memory.read(at or 0, _CHUNK_HEADER)
+            size = word_in(header, 8)
+            left -= size
+            if not _CHUNK_HEADER < size <= _MAX_CHUNK_BYTES or left < 0:
+                break
+            chunks.append((at or 0, size & -8))
+            at = word_in(header)
+        return (*reversed(chunks[1:]), *self._in_use(memory, state, *chunks[:1]))
 
-def _piece_of(at: int, size: int) -> Span:
-    """Return the page on which a frame begins, with the rest of the frame on the next page."""
-    page = at & -PAGESIZE
-    return page, max(PAGESIZE, (at & -8) + size - page)
+    def _in_use(self, memory: Memory, state: int, *newest: Span) -> Iterator[Span]:
+        """Yield the part of the newest chunk that will be in use; this part never becomes smaller."""
+        top = memory.word(state + self._layout.chunk + 8) or 0
+        for at, size in newest:
+            used = min(size, top - at + _SLACK_BYTES) & -_PART_BYTES if at <= top <= at + size else size
+            before = (had for chunks in self._chunks for begin, had in chunks if begin == at)
+            yield at, max([used, *before])
+
+    def _learn_pages(self, memory: Memory, frames: Sequence[PythonFrame], chunks: list[Span]) -> None:
+        """Note the pages of the frames that are in no chunk."""
+        chunks = [(0, 0), *sorted(chunks)]
+        below = [(at, chunks[bisect_right(chunks, (at, ADDRESS_SPACE)) - 1]) for at, *_ in frames]
+        pages = dict.fromkeys(at & -PAGESIZE for at, (begin, size) in below if at >= begin + size)
+        copied = [page for page in self._pages if memory.read(page, 8) is not None]
+        if len(copied) < len(self._pages) or not pages.keys() <= {*copied}:
+            self._pages = tuple([*dict.fromkeys([*pages, *copied])][:_MAX_PAGES])
+
+
+def _page_of(at: int, frame_bytes: int) -> Span:
+    """Return the page on which a frame begins, with the rest of a frame that begins at its end."""
+    return at & -PAGESIZE, PAGESIZE + frame_bytes

@@ -14,9 +14,8 @@ def table(minor: int, version: int, *, free_threaded: bool = False, **changes: i
     words = [96 + 8 * at for at in range(layouts._TABLE_WORDS[minor])]
     fields = {"string_length": 16, "string_state": 32, "interpreters": 24 + 8 * len(words) + 48,
               "code_size": 16, "type": 8, "previous": 8, "executable": 0, "instruction": 56, "owner": 74,
-              "frame_bytes": 80, "thread_frame": 72, "thread_base": 80, "native_thread_id": 248,
-              "thread_next": 8, "thread_interpreter": 16, "filename": 112, "qualname": 128,
-              "linetable": 136}  # fmt: skip
+              "frame_bytes": 80, "thread_frame": 72, "thread_base": 80, "chunk": 232, "filename": 112,
+              "qualname": 128, "linetable": 136}  # fmt: skip
     for field, value in (fields | changes).items():
         index = layouts._STATED[field][minor - 13]
         if index is not None:
@@ -31,13 +30,13 @@ def test_tables_have_the_sizes_that_were_measured():
 @pytest.mark.parametrize(("minor", "sentinels"), [(13, (3,)), (14, (3, 4)), (15, (3, 4))])
 def test_stated_offsets_are_used(minor, sentinels):
     version = 0x03000000 | minor << 16 | 0x02F0
-    found = layout_of(version, table(minor, version, ascii_data=40))
+    found = layout_of(version, table(minor, version, chunk=232, ascii_data=40))
     assert (found.minor, found.interpreters, found.sentinel_owners) == (
         minor,
         len(table(minor, 0)) + 48,
         sentinels,
     )
-    assert found.thread_bytes == 256
+    assert (found.chunk, found.thread_bytes) == (232, 256)
     assert (found.ascii_data, found.other_data, found.kind_bit) == (40, 56, 2)
 
 
@@ -68,7 +67,7 @@ def test_old_versions_have_fixed_offsets():
         (0x030E00F0, table(14, 0, owner=80), "is damaged"),
         (0x030E00F0, table(14, 0, frame_bytes=84), "is damaged"),
         (0x030E00F0, table(14, 0, frame_bytes=1 << 16), "is damaged"),
-        (0x030E00F0, table(14, 0, native_thread_id=252), "is damaged"),
+        (0x030E00F0, table(14, 0, chunk=40), "is damaged"),
         (0x030E00F0, table(14, 0, linetable=0), "is damaged"),
         (0x030E00F0, table(14, 0, linetable=8), "is damaged"),
         (0x030E00F0, table(14, 0, linetable=(1 << 64) - 1), "is damaged"),

@@ -35,14 +35,21 @@ class Area:
     def word(self, address: int, value: int) -> None:
         ctypes.memmove(address, struct.pack("<Q", value), 8)
 
+    def chunk(self, number: int, previous: int | None) -> None:
+        at = self.chunks[number]
+        self.word(at, 0 if previous is None else self.chunks[previous])
+        self.word(at + 8, CHUNK_BYTES)
+
     def frame(self, address: int, code: int, previous: int, owner: int = 0) -> int:
         self.word(address + LAYOUT.executable, code)
         self.word(address + LAYOUT.previous, previous)
         ctypes.memset(address + LAYOUT.owner, owner, 1)
         return address
 
-    def current(self, frame: int) -> None:
+    def current(self, frame: int, chunk: int, used: int = 256) -> None:
         self.word(self.state + LAYOUT.thread_frame, frame)
+        self.word(self.state + LAYOUT.chunk, self.chunks[chunk])
+        self.word(self.state + LAYOUT.chunk + 8, self.chunks[chunk] + used)
 
     def code(self, number: int) -> int:
         return self.codes + 256 * number
@@ -88,8 +95,9 @@ def in_chunk(area: Area, count: int, chunk: int = 0) -> list[int]:
 
 
 def test_first_sample_follows_and_the_second_foresees(area):
+    area.chunk(0, None)
     expected = in_chunk(area, 5)
-    area.current(expected[0])
+    area.current(expected[0], 0)
     trusted: set[int] = set()
     plan = Plan(LAYOUT, [area.state], (), trusted)
     first, _, calls = sampled(area, plan, trusted)
@@ -100,11 +108,12 @@ def test_first_sample_follows_and_the_second_foresees(area):
 
 
 def test_header_and_texts_of_a_code_object_that_is_not_known_are_copied(area):
+    area.chunk(0, None)
     texts = [area.heap, area.heap + 0x400]
     area.word(area.code(1) + LAYOUT.qualname, texts[0])
     area.word(area.code(1) + LAYOUT.filename, texts[1])
     expected = in_chunk(area, 3)
-    area.current(expected[0])
+    area.current(expected[0], 0)
     trusted = {area.code(0), area.code(2)}
     _, memory, _ = sampled(area, Plan(LAYOUT, [area.state], (), trusted), trusted)
     found = [memory.read(*header_of(LAYOUT, area.code(number))) is not None for number in range(3)]
@@ -113,8 +122,10 @@ def test_header_and_texts_of_a_code_object_that_is_not_known_are_copied(area):
 
 
 def test_stack_that_grows_by_chunks_is_followed(area):
+    for number in range(4):
+        area.chunk(number, number - 1 if number else None)
     frames = in_chunk(area, 3)
-    area.current(frames[0])
+    area.current(frames[0], 0)
     trusted: set[int] = set()
     plan = Plan(LAYOUT, [area.state], (), trusted)
     sampled(area, plan, trusted)
@@ -122,70 +133,73 @@ def test_stack_that_grows_by_chunks_is_followed(area):
     for number in range(1, 4):  # it grows
         outer = area.frame(area.chunks[number] + 24, area.code(number), outer)
         frames.insert(0, outer)
-    area.current(outer)
+    area.current(outer, 3)
     found, _, calls = sampled(area, plan, trusted)
     assert [frame.address for frame in found] == frames
-    assert calls == 4  # a page of each chunk, and the header of the innermost code object
+    assert calls == 4  # each chunk, and the header of the innermost code object
     assert sampled(area, plan, trusted)[2] == 0
-    area.current(frames[3])  # and shrinks
+    area.current(frames[3], 0)  # and shrinks
     found, _, _ = sampled(area, plan, trusted)
     assert [frame.address for frame in found] == frames[3:]
 
 
-def test_deep_stack_is_foreseen_by_pages_whose_last_frames_may_cross_to_the_next(area):
-    frames = in_chunk(area, 190)  # 15 KiB
-    area.current(frames[0])
-    trusted = {area.code(number) for number in range(190)}
+def test_newest_chunk_is_copied_as_far_as_it_is_in_use(area):
+    area.chunk(0, None)
+    frames = in_chunk(area, 3)
+    area.current(frames[0], 0)
+    trusted: set[int] = set()
     plan = Plan(LAYOUT, [area.state], (), trusted)
+    sampled(area, plan, trusted)
+    [(_, size)] = plan.groups[1]
+    assert 256 + 3072 <= size < CHUNK_BYTES
+    far = area.frame(area.chunks[0] + CHUNK_BYTES - 80, area.code(9), frames[0])  # beyond that
+    area.current(far, 0, CHUNK_BYTES)
     found, _, _ = sampled(area, plan, trusted)
-    assert [frame.address for frame in found[:64]] == frames[:64]  # the walk ends when it has seen enough
-    for _ in range(3):
-        found, _, calls = sampled(area, plan, trusted)
-    assert ([frame.address for frame in found], calls) == (frames, 0)
-    sizes = [size for group in plan.groups[1:] for _, size in group]
-    assert len(sizes) in (4, 5)
-    assert all(0x1000 <= size < 0x1000 + 80 for size in sizes)
+    assert [frame.address for frame in found] == [far, *frames]
 
 
 def test_frames_of_generators_are_copied_with_their_page(area):
+    area.chunk(0, None)
     frames = in_chunk(area, 2)
     outer, loose = frames[0], list[int]()
     for number in range(5):
         outer = area.frame(area.heap + 128 * number, area.code(number), outer, owner=1)
         loose.insert(0, outer)
-    area.current(loose[0])
+    area.current(loose[0], 0)
     trusted = {area.code(number) for number in range(9)}
     plan = Plan(LAYOUT, [area.state], (), trusted)
     found, _, calls = sampled(area, plan, trusted)
     assert [frame.address for frame in found] == [*loose, *frames]
     assert calls == 1 + 1  # the chunk, and the page
     other = area.frame(area.heap + 0x800, area.code(8), loose[0], owner=1)
-    area.current(other)
+    area.current(other, 0)
     assert sampled(area, plan, trusted)[2] == 0
     crossing = area.frame(area.heap - 40, area.code(7), other, owner=1)
-    area.current(crossing)
+    area.current(crossing, 0)
     found, _, calls = sampled(area, plan, trusted)
     assert [frame.address for frame in found] == [crossing, other, *loose, *frames]
     assert calls == 1
 
 
 def test_pages_that_are_foreseen_are_bounded(area):
+    area.chunk(0, None)
     [frame] = in_chunk(area, 1)
     trusted = {area.code(8)}
     plan = Plan(LAYOUT, [area.state], (), trusted)
     heap = ctypes.create_string_buffer(40 * 0x1000)
     for number in range(1, 40):
         at = (ctypes.addressof(heap) & -0x1000) + 0x1000 * number
-        area.current(area.frame(at, area.code(8), frame, owner=1))
+        area.current(area.frame(at, area.code(8), frame, owner=1), 0)
         found, _, _ = sampled(area, plan, trusted)
         assert [each.address for each in found] == [at, frame]
-        assert sum(map(len, plan.groups[1:])) == min(number + 1, 18)  # 2 pages of this sample
+        assert len(plan.groups[-1]) == min(number, 16)
 
 
 def test_frame_that_cannot_be_read_ends_the_chain(area):
+    area.chunk(0, None)
     [frame] = in_chunk(area, 1)
     area.word(frame + LAYOUT.previous, 0x1000)
-    area.current(frame)
+    area.current(frame, 0)
     found, _, _ = sampled(area, Plan(LAYOUT, [area.state], (), set()), set())
     assert [each.address for each in found] == [frame]
 
@@ -208,12 +222,32 @@ def test_frame_behind_the_cframe_of_the_thread_state_is_copied(area):
 
 
 def test_circle_of_unknown_code_objects_ends(area):
+    area.chunk(0, None)
     frames = in_chunk(area, 2)
     area.word(frames[1] + LAYOUT.previous, frames[0])
-    area.current(frames[0])
+    area.current(frames[0], 0)
     room, buffer = Room(), CopyBuffer(0x1000)
     plan = Plan(LAYOUT, [area.state], (), set())
     beside = Beside(plan, room, "little")
     beside.fill(PID, buffer, area.stack, 0x1000)
     beside.follow(BytesMemory(area.stack, bytes(buffer.bytes)), 1 << 63)
     assert beside.result() is not None
+
+
+def test_circle_of_chunks_is_one_chunk(area):
+    area.chunk(0, 0)
+    frames = in_chunk(area, 1)
+    area.current(frames[0], 0)
+    plan = Plan(LAYOUT, [area.state], (), set())
+    sampled(area, plan, set())
+    assert len(plan.groups[1]) == 1
+
+
+def test_chunks_of_a_state_are_bounded(area):
+    area.chunk(0, None)
+    area.word(area.chunks[0] + 8, 1 << 22)
+    frames = in_chunk(area, 1)
+    area.current(frames[0], 0)
+    plan = Plan(LAYOUT, [area.state], (), set())
+    sampled(area, plan, set())
+    assert sum(size for group in plan.groups for _, size in group) < 1 << 21
