@@ -5,8 +5,7 @@ from struct import pack_into
 import pytest
 
 from sfsample.core.stack import Frame, Stack, StopReason
-from sfsample.dumping.diagnose.go_verdict import GoVerdict
-from sfsample.dumping.diagnose.go_waits import GoWaits, names_of
+from sfsample.dumping.diagnose.go_waits import GoVerdict, GoWaits, names_of
 from sfsample.dumping.goroutines import group_goroutines, name_goroutines
 from sfsample.dumping.model import GoFacts, GoroutineGroup, GoroutineMember, ProcessDump
 from sfsample.process.go_capture import FoundGoroutine
