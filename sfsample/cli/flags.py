@@ -43,13 +43,7 @@ def dump_flags(parser: ArgumentParser) -> None:
         help="list at most N connections of an event loop{default}")  # fmt: skip
     add("--locals", action="store_true",
         help="show arguments and locals of Python frames; they may be secret")  # fmt: skip
-    when = parser.add_mutually_exclusive_group()
-    when.add_argument(
-        "--no-stop", action="store_false", dest="stop", help="stop no thread; running threads are not shown"
-    )
-    when.add_argument("--consistent", action="store_true",
-                      help="capture all threads at one instant: hold every running thread until all are "
-                      "captured")  # fmt: skip
+    add("--no-stop", action="store_false", dest="stop", help="stop no thread; running threads are not shown")
     add("-s", "--subprocesses", action="store_true", help="dump descendants too")
     add("--core", metavar="CORE", help="read a core file instead of a process")
     add("--exe", metavar="FILE", help="with --core: the program, if its path has changed")
@@ -84,7 +78,7 @@ def watch_flags(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("look closer when something happens, or at SIGUSR1").add_argument
     add("--trigger", type=values.condition, action="append", dest="triggers", metavar="CONDITION",
         help="if CONDITION: pin slices of the last 2 minutes, dump, record 30 s at 99 Hz; repeatable: "
-        "'cpu>80' (percent of one CPU), 'cpu>p99' (of the last day), 'rss>2G', 'threads>500', "
+        "'cpu>80' (percent of one CPU), 'rss>2G', 'threads>500', "
         "'psi.cpu>20', 'delay>10' (percent), 'stuck>30s'")  # fmt: skip
     add("--cooldown", type=seconds, help="after a trigger, ignore conditions for TIME{default}")
     add = parser.add_argument_group("profiles, metrics and health over HTTP").add_argument
@@ -161,7 +155,7 @@ def service_flags(parser: ArgumentParser) -> None:
 
 
 def completion_flags(parser: ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell of the script")
+    parser.add_argument("shell", choices=("bash", "zsh"), help="the shell of the script")
 
 
 # -- flags that several commands have

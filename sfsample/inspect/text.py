@@ -50,7 +50,7 @@ def inspection_text(
         f"  .eh_frame: {coverage.eh_frame_fdes} functions" if module.tables.eh_frame else "  .eh_frame: none"
     )
     if module.tables.go is not None:
-        version = module.tables.go.version or f"Go {module.tables.go.header.layout.versions}"
+        version = module.tables.go.version or "version unknown"
         yield f"  .gopclntab: {module.tables.go.header.functions} functions, {version}"
     yield f"  code: {coverage.text_bytes} bytes; {_shares(coverage)}"
     yield from _dropped_text(coverage, name, maxsize if verbose else _MAX_LINES)

@@ -1,6 +1,6 @@
 """Parses /proc/PID/maps (proc(5)) into `Mapping` values, in address order; skips lines that do not parse."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sfsample.core.checkpoint import checkpoint
@@ -53,6 +53,13 @@ class Mapping(NamedTuple):
         """The part of the file that is mapped."""
         major, _, minor = self.device.partition(":")
         return Place(self.start, self.end, self.offset, self.inode, int(major, 16), int(minor, 16))
+
+
+def base_of(mapping: Mapping, maps: Sequence[Mapping]) -> int | None:
+    """Return the address of the first byte of a mapped file, at or below one of its mappings, or None."""
+    file = mapping.path, mapping.inode
+    below = (other for other in reversed(maps) if other.start <= mapping.start)
+    return next((m.start for m in below if (m.path, m.inode) == file and not m.offset), None)
 
 
 def parse_maps(text: str, is_there: IsThere = lambda *_: False) -> tuple[Mapping, ...]:

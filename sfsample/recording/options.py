@@ -59,6 +59,11 @@ class RecordOptions:
     wait_details: bool = False  # True: frames of waits have addresses, descriptors and pids (mode "wall")
     python: PythonView = PythonView.AUTO  # kind of frames to show of threads that run Python
 
+    @property
+    def kernel_frames(self) -> bool | None:
+        """`kernel`; False if the user wants only Python frames, and has not asked for those of the kernel."""
+        return False if self.kernel is None and self.python is PythonView.ONLY else self.kernel
+
     def __repr__(self) -> str:
         """Return the fields that have another value than the default: help() shows it in signatures."""
         changed = ((f.name, value) for f in fields(self) if (value := getattr(self, f.name)) != f.default)
@@ -79,11 +84,11 @@ class RecordOptions:
         if not self.max_pause > 0:
             raise ValueError(f"max_pause must be positive, not {self.max_pause}")
         if self.perf_events and self.mode != "cpu":
-            raise ValueError("perf_events record what runs: mode must be cpu")
+            raise ValueError("perf_events need mode cpu: kernel timers do not run while a thread sleeps")
         if self.perf_events and self.gil:
-            raise ValueError("timers do not see who holds the GIL: gil needs perf_events None or False")
+            raise ValueError("gil and perf_events exclude each other: a kernel timer does not see the GIL")
         if self.tasks and (self.mode != "wall" or self.gil or self.python is PythonView.OFF):
-            raise ValueError("tasks wait: mode must be wall, without gil, and with Python frames")
+            raise ValueError("tasks need mode wall and Python frames, and no gil: suspended tasks do not run")
         if self.max_overhead is not None and not self.max_overhead > 0:
             raise ValueError(f"max_overhead must be positive, not {self.max_overhead}")
 
