@@ -20,7 +20,7 @@ from sfsample.unwind.unwinder import Unwinder
 from tests.live.cli_runner import sfsample as command
 from tests.live.targets import ARCH, fixture, running, status, tids, wait_until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 
 def state(pid: int, tid: int) -> str:

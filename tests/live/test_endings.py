@@ -43,7 +43,7 @@ from tests.live.targets import (
     wait_until,
 )
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 WALL_500 = sfsample.RecordOptions(rate=500, mode="wall")
 

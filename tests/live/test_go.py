@@ -24,7 +24,11 @@ from tests.live.cli_runner import sfsample
 from tests.live.compiled import unpack_go
 from tests.live.targets import ARCH, HANG_S, LineReader, assert_untraced, wait_until_busy
 
-pytestmark = [pytest.mark.live, pytest.mark.skipif(ARCH is not AMD64, reason="the programs are for x86-64")]
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.any_load,
+    pytest.mark.skipif(ARCH is not AMD64, reason="the programs are for x86-64"),
+]
 
 # functions that jump to the function that they were called for
 JUMP = {"runtime.systemstack", "runtime.morestack_noctxt", "runtime.newstack"}

@@ -15,7 +15,7 @@ from tests.live.cli_runner import sfsample as run
 from tests.live.recording import record_samples
 from tests.live.targets import started, tids, wait_until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 # A ring that a kernel thread polls, and another where a read from an empty pipe waits in a worker.
 RINGS = """

@@ -27,6 +27,7 @@ from tests.live.targets import ARCH, started, wait_until_busy
 TOOLS = ("gcc", "objcopy", "gdb", "gcore")
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.any_load,
     pytest.mark.skipif(any(shutil.which(tool) is None for tool in TOOLS), reason=f"needs {', '.join(TOOLS)}"),
     pytest.mark.skipif(ARCH is not AMD64, reason="AArch64 and s390x have .eh_frame whatever the flags"),
 ]

@@ -17,6 +17,7 @@ from tests.live.test_awkward_modules import without_section_headers
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.any_load,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="sfsample analyses x86-64 code only"),
     pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with"),
 ]

@@ -18,6 +18,7 @@ from tests.live.targets import ARCH, started
 TOOLS = ("gcc", "gdb", "eu-stack")
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.any_load,
     pytest.mark.skipif(any(shutil.which(tool) is None for tool in TOOLS), reason=f"needs {', '.join(TOOLS)}"),
     pytest.mark.skipif(ARCH is not AMD64, reason="the program is x86-64's"),
 ]
