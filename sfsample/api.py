@@ -18,7 +18,7 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.choose_sampler import choose_sampler
 from sfsample.recording.options import DEFAULT_OPTIONS, RecordOptions
-from sfsample.recording.processes import Processes
+from sfsample.recording.processes import Processes, Recording
 from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import Clock
 from sfsample.report.formats import FORMATS
@@ -83,10 +83,8 @@ def record(
             processes.open_named(wanted, open_named, counts.stats, all_of=all_of and began_s is None)
             identify_all(processes, images)
             start, began_s = began_s, began_s or time.monotonic()
-            sampler = choose_sampler(
-                processes, options, duration, counts, clock=clock, tell=tell or (lambda _: None), start=start
-            )
-            sampler.run(stop)
+            recording = Recording(processes, options, counts, duration, start, tell or (lambda _: None))
+            choose_sampler(recording, clock).run(stop)
             identify_all(processes, images)  # a program that had just started has more labels by now
             return counts
         finally:

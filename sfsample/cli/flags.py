@@ -27,8 +27,6 @@ def record_flags(parser: ArgumentParser) -> None:
     add_profile_output(parser)
     add("--stats", metavar="FILE", help="write statistics as JSON to FILE; - is stderr")
     add("--idle", action="store_true", help="with --mode wall: show the stacks of threads that wait for work")
-    add("--save-bad", metavar="DIR",
-        help="save incomplete stacks in DIR, for `sfsample replay`; files contain stack memory")  # fmt: skip
     _add_messages(parser)
 
 
@@ -45,13 +43,7 @@ def dump_flags(parser: ArgumentParser) -> None:
         help="list at most N connections of an event loop{default}")  # fmt: skip
     add("--locals", action="store_true",
         help="show arguments and locals of Python frames; they may be secret")  # fmt: skip
-    when = parser.add_mutually_exclusive_group()
-    when.add_argument(
-        "--no-stop", action="store_false", dest="stop", help="stop no thread; running threads are not shown"
-    )
-    when.add_argument("--consistent", action="store_true",
-                      help="capture all threads at one instant: hold every running thread until all are "
-                      "captured")  # fmt: skip
+    add("--no-stop", action="store_false", dest="stop", help="stop no thread; running threads are not shown")
     add("-s", "--subprocesses", action="store_true", help="dump descendants too")
     add("--core", metavar="CORE", help="read a core file instead of a process")
     add("--exe", metavar="FILE", help="with --core: the program, if its path has changed")
@@ -86,7 +78,7 @@ def watch_flags(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("look closer when something happens, or at SIGUSR1").add_argument
     add("--trigger", type=values.condition, action="append", dest="triggers", metavar="CONDITION",
         help="if CONDITION: pin slices of the last 2 minutes, dump, record 30 s at 99 Hz; repeatable: "
-        "'cpu>80' (percent of one CPU), 'cpu>p99' (of the last day), 'rss>2G', 'threads>500', "
+        "'cpu>80' (percent of one CPU), 'rss>2G', 'threads>500', "
         "'psi.cpu>20', 'delay>10' (percent), 'stuck>30s'")  # fmt: skip
     add("--cooldown", type=seconds, help="after a trigger, ignore conditions for TIME{default}")
     add = parser.add_argument_group("profiles, metrics and health over HTTP").add_argument
@@ -103,10 +95,9 @@ def watch_flags(parser: ArgumentParser) -> None:
 def inspect_flags(parser: ArgumentParser) -> None:
     parser.usage = "sfsample inspect (ELF | -p PID | -n NAME) [options]"
     add = parser.add_argument
-    add("elf", nargs="?", metavar="ELF", help="a program, library or object file")
+    add("elf", nargs="?", metavar="ELF", help="a program or library")
     _add_target(parser, bare=False)
     add("--rows", action="store_true", help="show every function and row of SFrame")
-    add("--verify", action="store_true", help="compare every SFrame row with .eh_frame")
     add_json_output(parser)
     _add_messages(parser)
 
@@ -155,16 +146,6 @@ def diff_flags(parser: ArgumentParser) -> None:
     add("-v", "--verbose", action="store_true", help="show every function that changed")
 
 
-def replay_flags(parser: ArgumentParser) -> None:
-    parser.usage = "sfsample replay FILE [options]"
-    add = parser.add_argument
-    add("file", metavar="FILE", help="a stack that `sfsample record --save-bad DIR` saved")
-    add("--sysroot", metavar="DIR", help="search programs and libraries under DIR")
-    _add_unwinding(parser)
-    _add_names(parser)
-    add("-q", "--quiet", action="store_true", help="print no progress")
-
-
 def service_flags(parser: ArgumentParser) -> None:
     parser.usage = "sfsample service (show | install) [options]"
     add = parser.add_argument
@@ -174,7 +155,7 @@ def service_flags(parser: ArgumentParser) -> None:
 
 
 def completion_flags(parser: ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell of the script")
+    parser.add_argument("shell", choices=("bash", "zsh"), help="the shell of the script")
 
 
 # -- flags that several commands have

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
-from sfsample.core.foreign import natural, total, utc
+from sfsample.core.foreign import natural, total
 from sfsample.core.quantities import NUMBER, BadValue, any_size, refusal, seconds, within
 from sfsample.core.walk_limits import DEFAULT_ORDER
 
@@ -171,20 +171,14 @@ def when(text: str) -> float:
 
 @total
 def _moment(text: str) -> float:
-    clock = _CLOCK.fullmatch(text)
-    if clock and text:
-        from calendar import timegm  # most commands name no time
+    from datetime import date, timedelta  # most commands name no time
 
-        days = -86400 * (clock[1] == "yesterday")
-        day = timegm(time.localtime(time.time())) + days  # UTC has days of one length
+    from sfsample.core.local_time import read_local
+
+    if text and (clock := _CLOCK.fullmatch(text)):
+        day = date.today() - timedelta(clock[1] == "yesterday")  # noqa: DTZ011 - local time
         hour, minute, second = (int(part or 0) for part in clock.groups()[1:])
-        return _iso(f"{utc(day, '%Y-%m-%d')}T{hour:02}:{minute:02}:{second:02}")
-    return _iso(text)
-
-
-def _iso(text: str) -> float:
-    from sfsample.core.local_time import read_local  # most commands name no time
-
+        text = f"{day}T{hour:02}:{minute:02}:{second:02}"
     return max(0.0, read_local(text))
 
 

@@ -26,7 +26,6 @@ from sfsample.dumping.model import (
 )
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
-from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
 from sfsample.process.facts.syscall_arguments import (
     CHILD_CALLS,
@@ -46,7 +45,7 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.tasks import find_table
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
-from sfsample.runtimes.go.goroutines import Goroutine
+from sfsample.runtimes.go.layout import Goroutine
 from sfsample.runtimes.go.waits import LOCK_STATES
 from sfsample.unwind.unwinder import Unwinder
 
@@ -68,13 +67,12 @@ class Dumper:
     """Dumps one process: call `look` once or several times, then `result`."""
 
     def __init__(
-        self, process: LiveProcess, unwinder: Unwinder, *, stop: bool = True, consistent: bool = False,
-        python: bool = True, with_locals: bool = False, max_connections: int = 0,
+        self, process: LiveProcess, unwinder: Unwinder, *, stop: bool = True, python: bool = True,
+        with_locals: bool = False, max_connections: int = 0,
     ) -> None:  # fmt: skip
         self.process = process
         self._capturer = ThreadCapturer(process, unwinder, stop=stop, python=python)
-        self._consistent, self._with_locals = consistent, with_locals
-        self._at_one_instant: ConsistentCapture | None = None  # capture of the last look
+        self._with_locals = with_locals
         self._facts = FactReader(process.proc, max_connections)
         self._time = time.time()
         self._threads: dict[int, ThreadDump] = {}
@@ -96,10 +94,6 @@ class Dumper:
         self._process_name = process_name(self.process.pid)
         self._should_stop = should_stop
         self._facts.begin()
-        if self._consistent:
-            for tid in self.process.proc.threads():
-                self._capturer.prepare(self.process.thread(tid))
-            self._capturer.source = self._at_one_instant = self.process.capture_consistently()
         self._to_collect = dict(self.process.threads())
         try:
             while self._to_collect and not should_stop():
@@ -173,7 +167,7 @@ class Dumper:
         files = self.process.proc.thread(tid)
         if self._wait_until_asleep(tid, stat):
             stat = files.stat() or stat
-        for _ in range(1 if self._consistent else _MAX_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             before, thread = files.counters(), self._read_facts(tid, stat)
             counters = before if files.counters() == before else None
             thread, is_one_moment = self._capture(thread, counters)
@@ -188,7 +182,7 @@ class Dumper:
 
     def _wait_until_asleep(self, tid: int, stat: Stat) -> bool:
         """Give a thread that seldom runs time to fall asleep again; True: that took time."""
-        usage = None if self._consistent else self._facts.usage(tid)
+        usage = self._facts.usage(tid)
         if usage is None or not is_seldom(usage.ran_ns, _age_ns(stat.starttime)):
             return False
         now = time.perf_counter_ns()
@@ -230,8 +224,7 @@ class Dumper:
         """
         self.process.modules.allow_refresh()
         self._calls = ()
-        slept = self._at_one_instant is not None and thread.tid in self._at_one_instant.asleep
-        found = self._capturer.capture(self.process.thread(thread.tid), "S" if slept else thread.state)
+        found = self._capturer.capture(self.process.thread(thread.tid), thread.state)
         if isinstance(found, NotCaptured):
             return thread._replace(error=_GONE if found.reason is Reason.GONE else found.detail), True
         snapshot = found.snapshot
@@ -297,7 +290,7 @@ class Dumper:
     def result(self, why: str = ASKED) -> ProcessDump:
         """Return the dump of the process; `why`: the reason why it is not complete."""
         target, proc = self.process, self.process.proc
-        process = proc.stat()
+        process, arguments = proc.stat(), (proc.read("cmdline") or b"").rstrip(b"\0")
         self._add_uncaptured(why)
         threads = tuple(
             thread if thread.last_ran is None else thread._replace(idle_s=self._facts.idle(thread.last_ran))
@@ -310,15 +303,15 @@ class Dumper:
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
         waits_for_children = any(call.name in (*CHILD_CALLS, *SIGNAL_CALLS) for call in calls)
         return ProcessDump(
-            pid=target.pid, name=process.name if process else "?", cmdline=_command_line(target),
-            exe=proc.link("exe"), time=self._time, threads=threads,
+            pid=target.pid, name=process.name if process else "?", exe=proc.link("exe"),
+            cmdline=os.fsdecode(arguments).split("\0") if arguments else [], time=self._time, threads=threads,
             problems=(*target.opener.problems, *target.modules.problems, *self._capturer.language_problems,
                       *self._python_problems),
             children=self._facts.children() if waits_for_children else (),
             locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
             tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
             goroutines=self._goroutines, go=self._go,
-            ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,
+            root=target.root,
         )  # fmt: skip
 
     def awaited(self, _should_stop: Callable[[], bool]) -> set[int]:
@@ -367,10 +360,3 @@ def _calls(found: CapturedStack) -> tuple[Call, ...]:
 def _age_ns(born: int) -> int:
     """Return the age in ns of a thread that started `born` clock ticks after the machine (proc(5))."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - born * 1_000_000_000 // _TICKS_PER_S
-
-
-def _command_line(target: LiveProcess) -> list[str]:
-    """Return the arguments, or the words of a title that the program has written over them."""
-    text = (target.proc.read("cmdline") or b"").decode("utf-8", "surrogateescape").rstrip("\0")
-    words = text.split("\0") if text else []
-    return words[0].split() if len(words) == 1 and " " in words[0] else words

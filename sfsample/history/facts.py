@@ -130,10 +130,10 @@ def grouped(slices: Iterable[SliceFacts], key: Callable[[SliceFacts], _K]) -> di
 
 
 def merge_key(facts: SliceFacts, tier: str) -> tuple[object, ...]:
-    """Return a key; a tier merges slices with equal keys.  A pinned slice has its own key."""
-    what = (facts.service, tuple(sorted(facts.labels.items())), facts.build_id, facts.host, facts.rate_hz,
-            facts.mode, facts.weights, facts.duration_ns is None, facts.recorder)  # fmt: skip
-    return (*what, facts.id if facts.pinned else facts.begin_s // TIERS[tier])
+    """Return a key; a tier merges slices with equal keys."""
+    return (facts.service, tuple(sorted(facts.labels.items())), facts.build_id, facts.host, facts.rate_hz,
+            facts.mode, facts.weights, facts.duration_ns is None, facts.recorder,
+            facts.begin_s // TIERS[tier])  # fmt: skip
 
 
 # -- rows

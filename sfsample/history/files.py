@@ -55,17 +55,6 @@ _SCHEMA = (
 _COUNTER = "CREATE TABLE sqlite_sequence(name,seq)"  # SQLite's, for AUTOINCREMENT
 
 
-def inode_of(path: str) -> int:
-    """Return a number that changes when another file replaces this file; 0: there is no file."""
-    with suppress(FileNotFoundError):
-        return os.stat(path).st_ino
-    return 0
-
-
-class Damaged(BadInput):
-    """A file is damaged, or is no SQLite file; a slice that is added to this file may be lost."""
-
-
 class HistoryFile:
     """An open file.  Methods raise BadInput if it is damaged, sqlite3.Error if a write fails."""
 
@@ -125,11 +114,9 @@ class HistoryFile:
     def _run(self, statement: str, *values: object) -> int:
         try:
             return self._db.execute(statement, values).lastrowid or 0
-        except OverflowError:  # SQLite's integers have 64 bits
-            raise BadInput("a number of more than 64 bits") from None
         except sqlite3.DatabaseError as failure:
             if type(failure) is sqlite3.DatabaseError:  # a subclass is another failure, such as a full disk
-                raise Damaged(f"damaged: {failure}") from None
+                raise BadInput(f"damaged: {failure}") from None
             raise
 
     def _rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
@@ -140,8 +127,7 @@ class HistoryFile:
             with closing(self._db.execute(query, values)) as cursor:
                 yield from cursor
         except (sqlite3.Error, UnicodeDecodeError) as failure:
-            kind = Damaged if type(failure) is sqlite3.DatabaseError else BadInput
-            raise kind(f"damaged: {failure}") from None
+            raise BadInput(f"damaged: {failure}") from None
         finally:
             self._db.set_progress_handler(None, 0)
 
@@ -160,7 +146,9 @@ class HistoryFile:
     @property
     def is_current(self) -> bool:
         """True if the path still leads to this file."""
-        return inode_of(self.path) == self._inode
+        with suppress(FileNotFoundError):
+            return os.stat(self.path).st_ino == self._inode
+        return False
 
     @property
     def identity(self) -> int:
@@ -197,10 +185,7 @@ class HistoryFile:
         if service not in self._names:
             names = ServiceNames()
             for (batch,) in self._rows("SELECT batch FROM names WHERE service = ? ORDER BY id", service):
-                try:
-                    names.unpack(batch, self._budget)
-                except BadInput as failure:
-                    raise Damaged(str(failure)) from None
+                names.unpack(batch, self._budget)
             self._names[service] = names
         return self._names[service]
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 from sfsample.errors import BadInput, NoSpace, SfsampleError
 from sfsample.history import RETENTION
 from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, grouped, read_gap
-from sfsample.history.files import Damaged, HistoryFile, inode_of
-from sfsample.history.paths import DAY_S, FileName, check_owner, file_names, files_set_aside, lock, set_aside
+from sfsample.history.files import HistoryFile
+from sfsample.history.paths import DAY_S, FileName, check_owner, file_names, lock
 from sfsample.history.retention import size_of, tidy
 from sfsample.report.budget import ReadingBudget
 from sfsample.report.formats import check_numbers
@@ -28,14 +28,12 @@ _SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 class History:
     """A history; its directory is made if it is missing.  Methods raise SfsampleError.
 
-    `problems` has a sentence for each file that was skipped.  A damaged file is renamed ("set aside") before
-    a slice is added, because a slice in a damaged file may be lost.
+    `problems` has a sentence for each file that was skipped.
     """
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.problems: dict[str, None] = {}
-        self._damaged: dict[str, tuple[int, str]] = {}  # path -> `inode_of` of the file, and its damage
         self._locks: dict[str, int] = {}  # service -> descriptor of its lock
         self._writer: HistoryFile | None = None
         with self._errors("cannot open", directory):
@@ -55,8 +53,9 @@ class History:
             if code in _SPACE or getattr(failure, "errno", 0) in (ENOSPC, EDQUOT):
                 raise NoSpace(f"{what}: {path}: {text}", "free some space") from None
             remedy = "choose another directory with --history"
-            if isinstance(failure, BadInput) and what != "cannot open":
-                remedy = f"sfsample history check --history {quote(self.directory)} shows what is wrong"
+            if isinstance(failure, BadInput) and what == "cannot write":
+                aside = f"{quote(self.directory)}/aside"
+                remedy = f"to go on in a new file: mkdir -pm 700 {aside}; mv {quote(path)}* {aside}"
             raise SfsampleError(f"{what}: {path}: {text}", remedy) from None
 
     def close(self) -> None:
@@ -111,40 +110,15 @@ class History:
     def _change(self, name: FileName, work: Callable[[HistoryFile], _T]) -> _T:
         """Make one commit in a file, which may be new; return the result of `work`."""
         with self._errors("cannot write", name.path):
-            self._set_aside(name)
-            which = inode_of(name.path)
-            try:
-                return self._commit(name, work)
-            except Damaged as failure:
-                self._damaged[name.path] = which, str(failure)
-            self._set_aside(name)
-            return self._commit(name, work)
-
-    def _commit(self, name: FileName, work: Callable[[HistoryFile], _T]) -> _T:
-        while True:
-            if self._writer is None or self._writer.path != name.path:
+            while True:
+                if self._writer is None or self._writer.path != name.path:
+                    self._close_writer()
+                    os.makedirs(self.directory, mode=0o700, exist_ok=True)
+                    self._writer = HistoryFile(name.path, write=True)
+                with self._writer.writing():
+                    if self._writer.is_current:  # the file was not removed
+                        return work(self._writer)
                 self._close_writer()
-                os.makedirs(self.directory, mode=0o700, exist_ok=True)
-                self._writer = HistoryFile(name.path, write=True)
-            with self._writer.writing():
-                if self._writer.is_current:  # the file was not removed
-                    return work(self._writer)
-            self._close_writer()
-
-    def _set_aside(self, name: FileName) -> None:
-        """Set a damaged file aside, unless another watch has done so."""
-        if name.path not in self._damaged:
-            return
-        self._close_writer()
-        which, why = self._damaged.pop(name.path)
-        if (fd := lock(self.directory, "damaged")) is not None:
-            try:
-                if inode_of(name.path) == which:
-                    path = set_aside(name)
-                    self.problems.pop(f"{name.path}: {why}", None)  # replaced by the message below
-                    self.problems[f"{name.path}: {why}: renamed to {path}; slices go to a new file"] = None
-            finally:
-                os.close(fd)
 
     def _lock(self, service: str) -> None:
         if service in self._locks:
@@ -187,8 +161,6 @@ class History:
             with suppress(FileNotFoundError):
                 yield
         except (BadInput, sqlite3.Error, PermissionError) as failure:
-            if isinstance(failure, Damaged):
-                self._damaged[path] = inode_of(path), str(failure)
             self.problems[f"{path}: {getattr(failure, 'strerror', None) or failure}"] = None
 
     def slices(self, selection: Selection = Selection()) -> list[SliceFacts]:  # noqa: B008 - immutable
@@ -260,11 +232,6 @@ class History:
     def findings(self) -> Iterator[str]:
         """Yield a sentence for each damage in a file: in its structure, facts, stacks or totals."""
         self.problems.clear()
-        for name, path in files_set_aside(self.directory):
-            again = os.path.basename(name.path + path.rpartition("Z")[2])  # its former name
-            yield (f"{path}: a damaged file, whose slices are in no answer; delete it when not needed; "
-                   f"to read what is left: mkdir -m 700 OTHER; cp {quote(path)} OTHER/{again}; "
-                   "sfsample history list --history OTHER")  # fmt: skip
         for name in file_names(self.directory):
             with self.skipping(name.path), closing(HistoryFile(name.path)) as file:
                 yield from (f"{name.path}: {text}" for text in file.integrity())

@@ -23,7 +23,6 @@ from sfsample.modules.location import Located
 from sfsample.modules.module import Module
 from sfsample.process.capture_running import ANY_THREAD, AWAKE_THREADS, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread
-from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.go_capture import FoundGoroutine, GoCapture
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import SyscallInfo
@@ -70,7 +69,7 @@ class CapturedStack(NamedTuple):
 
 
 class ThreadCapturer:
-    """Captures threads of one process, from `source`; `stop` False: without ever stopping a thread.
+    """Captures threads of one process; `stop` False: without ever stopping a thread.
 
     `kernel` None: with the system call of a running thread; True: kernel functions of a sleeping one, too.
     """
@@ -82,7 +81,6 @@ class ThreadCapturer:
         self.python = PythonCapture(process, with_gil=gil) if python or gil else None
         self._go = GoCapture(process)
         self._process = process
-        self.source: LiveProcess | ConsistentCapture = process
         self._unwinder = unwinder
         self._stop = stop
         self._with_kernel = kernel
@@ -113,7 +111,7 @@ class ThreadCapturer:
             stop_filter = AWAKE_THREADS if stops else stop_filter
             generation, asked = process.modules.generation, thread.asked_generation
             thread.asked_generation = None
-            self.prepare(thread)
+            self._prepare(thread)
             taken = self._take(thread, state, patience_ns, stop_filter)
             if isinstance(taken, NotCaptured):
                 if taken.reason is Reason.PENDING:
@@ -162,7 +160,7 @@ class ThreadCapturer:
             Reason.UNSTABLE, "its libraries were replaced during each capture", stops=tuple(stops)
         )
 
-    def prepare(self, thread: Thread) -> None:
+    def _prepare(self, thread: Thread) -> None:
         """Make the next copy of a thread include the memory that its Python frames need."""
         thread.beside = None if self.python is None else thread.beside
         if self.python is not None:
@@ -194,7 +192,7 @@ class ThreadCapturer:
 
     def stop_breaks_call(self, thread: Thread) -> bool:
         """Return True if a stop would break the system call in which the thread slept at its last reading."""
-        return thread.asleep is not None and not self.source.restarts(thread.asleep)
+        return thread.asleep is not None and not self._process.restarts(thread.asleep)
 
     def wait_until_asleep(self, thread: Thread, until_ns: int) -> bool:
         """Wait until a thread sleeps, at most until `until_ns`; return True if the wait took some time.
@@ -213,7 +211,7 @@ class ThreadCapturer:
         self, thread: Thread, state: str, patience_ns: int, stop_filter: StopFilter
     ) -> _Walked | NotCaptured:
         """Read a thread if it sleeps now, stop it if it runs; `state` may be out of date."""
-        reading = None if state == "R" else self.source.read(thread)
+        reading = None if state == "R" else self._process.read(thread)
         if reading is None:
             return self._walk_stopped(thread, self._capture_running(thread, state, patience_ns, stop_filter))
         thread.asleep = reading.asleep
@@ -236,7 +234,7 @@ class ThreadCapturer:
             self._stop
             and state != "D"
             and stack.stop_reason is StopReason.REGISTER_UNKNOWN
-            and (state == "T" or self.source.restarts(reading.asleep))
+            and (state == "T" or self._process.restarts(reading.asleep))
         )
 
     def _search(self, reading: SleepingThread, stack: Stack) -> _Walked:
@@ -291,7 +289,7 @@ class ThreadCapturer:
             )
         if not self._stop:
             return NotCaptured(Reason.NOT_STOPPABLE, "it runs, and nothing may be stopped (--no-stop)")
-        return self.source.capture(thread, patience_ns, stop_filter)
+        return self._process.capture(thread, patience_ns, stop_filter)
 
     def _kernel(self, thread: Thread, reading: SleepingThread) -> tuple[str, ...]:
         """Return the kernel functions in which a thread sleeps; (): unknown, or it has run since."""
@@ -323,7 +321,7 @@ class ThreadCapturer:
     def _check_libraries(self, thread: Thread) -> frozenset[Module]:
         """Return the modules that the stack may show and that are still mapped at their addresses."""
         process = self._process
-        self._have_moved(thread.modules | process.modules.unstable_modules)
+        process.identities.moved(thread.modules | process.modules.unstable_modules)
         expected = thread.modules | process.modules.unstable_modules
         for _ in range(_MAX_ATTEMPTS):
             if not process.identities.replaced(thread.tid, expected):
@@ -344,19 +342,11 @@ class ThreadCapturer:
             return False
         if not mapped & module_map.unstable_modules <= checked:
             return False
-        if self._have_moved(mapped):
+        frames = zip(stack.frames, modules, strict=True)
+        without_module = frozenset(frame.lookup_pc for frame, module in frames if module is None)
+        if self._process.identities.moved(mapped, without_module):
             return False
-        if len(opened) == len(modules):
-            return True
-        unopened = (frame for frame, module in zip(stack.frames, modules, strict=True) if module is None)
-        return not any(module_map.will_retry_open(frame.lookup_pc) for frame in unopened)
-
-    def _have_moved(self, modules: frozenset[Module]) -> bool:
-        """Return True if pages of these modules were replaced since the maps were read.
-
-        A capture of all threads has read the maps while they stood still, so it needs no later ones.
-        """
-        return self.source is self._process and self._process.identities.moved(modules)
+        return not any(map(module_map.will_retry_open, without_module))
 
     def _captured(self, snapshot: ThreadSnapshot, stack: Stack, last: Located | None) -> CapturedStack:
         module_map, known = self._process.modules, self._modules

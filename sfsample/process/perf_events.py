@@ -34,6 +34,7 @@ from sfsample.process.cgroup import common_cgroup
 from sfsample.process.perf_records import HEADER, SAMPLE_TYPE, Family, Parser, Record
 from sfsample.process.proc_text import parse_monotonic_offset_ns
 from sfsample.process.procfs import read_text
+from sfsample.process.vm import libc
 
 _SYSCALLS = {62: 298, 183: 241, 22: 331}  # perf_event_open by e_machine; uname(2) depends on personality(2)
 _SOFTWARE, _CPU_CLOCK, _TASK_CLOCK, _DUMMY, _MONOTONIC = 1, 0, 1, 9, 1
@@ -51,7 +52,6 @@ _ANY_CPU = -1
 _HEAD, _TAIL = 1024, 1032  # offsets in a ring's first page: bytes written by the kernel, read by sfsample
 _WORD = Struct("=Q")
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
-_libc = ctypes.CDLL(None, use_errno=True)
 _time_of = attrgetter("at_ns")
 _MAX_QUICK_EVENTS = 4096  # timers that sfsample can set in 0.1 s
 _ALL_RINGS_BYTES = 32 << 20
@@ -296,7 +296,7 @@ def _timer(
 
 
 def _open(syscall: int, attributes: _Attributes, tid: int, cpu: int, flags: int = 0) -> int:
-    event: int = _libc.syscall(syscall, ctypes.byref(attributes), tid, cpu, -1, _FD_CLOEXEC | flags)
+    event: int = libc.syscall(syscall, ctypes.byref(attributes), tid, cpu, -1, _FD_CLOEXEC | flags)
     if event < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

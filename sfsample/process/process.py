@@ -7,34 +7,29 @@ import os
 import time
 from functools import partial
 
-from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Address
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.walk_limits import DEFAULT_STACK_BYTES
-from sfsample.errors import AlreadyTraced, NotPermitted, UnsupportedTarget
+from sfsample.errors import NotPermitted, UnsupportedTarget
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_running import ANY_THREAD, RunningCapture, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
-from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
-from sfsample.process.exec_guard import ExecGuard
-from sfsample.process.find import check, check_free, not_permitted
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.image_opener import ImageOpener
 from sfsample.process.module_identity import ModuleIdentities
 from sfsample.process.not_captured import NotCaptured, Reason
+from sfsample.process.permission.check import check, check_permitted, not_permitted
 from sfsample.process.permission.evidence import traced_by_sfsample, tracer_of
 from sfsample.process.proc_text import Stat, SyscallInfo
 from sfsample.process.procfs import NewIds, ProcFs
-from sfsample.process.ptrace import may_attach
 from sfsample.process.stack_copy import StackCopy
 from sfsample.process.stop_request import PATIENCE_NS, detach_newborn_tracees
 from sfsample.process.stuck import check_not_aside
 from sfsample.process.syscall_restart import restarts
 from sfsample.process.thread import Thread
-from sfsample.process.tracer_thread import TracerThread
-from sfsample.process.vm import may_access, read_memory
+from sfsample.process.vm import read_memory
 
 _CLOSE_DEADLINE_S = 1.0
 _CLOSE_POLL_S = 0.001
@@ -72,7 +67,7 @@ class LiveProcess:
         try:
             self.arch = check(self.proc)
             if attach:
-                self._try_attaching()
+                check_permitted(self.proc)
             self.root = _root_of(self.proc, images)
             self.opener = ImageOpener(self.proc, images, self.root.root)
             stat = self.proc.stat()
@@ -90,30 +85,6 @@ class LiveProcess:
         self._new_ids = NewIds()
         self.copy = StackCopy(pid, self.arch, self._extent, stack_bytes)
         self.running_capture = RunningCapture(pid, self.arch, self.copy, child=child)
-
-    def _try_attaching(self) -> None:
-        """Check that the kernel permits tracing: a helper thread attaches and then ends, which detaches."""
-        check_free(self.proc)
-        tid = self.proc.anchor()
-        stat = self.proc.thread(tid).stat()
-        if stat is not None and stat.state == "T":
-            return  # attaching would wake the thread for a moment, and so change the state that /proc shows
-        if ExecGuard(self.pid).forbids() and may_access(tid):
-            return
-        for _ in range(_MAX_ATTEMPTS):  # another sampler may trace the thread for an instant
-            with PENDING_STOPS.calling(lambda: None):
-                if TracerThread(lambda _: may_attach(tid), lambda: False).run():
-                    self._wait_for_own_detach(tid)
-                    return
-            time.sleep(_CLOSE_POLL_S)
-        if traced_by_sfsample(self.proc, tid):
-            raise AlreadyTraced(
-                self.pid, f"sfsample traces it already: {self.pid}",
-                "the tracer is a recording that goes on, or that is stuck in a system call on this process",
-            )  # fmt: skip
-        stat = self.proc.thread(tid).stat()
-        if stat is not None and stat.state not in "ZX" and not tracer_of(self.proc, tid):
-            raise not_permitted(self.proc)
 
     def _wait_for_own_detach(self, tid: int) -> None:
         """Wait until a finished thread of sfsample has really ended: its end detaches."""
@@ -184,15 +155,6 @@ class LiveProcess:
         self.proc.keep_only(alive)
         for tid in self._threads.keys() - {*alive}:
             self._threads.pop(tid).stop.thread = None  # ends its captures, and breaks the reference cycle
-
-    def capture_consistently(self) -> ConsistentCapture:
-        """Capture all threads at one instant."""
-        arch = self.running_capture.tracer.reader.arch
-        with PENDING_STOPS.calling(lambda: None):
-            return capture_consistently(
-                self.proc, arch, self.copy, self.thread, self._refusal,
-                read_maps=self.modules.refresh, child=self.is_child,
-            )  # fmt: skip
 
     def read(self, thread: Thread) -> SleepingThread | None:
         """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""

@@ -113,9 +113,9 @@ class Tracer:
     sfsample should block SIGCHLD (`TracerThread` does), or a stop is noticed up to a millisecond late.
     """
 
-    def __init__(self, pid: int, arch: Arch, *, child: bool = False, guard: ExecGuard | None = None) -> None:
+    def __init__(self, pid: int, arch: Arch, *, child: bool = False) -> None:
         self._pid = pid
-        self._guard = guard or ExecGuard(pid)
+        self._guard = ExecGuard(pid)
         self._child = pid if child else 0
         self._own_pid = os.getpid()
         self._layout = layout_of(arch)

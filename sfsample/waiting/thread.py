@@ -33,7 +33,6 @@ class OtherThreads(NamedTuple):
 
     tids: Mapping[int, int]  # tid in the process's own pid namespace -> tid in sfsample's
     sleepers: Mapping[int, int]
-    since_2_25: bool  # the process has a glibc with the structures of 2.25
 
 
 class WaitContext(NamedTuple):

@@ -1,6 +1,5 @@
 """Keeps the slices of `watch` in a history; a child merges old ones: seconds without a sample."""
 
-import os
 import subprocess
 import time
 from collections.abc import Sequence
@@ -17,7 +16,6 @@ from sfsample.watching.own_program import prune_words, start_child
 from sfsample.watching.program import Metrics, Say, Sink, Trouble
 
 _TIDY_INTERVAL_S = 3600.0
-_NICE = 19
 _MAX_SHOWN = 3  # services that a message names
 _MIN_GAP_S = 2.0
 
@@ -121,5 +119,3 @@ class HistorySink(Sink):
         self._tidy = start_child(words, self._unstarted, stderr=subprocess.DEVNULL)
         if self._tidy is not None:
             self._tidy_due_s = time.monotonic() + _TIDY_INTERVAL_S
-            with suppress(OSError):  # the child has ended
-                os.setpriority(os.PRIO_PROCESS, self._tidy.pid, _NICE)

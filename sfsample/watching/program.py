@@ -1,10 +1,13 @@
-"""Defines what all parts of a watch use: the functions of the program, lasting failures, and sinks.
+"""Defines what all parts of a watch use: the functions of the program, lasting failures, sinks, systemd.
 
 A sink takes slices, and gaps, which are times without a slice.  One sink writes files (`slice_files`), one
 keeps a history (`history_sink`), and one sends slices to another machine (`push/sink`).
 """
 
+import os
+import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from sfsample.history.facts import Slice
@@ -22,6 +25,15 @@ class Program(NamedTuple):
     should_stop: Callable[[], bool]
     symbols: SymbolOptions
     history: str | None  # the directory of the history; None: there are only files
+
+
+def notify(state: str) -> None:
+    """Send a state to systemd, if it has started sfsample; a failure is no reason to stop: sd_notify(3)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        sender.sendto(state.encode(), address)
 
 
 class Trouble:

@@ -16,11 +16,12 @@ from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats, check_result
 from sfsample.recording.summary import missing_name_lines, no_sample_lines
 from sfsample.report.formats import FORMATS
+from sfsample.report.report import Report
 from sfsample.report.services import by_service, with_service
+from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.watching.options import WatchOptions
-from sfsample.watching.program import Program, Sink, Trouble
-from sfsample.watching.pull.door import Door
-from sfsample.watching.sd_notify import notify
+from sfsample.watching.program import Program, Sink, Trouble, notify
+from sfsample.watching.pull.door import Door, Wanted
 
 _MIN_GAP_S = 1.0  # shortest gap; writing a slice may take less time
 _LATE = "sfsample was late, or answered a request or a trigger, or the clock was set"
@@ -68,11 +69,7 @@ class SliceRecorder:
         self.has_kept = False
         profile = Profile(options.rate, timeline=FORMATS[self._options.files.format].timeline)
         stats = self.stats = profile.stats
-        open_many()
-        api.record(
-            pids, slice_s, options, should_stop=should_stop, profile=profile, tell=self._program.tell,
-            all_of=bool(self._options.target.pid),  # processes of another target come and go
-        )  # fmt: skip
+        self._record(pids, slice_s, options, profile, should_stop)
         begin_s = profile.started_ns / 1e9
         self._share.sampled_s = stats.sampler_cpu_s
         for text in self._unsaid({text: text for text in stats.set_aside}):
@@ -90,6 +87,31 @@ class SliceRecorder:
             self.begin_gap(end_s, _LATE)
         self._door.closed(stats)
         return stats
+
+    def requested(self, pids: list[int], wanted: Wanted) -> bytes:
+        """Record until the time is over; return pprof, or b"" as soon as the client has gone."""
+        base, ends = self._options.record, self._program.should_stop
+        if ends() or not pids:  # an empty profile would say that nothing ran
+            raise SfsampleError("sfsample ends" if ends() else "the process has ended")
+        mode, rate = wanted.mode or base.mode, wanted.rate or base.rate
+        options = replace(base, mode=mode, rate=rate, perf_events=base.perf_events if mode == "cpu" else None)
+        profile = Profile(rate)
+        self._record(pids, wanted.seconds, options, profile, lambda: ends() or wanted.gone)
+        check_result(profile.stats, pids)
+        return b"" if wanted.gone else api.render(self._named(profile)[0], "pprof")
+
+    def _record(self, pids: list[int], seconds: float, options: RecordOptions, profile: Profile,
+                should_stop: Callable[[], bool]) -> None:  # fmt: skip
+        open_many()
+        api.record(
+            pids, seconds, options, should_stop=should_stop, profile=profile, tell=self._program.tell,
+            all_of=bool(self._options.target.pid),  # processes of another target come and go
+        )  # fmt: skip
+
+    def _named(self, profile: Profile) -> tuple[Report, Symbolizer]:
+        symbolizer = api.symbolizer(profile, self._program.symbols)
+        report = with_names(lambda: api.named(profile, symbolizer), symbolizer, self._program.should_stop)
+        return report, symbolizer
 
     def failed(self, failure: Exception, lost: Trouble | None = None) -> None:
         """Say that a slice is lost.  Raises the failure if it ends the watch."""
@@ -121,8 +143,7 @@ class SliceRecorder:
     def _keep(self, profile: Profile, begin_s: float) -> None:
         """Hand a slice to the sinks, and print its outcome."""
         options, stats = self._options, profile.stats
-        symbolizer = api.symbolizer(profile, self._program.symbols)
-        report = with_names(lambda: api.named(profile, symbolizer), symbolizer, self._program.should_stop)
+        report, symbolizer = self._named(profile)
         report = report._replace(stats=report.stats.having(cpu_ms_by_second=profile.cpu_ms_by_second()))
         whole = Slice(begin_s, begin_s + stats.duration_s, self._target, report)
         if options.target.name or options.target.unit:  # one service

@@ -87,7 +87,7 @@ def test_what_differs_is_not_merged(tmp_path):
     assert len(history.slices(Selection("redis"))) == 3
 
 
-def test_slices_about_a_change_of_build_and_pinned_ones_stay_as_they_are(tmp_path):
+def test_pinned_slices_stay_as_they_are_and_builds_are_not_mixed(tmp_path):
     history = History(str(tmp_path))
     for at in range(600):
         history.add(minute(at, build_id="old" if at < 300 else "new"))
@@ -96,9 +96,10 @@ def test_slices_about_a_change_of_build_and_pinned_ones_stay_as_they_are(tmp_pat
     for now_s in (FIRST_MERGE_S, SECOND_MERGE_S):
         history.tidy(now_s)
         pinned = [facts for facts in history.slices() if facts.pinned]
-        begins = [(facts.begin_s - MIDNIGHT_S) / 60 for facts in pinned]
-        assert begins == [*range(239, 361), 700]
+        assert [(facts.begin_s - MIDNIGHT_S) / 60 for facts in pinned] == [700]
         assert {facts.tier for facts in pinned} == {"1m"}
+        for facts in history.slices():
+            assert (facts.end_s <= MIDNIGHT_S + 300 * 60) == (facts.build_id == "old")
     assert history.report().total() == 601 * 5
 
 

@@ -13,9 +13,8 @@ import sfsample
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.perf_events import PerfEvents
 from sfsample.recording import timer_set
-from sfsample.recording.live_window import LiveWindow
 from sfsample.recording.perf_process import PerfProcess
-from sfsample.recording.profile import Profile
+from sfsample.recording.profile import LiveWindow, Profile
 from tests.live.cli_runner import sfsample as sfsample_command
 from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.cpu_time import SOURCE, cpu_ns, measured_by, samples_of, shares

@@ -281,7 +281,7 @@ def test_watchdog_is_fed_after_a_tick_only(messages: Messages, monkeypatch: pyte
             asked.append(len(fed) - before)
 
     monkeypatch.setattr(slice_recorder.api, "record", record)
-    monkeypatch.setattr(messages.watch._watchdog, "alive", lambda: fed.append(1))
+    monkeypatch.setattr(messages.watch, "_say_alive", lambda: fed.append(1))
     monkeypatch.setattr(messages.watch._targets, "pids", lambda: [12])
     messages.watch.slot(1)
     assert asked == [1, 1, 0, 0, 0, 1]

@@ -2,8 +2,7 @@
 
 Most credentials are in /proc.  A seccomp filter may refuse system calls for any target.  So sfsample tries
 each call on a process that cannot exist: ESRCH means that the kernel accepted the call, and any other error
-means that something refuses the call.  A filter may also kill the caller.  So if sfsample runs under a
-filter, a child process tries the calls.
+means that something refuses the call.
 """
 
 import ctypes
@@ -14,14 +13,12 @@ from errno import ESRCH
 from sfsample.process.permission.gates import SelfCredentials, TargetCredentials, closed_gates_help
 from sfsample.process.proc_text import parse_status
 from sfsample.process.procfs import ProcFs, process_name, read_link, read_text
+from sfsample.process.vm import Iovec, libc
 
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _WHOLE_UID_MAP = ["0", "0", "4294967295"]  # map of the initial user namespace, user_namespaces(7)
-_SECCOMP_MODE_FILTER = "2"
 _PTRACE_DETACH = 17
 _NO_PID = (1 << 31) - 1  # above every pid_max
-_KILLED = -1  # code in place of an errno
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def refusal_help(proc: ProcFs) -> tuple[str, ...]:
@@ -40,7 +37,7 @@ def own_credentials() -> SelfCredentials:
         read_text(_YAMA).strip(),
         read_link("/proc/self/ns/user"),
         read_text("/proc/self/uid_map").split() == _WHOLE_UID_MAP,
-        _refused_syscalls(filtered=status.get("Seccomp") == _SECCOMP_MODE_FILTER),
+        _refused_calls(),
         _label("/proc/self"),
     )
 
@@ -97,28 +94,11 @@ def _bits(status: dict[str, str], key: str) -> int:
     return int(status.get(key, "0"), 16)
 
 
-def _refused_syscalls(*, filtered: bool) -> tuple[tuple[str, int], ...]:
-    """Return (name, errno) of the refused calls; `filtered`: sfsample runs under a seccomp filter."""
-    names = ("ptrace", "process_vm_readv")
-    errors = ((name, _try_in_child(name) if filtered else _try(name)) for name in names)
-    return tuple((name, errno) for name, errno in errors if errno != ESRCH)
-
-
-def _try(name: str) -> int:
-    """Make a call on a process that cannot exist; return its errno."""
-    if name == "ptrace":
-        failed = _libc.ptrace(_PTRACE_DETACH, _NO_PID, None, None)
-    else:
-        word = ctypes.c_ulong()
-        iovec = (ctypes.c_ulong * 2)(ctypes.addressof(word), ctypes.sizeof(word))  # struct iovec
-        failed = _libc.process_vm_readv(_NO_PID, iovec, 1, iovec, 1, 0)
-    return ctypes.get_errno() if failed else 0
-
-
-def _try_in_child(name: str) -> int:
-    """Make a call in a child, whose exit code is the errno; return _KILLED if the call was fatal."""
-    child = os.fork()
-    if child == 0:
-        os._exit(_try(name))
-    _, status = os.waitpid(child, 0)
-    return _KILLED if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+def _refused_calls() -> frozenset[str]:
+    """Return the system calls that fail for a process that cannot exist, but not with ESRCH."""
+    nowhere = ctypes.byref(Iovec(0, 1))
+    trials = {"ptrace": (_PTRACE_DETACH, _NO_PID, None, None),
+              "process_vm_readv": (_NO_PID, nowhere, 1, nowhere, 1, 0)}  # fmt: skip
+    return frozenset(
+        name for name, words in trials.items() if getattr(libc, name)(*words) and ctypes.get_errno() != ESRCH
+    )
