@@ -26,7 +26,6 @@ from tests.live.targets import ARCH, HANG_S, LineReader, assert_untraced, wait_u
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.any_load,
     pytest.mark.skipif(ARCH is not AMD64, reason="the programs are for x86-64"),
 ]
 
@@ -141,6 +140,7 @@ def goroutines_of_traceback(text):
     return found
 
 
+@pytest.mark.any_load
 def test_goroutines_are_those_of_the_traceback(program):
     with running(program, "p") as process:
         done = sfsample("dump", "-p", process.pid, "--json")

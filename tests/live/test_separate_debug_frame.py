@@ -19,6 +19,7 @@ from sfsample.formats.elf.image import ElfImage
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.process import LiveProcess
 from sfsample.unwind.unwinder import Unwinder
+from tests.live.compiled import compile_c
 from tests.live.recording import captured, dumped
 from tests.live.targets import ARCH, started, wait_until_busy
 
@@ -70,12 +71,10 @@ def by_link(program: Path, debug: Path) -> tuple[str, ...]:
 @pytest.fixture(params=[by_build_id, by_link], ids=["build-id", "link"])
 def built(request, tmp_path):
     """Return the program and the directories of its debug file."""
-    program, debug = tmp_path / "program", tmp_path / "program.debug"
+    debug = tmp_path / "program.debug"
     flags = ["-O2", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer"]
     build_id = "-Wl,--build-id" if request.param is by_build_id else "-Wl,--build-id=none"
-    subprocess.run(
-        ["gcc", "-x", "c", "-", "-o", program, build_id, *flags], input=PROGRAM, text=True, check=True
-    )
+    program = compile_c(tmp_path, "program", PROGRAM, build_id, *flags)
     subprocess.run(["objcopy", "--only-keep-debug", program, debug], check=True)
     subprocess.run(["objcopy", "--strip-all", program], check=True)
     return program, request.param(program, debug)
