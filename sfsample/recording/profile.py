@@ -124,17 +124,12 @@ class Profile:
             self.processes[key] = name
 
     def identify(self, pid: int, identity: Identity) -> None:
-        """Note the identity of a process.  Fields that are unknown now stay as they were.
-
-        Fields that an execve(2) changed during the recording apply to only some samples, so they are dropped.
-        """
+        """Note the identity of a process: that of its last program.  Fields that are unknown now stay."""
         before = self.identities.get(pid, Identity({}))
         known = {name: value for name, value in identity._asdict().items() if value is not None}
-        labels = before.labels | identity.labels
-        if before.exe and identity.exe and before.exe != identity.exe:
-            known |= {"exe": None, "build_id": None}
-            labels = {name: value for name, value in labels.items() if before.labels.get(name) == value}
-        self.identities[pid] = before._replace(**known | {"labels": labels})
+        if identity.exe not in (None, before.exe):
+            known["build_id"] = identity.build_id
+        self.identities[pid] = before._replace(**known | {"labels": before.labels | identity.labels})
 
     def forget_process(self, key: int) -> None:
         """Drop the name, the root and the start time of a process that has no sample."""

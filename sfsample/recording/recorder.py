@@ -120,7 +120,6 @@ class Recorder:
         thread.is_left_out = not captured.has_gil
         if captured.python is not None and self._python is not PythonView.OFF:
             locations = with_python(locations, captured.python, self._python)
-            self.stats.has_python = True
             stack = as_shown(stack, captured.python, self._python)
         thread.seen = self.now
         thread.places = Places((*waits, *kernel, *locations))

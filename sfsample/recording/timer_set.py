@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable, Collection
 from math import sqrt
 
-from sfsample.errors import TargetError, UnsupportedTarget
-from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents, can_set_cpu_timers
+from sfsample.errors import TargetError
+from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents
 from sfsample.process.perf_records import Lost, PerfSample, Record
 from sfsample.recording.perf_process import StackUse
 from sfsample.recording.processes import Processes
@@ -60,8 +60,7 @@ class TimerSet:
     def open(self) -> None:
         """Set and start timers: timers of CPUs if they are wanted and permitted, else timers of threads.
 
-        Timers of CPUs are also set if there are too many threads for the open files.  Raises NotPermitted and
-        UnsupportedTarget.
+        Raises NotPermitted, and UnsupportedTarget if there are too many threads for the open files.
         """
         if self._per_cpu:
             try:
@@ -70,13 +69,7 @@ class TimerSet:
                 _log.debug("timers of CPUs: %s", failure)
                 self._per_cpu, self._stats.timers_refused = False, True
         if not self._per_cpu:
-            try:
-                self._open_thread_timers()
-            except UnsupportedTarget:  # too many threads for the open files; there are fewer CPUs
-                if not can_set_cpu_timers(self._processes.all[0].arch):
-                    raise
-                self._per_cpu = True
-                self.events = self._started(self._tids())
+            self._open_thread_timers()
         self._stats.timers_of = "cpus" if self._per_cpu else "threads"
         self.begin_coverage()
 

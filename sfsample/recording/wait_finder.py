@@ -28,9 +28,15 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.symbolize.variables import module_of, variable_at
-from sfsample.waiting.c_library import C_LIBRARIES, is_file, library_functions
 from sfsample.waiting.place import NO_CPU, wait_place
-from sfsample.waiting.thread import OtherThreads, WaitContext, WaitingThread
+from sfsample.waiting.thread import (
+    C_LIBRARIES,
+    OtherThreads,
+    WaitContext,
+    WaitingThread,
+    is_file,
+    library_functions,
+)
 from sfsample.waiting.waits import Wait, wait_of
 
 _MAX_STACKS = 10_000  # stacks whose functions of the C library are kept

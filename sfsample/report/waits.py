@@ -15,7 +15,7 @@ from sfsample.report.caption import listed
 from sfsample.report.merge import rebuild
 from sfsample.report.report import WALL, Report, ReportBuilder, ReportStack
 from sfsample.symbolize.named_frame import NamedFrame
-from sfsample.waiting.c_library import C_LIBRARIES, is_file
+from sfsample.waiting.thread import C_LIBRARIES, is_file
 
 _HELD = (WaitClass.LOCK, WaitClass.GIL, WaitClass.CONDITION)  # classes of waits for other threads
 _RUNNING = NamedFrame("[no wait]", "[no wait]")

@@ -1,6 +1,6 @@
 """Defines a waiting thread and its process: the evidence of a wait, read by a dump or by a recording."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from sfsample.core.memory import Memory, PiecewiseMemory
@@ -8,6 +8,10 @@ from sfsample.process.facts.peer_processes import FileLock, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts
+from sfsample.symbolize.named_frame import NamedFrame
+
+# file names of modules begin like this
+C_LIBRARIES = ("libc.so", "libc-2.", "libpthread", "ld-linux", "ld-musl", "libresolv", "librt", "[vdso]")
 
 
 class WaitingThread(NamedTuple):
@@ -77,3 +81,26 @@ def gil_state(gil: Gil | None, ns_tid: int, call: DecodedSyscall | None) -> str 
 def sleeps_on_gil(gil: Gil, call: DecodedSyscall | None) -> bool:
     """Return True if a thread in this system call sleeps on a futex of the GIL."""
     return call is not None and call.name == "futex" and gil.begin <= call.syscall.args[0] < gil.end
+
+
+def library_functions(frames: Sequence[tuple[NamedFrame, ...]], paths: Sequence[str]) -> Iterator[str]:
+    """Yield the bare names of the C library's functions on a stack and of Go; of a static program, all.
+
+    `frames` has the functions of each frame, `paths` its module (""), the innermost first.
+    """
+    static = not any(is_file(path, C_LIBRARIES) for path in paths)
+    for names, path in zip(frames, paths, strict=True):
+        is_shown = static or is_file(path, C_LIBRARIES)
+        for raw in (name.raw for name in names if name.raw):
+            if raw.startswith("runtime.") or is_shown:
+                yield raw if raw.startswith("runtime.") else bare_symbol(raw)
+
+
+def bare_symbol(symbol: str) -> str:
+    """Return "sem_wait" for "__sem_wait@@GLIBC_2.34" and for "__sem_wait.constprop.0" (a clone by gcc)."""
+    return symbol.partition("@")[0].partition(".")[0].lstrip("_")
+
+
+def is_file(path: str, prefixes: tuple[str, ...]) -> bool:
+    """Return True if the name of the file begins with one of `prefixes`."""
+    return path.rpartition("/")[2].startswith(prefixes)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.model import ProcessDump
-from sfsample.waiting.c_library import is_file
+from sfsample.waiting.thread import is_file
 
 # prefix of a file's name -> sentence; {} is the process id
 _BY_FILE = {

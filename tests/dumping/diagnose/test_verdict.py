@@ -29,7 +29,7 @@ from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SchedStat, SyscallInfo
 from sfsample.runtimes.cpython.python_stack import PythonStack
-from sfsample.waiting.c_library import bare_symbol
+from sfsample.waiting.thread import bare_symbol
 from sfsample.waiting.waits import Wait
 from tests.builders.hang_builder import WAIT, _PathModule, futex, process, seen, thread, words
 
