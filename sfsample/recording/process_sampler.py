@@ -21,8 +21,7 @@ from sfsample.process.run_state import RunState, WakeUp, classify, ran_ns
 from sfsample.process.stop_request import await_stop
 from sfsample.recording.blame import Blame
 from sfsample.recording.due_threads import SampledThread
-from sfsample.recording.options import RecordOptions
-from sfsample.recording.profile import Profile
+from sfsample.recording.processes import Recording
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import ThreadKey, TickTime
 from sfsample.recording.wait_finder import WaitFinder
@@ -49,8 +48,7 @@ class ProcessSampler:
         self,
         process: LiveProcess,
         capturer: ThreadCapturer,
-        profile: Profile,
-        options: RecordOptions,
+        recording: Recording,
         random: Callable[[], float],
         *,
         named: bool,
@@ -59,14 +57,13 @@ class ProcessSampler:
     ) -> None:
         self.process = process
         self._capturer = capturer
-        self._profile = profile
+        options, profile = recording.options, recording.profile
+        self._options, self._profile = options, profile
         self._wall = options.mode == "wall"
         self._waits = waits
         self._looked_at: SampledThread | None = None  # thread whose stack is captured, but not counted
         self._max_pause_ns = round(options.max_pause * 1e9)
         process.running_capture.max_held_ns = self._max_pause_ns
-        self._bad_stacks = options.bad_stacks
-        self._with_tasks = options.tasks
         self._named = named
         self._random = random
         self.threads: dict[int, SampledThread] = {}  # living threads by id
@@ -308,8 +305,8 @@ class ProcessSampler:
         if not self._wall and not state.counts_as_cpu:
             self._leave_out(thread, state)
             return
-        if self._bad_stacks is not None:
-            self._bad_stacks.keep(thread.name, captured.snapshot, captured.stack, self.process.modules)
+        if (store := self._options.bad_stacks) is not None:
+            store.keep(thread.name, captured.snapshot, captured.stack, self.process.modules)
         if captured.has_gil is None:
             recorder.count_failed(thread, "its GIL could not be read")
             return
@@ -318,7 +315,7 @@ class ProcessSampler:
         recorder.see(thread, captured, (thread.wait.location,) if thread.wait else ())
         if thread is self._looked_at:
             return
-        if self._with_tasks:
+        if self._options.tasks:
             self._look_at_tasks(thread, captured)
         if self._blame is not None and self._blame.takes(thread, captured.snapshot.capture):
             return

@@ -56,6 +56,7 @@ class PtraceSampler:
     def __init__(
         self, recording: Recording, clock: Clock | None = None, jitter: Callable[[], float] = uniform
     ) -> None:
+        self._recording = recording
         self._processes, self._options, self.profile, self._duration, start, self._tell = recording
         self._clock = clock or Clock()
         self._jitter = jitter
@@ -85,7 +86,7 @@ class PtraceSampler:
         if options.mode == "wall":
             waits = WaitFinder(process, capturer, self._names, details=options.wait_details)
         return ProcessSampler(
-            process, capturer, self.profile, options, self._jitter, named=named, since=self._last_tick,
+            process, capturer, self._recording, self._jitter, named=named, since=self._last_tick,
             waits=waits,
         )  # fmt: skip
 

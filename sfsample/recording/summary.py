@@ -72,7 +72,10 @@ def summary_lines(
     yield from _cost(stats)
     yield from _stacks(stats)
     if verbose:
-        yield from _modules(stats)
+        with_sframe = [path for path, has_sframe in stats.module_paths if has_sframe]
+        number = len(with_sframe)
+        yield f"modules   {number} with SFrame, {len(stats.module_paths) - number} without"
+        yield from (f"          sframe    {path}" for path in with_sframe)
     yield from missing_name_lines(missing_names, verbose=verbose)
     yield from _problems(stats, verbose=verbose)
 
@@ -187,15 +190,6 @@ def _stacks(stats: Stats) -> Iterator[str]:
         total = sum(steps.values())
         shares = (f"{_percent(count, total)} by {found}" for found, count in steps.items())
         yield "callers   " + ", ".join(shares)
-
-
-def _modules(stats: Stats) -> Iterator[str]:
-    with_sframe = [path for path, has_sframe in stats.module_paths if has_sframe]
-    without = [path for path, has_sframe in stats.module_paths if not has_sframe]
-    names = ", ".join(path.rpartition("/")[2] for path in with_sframe[:_MAX_LINES])
-    yield f"modules   {len(with_sframe)} with SFrame{f' ({names})' if names else ''}, {len(without)} without"
-    yield from (f"          sframe    {path}" for path in with_sframe)
-    yield from (f"          eh_frame  {path}" for path in without)
 
 
 def _problems(stats: Stats, *, verbose: bool) -> Iterator[str]:

@@ -84,16 +84,14 @@ def sleeps_on_gil(gil: Gil, call: DecodedSyscall | None) -> bool:
 
 
 def library_functions(frames: Sequence[tuple[NamedFrame, ...]], paths: Sequence[str]) -> Iterator[str]:
-    """Yield the bare names of the C library's functions on a stack and of Go; of a static program, all.
+    """Yield the bare names of the C library's functions on a stack; of a static program, all.
 
     `frames` has the functions of each frame, `paths` its module (""), the innermost first.
     """
     static = not any(is_file(path, C_LIBRARIES) for path in paths)
     for names, path in zip(frames, paths, strict=True):
-        is_shown = static or is_file(path, C_LIBRARIES)
-        for raw in (name.raw for name in names if name.raw):
-            if raw.startswith("runtime.") or is_shown:
-                yield raw if raw.startswith("runtime.") else bare_symbol(raw)
+        if static or is_file(path, C_LIBRARIES):
+            yield from (bare_symbol(name.raw) for name in names if name.raw)
 
 
 def bare_symbol(symbol: str) -> str:

@@ -34,11 +34,6 @@ _LOCK_TEXTS = {WaitKind.MUTEX: "mutex {}", WaitKind.READ_LOCK: "the read lock of
                WaitKind.CONDITION: "a signal on condition variable {}",
                WaitKind.SEMAPHORE: "semaphore {}", WaitKind.BARRIER: "the other threads at barrier {}",
                WaitKind.ONCE: "an initialisation that another thread has begun"}  # fmt: skip
-_GO_WAITS = {  # function of Go's scheduler (runtime/proc.go) -> what its thread waits for, outer ones first
-    "runtime.findRunnable": "a goroutine to run",
-    "runtime.stopm": "work of Go's scheduler",
-    "runtime.sysmon": "the next check of Go's monitor",
-}
 _MAX_CHILDREN_NAMED = 3
 _READ_CALLS = ("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg")
 _WRITE_CALLS = ("write", "writev", "pwrite64", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice")
@@ -141,8 +136,7 @@ def _futex(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) ->
         return Wait(python.kind, what, tid, note=note, idle=python.idle, address=python.address)
     lock = lock_of(thread, context.others)
     if lock is None:
-        of_go = (text for function, text in _GO_WAITS.items() if function in thread.functions)
-        return Wait(WaitKind.FUTEX, next(of_go, f"futex {call.refers_to[0]}"), idle=True)
+        return Wait(WaitKind.FUTEX, f"futex {call.refers_to[0]}", idle=True)
     owner = context.others.tids.get(lock.owner) if lock.owner is not None else None
     if lock.kind is WaitKind.THREAD:
         return Wait(WaitKind.THREAD, "the end of", owner, address=lock.address)

@@ -368,18 +368,6 @@ def test_busy_thread_is_in_the_call_that_may_have_lasted(looks, place):
     assert f"{place}: ran, or was ready to run, 100% of the time" in finding.text
 
 
-def test_a_thread_of_go_s_scheduler_says_what_it_waits_for() -> None:
-    def wait(*functions: str) -> str:
-        [found] = judge([process(thread(*functions, call=futex(0x5000, WAIT, 0)))]).waits.values()
-        return str(found and found.what)
-
-    park = ("runtime.futex", "runtime.mPark", "runtime.stopm")
-    assert wait(*park, "runtime.findRunnable", "runtime.schedule") == "a goroutine to run"
-    assert wait("runtime.futex", "runtime.sysmon") == "the next check of Go's monitor"
-    assert wait("runtime.futex", "main.f") == "futex 0x5000"
-    assert wait("__libc_start_main", "|", *park) == "work of Go's scheduler", "a program with cgo"
-
-
 def at_module(path: str, function: str = "f") -> NamedThread:
     one = thread(function)
     return one._replace(dump=one.dump._replace(modules=(_PathModule(path),)))
