@@ -84,7 +84,8 @@ class Blame:
             self._holders[lock] = self._find_holder(thread)
             if self._holders[lock] is None:
                 self._recorder.stats.holders_changed += 1
-        return self._holders[lock]
+        has_got_it = thread.wait is None or thread.wait.lock != lock  # the look was one at this thread
+        return None if has_got_it else self._holders[lock]
 
     def _find_holder(self, thread: SampledThread) -> SampledThread | None:
         wait = thread.wait

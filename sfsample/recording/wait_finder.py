@@ -54,8 +54,13 @@ class FoundWait(NamedTuple):
 
     @property
     def lock(self) -> tuple[str, int] | None:
-        """The lock, equal for all its waiters; None: it has no known owner."""
-        return (self.wait.kind, self.wait.address) if self.wait and self.wait.tid is not None else None
+        """The lock, equal for all its waiters; None: it has no owner.
+
+        A mutex may have been between two owners when the wait was found.
+        """
+        wait = self.wait
+        has_owner = wait is not None and (wait.tid is not None or wait.kind is WaitKind.MUTEX)
+        return (wait.kind, wait.address) if wait and has_owner else None
 
 
 class WaitFinder:

@@ -63,6 +63,10 @@ def test_mutex_without_a_living_owner_says_so() -> None:
     assert find_lock("pthread_mutex_lock", AT, WAIT, 2, mutex(owner=0)) == Lock(
         "mutex", AT, None, "between two owners"
     )
+    released = find_lock("pthread_mutex_lock", AT, WAIT, 2, mutex(lock=0))
+    assert released == Lock("mutex", AT, None, "between two owners")
+    taken = find_lock("pthread_mutex_lock", AT, WAIT, 2, mutex(lock=1))
+    assert taken == Lock("mutex", AT, 7), "by a thread that did not sleep, before the woken one"
     lost = find_lock("pthread_mutex_lock", AT, WAIT, 2, mutex(owner=99))
     assert lost == Lock("mutex", AT, 99, "which has ended without unlocking it")
 
@@ -72,7 +76,7 @@ def test_mutex_without_a_living_owner_says_so() -> None:
     [
         ("pthread_mutex_lock", WAIT, 1, mutex()),  # glibc's waiters wait for 2
         ("pthread_mutex_lock", WAIT_BITSET, 2, mutex()),
-        ("pthread_mutex_lock", WAIT, 2, mutex(lock=0)),  # released since
+        ("pthread_mutex_lock", WAIT, 2, mutex(lock=3)),  # another structure
         ("pthread_mutex_lock", WAIT, 2, BytesMemory(0, b"")),
         ("malloc", WAIT, 2, mutex()),  # an internal lock of libc has no owner field
         (None, WAIT, 2, mutex()),
@@ -92,6 +96,11 @@ def test_function_must_be_in_the_c_library() -> None:
 def test_priority_inheriting_mutex_has_its_owner() -> None:
     assert find_lock(None, AT, LOCK_PI, 0, words(AT, {0: 0x80000007})) == Lock("mutex", AT, 7)
     assert find_lock(None, AT, LOCK_PI, 0, words(AT, {0: 0x80000063})) is None
+
+
+def test_thread_to_which_the_kernel_has_given_a_mutex_does_not_wait_for_itself() -> None:
+    woken = thread(call=futex(AT, LOCK_PI, 0), memory=words(AT, {0: 0x80000007})).waiting
+    assert lock_of(woken._replace(ns_tid=7), ALIVE) == Lock("mutex", AT, None, "which it has just got")
 
 
 def test_robust_mutex_has_its_owner() -> None:
