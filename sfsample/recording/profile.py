@@ -94,7 +94,6 @@ class Profile:
         self._by_second: Counter[tuple[int, int]] = Counter()  # CPU time in ns, by process key and second
         self._start_times: dict[int, int] = {}  # process key -> start time in clock ticks since boot
         self._sampled: set[int] = set()  # keys of processes with a sample
-        self.put_off: set[Callable[[], object]] = set()  # functions that count samples not yet counted
         self.stats = Stats(rate_hz)
 
     @property
@@ -187,12 +186,7 @@ class Profile:
         self.unseen_ns.clear()
 
     def leave(self, sampler_cpu_s: float) -> None:
-        """Count what was put off: the thread that sampled so far is stuck, and counts nothing more.
-
-        The CPU time of sfsample is what that thread has used.
-        """
-        while self.put_off:
-            self.put_off.pop()()
+        """Note that the thread that sampled so far is stuck, and the CPU time that it has used."""
         self.stats.sampler_cpu_s += sampler_cpu_s
         self.stats.subprocesses.watched = 0  # those that still live are opened again
 

@@ -20,7 +20,7 @@ from sfsample.modules.location import (
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
-from sfsample.process.run_state import held_ns, ran_ns
+from sfsample.process.run_state import RunState, held_ns, ran_ns
 from sfsample.recording.due_threads import FLUSH_NS, SampledThread
 from sfsample.recording.merge_python import as_shown, with_python
 from sfsample.recording.profile import Profile
@@ -248,10 +248,10 @@ class Recorder:
         self.skip(thread)
         self.stats.count_failed(why, times)
 
-    def count_waiting(self, thread: SampledThread) -> None:
-        """Count a thread that was skipped because it waited for a CPU."""
+    def leave_out(self, thread: SampledThread, state: RunState) -> None:
+        """Count no sample of a thread that has no CPU, but note that it waits for one."""
         self.skip(thread)
-        self.stats.waiting_for_cpu += 1
+        self.stats.waiting_for_cpu += state is RunState.WAITING
 
     def finish(self, capturer: ThreadCapturer) -> None:
         """Note modules and problems; forget a process without samples."""
