@@ -31,7 +31,6 @@ from sfsample.symbolize.variables import module_of, variable_at
 from sfsample.waiting.place import NO_CPU, wait_place
 from sfsample.waiting.thread import (
     C_LIBRARIES,
-    OtherThreads,
     WaitContext,
     WaitingThread,
     is_file,
@@ -178,8 +177,8 @@ class WaitFinder:
         name: Callable[[int], str | None] = partial(variable_at, modules) if self._details else lambda _: None
         title = self._process.proc.read("cmdline") if self._process.name == "postgres" else None
         words = (title or b"").decode("utf-8", "replace").rstrip("\0").split("\0")
-        others, locks = OtherThreads(self._tids, {}), self._file_locks(waiting)
-        return WaitContext(self._process.pid, words, (waiting,), others, name, locks=locks)
+        locks = self._file_locks(waiting)
+        return WaitContext(self._process.pid, words, (waiting,), self._tids, {}, name, locks=locks)
 
     def _file_locks(self, waiting: WaitingThread) -> tuple[FileLock, ...]:
         if waiting.call is None or waiting.call.name not in FILE_LOCK_CALLS:

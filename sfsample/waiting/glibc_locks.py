@@ -10,13 +10,13 @@ nptl/descr.h (the tid that pthread_join waits for, and the list of robust mutexe
 of the target's own pid namespace.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple
 
 from sfsample.core.memory import Memory
 from sfsample.core.quantities import counted
 from sfsample.core.wait_kind import WaitKind
-from sfsample.waiting.thread import OtherThreads, WaitingThread
+from sfsample.waiting.thread import WaitingThread
 
 _COMMAND_MASK, _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 127, 0, 6, 9, 13  # FUTEX_CMD_MASK, FUTEX_WAIT ...
 _OWNER_MASK, _WAITERS = 0x3FFFFFFF, 0x80000000  # FUTEX_TID_MASK, FUTEX_WAITERS
@@ -62,14 +62,17 @@ class _Futex(NamedTuple):
         return None if data is None else int.from_bytes(data, self.memory.byteorder)
 
 
-def lock_of(thread: WaitingThread, others: OtherThreads) -> Lock | None:
-    """Return the lock that a thread sleeps on; None if it is not glibc's, or if the facts disagree."""
+def lock_of(thread: WaitingThread, alive: Container[int], sleepers: Mapping[int, int]) -> Lock | None:
+    """Return the lock that a thread sleeps on; None if it is not glibc's, or if the facts disagree.
+
+    `alive` and `sleepers`: see `WaitContext`.
+    """
     call = thread.call
     if call is None or call.name != "futex":
         return None
     word, operation, value, timeout = call.syscall.args[:4]
     command, value = operation & _COMMAND_MASK, value & 0xFFFFFFFF
-    futex, functions = _Futex(word, value, thread.memory, others.tids, thread.ns_tid), set(thread.functions)
+    futex, functions = _Futex(word, value, thread.memory, alive, thread.ns_tid), set(thread.functions)
     if command in (_LOCK_PI, _LOCK_PI2):
         return _priority_inheriting(futex)
     if value & _WAITERS and command in (_WAIT, _WAIT_BITSET):
@@ -84,7 +87,7 @@ def lock_of(thread: WaitingThread, others: OtherThreads) -> Lock | None:
     join = _join(futex)
     if join or not thread.in_c_library:
         return join
-    semaphore = _semaphore(futex, others.sleepers.get(word, 0))
+    semaphore = _semaphore(futex, sleepers.get(word, 0))
     return semaphore or (_unnamed_mutex(futex) if timeout else None)
 
 

@@ -32,20 +32,14 @@ class WaitingThread(NamedTuple):
     asleep: tuple[float, float] | None = None  # time in which it certainly slept (monotonic); None: unknown
 
 
-class OtherThreads(NamedTuple):
-    """The living threads of a process, and the number of them that sleep on each futex word."""
-
-    tids: Mapping[int, int]  # tid in the process's own pid namespace -> tid in sfsample's
-    sleepers: Mapping[int, int]
-
-
 class WaitContext(NamedTuple):
     """The process around a thread, as far as the finding of its wait needs it."""
 
     pid: int
     cmdline: Sequence[str]
     threads: Sequence[WaitingThread]
-    others: OtherThreads
+    tids: Mapping[int, int]  # living threads: tid in the process's own pid namespace -> tid in sfsample's
+    sleepers: Mapping[int, int]  # futex word -> number of threads that sleep on it
     variable_at: Callable[[int], str | None]  # address -> name of the variable there
     tracer: tuple[int, str] | None = None
     children: tuple[tuple[int, str], ...] = ()  # pids and names

@@ -127,17 +127,17 @@ def _futex(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) ->
     if gil is not None and sleeps_on_gil(gil, call):
         if gil_state(gil, thread.ns_tid, call) == "holds":
             return None  # it has just got the GIL
-        return Wait(WaitKind.GIL, "the GIL", context.others.tids.get(gil.holder), idle=not gil.holder,
+        return Wait(WaitKind.GIL, "the GIL", context.tids.get(gil.holder), idle=not gil.holder,
                     address=gil.begin)  # fmt: skip
     python = thread.facts.wait
     if python is not None:
-        tid, note = thread_to_act(thread, python, context.threads, context.others.tids)
+        tid, note = thread_to_act(thread, python, context.threads, context.tids)
         what = "the end of" if python.kind is WaitKind.THREAD and tid is not None else python.what
         return Wait(python.kind, what, tid, note=note, idle=python.idle, address=python.address)
-    lock = lock_of(thread, context.others)
+    lock = lock_of(thread, context.tids, context.sleepers)
     if lock is None:
         return Wait(WaitKind.FUTEX, f"futex {call.refers_to[0]}", idle=True)
-    owner = context.others.tids.get(lock.owner) if lock.owner is not None else None
+    owner = context.tids.get(lock.owner) if lock.owner is not None else None
     if lock.kind is WaitKind.THREAD:
         return Wait(WaitKind.THREAD, "the end of", owner, address=lock.address)
     variable = context.variable_at(lock.address)

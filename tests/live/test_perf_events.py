@@ -16,7 +16,6 @@ from sfsample.process import perf_events
 from sfsample.process.perf_events import PerfEvents
 from sfsample.process.perf_records import Named
 from sfsample.process.process import LiveProcess
-from sfsample.process.procfs import ProcFs
 from sfsample.recording.due_threads import Thread
 from sfsample.recording.profile import Profile
 from tests.live.cli_runner import NOBODY, ended, is_root, sampled
@@ -162,19 +161,14 @@ def test_personality_of_sfsample_makes_no_difference():
     assert done.code == 0
 
 
-def test_timers_are_closed_when_not_all_can_be_set(monkeypatch):
-    threads, calls = ProcFs.threads, iter(range(1000))
+def test_timers_are_closed_if_they_cannot_be_started(monkeypatch):
+    def fails(events):
+        raise sfsample.TargetError(0, "cannot be started")
 
-    def fails(self):
-        if next(calls):
-            raise sfsample.TargetError(self.pid, "too many files")
-        return threads(self)
-
-    with running(fixture("v3"), "leaf") as target:
-        monkeypatch.setattr(ProcFs, "threads", fails)
-        with pytest.raises(sfsample.TargetError, match="too many files"):
-            sfsample.record(target.pid, 1, sfsample.RecordOptions(perf_events=True))
-        monkeypatch.undo()
+    monkeypatch.setattr(PerfEvents, "begin", fails)
+    refusal = pytest.raises(sfsample.TargetError, match="cannot be started")
+    with running(fixture("v3"), "leaf") as target, refusal:
+        sfsample.record(target.pid, 1, sfsample.RecordOptions(perf_events=True))
     assert not [name for name in files_of(os.getpid()) if "perf_event" in name]
 
 
