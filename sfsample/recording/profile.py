@@ -14,7 +14,7 @@ from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.stack import StopReason
 from sfsample.modules.location import PROCESS_KEY_STEP, pid_of
 from sfsample.process.labels import Identity
-from sfsample.recording.sample import Places, Sample, StackKey, ThreadKey
+from sfsample.recording.sample import Sample, StackKey, ThreadKey
 from sfsample.recording.stats import Stats
 
 KeepRecord = Callable[[StackKey, int, int, int, int], None]
@@ -203,7 +203,7 @@ class Profile:
         total = self.totals.get(key)
         if total is None:
             if len(self.totals) >= STACK_LIMIT:
-                key = key._replace(locations=Places())
+                key = key._replace(locations=())
                 self.stats.note(f"more than {STACK_LIMIT} stacks that differ: the later ones have no frames")
             total = self.totals.setdefault(key, StackTotals())
         total.times += times

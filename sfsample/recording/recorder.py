@@ -24,7 +24,7 @@ from sfsample.process.run_state import RunState, held_ns, ran_ns
 from sfsample.recording.due_threads import FLUSH_NS, SampledThread
 from sfsample.recording.merge_python import as_shown, with_python
 from sfsample.recording.profile import Profile
-from sfsample.recording.sample import Places, Sample, ThreadKey, TickTime
+from sfsample.recording.sample import Sample, ThreadKey, TickTime
 from sfsample.runtimes.cpython.tasks import WaitingTasks
 from sfsample.symbolize.perf_map import PerfMapFile
 
@@ -122,7 +122,7 @@ class Recorder:
             locations = with_python(locations, captured.python, self._python)
             stack = as_shown(stack, captured.python, self._python)
         thread.seen = self.now
-        thread.places = Places((*waits, *kernel, *locations))
+        thread.places = (*waits, *kernel, *locations)
         thread.last_stack = stack, thread.places
 
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
@@ -222,7 +222,7 @@ class Recorder:
 
     def see_tasks(self, thread: SampledThread, tasks: WaitingTasks) -> None:
         """Keep the suspended tasks of a thread that sleeps, for `count`."""
-        thread.tasks = [(Places(stack), tasks.scale * number) for stack, number in tasks.stacks.items()]
+        thread.tasks = [(stack, tasks.scale * number) for stack, number in tasks.stacks.items()]
 
     def _count_tasks(self, thread: SampledThread, key: ThreadKey, capture: Capture, until: TickTime) -> None:
         """Count each suspended task like a thread, for the time since the last look at the tasks."""

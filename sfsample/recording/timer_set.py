@@ -1,8 +1,6 @@
 """The kernel's timers of a recording: of threads or of CPUs, and the bytes of stack that they copy.
 
-`process/perf_events.py` describes the two kinds of timers.  A thread that ends before its own timer fires
-has no sample.  If too many samples are missing for that reason, `see_short_threads` chooses timers of CPUs
-for the rest of the recording.
+`process/perf_events.py` describes the two kinds of timers.
 """
 
 import logging

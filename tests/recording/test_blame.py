@@ -8,7 +8,7 @@ from sfsample.core.wait_kind import WaitKind
 from sfsample.modules.location import Location
 from sfsample.recording.blame import UNSEEN, Blame
 from sfsample.recording.due_threads import SampledThread
-from sfsample.recording.sample import BEGINNING, Places
+from sfsample.recording.sample import BEGINNING
 from sfsample.recording.wait_finder import FoundWait
 from sfsample.waiting.waits import Wait
 
@@ -36,7 +36,7 @@ class Counted:
 
 def thread(tid, function, waits_for=None):
     made = SampledThread(SimpleNamespace(tid=tid, files=None), BEGINNING, 0)
-    made.name, made.places = f"t{tid}", Places([Location(None, 0, 0, kernel=function)])
+    made.name, made.places = f"t{tid}", (Location(None, 0, 0, kernel=function),)
     made.last_stack = WHOLE, made.places
     if waits_for is not None:
         wait = Wait(WaitKind.MUTEX, "mutex 0x1", tid=waits_for, address=waits_for)
