@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, overload
 
 from sfsample import __version__
 from sfsample.errors import NoReturn, NoThread, ReadFailed, TargetError
-from sfsample.process.descendants import Descendants
-from sfsample.process.idle import why_idle
+from sfsample.process.descendants import Descendants, why_no_samples
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.labels import identify
 from sfsample.process.process import LiveProcess
@@ -67,7 +66,7 @@ def record(
 
     def work(stop: Callable[[], bool]) -> None:
         nonlocal began_s
-        images = ImageCache(options.debug_dirs)
+        images = ImageCache()
         open_process = partial(LiveProcess, stack_bytes=options.stack_bytes, image_cache=images)
         finder = Descendants(wanted, partial(open_process, attach=False)) if options.subprocesses else None
         processes = Processes((), finder)
@@ -111,7 +110,7 @@ def record(
                 raise
             counts.stats.end_early(failure)
         if not counts.stats.samples and not options.subprocesses:
-            counts.stats.why_idle = why_idle(wanted)
+            counts.stats.why_idle = why_no_samples(wanted)
         return counts
 
 

@@ -20,7 +20,7 @@ from sfsample.errors import SfsampleError, TargetError
 from sfsample.process.descendants import Descendants
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
-from sfsample.process.with_names import with_names
+from sfsample.process.tracer_thread import with_names
 from sfsample.symbolize.options import SymbolOptions
 
 if TYPE_CHECKING:

@@ -45,7 +45,13 @@ def dump_flags(parser: ArgumentParser) -> None:
         help="list at most N connections of an event loop{default}")  # fmt: skip
     add("--locals", action="store_true",
         help="show arguments and locals of Python frames; they may be secret")  # fmt: skip
-    add("--no-stop", action="store_false", dest="stop", help="stop no thread; running threads are not shown")
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument(
+        "--no-stop", action="store_false", dest="stop", help="stop no thread; running threads are not shown"
+    )
+    when.add_argument("--consistent", action="store_true",
+                      help="capture all threads at one instant: hold every running thread until all are "
+                      "captured")  # fmt: skip
     add("-s", "--subprocesses", action="store_true", help="dump descendants too")
     add("--core", metavar="CORE", help="read a core file instead of a process")
     add("--exe", metavar="FILE", help="with --core: the program, if its path has changed")

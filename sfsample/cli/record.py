@@ -7,6 +7,7 @@ A recording without a usable result is an error, and does not change the output 
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from errno import EACCES
@@ -17,11 +18,11 @@ from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.output_file import Output, as_asked, say_written
 from sfsample.cli.record_options import RecordCommand
-from sfsample.cli.terminal import emit, progress_printer, say
-from sfsample.core.quantities import spelled_seconds
+from sfsample.cli.terminal import Progress, emit, progress_printer, say
+from sfsample.core.quantities import counted
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
 from sfsample.process.thread_files import open_many
-from sfsample.process.with_names import with_names
+from sfsample.process.tracer_thread import with_names
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import check_result
 from sfsample.recording.summary import summary_lines
@@ -62,14 +63,9 @@ def _record(
     options = command.options
     symbols = symbol_options(command.names, options.debug_dirs, quiet=command.quiet, python=options.python)
     with Interrupt() as interrupt, targets(command) as pids:
-        tell = progress_printer(quiet=command.quiet)
-        limit = "" if command.duration is None else f" for {spelled_seconds(command.duration)}"
-        tell(f"recording {', '.join(map(str, pids))}{limit}; Ctrl-C ends it")
+        progress_printer(quiet=command.quiet)(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
         profile = Profile(options.rate, timeline=FORMATS[command.output.format].timeline)
-        open_many()  # after the start of `-- COMMAND`, which must not inherit the higher limit
-        is_named = bool(command.target.pid or command.target.name)
-        api.record(pids, command.duration, options, should_stop=interrupt, profile=profile, tell=tell,
-                   all_of=is_named)  # fmt: skip
+        _sample(command, pids, profile, interrupt)
         symbolizer = api.symbolizer(profile, symbols)
         report = with_names(lambda: api.named(profile, symbolizer), symbolizer, interrupt)
         waits: list[str] = []
@@ -100,6 +96,26 @@ def _program_exit_code(pid: int) -> int:
     if end is None:
         return 0
     return end.si_status if end.si_code == os.CLD_EXITED else 128 + end.si_status
+
+
+def _sample(command: RecordCommand, pids: list[int], profile: Profile, stop: Interrupt) -> None:
+    """Record into the profile; between ticks, show progress."""
+    started_s = time.monotonic()
+    with Progress(quiet=command.quiet or command.program is not None) as progress:  # no line beside a program
+
+        def should_stop() -> bool:
+            if progress.due():
+                elapsed_s, samples = time.monotonic() - started_s, profile.stats.samples
+                until = "" if command.duration is None else f" of {command.duration:g}"
+                progress.show(f"{elapsed_s:.0f}{until} s, {counted(samples)}")
+            return stop()
+
+        target = command.target
+        open_many()  # after the start of `-- COMMAND`, which must not inherit the higher limit
+        api.record(
+            pids, command.duration, command.options, should_stop=should_stop, profile=profile,
+            tell=progress_printer(quiet=command.quiet), all_of=bool(target.pid or target.name),
+        )  # fmt: skip
 
 
 @contextmanager

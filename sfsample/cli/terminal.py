@@ -1,19 +1,25 @@
-"""Prints messages on stderr, without control characters of the target.
+"""Prints messages and progress on stderr, without control characters of the target.
 
-Printing never fails: without a usable stderr, the result must still be written.
+Printing never fails: without a usable stderr, the result must still be written.  Progress is one line, which
+is redrawn in place, and erased at the end.  Progress needs a terminal, and is not shown with --quiet.
 """
 
 import os
+import select
 import sys
 import time
 from collections.abc import Callable
 from locale import CODESET, nl_langinfo
-from typing import TextIO
+from threading import Lock
+from typing import Self, TextIO
 
 from sfsample.core.foreign import utc
 from sfsample.core.printable import printable_lines
 
 _MAX_LINE = 1000  # characters
+_ERASE = "\r\x1b[K"
+_PERIOD_S = 0.1  # least time between two drawings of the progress line
+_LOCK = Lock()
 
 
 def say(what: object, *details: str) -> None:
@@ -27,16 +33,19 @@ def say_at(what: object, *details: str) -> None:
     say(f"{utc(time.time(), '%Y-%m-%dT%H:%M:%SZ')} {what}", *details)
 
 
-def emit(text: str) -> None:
-    """Write a printable text to stderr."""
+def emit(text: str, *, draws: bool = False) -> None:
+    """Erase the progress line, and write a printable text.  `draws`: the text is a progress line."""
     stream = sys.stderr
     if stream is None:  # the caller closed it
         return
-    try:
-        stream.write(spelled(text))
-        stream.flush()
-    except (OSError, ValueError):
-        silence(stream)
+    with _LOCK:  # the sampling thread prints missed ticks
+        erased = _ERASE if draws or Progress.is_drawn else ""
+        Progress.is_drawn = draws
+        try:
+            stream.write(f"{erased}{spelled(text)}")
+            stream.flush()
+        except (OSError, ValueError):
+            silence(stream)
 
 
 def spelled(text: str) -> str:
@@ -50,7 +59,12 @@ def spelled(text: str) -> str:
 
 def progress_printer(*, quiet: bool, tell: Callable[[str], None] = say) -> Callable[[str], None]:
     """Return `tell`, or a function without effect if stderr is no terminal: the summary repeats the texts."""
-    return tell if not quiet and sys.stderr is not None and sys.stderr.isatty() else lambda _text: None
+    return tell if shows_progress(quiet=quiet) else lambda _text: None
+
+
+def shows_progress(*, quiet: bool) -> bool:
+    """Return True if stderr is a terminal, and the user wants to see progress."""
+    return not quiet and sys.stderr is not None and sys.stderr.isatty()
 
 
 def silence(stream: TextIO) -> None:
@@ -58,3 +72,36 @@ def silence(stream: TextIO) -> None:
     null_fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     os.dup2(null_fd, stream.fileno())
     os.close(null_fd)
+
+
+class Progress:
+    """A context manager that shows the progress line."""
+
+    is_drawn = False  # True: the progress line is on the terminal
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.shown = shows_progress(quiet=quiet)
+        self._drawn_at_s = -_PERIOD_S
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        emit("")  # erases the line
+
+    def due(self) -> bool:
+        """Return True if the line can be shown, and was last drawn at least 0.1 s ago."""
+        return self.shown and time.monotonic() - self._drawn_at_s >= _PERIOD_S and _is_writable()
+
+    def show(self, text: str) -> None:
+        """Show a short text; call `due` before."""
+        self._drawn_at_s = time.monotonic()
+        emit(f"sfsample: {text}", draws=True)
+
+
+def _is_writable() -> bool:
+    """Return True if a write does not block: a terminal stopped with Ctrl-S must not stop the sampling."""
+    try:
+        return bool(select.select((), (sys.stderr,), (), 0)[1])
+    except (OSError, ValueError):
+        return False

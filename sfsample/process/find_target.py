@@ -97,9 +97,7 @@ class TargetFinder:
         try:
             uid = int(user) if user.isascii() and user.isdecimal() else pwd.getpwnam(user).pw_uid
         except (KeyError, ValueError):  # ValueError: number of more than 4,300 digits
-            alike = similar(user, {entry.pw_name: entry.pw_name for entry in pwd.getpwall()})
-            remedy = f"did you mean: {', '.join(alike)}" if alike else _users(groups)
-            raise UsageError(f"no such user: {user}", remedy) from None
+            raise UsageError(f"no such user: {user}", _users(groups)) from None
         if not (pids := programs(groups.get(uid, ()))):
             raise NoSuchProcess(0, f"no such process: none is run by user {user}", _users(groups))
         return pids

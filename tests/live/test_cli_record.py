@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -103,7 +104,7 @@ def test_idle_target_is_a_result(sleeper: Target, tmp_path: Path) -> None:
     assert "--mode wall" in done.err[2]
 
 
-def test_terminal_is_told_what_is_recorded_for_how_long(leaf: Target) -> None:
+def test_progress_is_shown_on_a_terminal(leaf: Target) -> None:
     controller, terminal = os.openpty()
     with subprocess.Popen(
         [*COMMAND, "-p", str(leaf.pid), "-d", "1s"], stdout=subprocess.DEVNULL, stderr=terminal
@@ -112,7 +113,12 @@ def test_terminal_is_told_what_is_recorded_for_how_long(leaf: Target) -> None:
         assert child.wait(HANG_S) == 0
     shown = os.read(controller, 65536).decode()
     os.close(controller)
-    assert shown.startswith(f"sfsample: recording {leaf.pid} for 1s; Ctrl-C ends it\r\n")
+    start, _, line = shown.partition("\r\n")
+    assert start == f"sfsample: recording {leaf.pid}; Ctrl-C ends it"
+    assert re.match(r"\r\x1b\[Ksfsample: 0 of 1 s, \d+ samples?", line)
+    assert re.search(
+        r"\r\x1b\[Ksfsample: \d+ samples? of 1 thread in ", line
+    )  # after the progress line was erased
 
 
 # -- by name
