@@ -80,18 +80,7 @@ def _list(history: History, command: options.HistoryList) -> int:
 
 
 def _slice_json(facts: SliceFacts) -> dict[str, object]:
-    known = (
-        "id",
-        "service",
-        "samples",
-        "tier",
-        "pinned",
-        "build_id",
-        "host",
-        "rate_hz",
-        "mode",
-        "duration_ns",
-    )
+    known = "id service samples tier pinned build_id host rate_hz mode duration_ns".split()
     return {
         "begin": facts.begin_s, "end": facts.end_s, "labels": dict(facts.labels),
         "cpu_s": facts.cpu_charged_ns / 1e9, "coverage": facts.coverage,
@@ -138,9 +127,7 @@ def _summary(
     yield ", ".join(amounts(report))
     builds = [*dict.fromkeys(facts.build_id for facts in slices if facts.build_id)]
     yield from (f"build-id {build}" for build in builds)
-    missing = report.stats.texts("missing")
-    yield from missing
-    yield from (f"lost: {loss}" for loss in losses(report) if loss not in missing)
+    yield from ("lost: " * (not loss.startswith(questions.COVER_ONLY)) + loss for loss in losses(report))
     yield from (f"gap: {local_span(gap.begin_s, gap.end_s)}: {gap.why}" for gap in gaps)
     if command.waits:
         yield ""
