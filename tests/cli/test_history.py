@@ -435,7 +435,9 @@ def test_since_now_is_no_date_of_the_future(run):
 
 
 def test_prune_says_what_it_has_done(run, directory):
-    assert run("prune")[2].startswith("sfsample: 0 slices deleted, 0 merged into others, 10 kept")
+    first, limits, *_ = run("prune")[2].splitlines()
+    assert first == "sfsample: 0 slices deleted, 0 merged into others, 10 kept"
+    assert limits == "  limits: 90d and 10G; the last day always stays"
     kept = History(directory)
     for day in (100, 5):
         for minute in range(5):
