@@ -27,9 +27,8 @@ from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.report.formats import check_numbers
 from sfsample.watching.program import Say, Trouble
-from sfsample.watching.push.backend import Backend, headers_for
+from sfsample.watching.push.backend import Backend, Mark, headers_for
 from sfsample.watching.push.encode import encode
-from sfsample.watching.push.mark import Mark
 
 _LOOK_S = 60.0  # time between two looks for new slices, if no byte comes
 _LATER = (429, 502, 503, 504)
