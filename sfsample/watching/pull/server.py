@@ -227,9 +227,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Refuse what http.server refuses, but without its text, which quotes the request."""
         raise Refusal(code, HTTPStatus(code).phrase)
 
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
 
 def _line(status: int, text: str, *headers: tuple[str, str]) -> Answer:
     data = f"{printable(text)}\n".encode()
