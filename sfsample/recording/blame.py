@@ -83,7 +83,7 @@ class Blame:
         if lock not in self._holders:
             self._holders[lock] = self._find_holder(thread)
             if self._holders[lock] is None:
-                self._recorder.count_changed_holder()
+                self._recorder.stats.holders_changed += 1
         return self._holders[lock]
 
     def _find_holder(self, thread: SampledThread) -> SampledThread | None:

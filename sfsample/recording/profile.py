@@ -5,9 +5,10 @@ Addresses are kept as (module, vaddr), so that they can be symbolized later and 
 
 import os
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Container
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.stack import StopReason
@@ -100,16 +101,6 @@ class Profile:
     def counts(self) -> Counter[StackKey]:
         """The number of samples of each stack."""
         return Counter({key: total.times for key, total in self.totals.items()})
-
-    @property
-    def wall_ns(self) -> Counter[StackKey]:
-        """The elapsed time that the samples of each stack stand for."""
-        return Counter({key: total.wall_ns for key, total in self.totals.items()})
-
-    @property
-    def cpu_ns(self) -> Counter[StackKey]:
-        """The CPU time that the samples of each stack stand for."""
-        return Counter({key: total.cpu_ns for key, total in self.totals.items()})
 
     def register_process(self, pid: int, start_time: int, root: ProcessRoot, name: str) -> int:
         """Return the key of the process that started at `start_time` (clock ticks since boot).
@@ -216,6 +207,7 @@ class Profile:
             thread, name = ThreadKey(thread.process_key, 0), "other threads"
             self.stats.note(f"more than {THREAD_LIMIT} threads: the later ones are counted together")
         self.threads[thread] = name
+        self.stats.threads = len(self.threads)
         return thread
 
     def _add_to_totals(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
@@ -230,3 +222,36 @@ class Profile:
         total.cpu_ns += cpu_ns
         if self.timeline is not None:
             self.timeline.add(key, at_ns, wall_ns, cpu_ns, times)
+
+
+class WindowRecord(NamedTuple):
+    """One sample, or several samples of an unchanged stack."""
+
+    key: StackKey
+    at_ns: int
+    wall_ns: int
+    cpu_ns: int
+    times: int
+
+
+class LiveWindow:
+    """The samples of the last `length_ns`, for `top`; a recording into `profile` fills it.
+
+    The recording thread adds samples, the drawing thread reads them.  Each uses one call of a deque, which
+    the other thread cannot interrupt.
+    """
+
+    def __init__(self, rate_hz: float, length_s: float) -> None:
+        self.profile = Profile(rate_hz, keep=self._keep)
+        self.length_ns = round(length_s * 1e9)
+        self._records: deque[WindowRecord] = deque()
+
+    def _keep(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
+        records = self._records
+        records.append(WindowRecord(key, at_ns, wall_ns, cpu_ns, times))
+        while records[0].at_ns < at_ns - self.length_ns:
+            records.popleft()
+
+    def last(self, now_ns: int) -> list[WindowRecord]:
+        """Return the records of the window that ends `now_ns` after the start of the recording."""
+        return [record for record in self._records.copy() if record.at_ns >= now_ns - self.length_ns]

@@ -245,8 +245,8 @@ class Stats:
         since_s = self.timers_since_s
         if since_s is None:
             return None
-        why = {"because": self.engine_why if since_s else None, "until_s": None, "why_no_longer": None}
-        return {"since_s": round(since_s, 6), "of": self.timers_of, **why}
+        because = self.engine_why if since_s else None
+        return {"since_s": round(since_s, 6), "of": self.timers_of, "because": because}
 
 
 def _text_keys(counts: Counter[Any]) -> dict[str, int]:

@@ -6,7 +6,7 @@ for the rest of the recording.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from math import sqrt
 
 from sfsample.errors import TargetError, UnsupportedTarget
@@ -19,7 +19,7 @@ from sfsample.recording.stats import Stats
 _MIN_FIT_SAMPLES = 20  # samples before the size of the copies is chosen
 _MIN_STACK_BYTES = 4 << 10
 _MIN_COVERAGE = 0.8  # share of the CPU time that timers of threads must cover
-_MAX_RETRIES = 3  # attempts to set timers while no thread is born
+_MAX_TRIES = 4  # attempts to set timers while no thread is born
 _DEVIATIONS = 3  # standard deviations of a count; a larger lack of samples is not by chance
 _log = logging.getLogger("sfsample.recording")
 
@@ -71,7 +71,7 @@ class TimerSet:
                 self._per_cpu, self._stats.timers_refused = False, True
         if not self._per_cpu:
             try:
-                self.events = self._open_thread_timers()
+                self._open_thread_timers()
             except UnsupportedTarget:  # too many threads for the open files; there are fewer CPUs
                 if not can_set_cpu_timers(self._processes.all[0].arch):
                     raise
@@ -80,19 +80,16 @@ class TimerSet:
         self._stats.timers_of = "cpus" if self._per_cpu else "threads"
         self.begin_coverage()
 
-    def _open_thread_timers(self) -> PerfEvents:
+    def _open_thread_timers(self) -> None:
         """Set the timers of all threads; repeat it if a thread was born meanwhile, which may have none."""
-        tids, tries = self._tids(), 0
-        while True:
-            events = self._started(tids)
-            try:
-                before, tids, tries = tids, self._tids(), tries + 1
-            except BaseException:
-                events.close()
-                raise
-            if set(tids) <= set(before) or tries > _MAX_RETRIES:
-                return events
-            events.close()
+        tids = self._tids()
+        for _ in range(_MAX_TRIES):
+            self.events = self._started(tids)
+            before, tids = tids, self._tids()
+            if {*tids} <= {*before}:
+                return
+            self.events.close()
+        self.events = self._started(tids)
 
     def _tids(self) -> list[int]:
         self._open_new()
@@ -142,8 +139,7 @@ class TimerSet:
         """Begin to count samples and CPU time anew, because the timers were off."""
         self._used_before_ns, self._received = self._processes.cpu_ns(), 0
 
-    def note(self, records: Iterable[Record]) -> None:
+    def note(self, records: Collection[Record]) -> None:
         """Count the samples among new records; nearly all lost records were samples."""
-        for record in records:
-            if isinstance(record, (PerfSample, Lost)):
-                self._received += record.records if isinstance(record, Lost) else 1
+        self._received += sum(isinstance(record, PerfSample) for record in records)
+        self._received += sum(record.records for record in records if isinstance(record, Lost))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from sfsample.core.memory import Memory, PiecewiseMemory
-from sfsample.process.facts.peer_processes import FileLock, PeerProcess
+from sfsample.process.facts.descriptors import FileLock, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts
@@ -33,7 +33,6 @@ class OtherThreads(NamedTuple):
 
     tids: Mapping[int, int]  # tid in the process's own pid namespace -> tid in sfsample's
     sleepers: Mapping[int, int]
-    since_2_25: bool  # the process has a glibc with the structures of 2.25
 
 
 class WaitContext(NamedTuple):

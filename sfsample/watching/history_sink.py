@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from shlex import quote
 
+from sfsample.core.quantities import listed
 from sfsample.errors import SfsampleError
 from sfsample.history import Retention
 from sfsample.history.facts import Slice
 from sfsample.history.paths import DAY_S, file_names
 from sfsample.history.retention import size_of
 from sfsample.history.store import History
-from sfsample.report.caption import listed
 from sfsample.watching.own_program import prune_words, start_child
 from sfsample.watching.program import Metrics, Say, Sink, Trouble
 

@@ -11,13 +11,13 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from sfsample.core.quantities import listed
 from sfsample.errors import NoSuchProcess, SfsampleError, TargetError
-from sfsample.process.find import start_time
 from sfsample.process.find_target import TargetFinder
 from sfsample.process.load import LoadMeter
+from sfsample.process.permission.check import start_time
 from sfsample.process.stuck import any_stuck
 from sfsample.recording.options import RecordOptions
-from sfsample.report.caption import listed
 from sfsample.watching.history_sink import HistorySink
 from sfsample.watching.options import WatchOptions
 from sfsample.watching.program import Program, Sink, Trouble, notify

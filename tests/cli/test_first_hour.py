@@ -158,7 +158,6 @@ SCREENS = [
     Screen("sfsample BUSY --mode wall --no-perf-events -d 0.2 -q -t | head -1", numbers=True),
     Screen("sfsample BUSY -d 0.2 >&-"),
     Screen("sfsample convert good.json"),
-    Screen("sfsample convert good.json -o a.html -o b.html"),
     Screen("sfsample diff good.json missing.json"),
     Screen("sfsample diff good.json other.json"),
     # a history, in a night in which clocks are set back

@@ -22,7 +22,10 @@ from sfsample.core.arch import AMD64
 from sfsample.core.rule import CFA, Rule
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
-from sfsample.inspect.verify import (
+from sfsample.modules.module import Module
+from sfsample.unwind.row import UnwindRow
+from tests.builders.installed import LIBRARY_DIRS, libraries
+from tests.differential.verify import (
     CallerRules,
     Disagreement,
     caller_rules,
@@ -30,14 +33,10 @@ from sfsample.inspect.verify import (
     rows_disagree,
     verify,
 )
-from sfsample.modules.module import Module
-from sfsample.unwind.row import UnwindRow
-from tests.builders.installed import LIBRARY_DIRS, libraries
+from tests.inspect.test_coverage import TEXT, entry, module
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
-SUBJECTS = [  # object files have a test in test_sframe_readelf.py
-    path.with_suffix("") for path in sorted(FIXTURES.glob("v*/*.readelf")) if ".o." not in path.name
-]
+SUBJECTS = [path.with_suffix("") for path in sorted(FIXTURES.glob("v*/*.readelf"))]
 
 SP, FP = AMD64.sp, AMD64.fp
 RA_SLOT = Rule(CFA, -8, deref=True)
@@ -177,3 +176,26 @@ def test_libraries_of_this_system_have_equal_rows():
     if not compared:
         pytest.skip(f"none of the {count} libraries in {', '.join(LIBRARY_DIRS)} carries SFrame")
     assert all(compared.values()), compared
+
+
+# -- the comparison itself, on tables that the test builds
+
+
+def test_equal_tables_agree():
+    found = verify(module([entry(TEXT, 0x40)], [(TEXT, 0x40)]))
+
+    assert (found.compared, found.sframe_only, found.disagreements) == (1, 0, ())
+
+
+def test_disagreement_has_the_rules_of_both_tables():
+    [wrong] = verify(module([entry(TEXT, 0x40, cfa=16)], [(TEXT, 0x40)])).disagreements
+
+    assert (wrong.function, wrong.vaddr) == (TEXT, TEXT)
+    assert wrong.sframe.cfa == Rule(7, 16, deref=False)
+    assert wrong.eh_frame.cfa == Rule(7, 8, deref=False)
+
+
+def test_code_that_only_sframe_covers_is_counted():
+    found = verify(module([entry(TEXT, 0x40), entry(TEXT + 0x40, 0x40)], [(TEXT, 0x40)]))
+
+    assert (found.compared, found.sframe_only, found.disagreements) == (1, 1, ())

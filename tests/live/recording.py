@@ -16,7 +16,7 @@ from sfsample.process.not_captured import NotCaptured
 from sfsample.process.process import LiveProcess
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.options import Mode, RecordOptions
-from sfsample.recording.processes import Processes
+from sfsample.recording.processes import Processes, Recording
 from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import PtraceSampler
 from sfsample.recording.sample import Places
@@ -71,7 +71,7 @@ def record_samples(
         try:
             options = RecordOptions(rate=rate, mode=mode, steppers=steppers, max_pause=_MAX_PAUSE_S,
                                     blame=blame)  # fmt: skip
-            sampler = PtraceSampler(processes, options, profile=profile)
+            sampler = PtraceSampler(Recording(processes, options, profile))
             to_call = [begun]
             began = last_at = time.monotonic()
             last_count = 0

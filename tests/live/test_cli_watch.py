@@ -18,7 +18,7 @@ import pytest
 
 from sfsample import api
 from sfsample.core.arch import AMD64
-from sfsample.process.find import start_time
+from sfsample.process.permission.check import start_time
 from sfsample.report.formats import read_report
 from sfsample.report.suffixes import FORMATS, format_of
 from sfsample.watching import loop

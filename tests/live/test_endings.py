@@ -17,8 +17,8 @@ from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from sfsample.formats.elf.image import ElfImage
 from sfsample.process.capture_sleeping import read_sleeping_thread
-from sfsample.process.find import check
 from sfsample.process.not_captured import NotCaptured, Reason
+from sfsample.process.permission.check import check
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
 from sfsample.process.stack_copy import StackCopy

@@ -18,8 +18,8 @@ from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.snapshot import Capture
 from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.machine_code.functions import find_function_starts
-from sfsample.process.find import check
 from sfsample.process.not_captured import NotCaptured, Reason
+from sfsample.process.permission.check import check
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
 from sfsample.process.ptrace import interrupt

@@ -8,7 +8,7 @@ import sfsample
 from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture
 from sfsample.process.descendants import Descendants
-from sfsample.recording.free_cpus import FreeCpus
+from sfsample.recording.choose_sampler import FreeCpus
 from sfsample.recording.profile import Profile
 from tests.live.parent_program import parent, send_order
 from tests.live.perf_recording import accounted_ns, needs_timers, record_by_perf

@@ -16,7 +16,8 @@ from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from sfsample.process.process import LiveProcess
 from sfsample.recording.options import RecordOptions
-from sfsample.recording.processes import Processes
+from sfsample.recording.processes import Processes, Recording
+from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import PtraceSampler
 from tests.live.chains import Checker, listed_chains
 from tests.live.recording import fewer, record_samples
@@ -78,7 +79,9 @@ def test_ticks_cost_no_memory(scenario):
     """Counting equal stacks takes no memory."""
     with running(fixture("v3"), scenario) as target:
         live = LiveProcess(target.pid)
-        sampler = PtraceSampler(Processes([live]), RecordOptions(rate=2000, mode="wall"))
+        sampler = PtraceSampler(
+            Recording(Processes([live]), RecordOptions(rate=2000, mode="wall"), Profile(1))
+        )
         stats, sizes = sampler.profile.stats, []
         tracemalloc.start()
         try:
@@ -99,7 +102,9 @@ def test_ticks_cost_no_memory(scenario):
 def test_files_of_ended_threads_are_closed():
     with running(fixture("v3"), "churn") as target:
         live = LiveProcess(target.pid)
-        sampler = PtraceSampler(Processes([live]), RecordOptions(rate=1000, mode="wall"))
+        sampler = PtraceSampler(
+            Recording(Processes([live]), RecordOptions(rate=1000, mode="wall"), Profile(1))
+        )
         counts = []
 
         def enough() -> bool:

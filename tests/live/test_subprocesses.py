@@ -89,7 +89,7 @@ def test_present_and_later_children_and_grandchildren_are_sampled():
             # an execve(2) between the reads of the maps and of the stack; sh calls it twice
             assert sum(n for key, n in own.items() if key.stop_reason is not StopReason.OUTERMOST) <= 2
             # no sample stands for the time before the start of the process
-            wall = sum(ns for key, ns in profile.wall_ns.items() if key.process_key == pid)
+            wall = sum(total.wall_ns for key, total in profile.totals.items() if key.process_key == pid)
             assert wall <= stats.duration_s * 1e9
         roots = {line.partition(";")[0] for line in sfsample.folded(profile).splitlines()}
         assert {"target", "sh"} < roots

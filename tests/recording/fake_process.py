@@ -19,7 +19,7 @@ from sfsample.process.proc_text import Stat, SyscallInfo
 from sfsample.process.stop_request import StopRequest
 from sfsample.process.thread import Thread
 from sfsample.recording.options import RecordOptions
-from sfsample.recording.processes import Processes
+from sfsample.recording.processes import Processes, Recording
 from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import PtraceSampler
 from sfsample.unwind.row import UnwindRow
@@ -227,7 +227,8 @@ def sampler_of(
     chosen = RecordOptions(**{"rate": RATE, "steppers": (Outermost(),), **options})
     clock = processes[0].clock
     followed = Processes(processes, descendants)
-    return PtraceSampler(followed, chosen, duration, clock, jitter=jitter, tell=tell)
+    profile = Profile(chosen.rate, timeline=chosen.timeline)
+    return PtraceSampler(Recording(followed, chosen, profile, duration, tell=tell), clock, jitter)
 
 
 def record(*processes, should_stop=lambda: False, **options) -> Profile:

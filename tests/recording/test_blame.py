@@ -21,7 +21,7 @@ class Counted:
     def __init__(self) -> None:
         self.now = BEGINNING
         self.stacks: dict[int, list[str]] = {}
-        self.changed = 0
+        self.stats = SimpleNamespace(holders_changed=0)
 
     def count_wait(self, thread, _capture):
         self.stacks[thread.tid] = [place.wait.text if place.wait else place.kernel
@@ -32,9 +32,6 @@ class Counted:
 
     def is_brief(self, _thread):
         return False
-
-    def count_changed_holder(self):
-        self.changed += 1
 
 
 def thread(tid, function, waits_for=None):
@@ -68,13 +65,13 @@ def test_a_chain_has_the_stack_of_each_holder():
     recorder = counted(thread(1, "a", 2), thread(2, "b", 3), thread(3, "c"))
     assert recorder.stacks[1] == ["c", "[held by]t3", "b", "[held by]t2", "a"]
     assert recorder.stacks[2] == ["c", "[held by]t3", "b"]
-    assert recorder.changed == 0
+    assert recorder.stats.holders_changed == 0
 
 
 def test_an_owner_that_has_changed_is_not_blamed():
     for answers in ([2, 3], [None, None], [3, 2]):
         recorder = counted(thread(1, "a", 2), thread(2, "b"), thread(3, "c"), owners={2: answers})
-        assert (recorder.stacks[1], recorder.changed) == (["a"], 1)
+        assert (recorder.stacks[1], recorder.stats.holders_changed) == (["a"], 1)
     recorder = counted(thread(1, "a", 2), thread(2, "b"), thread(3, "c"), owners={2: [3, 3]})
     assert recorder.stacks[1] == ["c", "[held by]t3", "a"], "it was handed over before the tick"
 

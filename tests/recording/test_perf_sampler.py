@@ -7,7 +7,8 @@ from sfsample.core.snapshot import Capture
 from sfsample.process.perf_records import PerfSample
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
-from sfsample.recording.processes import Processes
+from sfsample.recording.processes import Processes, Recording
+from sfsample.recording.profile import Profile
 
 PARENT, CHILD = 7, 8
 SAMPLE = PerfSample(0, CHILD, CHILD, 10**7, {}, BytesMemory(0, b""), bounded=False)
@@ -29,7 +30,7 @@ class FakePerfProcess:
 
 
 def test_process_that_is_opened_between_the_two_readings_of_one_read_gets_its_samples(monkeypatch):
-    sampler = PerfSampler(Processes([]), RecordOptions())
+    sampler = PerfSampler(Recording(Processes([]), RecordOptions(), Profile(99)))
     child = FakePerfProcess(needs_maps=False)
     to_open, read = [{}, {CHILD: child}], [[SAMPLE], []]
     sampler._timers.events = SimpleNamespace(read=lambda: read.pop(0))
@@ -42,7 +43,7 @@ def test_process_that_is_opened_between_the_two_readings_of_one_read_gets_its_sa
 
 
 def test_samples_of_a_process_that_could_not_be_opened_are_counted_once():
-    sampler = PerfSampler(Processes([]), RecordOptions())
+    sampler = PerfSampler(Recording(Processes([]), RecordOptions(), Profile(99)))
     for _ in range(3):
         sampler._count([SAMPLE])
     sampler._count([])

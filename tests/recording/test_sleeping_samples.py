@@ -150,7 +150,7 @@ def test_thread_that_has_not_run_is_counted_without_a_capture(clock):
 
     assert profile.stats.captures == {Capture.READ: 1, Capture.REUSED: 7}
     assert list(profile.counts.values()) == [profile.stats.samples] == [8]
-    assert sum(profile.wall_ns.values()) == round(7 * TICK * 1e9)
+    assert sum(total.wall_ns for total in profile.totals.values()) == round(7 * TICK * 1e9)
 
 
 @pytest.mark.parametrize("timeline", [False, True])
@@ -162,7 +162,7 @@ def test_waits_shorter_than_the_limit_are_left_out(clock, timeline):
 
     assert (profile.stats.samples, profile.stats.brief_waits) == (8, 8)
     assert {key.tid for key in profile.counts} == {PID}
-    assert sum(profile.wall_ns.values()) == round(7 * TICK * 1e9)
+    assert sum(total.wall_ns for total in profile.totals.values()) == round(7 * TICK * 1e9)
 
 
 def test_thread_that_has_not_run_is_no_sample_in_cpu_mode(clock):
@@ -193,12 +193,12 @@ def test_deferred_samples_equal_prompt_samples():
             return False
 
         profile = record(process, mode="wall", duration=4.4, should_stop=change, timeline=timeline)
-        totals = (profile.counts, profile.wall_ns, profile.cpu_ns)
-        return profile.stats, [{key.tid: number for key, number in counts.items()} for counts in totals]
+        totals = profile.totals.items()
+        return profile.stats, {key.tid: (total.times, total.wall_ns, total.cpu_ns) for key, total in totals}
 
     (deferred, deferred_totals), (prompt, prompt_totals) = recorded(timeline=False), recorded(timeline=True)
     assert deferred_totals == prompt_totals
-    assert set(deferred_totals[0]) == {PID, 101, 102}
+    assert set(deferred_totals) == {PID, 101, 102}
     assert deferred.captures == prompt.captures
     assert deferred.captures[Capture.REUSED] > 60
     assert deferred.frames == prompt.frames

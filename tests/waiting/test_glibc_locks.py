@@ -13,7 +13,7 @@ from sfsample.waiting.thread import OtherThreads
 from tests.builders.hang_builder import LOCK_PI, WAIT, WAIT_BITSET, futex, thread, words
 
 AT = 0x5000
-ALIVE = OtherThreads({1: 1, 7: 7, 8: 8}, {}, since_2_25=True)
+ALIVE = OtherThreads({1: 1, 7: 7, 8: 8}, {})
 
 
 def find_lock(  # noqa: PLR0917 - the order of futex(2)
@@ -123,8 +123,6 @@ def test_condition_variable_counts_its_waiters(group: int, layout: dict[int, int
     assert find_lock("pthread_cond_wait", base + group, WAIT_BITSET, 0, wrong_sequence) is None, (
         "more woken than ever waited"
     )
-    old = ALIVE._replace(since_2_25=False)
-    assert find_lock("pthread_cond_wait", base + group, WAIT_BITSET, 0, memory, old) is None, "another layout"
 
 
 def test_reader_behind_a_writer_names_it() -> None:

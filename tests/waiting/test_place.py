@@ -21,7 +21,7 @@ def call(name: str, *descriptors: Descriptor, refers_to: tuple[str, ...] = ()) -
 
 def place(state: str = "S", *, details: bool = False, **evidence: object) -> WaitPlace:
     thread = WaitingThread(1, "t", state)._replace(**evidence)
-    context = WaitContext(1, ["app"], [thread], OtherThreads({1: 1}, {}, since_2_25=True), lambda _: None)
+    context = WaitContext(1, ["app"], [thread], OtherThreads({1: 1}, {}), lambda _: None)
     return wait_place(thread, wait_of(thread, context), details=details)
 
 

@@ -1,8 +1,7 @@
 """Checks a whole SFrame table, and says in words what is wrong with it.
 
 Each kind of finding is one line, with a count and the first example.  The size of the table bounds the work:
-if functions share rows, no more rows are decoded than would fit without sharing.  `inspect/verify.py`
-compares a table with `.eh_frame`.
+if functions share rows, no more rows are decoded than would fit without sharing.
 """
 
 from bisect import bisect_right

@@ -13,12 +13,11 @@ from itertools import chain, groupby, pairwise
 from mmap import PAGESIZE
 
 from sfsample.core.memory import ADDRESS_SPACE, BytesMemory, Memory, Span, word_in
-from sfsample.runtimes.copying import Copying
+from sfsample.runtimes import Copying
 from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
 from sfsample.runtimes.cpython.code_objects import header_of, texts_of
 from sfsample.runtimes.cpython.layout import Layout
 
-_MAX_STATES = 8  # thread states of a thread; with all their chunks the pieces still fit into one call
 _MAX_CHUNKS = 64  # chunks of a data stack
 _CHUNK_HEADER = 24  # bytes: previous, size, top
 _CHUNK_BYTES = 1 << 14  # bytes of a chunk, unless a frame is very large
@@ -50,7 +49,7 @@ class Plan:
         self, layout: Layout, states: Sequence[int], counters: Sequence[Span], trusted: Collection[int],
         gils: Sequence[Span] = (),
     ) -> None:  # fmt: skip
-        self.listed, self.states, self.counters = states, tuple(states[:_MAX_STATES]), tuple(counters)
+        self.states, self.counters = tuple(states), tuple(counters)
         self.gils = tuple(gils)
         self._layout, self._trusted = layout, trusted
         self._heads = (*((state, layout.thread_bytes) for state in self.states), *gils, *counters)
@@ -188,7 +187,7 @@ class Plan:
 
     def _in_use(self, memory: Memory, state: int, *newest: Span) -> Iterator[Span]:
         """Yield the part of the newest chunk that will be in use; this part never becomes smaller."""
-        top = memory.word(state + self._layout.chunk_top) or 0
+        top = memory.word(state + self._layout.chunk + 8) or 0
         for at, size in newest:
             used = min(size, top - at + _SLACK_BYTES) & -_PART_BYTES if at <= top <= at + size else size
             before = (had for chunks in self._chunks for begin, had in chunks if begin == at)

@@ -29,6 +29,7 @@ from sfsample.runtimes.cpython.threads import (
     thread_states,
 )
 
+_MAX_STATES = 8  # thread states of a thread; with all their chunks the pieces still fit into one call
 _MAX_LISTS = 3  # attempts to list the threads while they come and go
 _REHEARSED_NS = 1000 * READ_NS  # CPU time in ns to read the frames; the pause copies those that are left
 _MAX_REHEARSED = 300  # code objects; the next pauses copy others, some at a time
@@ -75,10 +76,10 @@ class PythonRuntime:
                 self._rehearse(plan)
         return self._plans[tid]
 
-    def listed(self, tid: int) -> list[int]:
-        """Return the thread states that a thread may run, its own first; []: it has no Python."""
+    def listed(self, tid: int) -> tuple[int, ...]:
+        """Return the thread states that a thread may run, its own first; (): it has no Python."""
         own = self._states.get(tid)
-        return [*dict.fromkeys([*own, *self._shared])] if own else []
+        return tuple(dict.fromkeys([*own, *self._shared]))[:_MAX_STATES] if own else ()
 
     def _has_begun(self, tid: int) -> bool:
         """Return True if a thread that had not begun when sfsample listed the threads now has this id."""
@@ -114,7 +115,7 @@ class PythonRuntime:
         self._plans = {
             tid: plan
             for tid, plan in self._plans.items()
-            if self.listed(tid) == plan.listed and plan.counters == self._counters
+            if self.listed(tid) == plan.states and plan.counters == self._counters
         }
 
     def stack(self, tid: int, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
@@ -166,10 +167,8 @@ class PythonRuntime:
 
     def _is_current(self, tid: int, plan: Plan, states: list[int], memory: Memory) -> bool:
         """Return True if the plan was right in the pause of the thread; otherwise drop the plan."""
-        if len(states) < len(plan.states):
+        if len(states) < len(plan.states) or memory.word(states[0]) is None:  # no piece was copied
             self._created = ()
-            del self._plans[tid]
-        elif memory.word(plan.states[0]) is None:  # no piece of the thread was copied
             del self._plans[tid]
         elif self._created != tuple(memory.read(*span) for span in plan.counters):
             self._list()  # the thread may have entered another interpreter

@@ -36,7 +36,7 @@ from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.core.printable import printable
 from sfsample.errors import NoThread, SfsampleError
 from sfsample.recording.options import Mode
-from sfsample.recording.overhead import OverheadLimit
+from sfsample.recording.ticks import OverheadLimit
 from sfsample.watching.options import Listen, read_secret
 from sfsample.watching.pull.door import Door, Wanted
 

@@ -49,7 +49,7 @@ class Area:
     def current(self, frame: int, chunk: int, used: int = 256) -> None:
         self.word(self.state + LAYOUT.thread_frame, frame)
         self.word(self.state + LAYOUT.chunk, self.chunks[chunk])
-        self.word(self.state + LAYOUT.chunk_top, self.chunks[chunk] + used)
+        self.word(self.state + LAYOUT.chunk + 8, self.chunks[chunk] + used)
 
     def code(self, number: int) -> int:
         return self.codes + 256 * number
@@ -80,7 +80,7 @@ def sampled(area: Area, plan: Plan, trusted: set[int]) -> tuple[list[PythonFrame
     found: list[Run] = [*runs(memory, LAYOUT, area.state)]
     frames = [frame for run in found for frame in run.frames]
     trusted |= {frame.code for frame in frames}
-    plan.learn(memory, frames, is_whole=not any(run.missing for run in found))
+    plan.learn(memory, frames, is_whole=all(run.mark for run in found))
     return frames, memory, calls
 
 
