@@ -65,7 +65,7 @@ class RunsForAnInstant(FakeProcess):
 
 
 @pytest.mark.parametrize(
-    ("restarts", "asked", "ran_ns", "stops"),
+    "case",
     [
         (False, 3, 0, 0),
         (False, ENDLESS, 0, 1),  # longer than sfsample waits
@@ -73,9 +73,8 @@ class RunsForAnInstant(FakeProcess):
         (False, 3, round(TICK * 1e9 / 50), 1),  # it runs often, so sfsample must sample that
     ],
 )
-def test_brief_run_is_waited_for_where_a_stop_breaks_the_sleep(
-    clock, monkeypatch, restarts, asked, ran_ns, stops
-):
+def test_brief_run_is_waited_for_where_a_stop_breaks_the_sleep(clock, monkeypatch, case):
+    restarts, asked, ran_ns, stops = case
     process = RunsForAnInstant(clock, (PID, "S"), (101, "S"))
     monkeypatch.setattr(capture, "restarts", lambda _proc, asleep: restarts and asleep.number == 232)
     process.readings = {tid: reading(tid) for tid in (PID, 101)}
