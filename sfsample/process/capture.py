@@ -23,6 +23,7 @@ from sfsample.modules.location import Located
 from sfsample.modules.module import Module
 from sfsample.process.capture_running import ANY_THREAD, AWAKE_THREADS, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread
+from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.go_capture import FoundGoroutine, GoCapture
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import SyscallInfo
@@ -30,7 +31,6 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.python_capture import PythonCapture
 from sfsample.process.stop_request import PATIENCE_NS
 from sfsample.process.syscall_names import syscall_name
-from sfsample.process.syscall_restart import restarts
 from sfsample.process.thread import LastStop, Thread
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
 from sfsample.runtimes.cpython.python_stack import PythonStack
@@ -69,7 +69,7 @@ class CapturedStack(NamedTuple):
 
 
 class ThreadCapturer:
-    """Captures threads of one process; `stop` False: without ever stopping a thread.
+    """Captures threads of one process, from `source`; `stop` False: without ever stopping a thread.
 
     `kernel` None: with the system call of a running thread; True: kernel functions of a sleeping one, too.
     """
@@ -81,6 +81,7 @@ class ThreadCapturer:
         self.python = PythonCapture(process, with_gil=gil) if python or gil else None
         self.go = GoCapture(process)
         self._process = process
+        self.source: LiveProcess | ConsistentCapture = process
         self._unwinder = unwinder
         self._stop = stop
         self._with_kernel = kernel
@@ -107,7 +108,7 @@ class ThreadCapturer:
             stop_filter = AWAKE_THREADS if stops else stop_filter
             generation, asked = process.modules.generation, thread.asked_generation
             thread.asked_generation = None
-            self._prepare(thread)
+            self.prepare(thread)
             taken = self._take(thread, state, patience_ns, stop_filter)
             if isinstance(taken, NotCaptured):
                 if taken.reason is Reason.PENDING:
@@ -156,7 +157,7 @@ class ThreadCapturer:
             Reason.UNSTABLE, "its libraries were replaced during each capture", stops=tuple(stops)
         )
 
-    def _prepare(self, thread: Thread) -> None:
+    def prepare(self, thread: Thread) -> None:
         """Make the next copy of a thread include the memory that its Python frames need."""
         thread.beside = None if self.python is None else thread.beside
         if self.python is not None:
@@ -183,7 +184,7 @@ class ThreadCapturer:
 
     def stop_breaks_call(self, thread: Thread) -> bool:
         """Return True if a stop would break the system call in which the thread slept at its last reading."""
-        return thread.asleep is not None and not restarts(self._process.proc, thread.asleep)
+        return thread.asleep is not None and not self.source.restarts(thread.asleep)
 
     def wait_until_asleep(self, thread: Thread, until_ns: int) -> bool:
         """Wait until a thread sleeps, at most until `until_ns`; return True if the wait took some time.
@@ -202,7 +203,7 @@ class ThreadCapturer:
         self, thread: Thread, state: str, patience_ns: int, stop_filter: StopFilter
     ) -> _Walked | NotCaptured:
         """Read a thread if it sleeps now, stop it if it runs; `state` may be out of date."""
-        reading = None if state == "R" else self._process.read(thread)
+        reading = None if state == "R" else self.source.read(thread)
         if reading is None:
             return self._walk_stopped(thread, self._capture_running(thread, state, patience_ns, stop_filter))
         thread.asleep = reading.asleep
@@ -225,7 +226,7 @@ class ThreadCapturer:
             self._stop
             and state != "D"
             and stack.stop_reason is StopReason.REGISTER_UNKNOWN
-            and (state == "T" or restarts(self._process.proc, reading.asleep))
+            and (state == "T" or self.source.restarts(reading.asleep))
         )
 
     def _search(self, reading: SleepingThread, stack: Stack) -> _Walked:
@@ -280,7 +281,7 @@ class ThreadCapturer:
             )
         if not self._stop:
             return NotCaptured(Reason.NOT_STOPPABLE, "it runs, and nothing may be stopped (--no-stop)")
-        return self._process.capture(thread, patience_ns, stop_filter)
+        return self.source.capture(thread, patience_ns, stop_filter)
 
     def _kernel(self, thread: Thread, reading: SleepingThread) -> tuple[str, ...]:
         """Return the kernel functions in which a thread sleeps; (): unknown, or it has run since."""
@@ -312,7 +313,7 @@ class ThreadCapturer:
     def _check_libraries(self, thread: Thread) -> frozenset[Module]:
         """Return the modules that the stack may show and that are still mapped at their addresses."""
         process = self._process
-        process.identities.moved(thread.modules | process.modules.unstable_modules)
+        self._have_moved(thread.modules | process.modules.unstable_modules)
         expected = thread.modules | process.modules.unstable_modules
         for _ in range(_MAX_ATTEMPTS):
             if not process.identities.replaced(thread.tid, expected):
@@ -335,9 +336,17 @@ class ThreadCapturer:
             return False
         frames = zip(stack.frames, modules, strict=True)
         without_module = frozenset(frame.lookup_pc for frame, module in frames if module is None)
-        if self._process.identities.moved(mapped, without_module):
+        if self._have_moved(mapped, without_module):
             return False
         return not any(map(module_map.will_retry_open, without_module))
+
+    def _have_moved(self, modules: frozenset[Module], without_module: frozenset[int] = frozenset()) -> bool:
+        """Return True if pages of these modules were replaced since the maps were read.
+
+        A capture of all threads has read the maps while they stood still, so it needs no later ones.
+        """
+        identities = self._process.identities
+        return self.source is self._process and identities.moved(modules, without_module)
 
     def _captured(self, snapshot: ThreadSnapshot, stack: Stack, last: Located | None) -> CapturedStack:
         module_map, known = self._process.modules, self._modules

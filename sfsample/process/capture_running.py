@@ -38,6 +38,39 @@ ANY_THREAD: Final = StopFilter(awake=False)
 AWAKE_THREADS: Final = StopFilter(awake=True)
 
 
+class CopiedThread(NamedTuple):
+    """What was read of a thread while it was stopped."""
+
+    sp: int
+    counters: bytes | None  # None: another process has the thread id
+    mended: bool
+
+
+def copy_stopped(
+    tracer: Tracer, copy: StackCopy, thread: Thread, until_ns: int = NO_LIMIT_NS
+) -> CopiedThread | None:
+    """Read a stopped thread; copy its stack only until `until_ns` (perf_counter_ns); None: it was killed."""
+    sp = tracer.reader.read(thread.tid)
+    if sp is None:
+        return None
+    copy.fill(thread, sp, until_ns)
+    return CopiedThread(sp, thread.files.counters(), mend(thread.tid, tracer.reader))
+
+
+def snapshot_of(
+    tracer: Tracer, copy: StackCopy, thread: Thread, copied: CopiedThread | None, stop_ns: int
+) -> ThreadSnapshot | NotCaptured:
+    """Return the snapshot of the thread that `tracer` and `copy` have read last."""
+    if copied is None:
+        return NotCaptured(Reason.GONE, "killed while it was stopped")
+    if copied.counters is None:
+        return NotCaptured(Reason.GONE, OTHER_PROCESS)
+    registers = tracer.reader.by_dwarf_number()
+    memory, bounded = copy.result(thread, copied.sp)
+    eintr = not copied.mended and tracer.eintr(thread.tid, registers)
+    return ThreadSnapshot(thread.tid, registers, memory, bounded, stop_ns, eintr, tracer.reader.arch)
+
+
 class RunningCapture:
     """Captures threads of one process by stopping them, one at a time."""
 
@@ -92,37 +125,29 @@ class RunningCapture:
                 self.close()
 
     def _stop_and_copy(self, thread: Thread, patience_ns: int) -> ThreadSnapshot | NotCaptured:
-        request, tracer = thread.stop, self.tracer
-        before, sp, after, mended, stopped_ns = request.before, None, None, False, 0
+        request, tracer, copied, stopped_ns = thread.stop, self.tracer, None, 0
         try:
             missed = tracer.stop(request, patience_ns)
             if missed is None:
                 stopped_ns = time.perf_counter_ns()
-                sp = tracer.reader.read(thread.tid)
-            if sp is not None:
-                self._copy.fill(thread, sp, stopped_ns + self.max_held_ns)
-                after, mended = thread.files.counters(), mend(thread.tid, tracer.reader)
+                copied = copy_stopped(tracer, self._copy, thread, stopped_ns + self.max_held_ns)
         finally:
             stop_ns = tracer.release()
             now = time.perf_counter_ns()
         if missed is not None:
             return missed
-        if sp is None:
-            return NotCaptured(Reason.GONE, "killed while it was stopped")
-        if after is None:  # this process has no such thread any more
-            return NotCaptured(Reason.GONE, OTHER_PROCESS)
+        snapshot = snapshot_of(tracer, self._copy, thread, copied, stop_ns)
+        if copied is None or isinstance(snapshot, NotCaptured):
+            return snapshot
+        before, after = request.before, copied.counters
         thread.balance.learn(before.balance, on_cpu=times_run(after) == times_run(before.counters))
-        registers = tracer.reader.by_dwarf_number()
-        memory, bounded = self._copy.result(thread, sp)
-        interrupted = tracer.interrupted_sleep(registers)
+        interrupted = tracer.interrupted_sleep(snapshot.registers)
         evidence = SchedulerEvidence(
             before.counters, after, stopped_ns, interrupted, before.preempted_by_us,
             held_ns=(now - stopped_ns, now - request.last_running_ns),
             call=None if interrupted else tracer.reader.call,
         )  # fmt: skip
-        eintr = not mended and tracer.eintr(thread.tid, registers)
-        return ThreadSnapshot(thread.tid, registers, memory, bounded, stop_ns, eintr, tracer.reader.arch,
-                              scheduler=evidence)  # fmt: skip
+        return snapshot._replace(scheduler=evidence)
 
     # -- before the stop
 

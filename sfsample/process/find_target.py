@@ -77,8 +77,8 @@ class TargetFinder:
         return _programs(pids, f"container {self.service}")
 
     def _by_pod(self, prefix: str) -> list[int]:
-        name, pids = _the_group("pod", prefix)
-        return _programs(pids, f"pod {name}")
+        self.service, pids = _the_group("pod", prefix)
+        return _programs(pids, f"pod {self.service}")
 
     def _by_cgroup(self, path: str) -> list[int]:
         groups, path = groups_by_cgroup("cgroup"), path.removeprefix(_CGROUPS).rstrip("/") or "/"
@@ -110,7 +110,7 @@ def target_pids(target: Target) -> list[int]:
 
 def _the_group(kind: str, prefix: str) -> tuple[str, list[int]]:
     """Return id and pids of the only container or pod (`kind`) whose id begins with `prefix`."""
-    groups = groups_by_cgroup(kind)
+    groups, prefix = groups_by_cgroup(kind), prefix.lower().replace("_", "-")  # as in the path of a group
     found = [name for name in groups if name.startswith(prefix)]
     if len(found) > 1:
         raise UsageError(f"{len(found)} {kind}s match: {prefix}", "give more of the id:",

@@ -7,6 +7,7 @@ import os
 import time
 from functools import partial
 
+from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Address
 from sfsample.core.snapshot import ThreadSnapshot
@@ -15,17 +16,19 @@ from sfsample.errors import UnsupportedTarget
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_running import ANY_THREAD, RunningCapture, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
+from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.image_opener import ImageOpener
 from sfsample.process.module_identity import ModuleIdentities
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.permission.check import check, check_permitted, not_permitted
 from sfsample.process.permission.evidence import tracer_of
-from sfsample.process.proc_text import Stat
+from sfsample.process.proc_text import Stat, SyscallInfo
 from sfsample.process.procfs import NewIds, ProcFs
 from sfsample.process.stack_copy import StackCopy
 from sfsample.process.stop_request import PATIENCE_NS, detach_newborn_tracees
 from sfsample.process.stuck import check_not_aside
+from sfsample.process.syscall_restart import restarts
 from sfsample.process.thread import Thread
 from sfsample.process.vm import read_memory
 
@@ -134,6 +137,19 @@ class LiveProcess:
         self.proc.keep_only(alive)
         for tid in self._threads.keys() - {*alive}:
             self._threads.pop(tid).stop.thread = None  # ends its captures, and breaks the reference cycle
+
+    def capture_consistently(self) -> ConsistentCapture:
+        """Capture all threads at one instant."""
+        arch = self.running_capture.tracer.reader.arch
+        with PENDING_STOPS.calling(lambda: None):
+            return capture_consistently(
+                self.proc, arch, self.copy, self.thread, self._refusal,
+                read_maps=self.modules.refresh, child=self.is_child,
+            )  # fmt: skip
+
+    def restarts(self, asleep: SyscallInfo) -> bool:
+        """Return True if a stop of a thread that sleeps in this call has no effect on the call."""
+        return restarts(self.proc, asleep)
 
     def read(self, thread: Thread) -> SleepingThread | None:
         """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""
