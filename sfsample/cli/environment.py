@@ -49,9 +49,8 @@ def _debuginfod(*, quiet: bool, online: bool) -> "Debuginfod":
     if not urls:
         raise UsageError("--debuginfod: no server is configured",
                          "set DEBUGINFOD_URLS to the servers of your distribution")  # fmt: skip
-    old = os.path.expanduser("~/.debuginfod_client_cache")  # old directory, which the client still prefers
-    default = old if os.path.isdir(old) else _below("XDG_CACHE_HOME", "~/.cache", "debuginfod_client")
-    cache = os.environ.get("DEBUGINFOD_CACHE_PATH") or default
+    usual = _below("XDG_CACHE_HOME", "~/.cache", "debuginfod_client")
+    cache = os.environ.get("DEBUGINFOD_CACHE_PATH") or usual
     timeout_s = float(natural(os.environ.get("DEBUGINFOD_TIMEOUT", ""), 1 << 16) or _DEFAULT_TIMEOUT_S)
     return Debuginfod(urls, cache, timeout_s, progress_printer(quiet=quiet), online=online)
 

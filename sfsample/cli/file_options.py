@@ -5,7 +5,6 @@ from typing import Literal
 
 from sfsample.cli.options import Command, NameFlags, OutputOptions
 from sfsample.cli.record_options import Comparison, ProfileOutput
-from sfsample.core.walk_limits import DEFAULT_ORDER, MAX_FRAMES
 from sfsample.errors import UsageError
 from sfsample.process.target import Target
 
@@ -15,7 +14,6 @@ class InspectCommand(Command):
     elf: str | None = None
     target: Target = Target()
     rows: bool = False
-    verify: bool = False
     output: OutputOptions = OutputOptions()
     quiet: bool = False
     verbose: bool = False
@@ -52,17 +50,6 @@ class ConvertCommand(Command):
 @dataclass(frozen=True, kw_only=True)
 class DiffCommand(Comparison):
     inputs: tuple[str, ...] = ()  # two inputs: before and after
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplayCommand(Command):
-    file: str = ""
-    sysroot: str = ""
-    steppers: tuple[str, ...] = DEFAULT_ORDER
-    max_frames: int = MAX_FRAMES
-    names: NameFlags = NameFlags()
-    debug_dirs: tuple[str, ...] = ()
-    quiet: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from glob import glob, has_magic
 
 from sfsample.cli.terminal import say
+from sfsample.core.quantities import listed
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.report.budget import ReadingBudget
-from sfsample.report.caption import listed
 from sfsample.report.formats import check_numbers, read_report
 from sfsample.report.merge import merge
 from sfsample.report.report import Report

@@ -1,7 +1,7 @@
 """Turns Ctrl-C and the signals that end a process into a request to stop, so the result is still written.
 
 A Python signal handler runs when the main thread returns from its present system call.  So the main thread
-makes no call that may never return: other threads do (`process.tracer_thread`, `process.with_names`).
+makes no call that may never return: other threads do (`process.tracer_thread`).
 """
 
 import os
@@ -13,21 +13,21 @@ from typing import Self
 from sfsample.core.checkpoint import SUSPEND_LOCK
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
-_SAME_S = 0.5  # time in which two SIGTERM count as one
+_SAME_S = 0.2  # time in which a signal that comes twice counts as one; a hand is slower
 
 
 class Interrupt:
     """A context in which SIGINT and SIGTERM request a stop; the second signal raises KeyboardInterrupt.
 
-    The third signal ends the process at once.  Two SIGTERM in half a second count as one, because timeout(1)
-    sends SIGTERM to the process and to its group.  SIGHUP (the terminal has gone) requests a stop, too,
-    unless nohup(1) made the process ignore SIGHUP.  Ctrl-Z suspends sfsample only while sfsample holds no
-    thread, so the target goes on.
+    The third signal ends the process at once.  A signal that comes twice within 0.2 s counts as one, because
+    timeout(1) sends its signal to the process and to its group.  SIGHUP (the terminal has gone) requests a
+    stop, too, unless nohup(1) made the process ignore SIGHUP.  Ctrl-Z suspends sfsample only while sfsample
+    holds no thread, so the target goes on.
     """
 
     def __init__(self) -> None:
         self.requested = False
-        self._terminated_s = float("-inf")  # time of the last SIGTERM
+        self._last: tuple[int, float] = 0, float("-inf")  # number and time of the last signal
         self._suspending = self._suspend_requested = False
         self._previous: dict[signal.Signals, object] = {}
 
@@ -46,16 +46,15 @@ class Interrupt:
 
     def _request(self, number: int, _frame: FrameType | None) -> None:
         now_s = time.monotonic()
-        is_same = number == signal.SIGTERM and now_s - self._terminated_s < _SAME_S
-        if number == signal.SIGTERM:
-            self._terminated_s = now_s
+        is_same = number == self._last[0] and now_s - self._last[1] < _SAME_S
+        self._last = number, now_s
         if self.requested and number in _ENDING and not is_same:
             for ending in _ENDING:
                 signal.signal(ending, signal.SIG_DFL)
             raise KeyboardInterrupt
         self.requested = True
 
-    def _suspend(self, number: int, _frame: FrameType | None) -> None:
+    def _suspend(self, _number: int, _frame: FrameType | None) -> None:
         """Wait until no thread is held, then suspend sfsample.
 
         The signal may arrive again between any two of these lines, and call this method in itself.  The inner
@@ -71,8 +70,6 @@ class Interrupt:
             os.kill(os.getpid(), signal.SIGSTOP)
             SUSPEND_LOCK.release()
         self._suspending = False
-        if self._suspend_requested:  # a signal came after the loop
-            os.kill(os.getpid(), number)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():

@@ -1,6 +1,7 @@
 """Parses times and sizes as users write them ("500ms", "7d", "64K"), and writes them in the same form."""
 
 import re
+from collections.abc import Sequence
 from math import inf
 
 from sfsample.core.foreign import natural
@@ -88,3 +89,9 @@ def counted(number: int, noun: str = "sample") -> str:
     """Return a number with its noun: "1 sample", "2,000 processes"."""
     plural = "es" if noun.endswith("s") else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"
+
+
+def listed(values: Sequence[object], most: int) -> str:
+    """Return the first values as a text: "a, b and 2 more"."""
+    more = f" and {len(values) - most} more" if len(values) > most else ""
+    return ", ".join(map(str, values[:most])) + more

@@ -27,7 +27,7 @@ from sfsample.dumping.model import (
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
-from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
+from sfsample.process.facts.descriptors import NearEnd, PeerProcess, find_peer_processes, parse_locks
 from sfsample.process.facts.syscall_arguments import (
     CHILD_CALLS,
     FILE_LOCK_CALLS,
@@ -46,7 +46,7 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.tasks import find_table
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
-from sfsample.runtimes.go.goroutines import Goroutine
+from sfsample.runtimes.go.layout import Goroutine
 from sfsample.runtimes.go.waits import LOCK_STATES
 from sfsample.unwind.unwinder import Unwinder
 
@@ -112,13 +112,13 @@ class Dumper:
 
     def _look_at_goroutines(self) -> None:
         """Read all goroutines at the first look, and at the next ones whether those with locks have run."""
-        reader = self._capturer.goroutine_reader
+        reader = self._capturer.go.reader
         if reader is not None:
             self._go = self._go._replace(unmoved=reader.unmoved(self._with_locks))
             return
         found = self._capturer.goroutines(self._should_stop)
         self._goroutines = group_goroutines(self._note_locks(found), self.process.modules.find)
-        reader = self._capturer.goroutine_reader
+        reader = self._capturer.go.reader
         if reader is not None:
             waits = (member.wait for group in self._goroutines for member in group.members)
             fds = islice((wait.fd for wait in waits if wait.fd >= 0), _MAX_GO_FILES)
@@ -204,7 +204,7 @@ class Dumper:
         call = self._facts.decode(syscall)
         return ThreadDump(
             tid=tid, name=stat.name, state=stat.state, syscall=syscall, wchan=wchan,
-            ns_tid=self._facts.ns_tid(tid), cpu_ns=usage and usage.ran_ns, call=call,
+            ns_tid=self.process.own_id(tid), cpu_ns=usage and usage.ran_ns, call=call,
             kernel_stack=self.process.proc.thread(tid).kernel_stack() or (),
             memory=self._facts.lock_memory(call),
             last_ran=None if stat.state == "R" else self._facts.last_ran(tid), born=stat.starttime,
@@ -297,7 +297,7 @@ class Dumper:
     def result(self, why: str = ASKED) -> ProcessDump:
         """Return the dump of the process; `why`: the reason why it is not complete."""
         target, proc = self.process, self.process.proc
-        process = proc.stat()
+        process, arguments = proc.stat(), (proc.read("cmdline") or b"").rstrip(b"\0")
         self._add_uncaptured(why)
         threads = tuple(
             thread if thread.last_ran is None else thread._replace(idle_s=self._facts.idle(thread.last_ran))
@@ -310,8 +310,8 @@ class Dumper:
         named = sorted({*(lock.holder for lock in locks), *(end.pid for end in others)} - {-1, 0, target.pid})
         waits_for_children = any(call.name in (*CHILD_CALLS, *SIGNAL_CALLS) for call in calls)
         return ProcessDump(
-            pid=target.pid, name=process.name if process else "?", cmdline=_command_line(target),
-            exe=proc.link("exe"), time=self._time, threads=threads,
+            pid=target.pid, name=process.name if process else "?", exe=proc.link("exe"),
+            cmdline=os.fsdecode(arguments).split("\0") if arguments else [], time=self._time, threads=threads,
             problems=(*target.opener.problems, *target.modules.problems, *self._capturer.language_problems,
                       *self._python_problems),
             children=self._facts.children() if waits_for_children else (),
@@ -367,10 +367,3 @@ def _calls(found: CapturedStack) -> tuple[Call, ...]:
 def _age_ns(born: int) -> int:
     """Return the age in ns of a thread that started `born` clock ticks after the machine (proc(5))."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - born * 1_000_000_000 // _TICKS_PER_S
-
-
-def _command_line(target: LiveProcess) -> list[str]:
-    """Return the arguments, or the words of a title that the program has written over them."""
-    text = (target.proc.read("cmdline") or b"").decode("utf-8", "surrogateescape").rstrip("\0")
-    words = text.split("\0") if text else []
-    return words[0].split() if len(words) == 1 and " " in words[0] else words

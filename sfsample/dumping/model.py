@@ -8,8 +8,7 @@ from sfsample.core.memory import Memory, PiecewiseMemory
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Frame, Stack
 from sfsample.modules.module import Module
-from sfsample.process.facts.descriptors import Descriptor
-from sfsample.process.facts.peer_processes import FileLock, PeerProcess
+from sfsample.process.facts.descriptors import Descriptor, FileLock, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SchedStat, SyscallInfo
@@ -17,7 +16,7 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts
 from sfsample.runtimes.go.defers import Unlock
-from sfsample.runtimes.go.waits import NO_WAIT, GoWait
+from sfsample.runtimes.go.layout import NO_WAIT, GoWait
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.waiting.thread import gil_state
 
@@ -134,26 +133,16 @@ class GoroutineGroup(NamedTuple):
     members: tuple[GoroutineMember, ...]  # ascending by id
     state: str  # "running", "chan receive", ...: as in Go's own traceback
     tid: int  # thread that runs it, in the target's pid namespace; 0: no thread
-    creators: tuple[Frame, ...]  # places at which the members were created
+    creators: tuple[tuple[Frame, Module | None], ...]  # places at which the members were created
     stack: Stack | None  # None: a thread runs it, or the stack changed while it was read
-    modules: tuple[Module | None, ...]  # modules of `frames`
-    names: tuple[tuple[NamedFrame, ...], ...] = ()  # functions at these frames; (): not named yet
-
-    @property
-    def frames(self) -> tuple[Frame, ...]:
-        """The frames of the stack, innermost first, and the creators."""
-        return (*(self.stack.frames if self.stack else ()), *self.creators)
+    modules: tuple[Module | None, ...]  # module of each frame of the stack
+    names: tuple[tuple[NamedFrame, ...], ...] = ()  # functions at each frame; (): not named yet
+    creator_names: Mapping[int, NamedFrame] = {}  # the key is `GoroutineMember.created_at`
 
     @property
     def functions(self) -> tuple[NamedFrame, ...]:
         """The named functions of the stack, innermost first, inlined ones too."""
-        return tuple(name for _, _, names in self.rows(None) for name in names)
-
-    @property
-    def creator_names(self) -> dict[int, NamedFrame]:
-        """The names of the creators; the key is `GoroutineMember.created_at`."""
-        named = zip(self.creators, self.names[len(self.names) - len(self.creators) :], strict=False)
-        return {frame.pc: names[-1] for frame, names in named}
+        return tuple(name for names in self.names for name in names)
 
     def rows(self, depth: int | None) -> list[tuple[Frame, Module | None, tuple[NamedFrame, ...]]]:
         """Return the innermost `depth` frames of the stack (None: all) with module and names."""

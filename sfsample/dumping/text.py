@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 from sfsample.core.printable import columns, fit
 from sfsample.core.python_view import PythonView
+from sfsample.core.quantities import listed
 from sfsample.core.stack import Stack, StopReason
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.go_waits import Waiting
 from sfsample.dumping.diagnose.named_thread import FrameRow, Group, NamedThread, fold_name, group_threads
-from sfsample.dumping.diagnose.verdict import Finding, Verdict
+from sfsample.dumping.diagnose.verdict import Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
-from sfsample.dumping.diagnose.wording import Wording, common_name, format_seconds, task_text
+from sfsample.dumping.diagnose.wording import Finding, Wording, common_name, format_seconds, task_text
 from sfsample.dumping.model import GoroutineGroup, ProcessDump
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.tasks import Task
@@ -64,7 +65,9 @@ def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
             found = verdict.goroutine_waits[dump.pid]
             yield from (_fit(line, style) for line in _goroutines(goroutines, found, style))
         waits = {thread.tid: verdict.waits.get(Node(dump.pid, thread.tid)) for thread in threads}
-        for group in sort_groups(group_threads(threads), waits, verdict.tids(dump.pid)):
+        nodes = [node for finding in verdict.findings for node in finding.nodes]
+        named = [*dict.fromkeys(node.tid for node in nodes if node.pid == dump.pid)]
+        for group in sort_groups(group_threads(threads), waits, named):
             yield ""
             yield from (_fit(line, style) for line in _group(group, waits, verdict.wording, style))
 
@@ -168,12 +171,11 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
     yield from _frames(rows[first:], style)
     if group.stack is not None:
         yield from _stack_end(group.stack, style)
-    if group.creators:
+    if group.creator_names:
         created_in = sorted({member.parent for member in group.members} - {0})
         parents = f" in goroutine {_tids(created_in)}" if created_in else ""
         creators = [*dict.fromkeys(name.text for name in group.creator_names.values())]
-        more = f" and {len(creators) - _MAX_CREATORS} more" * (len(creators) > _MAX_CREATORS)
-        yield f"  created by {', '.join(creators[:_MAX_CREATORS])}{more}{parents}"
+        yield f"  created by {listed(creators, _MAX_CREATORS)}{parents}"
 
 
 def _is_of_go_runtime(names: Sequence[NamedFrame]) -> bool:
@@ -195,9 +197,9 @@ def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, styl
     ):
         return
     distinct = {other.what for thread in group if (other := waits.get(thread.tid)) is not None}
-    text = f"  {wait.verb} {wording.object(Node(first.pid, first.tid), wait)}".rstrip()
-    others = ", and the other threads for others of that kind" if len(distinct) > 1 else ""
-    yield style.clean(text + others)
+    others = ", and the other threads for others of that kind" * (len(distinct) > 1)
+    object_ = wording.object(Node(first.pid, first.tid), wait)
+    yield style.clean(f"  {wait.verb} {object_}".rstrip() + others)
 
 
 def _state(group: Group) -> str:
@@ -209,8 +211,9 @@ def _state(group: Group) -> str:
         longest, shortest = format_seconds(max(idle)), format_seconds(min(idle))
         state += f" for {longest}" if longest == shortest else f" for {shortest} to {longest}"
     parts = [state]
-    if thread.call is not None:
-        parts.append(f"in {_call_text(thread.call)}")
+    if (call := thread.call) is not None:  # with its descriptors: "read(3 <pipe 12, read end>)"
+        number = f"system call {call.syscall.number}"
+        parts.append(f"in {call.name}({', '.join(call.refers_to)})" if call.name else f"in {number}")
     if thread.wchan is not None:
         parts.append(f"at {thread.wchan}")
     used = [t.dump.cpu_ns for t in group if t.dump.cpu_ns is not None]
@@ -219,13 +222,6 @@ def _state(group: Group) -> str:
     if any(t.dump.moving for t in group):
         parts.append("moving")
     return ", ".join(parts)
-
-
-def _call_text(call: DecodedSyscall) -> str:
-    """Return a system call with its descriptors: "read(3 <pipe 12, read end>)"."""
-    if call.name is None:
-        return f"system call {call.syscall.number}"
-    return f"{call.name}({', '.join(call.refers_to)})"
 
 
 def _stack(named: NamedThread, style: Style) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Parses /proc/PID/maps (proc(5)) into `Mapping` values, in address order; skips lines that do not parse."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sfsample.core.checkpoint import checkpoint
@@ -55,6 +55,13 @@ class Mapping(NamedTuple):
         return Place(self.start, self.end, self.offset, self.inode, int(major, 16), int(minor, 16))
 
 
+def base_of(mapping: Mapping, maps: Sequence[Mapping]) -> int | None:
+    """Return the address of the first byte of a mapped file, at or below one of its mappings, or None."""
+    file = mapping.path, mapping.inode
+    below = (other for other in reversed(maps) if other.start <= mapping.start)
+    return next((m.start for m in below if (m.path, m.inode) == file and not m.offset), None)
+
+
 def parse_maps(text: str, is_there: IsThere = lambda *_: False) -> tuple[Mapping, ...]:
     """Parse the whole text.  In paths the kernel escapes only the newline, as octal 012."""
     return tuple(m for line in text.split("\n") if (m := _parse_line(line, is_there)) is not None)
@@ -81,15 +88,6 @@ class MapsParser:
             }
             self._data, self._mappings = data, tuple(filter(None, self._parsed_lines.values()))
         return self._mappings
-
-
-def maps_line(mapping: Mapping) -> str:
-    """Return the line of text that `parse_maps` reads as `mapping`."""
-    modes = f"{'r' if mapping.readable else '-'}-{'x' if mapping.executable else '-'}p"
-    path = mapping.path.replace("\n", r"\012") + (_DELETED if mapping.deleted else "")
-    fields = (f"{mapping.start:x}-{mapping.end:x}", modes, f"{mapping.offset:x}", mapping.device,
-              str(mapping.inode), *([path] if path else ()))  # fmt: skip
-    return " ".join(fields)
 
 
 def _parse_line(line: str, is_there: IsThere) -> Mapping | None:

@@ -18,11 +18,12 @@ from sfsample.core.arch import ByteOrder
 from sfsample.core.memory import ReadMemory
 from sfsample.errors import SfsampleError
 from sfsample.formats.elf.image import PAGE, PT_LOAD, ElfImage
-from sfsample.modules.mapping import Mapping
+from sfsample.modules.mapping import Mapping, base_of
 from sfsample.modules.module import Module
 from sfsample.modules.unwind_tables import UnwindTables
 
 _MAX_OPEN_ATTEMPTS = 3  # attempts for each mapping
+_COMPARED_PAGES = 16  # pages in which a copy of code is compared with the file
 _MAX_UNMAPPED_MODULES = 256  # unmapped modules that are kept; each has a file open
 _MAX_PROBLEMS = 10_000
 _MAX_UNSTABLE_PATHS = 10_000
@@ -33,12 +34,12 @@ _MAX_CODE_PAGES = 256  # pages of generated code that are kept
 ReadCode = Callable[[int, int], bytes]  # arguments: address, size; up to `size` bytes
 ReadMaps = Callable[[], tuple[Mapping, ...]]
 OpenImage = Callable[[Mapping], ElfImage]
-TablesOf = Callable[[ElfImage, str], UnwindTables]
+TablesOf = Callable[[ElfImage], UnwindTables]
 IsCode = Callable[[int], bool]
 
 
 class ModuleMap:
-    """The executable mappings of one process and their modules; `tables_of`: tables by image and path."""
+    """The executable mappings of one process and their modules; `tables_of`: tables by image."""
 
     def __init__(
         self, read_maps: ReadMaps, open_image: OpenImage,
@@ -133,6 +134,12 @@ class ModuleMap:
     def is_mapped(self, module: Module) -> bool:
         """Return True if code of a module was mapped at the last refresh."""
         return module in self._modules.values()
+
+    def is_code_of(self, mapping: Mapping, modules: Collection[Module]) -> bool:
+        """Return True if a mapping holds code of one of these modules: part of the file, or a copy."""
+        if mapping.is_file:
+            return any(mapping.path == module.path for module in modules)
+        return self._modules.get(mapping) in modules
 
     def will_retry_open(self, address: int) -> bool:
         """Return True if the module at `address` could not be opened, and `allow_refresh` will retry it."""
@@ -261,14 +268,15 @@ class ModuleMap:
             return None
         self._open_failures.pop(mapping, None)
         offset = 0 if mapping.path == "[vdso]" else mapping.offset
-        bias = image.load_bias(mapping.start, offset, executable=mapping.executable)
+        base = base_of(mapping, self.mappings)
+        bias = image.load_bias(mapping.start, offset, executable=mapping.executable, base=base)
         if bias is None:
             self._add_problem(f"{mapping.path}: no segment is loaded from file offset {offset:#x}")
             return None
         # one object can have several executable mappings (mprotect(2) splits them)
         key = (mapping.path, mapping.device, mapping.inode, bias)
         if key not in self._mapped:
-            module = Module(image, bias, mapping.path, self._tables_of(image, mapping.path))
+            module = Module(image, bias, mapping.path, self._tables_of(image))
             self._mapped[key] = self._all_modules.setdefault((image, bias, mapping.path), module)
         return self._mapped[key]
 
@@ -291,7 +299,17 @@ class ModuleMap:
         if start != first & -PAGE and file_below != (above.path, above.device, above.inode):
             return None
         gap_end = module.vaddr(above.start)
-        return module if _has_code(module, start, end) and not _has_code(module, end, gap_end) else None
+        is_place_of_code = _has_code(module, start, end) and not _has_code(module, end, gap_end)
+        return module if is_place_of_code and self._is_copy(module, mapping) else None
+
+    def _is_copy(self, module: Module, mapping: Mapping) -> bool:
+        """Return True if pages in anonymous memory, evenly spread, hold the bytes of a module's file."""
+        step = max(PAGE, (mapping.end - mapping.start) // _COMPARED_PAGES & -PAGE)
+        for address in range(mapping.start, mapping.end, step):
+            expected = module.image.loaded(module.vaddr(address), PAGE)
+            if expected is not None and self._read_memory(address, PAGE) != bytes(expected):
+                return False
+        return True
 
     def _note_open_failure(self, mapping: Mapping, problem: str) -> None:
         if mapping not in self._read_maps():

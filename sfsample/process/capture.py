@@ -35,7 +35,6 @@ from sfsample.process.thread import LastStop, Thread
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.threads import Gil
-from sfsample.runtimes.go.goroutines import GoroutineReader
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_ATTEMPTS = 8
@@ -80,7 +79,7 @@ class ThreadCapturer:
         python: bool = False, gil: bool = False,
     ) -> None:  # fmt: skip
         self.python = PythonCapture(process, with_gil=gil) if python or gil else None
-        self._go = GoCapture(process)
+        self.go = GoCapture(process)
         self._process = process
         self.source: LiveProcess | ConsistentCapture = process
         self._unwinder = unwinder
@@ -130,7 +129,7 @@ class ThreadCapturer:
                 # a checkpoint captured the thread before this check, perhaps after the libraries had changed
                 if evidence and evidence.stopped_ns < checked_ns and asked != generation:
                     checked = frozenset()
-            if not is_last and (process.copy.learn(thread, stack) or self._go.learn(thread, snapshot, stack)):
+            if not is_last and (process.copy.learn(thread, stack) or self.go.learn(thread, snapshot, stack)):
                 _log.debug("thread %d is captured again: another stack of it was found", thread.tid)
                 continue
             if self.python is not None and stack.stop_reason is not StopReason.OUTERMOST:
@@ -167,7 +166,7 @@ class ThreadCapturer:
         thread.beside = None if self.python is None else thread.beside
         if self.python is not None:
             self.python.prepare(thread)
-        self._go.prepare(thread)
+        self.go.prepare(thread)
 
     def walk(self, snapshot: ThreadSnapshot, last: Located | None = None) -> CapturedStack:
         """Unwind a snapshot that exists already; neither check nor capture anything again."""
@@ -176,7 +175,7 @@ class ThreadCapturer:
     def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[FoundGoroutine]:
         """Yield all goroutines of a Go program, with the stacks of those that no thread runs."""
         arch = self._process.arch
-        for goroutine in self._go.goroutines(should_stop):
+        for goroutine in self.go.goroutines(should_stop):
             stack = None
             if goroutine.stack:
                 registers = {arch.pc: goroutine.pc, arch.sp: goroutine.sp, arch.fp: goroutine.fp}
@@ -184,13 +183,8 @@ class ThreadCapturer:
                 stack = self._unwinder.walk_parked(
                     ThreadSnapshot(0, registers, memory, False, 0, False, arch)
                 )
-            unlocks = self._go.unlocks(goroutine, stack) if stack is not None else ()
+            unlocks = self.go.unlocks(goroutine, stack) if stack is not None else ()
             yield FoundGoroutine(goroutine._replace(stack=b""), stack, unlocks)
-
-    @property
-    def goroutine_reader(self) -> GoroutineReader | None:
-        """The reader of the goroutines; None: they were not read."""
-        return self._go.reader
 
     def stop_breaks_call(self, thread: Thread) -> bool:
         """Return True if a stop would break the system call in which the thread slept at its last reading."""
@@ -217,7 +211,7 @@ class ThreadCapturer:
         if reading is None:
             return self._walk_stopped(thread, self._capture_running(thread, state, patience_ns, stop_filter))
         thread.asleep = reading.asleep
-        reading = reading._replace(snapshot=self._go.complete(thread, reading.snapshot))
+        reading = reading._replace(snapshot=self.go.complete(thread, reading.snapshot))
         stack = self._unwinder.walk(reading.snapshot)
         if not self._needs_stop(reading, stack, state):
             return self._search(reading, stack)
@@ -275,7 +269,7 @@ class ThreadCapturer:
         """Walk a stopped thread; if it was asleep, keep the registers that calls preserve."""
         if isinstance(taken, NotCaptured):
             return taken
-        taken = self._go.complete(thread, taken)
+        taken = self.go.complete(thread, taken)
         stack, asleep = self._unwinder.walk(taken), thread.asked_asleep
         thread.asked_asleep = None
         if asleep is not None and asleep.sp == taken.registers[taken.arch.sp]:
@@ -307,7 +301,7 @@ class ThreadCapturer:
     def language_problems(self) -> tuple[str, ...]:
         """Reasons why Python frames are not shown, or why stacks of Go end early; empty if there are none."""
         python = "" if self.python is None else self.python.problem
-        return tuple(filter(None, (python, self._go.problem, self._go.lost)))
+        return tuple(filter(None, (python, self.go.problem, self.go.lost)))
 
     @property
     def problems(self) -> Counter[str]:
@@ -344,19 +338,19 @@ class ThreadCapturer:
             return False
         if not mapped & module_map.unstable_modules <= checked:
             return False
-        if self._have_moved(mapped):
+        frames = zip(stack.frames, modules, strict=True)
+        without_module = frozenset(frame.lookup_pc for frame, module in frames if module is None)
+        if self._have_moved(mapped, without_module):
             return False
-        if len(opened) == len(modules):
-            return True
-        unopened = (frame for frame, module in zip(stack.frames, modules, strict=True) if module is None)
-        return not any(module_map.will_retry_open(frame.lookup_pc) for frame in unopened)
+        return not any(map(module_map.will_retry_open, without_module))
 
-    def _have_moved(self, modules: frozenset[Module]) -> bool:
+    def _have_moved(self, modules: frozenset[Module], without_module: frozenset[int] = frozenset()) -> bool:
         """Return True if pages of these modules were replaced since the maps were read.
 
         A capture of all threads has read the maps while they stood still, so it needs no later ones.
         """
-        return self.source is self._process and self._process.identities.moved(modules)
+        identities = self._process.identities
+        return self.source is self._process and identities.moved(modules, without_module)
 
     def _captured(self, snapshot: ThreadSnapshot, stack: Stack, last: Located | None) -> CapturedStack:
         module_map, known = self._process.modules, self._modules

@@ -16,7 +16,7 @@ from sfsample.core.filesystem import Root, open_regular
 from sfsample.errors import FormatError
 from sfsample.formats.elf.dynamic import as_linked
 from sfsample.formats.elf.image import PAGE, PF_W, PT_DYNAMIC, PT_LOAD, ElfImage
-from sfsample.modules.mapping import Mapping
+from sfsample.modules.mapping import Mapping, base_of
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.procfs import ProcFs
 from sfsample.process.vm import read_memory
@@ -137,9 +137,7 @@ class ImageOpener:
     def _rebuild(self, mapping: Mapping) -> ElfImage:
         """Make an image of the loaded segments, except writable ones, which the process changes."""
         self._check_still_mapped(mapping)
-        file = mapping.path, mapping.inode
-        below = (other for other in reversed(self._proc.maps()) if other.start <= mapping.start)
-        base = next((m.start for m in below if (m.path, m.inode) == file and not m.offset), None)
+        base = base_of(mapping, self._proc.maps())
         if base is None:
             raise FormatError("memory", mapping.start, "the ELF header is not mapped")
         image = ElfImage(self._read(base, PAGE), mapping.path).headers()  # memory has no sections
@@ -149,7 +147,7 @@ class ImageOpener:
         if not loads or copied > self._left:
             raise FormatError("memory", base, f"{copied} bytes are too many to copy")
         self._left -= copied
-        bias = base - next((s.vaddr for s in image.segments if s.type == PT_LOAD and s.offset == 0), 0)
+        bias = base - (image.head.vaddr if image.head else 0)
         data = bytearray(size)
         for s in loads:
             data[s.offset : s.offset + s.filesz] = self._read(s.vaddr + bias, s.filesz)

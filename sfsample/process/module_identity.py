@@ -48,18 +48,21 @@ class ModuleIdentities:
             return False
         return any(self._is_replaced(tid, module) for module in modules)
 
-    def moved(self, modules: frozenset[Module]) -> bool:
+    def moved(self, modules: frozenset[Module], without_module: frozenset[int] = frozenset()) -> bool:
         """Return True if code of these modules is no longer mapped as it was; first read the maps again.
 
-        Return False if the process has ended.
+        The same holds for the code at the addresses `without_module` (memory without a file, or a file that
+        is no ELF file).  Return False if the process has ended.
         """
-        for mapping, expected in self._identity(modules).code:
+        others = {mapping: mapping.place for pc in without_module if (mapping := self._map.mapping(pc))}
+        for mapping, expected in [*self._identity(modules).code, *others.items()]:
             place = self._place_at(mapping.start)
             if place is None:
                 return self._moved_in_maps(modules)
             devices = expected[4:], place[4:]
             is_same = place[:4] == expected[:4]  # apart from the devices
-            if place != expected and not (is_same and devices in self._devices):
+            has_no_file = place.inode == expected.inode == 0  # such memory may grow and shrink
+            if place != expected and not has_no_file and not (is_same and devices in self._devices):
                 has_maps = self._map.refresh()
                 if is_same and self._map.any_mapping(mapping.start) == mapping:
                     self._devices.add(devices)
@@ -96,8 +99,7 @@ class ModuleIdentities:
         if modules not in self._sets:
             found = [*filter(None, map(self._fingerprint, modules))]
             pieces = Pieces([(address, len(data)) for address, data in found])
-            paths = {module.path for module in modules}
-            code = (m for m in self._mappings if m.path in paths and m.executable and m.is_file)
+            code = (m for m in self._mappings if m.executable and self._map.is_code_of(m, modules))
             fingerprints = b"".join(data for _, data in found)
             self._sets[modules] = _Identity(pieces, fingerprints, tuple((m, m.place) for m in code))
         return self._sets[modules]

@@ -20,7 +20,7 @@ from sfsample.process.exec_guard import stops_keep_privileges
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, can_set_cpu_timers, can_set_timers
 from sfsample.process.proc_text import parse_cpu_idle
 from sfsample.process.procfs import read_text
-from sfsample.process.python_capture import check_gils, runs_python
+from sfsample.process.python_capture import runs_python
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
 from sfsample.recording.processes import Recording
@@ -43,8 +43,6 @@ def choose_sampler(
 ) -> "PtraceSampler | PerfSampler | TrialSampler":
     """Return the sampler that the options ask for, or one that decides by itself."""
     options, stats = recording.options, recording.profile.stats
-    if options.gil and not options.subprocesses:
-        check_gils(recording.processes.named)
     if options.perf_events:
         stats.timers_since_s, stats.engine_why = 0.0, "asked for"
         return PerfSampler(recording)

@@ -19,7 +19,6 @@ from sfsample.process.capture import ThreadCapturer
 from sfsample.process.kernel_symbols import KernelSymbols
 from sfsample.process.perf_records import Born, Lost, Mapped, Named, PerfSample, Record
 from sfsample.process.process import LiveProcess
-from sfsample.recording.options import StackStore
 from sfsample.recording.profile import Profile
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import BEGINNING, TickTime
@@ -46,7 +45,6 @@ class PerfProcess:
         process: LiveProcess,
         unwinder: Unwinder,
         profile: Profile,
-        bad_stacks: StackStore | None,
         stack_use: StackUse,
         *,
         kernel_symbols: KernelSymbols,
@@ -55,7 +53,6 @@ class PerfProcess:
         self.process = process
         self._capturer = ThreadCapturer(process, unwinder, stop=False)
         self._profile = profile
-        self._bad_stacks = bad_stacks
         self._recorder = Recorder(profile, process, BEGINNING, PythonView.OFF, is_new=is_new, late=True)
         key = self._process_key = self._recorder.process_key
         self._tid_history = TidHistory(process.thread, lambda: profile.processes.get(key, "?"))
@@ -164,8 +161,6 @@ class PerfProcess:
         # The kernel does not record moved code (mremap), and a file may have been absent for a moment.
         self.maps_stale |= captured.stack.stop_reason is not StopReason.OUTERMOST or None in captured.modules
         self._note_stack_use(sample, captured.stack)
-        if self._bad_stacks is not None:
-            self._bad_stacks.keep(thread.name, snapshot, captured.stack, self.process.modules)
         recorder.see(thread, captured)
         thread.counted = TickTime(0, at_ns - sample.period_ns)
         thread.uncounted_cpu_ns = sample.period_ns

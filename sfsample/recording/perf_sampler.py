@@ -81,7 +81,7 @@ class PerfSampler:
             self._end(earlier)
         is_new = self._is_set
         added = self._alive[process.pid] = PerfProcess(
-            process, unwinder, self.profile, options.bad_stacks, self._stack_use,
+            process, unwinder, self.profile, self._stack_use,
             kernel_symbols=self._kernel_symbols, is_new=is_new,
         )  # fmt: skip
         if is_new:

@@ -293,8 +293,6 @@ class ProcessSampler:
         if not self._wall and not state.counts_as_cpu:
             recorder.leave_out(thread, state)
             return
-        if (store := self._options.bad_stacks) is not None:
-            store.keep(thread.name, captured.snapshot, captured.stack, self.process.modules)
         if captured.has_gil is None:
             recorder.count_failed(thread, "its GIL could not be read")
             return

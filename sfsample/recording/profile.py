@@ -6,7 +6,7 @@ Addresses are kept as (module, vaddr), so that they can be symbolized later and 
 import os
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -244,13 +244,3 @@ class LiveWindow:
     def last(self, now_ns: int) -> list[WindowRecord]:
         """Return the records of the window that ends `now_ns` after the start of the recording."""
         return [record for record in self._records.copy() if record.at_ns >= now_ns - self.length_ns]
-
-    def as_profile(self, records: Iterable[WindowRecord]) -> Profile:
-        """Return records as a profile that no longer changes."""
-        live, profile = self.profile, Profile(self.profile.stats.rate_hz)
-        profile.processes, profile.threads = dict(live.processes), dict(live.threads)
-        profile.roots = dict(live.roots)
-        profile.stats.duration_s = self.length_ns / 1e9
-        for record in records:
-            profile.keep(*record)
-        return profile

@@ -103,7 +103,7 @@ class PtraceSampler:
                 stats, self._samplers = Stats(0), []  # the thread that goes on has the statistics
                 raise
             finally:
-                REAL_TIME_PRIORITY.end_ticks()
+                REAL_TIME_PRIORITY.during_ticks(is_wanted=False)
                 stats.duration_s = clock.now() - self._start
                 for sampler in self._samplers:
                     sampler.finish()
@@ -172,10 +172,8 @@ class PtraceSampler:
     def _choose_priority(self) -> None:
         """Use real-time priority, up to a share of one CPU.  Long work calls this at its checkpoints."""
         now = self._clock.now()
-        if self._real_time.resume_at(now, REAL_TIME_PRIORITY.used_s()) <= now:
-            REAL_TIME_PRIORITY.begin_ticks()
-        else:
-            REAL_TIME_PRIORITY.end_ticks()
+        is_wanted = self._real_time.resume_at(now, REAL_TIME_PRIORITY.used_s()) <= now
+        REAL_TIME_PRIORITY.during_ticks(is_wanted=is_wanted)
 
     def _tick(self, at_ns: int, woken: WakeUp, go_on: Callable[[], bool]) -> bool:
         """Sample every process; False: the named ones have ended."""

@@ -14,8 +14,7 @@ from sfsample.core.wait_kind import WaitKind
 from sfsample.modules.location import Location, WaitPlace, locate
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
-from sfsample.process.facts.descriptors import KeptDescriptors
-from sfsample.process.facts.peer_processes import parse_locks
+from sfsample.process.facts.descriptors import KeptDescriptors, parse_locks
 from sfsample.process.facts.syscall_arguments import FILE_LOCK_CALLS
 from sfsample.process.facts.thread_facts import FactReader, as_made
 from sfsample.process.proc_text import SyscallInfo

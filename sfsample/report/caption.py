@@ -1,9 +1,7 @@
 """Describes a report in words, in every format with a place for text; unknown facts are left out."""
 
-from collections.abc import Sequence
-
 from sfsample.core.local_time import local, zone
-from sfsample.core.quantities import counted, long_time
+from sfsample.core.quantities import counted, listed, long_time
 from sfsample.report.report import CPU, OUTERMOST, Report
 
 _MIN_COVERAGE = 0.9  # share of the CPU time; a smaller share is reported as a loss
@@ -39,18 +37,12 @@ def amounts(report: Report) -> list[str]:
 def process_ids(report: Report) -> str:
     """Return the ids of the processes, "" if they are unknown: "pid 7", "pids 7, 8 and 2 more"."""
     pids = sorted({thread.pid for thread in report.threads if thread.pid is not None})
-    return f"pid{'s' * (len(pids) > 1)} {listed([*map(str, pids)], _MAX_PIDS)}" if pids else ""
+    return f"pid{'s' * (len(pids) > 1)} {listed(pids, _MAX_PIDS)}" if pids else ""
 
 
 def label_texts(report: Report) -> list[str]:
     """Return the labels, each as "key=value"."""
     return [f"{key}={value}" for key, value in (report.labels or {}).items()]
-
-
-def listed(names: Sequence[str], most: int) -> str:
-    """Return the first names as a text: "a, b and 2 more"."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def duration(ns: int) -> str:

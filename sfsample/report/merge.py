@@ -9,7 +9,7 @@ from itertools import chain, compress, groupby
 from typing import Any, Literal, TypeVar
 
 from sfsample.report.budget import ReadingBudget
-from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportTimeline
+from sfsample.report.report import WEIGHTS, Report, ReportBuilder, ReportStack, ReportTimeline
 from sfsample.report.stats import sum_stats
 from sfsample.symbolize.named_frame import NamedFrame
 
@@ -21,26 +21,24 @@ _FRAME_COST, _STACK_COST, _REFERENCE_COST = 500, 300, 8  # see report/budget.py
 
 def rebuild(report: Report, change: Callable[[Sequence[NamedFrame]], Iterable[NamedFrame] | None]) -> Report:
     """Return the report with `change` applied to each stack's frames, innermost first; None drops a stack."""
+    return rebuild_stacks(report, lambda stack: change([report.frames[at] for at in stack.frames]))
+
+
+def rebuild_stacks(report: Report, frames_of: Callable[[ReportStack], Iterable[NamedFrame] | None]) -> Report:
+    """Return the report with other frames of each stack, innermost first; None drops a stack."""
     builder = ReportBuilder(report.weights)
-    indexes: list[int | None] = []
-    for stack in report.stacks:
-        changed = change([report.frames[at] for at in stack.frames])
-        thread = report.threads[stack.thread]
-        indexes.append(
-            None if changed is None else builder.add(thread, changed, stack.stop_reason, stack.weights)
-        )
-    timeline = None if report.timeline is None else _renumber(report.timeline, indexes)
-    threads, frames, stacks, *_ = builder.finish()
-    return report._replace(threads=threads, frames=frames, stacks=stacks, timeline=timeline)
-
-
-def _renumber(timeline: ReportTimeline, indexes: list[int | None]) -> ReportTimeline:
-    """Return the timeline with the new indexes of its stacks; None: the stack was dropped."""
-    *columns, dropped = timeline
-    kept = [new is not None for new in map(indexes.__getitem__, timeline.stack)]
-    at_ns, stack, samples, wall_ns, cpu_ns = (list(compress(column, kept)) for column in columns)
-    stack = [new for old in stack if (new := indexes[old]) is not None]
-    return ReportTimeline(at_ns, stack, samples, wall_ns, cpu_ns, dropped)
+    new: dict[int, int] = {}  # index of a stack -> its new index
+    for at, stack in enumerate(report.stacks):
+        if (frames := frames_of(stack)) is not None:
+            new[at] = builder.add(report.threads[stack.thread], frames, stack.stop_reason, stack.weights)
+    timeline = report.timeline
+    if timeline is not None:
+        *columns, dropped = timeline
+        kept = [at in new for at in timeline.stack]
+        at_ns, stacks, samples, wall_ns, cpu_ns = (list(compress(column, kept)) for column in columns)
+        timeline = ReportTimeline(at_ns, [new[at] for at in stacks], samples, wall_ns, cpu_ns, dropped)
+    made = builder.finish()
+    return report._replace(threads=made.threads, frames=made.frames, stacks=made.stacks, timeline=timeline)
 
 
 # -- several reports

@@ -6,7 +6,7 @@ from typing import Any
 
 from sfsample.modules.location import Location, pid_of
 from sfsample.process.labels import Identity
-from sfsample.recording.profile import Profile, Timeline
+from sfsample.recording.profile import Profile
 from sfsample.recording.sample import StackKey
 from sfsample.report.merge import common_values, rebuild
 from sfsample.report.report import TARGET_FIELDS, WEIGHTS, Report, ReportBuilder, ReportThread, ReportTimeline
@@ -33,7 +33,11 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
                 ]
         frames = [frame for location in key.locations for frame in named[location]]
         numbers = (total.times, total.wall_ns, total.cpu_ns)[: len(weights)]
-        indexes[key] = builder.add(_thread(profile, key), frames, str(key.stop_reason), numbers)
+        process, name = profile.processes[key.process_key], profile.threads[key.thread]
+        thread = ReportThread(clean_name(process), clean_name(name), pid_of(key.process_key), key.tid)
+        indexes[key] = builder.add(thread, frames, str(key.stop_reason), numbers)
+    timeline = profile.timeline
+    stacks = [indexes[key] for key in timeline.keys] if timeline else []
     stats = profile.stats.as_json()
     problems = dict.fromkeys([*stats["problems"], *symbolizer.problems])  # damaged files are in both lists
     stats["problems"] = [*problems]
@@ -41,12 +45,14 @@ def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
         started_ns=profile.started_ns or None,
         rate_hz=profile.stats.rate_hz,
         duration_ns=round(profile.stats.duration_s * 1e9),
-        timeline=None if profile.timeline is None else _timeline(profile.timeline, indexes),
+        timeline=None if timeline is None else ReportTimeline(
+            timeline.at_ns, [stacks[at] for at in timeline.stack], timeline.times,
+            timeline.wall_ns, timeline.cpu_ns, timeline.dropped),
         host=clean_name(profile.host) or None,
         labels=labels_of(profile.identities.values(), profile.labels),
         target=target_of(profile.identities.values()),
         stats=ReportStats(stats | {"unnamed": [each._asdict() for each in symbolizer.missing_names()]}),
-    )
+    )  # fmt: skip
 
 
 def labels_of(processes: Iterable[Identity], given: dict[str, str]) -> dict[str, str] | None:
@@ -58,10 +64,8 @@ def labels_of(processes: Iterable[Identity], given: dict[str, str]) -> dict[str,
 def target_of(processes: Iterable[Identity]) -> dict[str, Any] | None:
     """Return the facts that are the same for all processes."""
     facts = [{name: getattr(process, name) for name in TARGET_FIELDS} for process in processes]
-    known = {name: value for name, value in (common_values(facts) or {}).items() if value is not None}
-    return {
-        name: clean_name(value) if isinstance(value, str) else value for name, value in known.items()
-    } or None
+    return {name: clean_name(value) if isinstance(value, str) else value
+            for name, value in (common_values(facts) or {}).items() if value is not None} or None  # fmt: skip
 
 
 def name_unnamed_frames(report: Report, symbolizer: OfflineSymbolizer) -> Report:
@@ -80,13 +84,9 @@ def _name_by_build_id(frame: NamedFrame, symbolizer: OfflineSymbolizer) -> list[
 
 def with_python_lines(report: Report) -> Report:
     """Return the report with the executed line in the text of each Python frame."""
-
-    def with_line(frame: NamedFrame) -> NamedFrame:
-        if frame.kind != "p" or not frame.line:
-            return frame
-        return frame._replace(text=_LINE.sub(f":{frame.line})", frame.text))
-
-    return report._replace(frames=tuple(map(with_line, report.frames)))
+    frames = [frame._replace(text=_LINE.sub(f":{frame.line})", frame.text))
+              if frame.kind == "p" and frame.line else frame for frame in report.frames]  # fmt: skip
+    return report._replace(frames=tuple(frames))
 
 
 def with_python_marks(report: Report) -> Report:
@@ -94,14 +94,3 @@ def with_python_marks(report: Report) -> Report:
     marked = [frame._replace(text=f"{frame.text.removesuffix('_[p]')}_[p]") if frame.kind == "p" else frame
               for frame in report.frames]  # fmt: skip
     return report._replace(frames=tuple(marked))
-
-
-def _timeline(timeline: Timeline, indexes: dict[StackKey, int]) -> ReportTimeline:
-    stacks = [indexes[key] for key in timeline.keys]
-    return ReportTimeline(timeline.at_ns, [stacks[at] for at in timeline.stack], timeline.times,
-                          timeline.wall_ns, timeline.cpu_ns, timeline.dropped)  # fmt: skip
-
-
-def _thread(profile: Profile, key: StackKey) -> ReportThread:
-    process, name = profile.processes[key.process_key], profile.threads[key.thread]
-    return ReportThread(clean_name(process), clean_name(name), pid_of(key.process_key), key.tid)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from operator import eq
 from typing import NamedTuple
 
-from sfsample.report.report import Report, ReportStack, truncation_mark
+from sfsample.report.report import Report, truncation_mark
 
 _INNERMOST = "context"  # `found` of every innermost frame, whatever the function
 
@@ -31,7 +31,10 @@ class StackPaths(NamedTuple):
 
 def stack_paths(report: Report, *, threads: bool) -> StackPaths:
     """Return the paths of a report's stacks, in the same order.  `threads`: each thread has its own root."""
-    roots = [_root(report, stack, threads=threads) for stack in report.stacks]
+    roots = []  # of each stack: the process or thread, and the mark of truncation
+    for stack in report.stacks:
+        thread, mark = report.threads[stack.thread], truncation_mark(stack)
+        roots.append((Label(thread.label if threads else thread.process), *([Label(mark)] if mark else [])))
     frame_labels = [
         Label(frame.text, frame.file if frame.kind == "p" else frame.module) for frame in report.frames
     ]
@@ -56,9 +59,3 @@ def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
     """Return the number of labels that two paths share from the root on."""
     same = list(map(eq, first, second))
     return same.index(False) if False in same else len(same)
-
-
-def _root(report: Report, stack: ReportStack, *, threads: bool) -> tuple[Label, ...]:
-    """Return the label of the process or thread, and the mark of truncation after it."""
-    thread, mark = report.threads[stack.thread], truncation_mark(stack)
-    return (Label(thread.label if threads else thread.process), *([Label(mark)] if mark else []))

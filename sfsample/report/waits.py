@@ -9,11 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from sfsample.core.quantities import counted
+from sfsample.core.quantities import counted, listed
 from sfsample.core.wait_kind import WaitClass
-from sfsample.report.caption import listed
-from sfsample.report.merge import rebuild
-from sfsample.report.report import WALL, Report, ReportBuilder, ReportStack
+from sfsample.report.merge import rebuild, rebuild_stacks
+from sfsample.report.report import WALL, Report, ReportStack
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.waiting.thread import C_LIBRARIES, is_file
 
@@ -56,21 +55,17 @@ def fold_idle(report: Report) -> tuple[Report, dict[str, int]]:
     """
     groups, folded = _groups(report), Counter[str]()
     pools = _pools(report, groups)
-    builder, indexes = ReportBuilder(report.weights), []
-    for stack in report.stacks:
+
+    def fold(stack: ReportStack) -> list[NamedFrame]:
         frames, group = [report.frames[at] for at in stack.frames], groups[stack.thread]
         wait = wait_frame(frames)
-        if wait and (wait.found == "idle" or (group, stack.frames) in pools):
-            text = f"[idle: {group[1]}]"
-            frames = [NamedFrame(text, text, wait.raw, kind="w", found="idle")]
-            folded[group[1]] += stack.weights[0]
-        thread = report.threads[stack.thread]
-        indexes.append(builder.add(thread, frames, stack.stop_reason, stack.weights))
-    timeline = report.timeline
-    if timeline is not None:
-        timeline = timeline._replace(stack=[indexes[at] for at in timeline.stack])
-    threads, table, stacks, *_ = builder.finish()
-    return report._replace(threads=threads, frames=table, stacks=stacks, timeline=timeline), dict(folded)
+        if not wait or not (wait.found == "idle" or (group, stack.frames) in pools):
+            return frames
+        text = f"[idle: {group[1]}]"
+        folded[group[1]] += stack.weights[0]
+        return [NamedFrame(text, text, wait.raw, kind="w", found="idle")]
+
+    return rebuild_stacks(report, fold), dict(folded)
 
 
 def _groups(report: Report) -> dict[int, _Group]:

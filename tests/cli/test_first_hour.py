@@ -36,7 +36,7 @@ from tests.live.cli_runner import NOBODY, is_root, stops_of
 from tests.live.targets import HANG_S, LineReader, fixture, running, states, status, tids, wait_until
 from tests.live.test_cli_errors import make_public, unused_pid
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden/first-hour.txt"
 SECOND = 10**9 // TIME_UNIT_NS  # in the unit of rows
@@ -158,7 +158,6 @@ SCREENS = [
     Screen("sfsample BUSY --mode wall --no-perf-events -d 0.2 -q -t | head -1", numbers=True),
     Screen("sfsample BUSY -d 0.2 >&-"),
     Screen("sfsample convert good.json"),
-    Screen("sfsample convert good.json -o a.html -o b.html"),
     Screen("sfsample diff good.json missing.json"),
     Screen("sfsample diff good.json other.json"),
     # a history, in a night in which clocks are set back

@@ -29,13 +29,19 @@ def test_first_signal_requests_a_stop_and_second_one_raises(
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-def test_sigterm_twice_at_once_is_one_request() -> None:
+@pytest.mark.parametrize(
+    ("sent", "other"), [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)]
+)
+def test_a_signal_that_comes_twice_at_once_is_one_request(
+    sent: signal.Signals, other: signal.Signals
+) -> None:
+    """As timeout(1) sends it: to the process and to its group."""
     with Interrupt() as interrupt:
         for _ in range(3):
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(sent)
         assert interrupt()
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(other)
 
 
 def test_ctrl_c_ends_the_process_while_main_handles_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from tests.live.targets import (
 )
 from tests.live.test_cli_errors import TRACE, unused_pid
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 HEX = re.compile("0x[0-9a-f]+")
 NONE = type(None)

@@ -115,7 +115,7 @@ def test_progress_is_shown_on_a_terminal(leaf: Target) -> None:
     os.close(controller)
     start, _, line = shown.partition("\r\n")
     assert start == f"sfsample: recording {leaf.pid}; Ctrl-C ends it"
-    assert re.match(r"\r\x1b\[Ksfsample: 0 of 1 s, \d+ samples, .*sampler [\d.]+ %", line)
+    assert re.match(r"\r\x1b\[Ksfsample: 0 of 1 s, \d+ samples?", line)
     assert re.search(
         r"\r\x1b\[Ksfsample: \d+ samples? of 1 thread in ", line
     )  # after the progress line was erased

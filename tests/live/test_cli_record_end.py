@@ -32,7 +32,7 @@ def test_signal_ends_recording_and_profile_is_written(
     leaf.assert_unharmed()
 
 
-def test_second_ctrl_c_aborts(tmp_path: Path) -> None:
+def test_second_signal_aborts(tmp_path: Path) -> None:
     """The program ignores SIGTERM, so after the first Ctrl-C sfsample waits for its end."""
     code = (
         "import os, signal, sys; signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'no\\n'))\n"
@@ -44,7 +44,7 @@ def test_second_ctrl_c_aborts(tmp_path: Path) -> None:
         assert child.stdout.readline() == b"yes\n"
         child.send_signal(signal.SIGINT)
         assert child.stdout.readline() == b"no\n"
-        child.send_signal(signal.SIGINT)
+        child.send_signal(signal.SIGTERM)
         child.wait(HANG_S)
         error = child.stderr.read1().decode()  # type: ignore[union-attr]
         pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
@@ -70,7 +70,7 @@ def test_two_signals_at_once_leave_target_unharmed(leaf: Target, tmp_path: Path)
         with begun(*STOPPING, "-p", leaf.pid, "-r", "1000", "-o", tmp_path / "out", "-q") as child:
             wait_until_sampled(leaf.pid)
             child.send_signal(signal.SIGINT)
-            child.send_signal(signal.SIGINT)
+            child.send_signal(signal.SIGTERM)
             done = ended(child)
         assert (done.code, done.err) in ((0, []), (1, ["sfsample: aborted"]))
         assert set(os.listdir(tmp_path)) <= {"out"}

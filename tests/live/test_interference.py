@@ -59,7 +59,7 @@ sfsample.record(int(sys.argv[1]), options=options, profile=profile, should_stop=
 """
 TRACER = """
 import sys
-from sfsample.process.find import check
+from sfsample.process.permission.check import check
 from sfsample.process.procfs import ProcFs
 from sfsample.process.ptrace import seize
 from sfsample.process.stop_request import StopRequest, Tracer

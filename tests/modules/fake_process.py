@@ -19,12 +19,12 @@ def mapping(
 class FakeProcess:
     """A process whose `maps` a test can change; it counts the reads of the maps and lists what was opened."""
 
-    def __init__(self, *maps: Mapping, unreadable: tuple[str, ...] = ()) -> None:
+    def __init__(self, *maps: Mapping, unreadable: tuple[str, ...] = (), memory: bytes = b"") -> None:
         self.maps = maps
         self.unreadable = unreadable
         self.read_count = 0
         self.opened: list[Mapping] = []
-        self.modules = ModuleMap(self.read_maps, self.open_image)
+        self.modules = ModuleMap(self.read_maps, self.open_image, lambda _, size: memory[:size] or None)
 
     def read_maps(self):
         self.read_count += 1

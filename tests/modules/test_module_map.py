@@ -177,9 +177,11 @@ def test_code_copied_to_anonymous_memory_belongs_to_the_file_on_both_sides():
     below, copied = mapping(A), mapping(A + SIZE, "", offset=0, inode=0)
     above = mapping(A + 2 * SIZE, offset=TEXT + 2 * SIZE)
 
-    module_map = FakeProcess(below, copied, above).modules
+    module_map = FakeProcess(below, copied, above, memory=bytes(SIZE)).modules
     assert module_map.find(A + SIZE) is module_map.find(A) is module_map.find(A + 2 * SIZE)
     assert module_map.find(A + SIZE).vaddr(A + SIZE) == TEXT + SIZE
+    for other in (b"\x90" * SIZE, b""):
+        assert FakeProcess(below, copied, above, memory=other).modules.find(A + SIZE) is None
 
 
 def test_a_gap_may_follow_copied_code_at_the_start_of_a_file():
@@ -191,7 +193,7 @@ def test_a_gap_may_follow_copied_code_at_the_start_of_a_file():
         loads = [Load(TEXT, bytes(SIZE), offset=TEXT),
                  Load(TEXT + SIZE + gap, bytes(SIZE), offset=0x3000, flags=6)]  # fmt: skip
         image = ElfImage(elf(loads), "/lib/a.so")
-        return ModuleMap(lambda: (copied, data), lambda _: image).find(A + TEXT)
+        return ModuleMap(lambda: (copied, data), lambda _: image, lambda _, size: bytes(size)).find(A + TEXT)
 
     near = module_before_gap(0x1E000)
     assert near is not None

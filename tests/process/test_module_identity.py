@@ -56,6 +56,9 @@ class FakeModuleMap:
     def is_mapped(self, _module) -> bool:
         return False
 
+    def is_code_of(self, _mapping, _modules) -> bool:
+        return False
+
     def refresh(self) -> None:
         self.refreshed += 1
 

@@ -1,23 +1,28 @@
-"""Says what each goroutine waits for, and which goroutines are known to be able to end the wait.
+"""Says what each goroutine waits for, which goroutines can end the wait, and what of it is a finding.
 
 Go notes no owner of a lock.  What is known: which goroutine has a deferred Unlock of it pending, how many
 readers an RWMutex still has, how many Done calls a WaitGroup lacks.  Nothing else is said: neither a holder,
-nor a goroutine that should send to a channel.
+nor a goroutine that should send to a channel.  "DEADLOCK" is said only of a ring: each goroutine waits for a
+lock that only the next one has deferred to unlock, and none of them has run between two looks.
 
 Source: Go, src/sync (Mutex: state, sema; RWMutex: w, writerSem, readerSem, readerCount, readerWait;
 WaitGroup: state, sema; Once: done, m), src/runtime/chan.go (hchan); the same from 1.19 to 1.27.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
+from sfsample.core.quantities import counted, listed
+from sfsample.dumping.diagnose.wait_graph import Node, cycles
+from sfsample.dumping.diagnose.wording import Finding
 from sfsample.dumping.model import GoroutineGroup, GoroutineMember, ProcessDump
 from sfsample.runtimes.go.waits import LOCK_STATES, OBJECT_START
 from sfsample.symbolize.named_frame import NamedFrame
 
-LOCK_KINDS = ("mutex", "write lock", "read lock", "once")
+_LOCK_KINDS = ("mutex", "write lock", "read lock", "once")
+_FOUND_KINDS = (*_LOCK_KINDS, "wait group", "nil channel")  # each such wait is a finding; in this order
 _RUNTIME = ("runtime.", "sync.", "internal/")
 _COND_WAIT = "sync.(*Cond).Wait"
 _LOCK_SLOW = "sync.(*Mutex).lockSlow"
@@ -30,6 +35,8 @@ _MUTEX_STATE = -4  # bit 0: locked
 _MISSING = -4  # WaitGroup: Done calls
 _READERS_OF_WRITER = 12  # RWMutex.readerWait, from writerSem
 _MAX_NAMED = 5  # goroutines or channels that a sentence names
+_MAX_FINDINGS = 8  # findings of the same kind
+_MAX_HOLDERS = 3  # goroutines whose own state is shown below a finding
 
 
 class _Lock(NamedTuple):
@@ -66,12 +73,6 @@ class Waiting(NamedTuple):
         """The only goroutine that can end the wait, unless the program has released the lock before."""
         return self.goroutines[0] if len(self.goroutines) == 1 == self.details.get("readers", 1) else None
 
-    def json(self) -> dict[str, Any]:
-        """Return the value in the JSON document."""
-        address = hex(self.address) if self.address else None
-        return {"kind": self.kind, "text": self.text, "address": address,
-                "goroutines": list(self.goroutines), **self.details}  # fmt: skip
-
 
 def place_of(functions: Sequence[NamedFrame]) -> str:
     """Return the innermost function of the program, with file and line; "": there is none."""
@@ -80,9 +81,7 @@ def place_of(functions: Sequence[NamedFrame]) -> str:
 
 def names_of(ids: Collection[int]) -> str:
     """Return a text for several goroutines: "goroutine 7", "goroutines 7, 8 and 12 more"."""
-    named = ", ".join(map(str, sorted(ids)[:_MAX_NAMED]))
-    more = f" and {len(ids) - _MAX_NAMED} more" * (len(ids) > _MAX_NAMED)
-    return f"goroutine{'s' * (len(ids) > 1)} {named}{more}"
+    return f"goroutine{'s' * (len(ids) > 1)} {listed(sorted(ids), _MAX_NAMED)}"
 
 
 class GoWaits:
@@ -122,9 +121,7 @@ class GoWaits:
             return self._descriptor(wait.fd)
         if not wait.objects:
             return None
-        if lock is not None:
-            return self._lock(member.id, lock, wait.objects[0])
-        return self._channels(state, wait.objects)
+        return self._lock(member.id, lock, wait.objects[0]) if lock else self._channels(state, wait.objects)
 
     def _descriptor(self, fd: int) -> Waiting:
         file, names = self._dump.go.files.get(fd), dict(self._dump.others)
@@ -137,23 +134,19 @@ class GoWaits:
         return Waiting("events", text, details=details)
 
     def _wait_for_channels(self, state: str, channels: tuple[int, ...]) -> Waiting:
-        texts = [self._channel(channel) for channel in channels]
+        buffers = [
+            [self._number(channel, field, 8) for field in (_QUEUED, _CAPACITY)] for channel in channels
+        ]
+        texts = [_channel(channel, *buffer) for channel, buffer in zip(channels, buffers, strict=True)]
         if state.startswith("select"):
-            more = f" and {len(texts) - _MAX_NAMED} more" * (len(texts) > _MAX_NAMED)
-            text = f"waits for one of {len(texts)} channels: {', '.join(texts[:_MAX_NAMED])}{more}"
+            text = f"waits for one of {len(texts)} channels: {listed(texts, _MAX_NAMED)}"
             return Waiting("select", text, details={"channels": [hex(channel) for channel in channels]})
-        channel = channels[0]
         verb = "to receive from" if state.startswith("chan receive") else "to send to"
-        facts = {"queued": self._number(channel, _QUEUED, 8), "capacity": self._number(channel, _CAPACITY, 8)}
-        others, details = self._others(channel)
-        return Waiting("channel", f"waits {verb} {texts[0]}{others}", channel, details=facts | details)
+        others, details = self._others(channels[0])
+        details |= zip(("queued", "capacity"), buffers[0], strict=True)
+        return Waiting("channel", f"waits {verb} {texts[0]}{others}", channels[0], details=details)
 
-    def _channel(self, channel: int) -> str:
-        queued, capacity = self._number(channel, _QUEUED, 8), self._number(channel, _CAPACITY, 8)
-        buffer = f"{queued} of {capacity} in its buffer" if capacity else "no buffer"
-        return f"channel {channel:#x}" + f" ({buffer})" * (capacity is not None)
-
-    def _others(self, address: int) -> tuple[str, dict[str, Any]]:
+    def _others(self, address: int) -> tuple[str, dict[str, int | None]]:
         """Return a text and a fact: how many goroutines wait for the same channel or semaphore."""
         count = len(self._waiters[address])
         return f"; {count} goroutines wait for it" * (count > 1), {"waiting": count}
@@ -165,40 +158,42 @@ class GoWaits:
 
     def _lock(self, goid: int, lock: _Lock, semaphore: int) -> Waiting:
         address = semaphore - lock.semaphore
+        known: tuple[int, ...] = ()
         text, (others, details) = f"waits for {lock.text} {address:#x}", self._others(semaphore)
-        if not lock.release:
-            if lock.kind == "wait group" and (missing := self._number(semaphore, _MISSING)) is not None:
-                text += f": {_count(missing, 'Done call')} {'is' if missing == 1 else 'are'} missing"
-                details["missing"] = missing
-            return Waiting(lock.kind, text + others, address, details=details)
         if lock.kind == "mutex" and not (self._number(semaphore, _MUTEX_STATE) or 0) & 1:
             return Waiting(lock.kind, f"{text}, which is not locked now", address, details=details)
+        if lock.kind == "wait group" and (missing := self._number(semaphore, _MISSING)) is not None:
+            text += f": {counted(missing, 'Done call')} {'is' if missing == 1 else 'are'} missing"
+            details["missing"] = missing
         if lock == _WRITER and (readers := self._number(semaphore, _READERS_OF_WRITER)):
-            text += f", held by {_count(readers, 'reader')}"
+            text += f", held by {counted(readers, 'reader')}"
             details["readers"] = readers
-        known, text = self._releasers_of(goid, lock, semaphore, text)
+        if lock.release:
+            known, holders = self._releasers_of(goid, lock, semaphore)
+            text += holders
         return Waiting(lock.kind, text + others, address, known, details)
 
-    def _releasers_of(self, goid: int, lock: _Lock, semaphore: int, text: str) -> tuple[tuple[int, ...], str]:
-        """Return the goroutines that can end a wait for a lock, and the text with them."""
+    def _releasers_of(self, goid: int, lock: _Lock, semaphore: int) -> tuple[tuple[int, ...], str]:
+        """Return the goroutines that can end a wait for a lock, and a clause about them."""
         address = semaphore - lock.semaphore
         found = self._releasers.get((address + lock.released, lock.release), set())
         # one that waits for the same lock has unlocked it in between, unless it alone has a deferred call
         known = tuple(sorted(found - self._waiters[semaphore] or found & {goid}))
         writers = self._waiters.get(address + _WRITER.semaphore, ()) if lock.kind == "read lock" else ()
-        if writers and not known:
-            names = names_of(writers)
-            return tuple(sorted(writers)), f"{text}, behind {names} in its queue for the write lock"
         is_own, call = known == (goid,), lock.release.rpartition(" ")[2]
-        if lock.kind == "once" and known:
-            return (
-                known,
-                f"{text}, whose function {'it runs itself' if is_own else f'{names_of(known)} runs'}",
-            )
+        if writers and not known:
+            return tuple(sorted(writers)), f", behind {names_of(writers)} in its queue for the write lock"
         if not known:
-            return (), f"{text}; no deferred {call} of it was found, and Go notes no owner"
+            return (), f"; no deferred {call} of it was found, and Go notes no owner"
+        if lock.kind == "once":
+            return known, f", whose function {'it runs itself' if is_own else f'{names_of(known)} runs'}"
         name = "only this goroutine" if is_own else names_of(known)
-        return known, f"{text}; {name} {'have' if len(known) > 1 else 'has'} a deferred {call} of it pending"
+        return known, f"; {name} {'have' if len(known) > 1 else 'has'} a deferred {call} of it pending"
+
+
+def _channel(address: int, queued: int | None, capacity: int | None) -> str:
+    buffer = f"{queued} of {capacity} in its buffer" if capacity else "no buffer"
+    return f"channel {address:#x}" + f" ({buffer})" * (capacity is not None)
 
 
 def _lock_of(group: GoroutineGroup) -> _Lock:
@@ -210,5 +205,63 @@ def _lock_of(group: GoroutineGroup) -> _Lock:
     return next((_LOCKS[name, is_mutex] for name in names if (name, is_mutex) in _LOCKS), default)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+class GoVerdict:
+    """Derives findings from the waits of the goroutines of one process."""
+
+    def __init__(self, dump: ProcessDump, waits: Mapping[int, Waiting]) -> None:
+        self._unmoved, self._process = dump.go.unmoved, (Node(dump.pid, 0),)
+        self._groups = {member.id: group for group in dump.goroutines for member in group.members}
+        self._waits = waits
+        # waits that may last: the goroutine has not run between the looks
+        self._lasting = {goid: wait for goid, wait in sorted(waits.items())
+                         if self._unmoved is None or goid in self._unmoved
+                         or wait.kind not in (*_LOCK_KINDS, "wait group")}  # fmt: skip
+        edges = {Node(0, goid): Node(0, wait.only) for goid, wait in self._lasting.items()
+                 if wait.only is not None}  # fmt: skip
+        self._rings = [tuple(node.tid for node in cycle) for cycle in cycles(edges)]
+
+    def rings(self) -> list[Finding]:
+        """Return the rings of goroutines that wait for each other, deadlocks first."""
+        return sorted(map(self._ring, self._rings), key=lambda finding: finding.kind != "deadlock")
+
+    def _ring(self, ring: tuple[int, ...]) -> Finding:
+        is_certain = self._unmoved is not None and self._unmoved.issuperset(ring)
+        lines = tuple(map(self._sentence, ring))
+        if len(ring) == 1:
+            # a mutex may have been unlocked by hand, and locked by another goroutine; a Once cannot
+            is_certain = is_certain and self._waits[ring[0]].kind == "once"
+            text, lines = lines[0], ()
+        else:
+            text = f"each of {len(ring)} goroutines waits for a lock that the next one has deferred to unlock"
+            if is_certain:
+                text = f"{len(ring)} goroutines wait for each other, and none can go on"
+        kind = "deadlock" if is_certain else "blocked"
+        return Finding(kind, "DEADLOCK: " * is_certain + text, self._process, lines, ring)
+
+    def blocked(self) -> Iterator[Finding]:
+        """Yield the other waits for locks and WaitGroups, and the waits for ever, most goroutines first."""
+        in_rings = {goid for ring in self._rings for goid in ring}
+        same: dict[tuple[int, int, str], list[int]] = {}
+        for goid, wait in self._lasting.items():
+            if goid not in in_rings and wait.kind in _FOUND_KINDS:
+                place = "" if wait.address else place_of(self._groups[goid].functions)
+                same.setdefault((_FOUND_KINDS.index(wait.kind), wait.address, place), []).append(goid)
+        ordered = sorted(same.items(), key=lambda item: (-len(item[1]), item[0][0], item[1]))
+        yield from (self._blocked(tuple(goids)) for _, goids in ordered[:_MAX_FINDINGS])
+        if len(ordered) > _MAX_FINDINGS:
+            yield Finding("blocked", f"and {len(ordered) - _MAX_FINDINGS} more such waits", self._process)
+
+    def _blocked(self, goids: tuple[int, ...]) -> Finding:
+        wait = self._waits[goids[0]]
+        text = self._sentence(goids[0])
+        if len(goids) > 1:
+            text = f"{len(goids)} goroutines ({listed(goids, _MAX_NAMED)}): each {wait.text}"
+        holders = wait.goroutines[:_MAX_HOLDERS] if wait.goroutines != goids else ()
+        lines = tuple(map(self._sentence, holders))
+        return Finding("blocked", text, self._process, lines, (*goids, *wait.goroutines))
+
+    def _sentence(self, goid: int) -> str:
+        wait, group = self._waits.get(goid), self._groups[goid]
+        place = place_of(group.functions)
+        predicate = wait.text if wait else f"is in state {group.state}"
+        return f"goroutine {goid}{f' in {place}' * bool(place)} {predicate}"

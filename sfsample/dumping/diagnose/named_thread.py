@@ -1,27 +1,22 @@
-"""Names the functions of a thread's stack, and groups equal threads.
-
-A dump
-shows a group of threads once: they have the same addresses on their stacks, the same state and the same
-system call.
-"""
+"""Names the functions of a thread's stack, and groups threads with equal stacks, states and calls."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import NamedTuple
 
 from sfsample.core.printable import columns, fit
 from sfsample.core.python_view import PythonView
 from sfsample.core.stack import Frame
+from sfsample.dumping.goroutines import Namer, name_stack
 from sfsample.dumping.model import ProcessDump, ThreadDump
-from sfsample.modules.location import Location, locate
 from sfsample.modules.module import Module
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
 from sfsample.waiting.thread import C_LIBRARIES, WaitingThread, is_file, library_functions
 
 FrameRow = tuple[Frame, Module | None, tuple[NamedFrame, ...]]  # with its module and its functions
-Namer = Callable[[Location], tuple[NamedFrame, ...]]
-_LANGUAGE_LIBRARIES = ("libstdc++.", "libgcc_s.", "libc++.")
+_LIBRARIES = (*C_LIBRARIES, "libstdc++.", "libgcc_s.", "libc++.")  # those of every program
+_PYTHON_LIBRARIES = (*C_LIBRARIES, "python", "libpython")
 # Python's own files
 _LIBRARY = re.compile(r"^<frozen |/lib(64)?/python3(\.\d+t?/(?!(site|dist)-packages/)|\d+\.zip)")
 _INSTALLED = re.compile(r"/(site|dist)-packages/|/bin/[^/]*$")  # packages, and the programs that start them
@@ -71,7 +66,8 @@ class NamedThread(NamedTuple):
         elif view is PythonView.AUTO:
             interpreter = {self.dump.modules[index] for index, _ in runs}
             foreign = {index for index, (_, module, _) in rows
-                       if module and module not in interpreter and not _is_python(module.path)}  # fmt: skip
+                       if module and module not in interpreter and "/lib-dynload/" not in module.path
+                       and not is_file(module.path, _PYTHON_LIBRARIES)}  # fmt: skip
             calls = inner if self.dump.call is None or any(index < inner for index in foreign) else 0
             yield from (row for row in rows if row[0] < calls or row[0] in foreign)
 
@@ -95,7 +91,7 @@ class NamedThread(NamedTuple):
             return python_path(python)
         pairs = list(zip(self.frames, self._paths(), strict=True))[depth:]
         own = [name.function for names, path in pairs
-               if not is_file(path, C_LIBRARIES + _LANGUAGE_LIBRARIES)
+               if not is_file(path, _LIBRARIES)
                for name in names if name.function and name.raw not in _START_FUNCTIONS]  # fmt: skip
         return _path([short_name(function) for function in own])
 
@@ -105,11 +101,6 @@ class NamedThread(NamedTuple):
 
     def _paths(self) -> list[str]:
         return [module.path if module else "" for module in self.dump.modules]
-
-
-def _is_python(path: str) -> bool:
-    """Return True for files of the C library, and of Python with its standard library."""
-    return is_file(path, (*C_LIBRARIES, "python", "libpython")) or "/lib-dynload/" in path
 
 
 def python_path(frames: Sequence[NamedFrame]) -> str:
@@ -148,12 +139,10 @@ def _own(python: Sequence[NamedFrame]) -> int:
 
 def name_threads(dump: ProcessDump, namer: Namer) -> tuple[NamedThread, ...]:
     """Name every frame of every thread."""
-    named = []
-    for thread in dump.threads:
-        pairs = zip(thread.stack.frames if thread.stack else (), thread.modules, strict=True)
-        names = tuple(namer(locate(frame, module, dump.pid)) for frame, module in pairs)
-        named.append(NamedThread(dump.pid, thread, names))
-    return tuple(named)
+    return tuple(
+        NamedThread(dump.pid, thread, name_stack(thread.stack, thread.modules, namer, dump.pid))
+        for thread in dump.threads
+    )
 
 
 Group = list[NamedThread]  # threads with the same stack, by ascending tid; the first one stands for all
@@ -168,20 +157,17 @@ def group_threads(threads: Iterable[NamedThread]) -> list[Group]:
 
 
 def _key(thread: NamedThread) -> object:
-    dump = thread.dump
+    dump, facts = thread.dump, thread.dump.facts
     if dump.stack is None:
         return dump.tid
     pcs = tuple(frame.pc for frame in dump.stack.frames)
-    call = dump.call.name if dump.call else None
-    facts = dump.facts
-    python = (dump.python.activations, dump.python.is_whole, facts.locals, facts.tasks) if dump.python else ()
-    return (dump.state, dump.capture, call, pcs, dump.stack.stop_reason, python)
+    python = dump.python and (dump.python.activations, dump.python.is_whole, facts.locals, facts.tasks)
+    return (dump.state, dump.capture, dump.call and dump.call.name, pcs, dump.stack.stop_reason, python)
 
 
 def short_name(function: str) -> str:
     """Return a function's name without parameters and template arguments, cut if it is still too long."""
-    name = _drop_brackets(_drop_brackets(function, "<", ">"), "(", ")")
-    return name if len(name) <= _MAX_NAME_LENGTH else f"{name[: _MAX_NAME_LENGTH - 3]}..."
+    return fit(_drop_brackets(_drop_brackets(function, "<", ">"), "(", ")"), _MAX_NAME_LENGTH, "...")
 
 
 def fold_name(function: str, room: int | None) -> str:

@@ -6,17 +6,14 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
-from sfsample.dumping.diagnose.go_verdict import GoFinding, GoVerdict
-from sfsample.dumping.diagnose.go_waits import GoWaits, Waiting
+from sfsample.dumping.diagnose.go_waits import GoVerdict, GoWaits, Waiting
 from sfsample.dumping.diagnose.named_thread import NamedThread, own_function, python_path
-from sfsample.dumping.diagnose.runtimes import missing_tool
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, chain, cycles, mutual, stuck, with_processes
-from sfsample.dumping.diagnose.wording import Wording, common_name, frames_of, task_edges, task_text
+from sfsample.dumping.diagnose.wording import Finding, Wording, common_name, frames_of, task_edges, task_text
 from sfsample.dumping.goroutines import summarize
 from sfsample.dumping.model import ProcessDump
-from sfsample.runtimes.cpython.tasks import Task
 from sfsample.runtimes.cpython.waits import MAX_QUEUED, Pool
-from sfsample.waiting.thread import WaitContext, slept_together
+from sfsample.waiting.thread import WaitContext, is_file, slept_together
 from sfsample.waiting.waits import Wait, wait_of
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
@@ -33,18 +30,20 @@ _OUTSIDE_KINDS = (
     WaitKind.CONNECT, WaitKind.NAME_RESOLUTION, WaitKind.WRITE, WaitKind.DATABASE_LOCK, WaitKind.ONCE,
     WaitKind.LOCK, WaitKind.RLOCK, WaitKind.OPEN_FIFO, WaitKind.QUEUE,
 )  # fmt: skip
+# Tools for runtimes whose own threads or tasks a dump does not show; {} is the process id.  Files and
+# functions on the stacks are the evidence, because a program chooses its name.
+_TOOL_BY_FILE = {  # key: prefix of the file's name
+    "libjvm.so": "Java's locks and frames are not shown: jcmd {} Thread.print has them (kill -QUIT {} prints "
+    "them on the JVM's stdout, unless it runs with -Xrs)",
+    "libcoreclr.so": "frames of .NET are not shown: dotnet-stack report -p {} has them",
+    "beam.": "processes of Erlang are not shown: a remote shell has them (erl -remsh NODE, then i().)",
+}
+_TOOL_BY_FUNCTION = {  # key: prefix of the function's name
+    "node::": "JavaScript is not shown: node inspect -p {} opens its debugger, in which pause and bt have it",
+    "runtime.mstart": "goroutines could not be read: kill -QUIT {} prints them, but it ENDS the program",
+}
 # Kinds that hold whatever a runtime's own threads do.  Waits of its native threads may be as they should be.
 _CERTAIN_KINDS = ("signal", "deadlock", "likely deadlock", "spinning")
-
-
-class Finding(NamedTuple):
-    """One sentence of the verdict.  `kind` is for scripts, `nodes` has the threads that it names."""
-
-    kind: str
-    text: str
-    nodes: tuple[Node, ...]
-    lines: tuple[str, ...] = ()
-    goroutines: tuple[int, ...] = ()  # ids of the goroutines that it names
 
 
 class Verdict(NamedTuple):
@@ -63,11 +62,6 @@ class Verdict(NamedTuple):
 
         return document(self)
 
-    def tids(self, pid: int) -> tuple[int, ...]:
-        """Return the threads of a process that the findings name, in the order of the findings."""
-        nodes = (node for finding in self.findings for node in finding.nodes if node.pid == pid)
-        return tuple(dict.fromkeys(node.tid for node in nodes))
-
 
 def judge(processes: ProcessSet) -> Verdict:
     """Find out which thread waits for which, in all dumped processes."""
@@ -77,30 +71,35 @@ def judge(processes: ProcessSet) -> Verdict:
     others = {pid: name for dump, _ in processes for pid, name in (*dump.others, *dump.children)}
     asked = frozenset(dump.pid for dump, _ in processes if not dump.followed)
     wording = Wording(threads, waits, names, others, asked)
-    summaries = {dump.pid: summarize(dump.goroutines) for dump, _ in processes if dump.goroutines}
-    go_waits = {dump.pid: GoWaits(dump).find() for dump, _ in processes if dump.goroutines}
-    go = [(dump.pid, GoVerdict(dump, go_waits[dump.pid])) for dump, _ in processes if dump.goroutines]
-    findings = [
-        Finding("goroutines", summaries[finding.nodes[0].pid], finding.nodes)
-        if finding.kind == "main" and finding.nodes[0].pid in summaries
-        else finding
-        for finding in _VerdictBuilder(wording).findings()
-    ]
-    rings = [_go_finding(pid, finding) for pid, verdict in go for finding in verdict.rings()]
-    blocked = [_go_finding(pid, finding) for pid, verdict in go for finding in verdict.blocked()]
-    findings = [*rings, *blocked, *findings]
+    of_go = {dump.pid: dump for dump, _ in processes if dump.goroutines}
+    go_waits = {pid: GoWaits(dump).find() for pid, dump in of_go.items()}
+    go = [GoVerdict(dump, go_waits[pid]) for pid, dump in of_go.items()]
+    findings = [finding for verdict in go for finding in verdict.rings()]
+    findings += [finding for verdict in go for finding in verdict.blocked()]
+    for finding in _VerdictBuilder(wording).findings():
+        if finding.kind == "main" and (dump := of_go.get(finding.nodes[0].pid)):
+            finding = Finding("goroutines", summarize(dump.goroutines), finding.nodes)  # noqa: PLW2901
+        findings.append(finding)
     told = [f for f in findings if f.kind == "deadlock" or not asked.isdisjoint(node.pid for node in f.nodes)]
     shown = asked.union(node.pid for f in told if f.kind == "deadlock" for node in f.nodes)
     pairs = [pair for pair in processes if pair[0].pid in shown]
-    tools = ((dump.pid, missing_tool(dump, threads)) for dump, threads in pairs)
-    unseen = [Finding("runtime", text, (Node(pid, pid),)) for pid, text in tools if text]
+    unseen = [finding for dump, threads in pairs for finding in _missing_tools(dump, threads)]
     certain = [finding for finding in told if finding.kind in _CERTAIN_KINDS]
     rest = [finding for finding in told if finding.kind not in _CERTAIN_KINDS]
     return Verdict(pairs, (*certain, *unseen, *rest), waits, wording, go_waits)
 
 
-def _go_finding(pid: int, finding: GoFinding) -> Finding:
-    return Finding(finding.kind, finding.text, (Node(pid, 0),), finding.lines, finding.goroutines)
+def _missing_tools(dump: ProcessDump, threads: Iterable[NamedThread]) -> Iterator[Finding]:
+    """Yield a sentence on the runtime of a process, if sfsample knows that it does not show everything."""
+    rows = [row for thread in threads for row in thread.rows()]
+    files = {module.path for _, module, _ in rows if module}
+    functions = {name.function or "" for _, _, names in rows for name in names if not dump.goroutines}
+    found = [text for start, text in _TOOL_BY_FILE.items() if any(is_file(path, (start,)) for path in files)]
+    found += [
+        text for start, text in _TOOL_BY_FUNCTION.items() if any(f.startswith(start) for f in functions)
+    ]
+    for text in found[:1]:
+        yield Finding("runtime", text.format(dump.pid, dump.pid), (Node(dump.pid, dump.pid),))
 
 
 def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tuple[Node, Wait | None]]:
@@ -182,7 +181,13 @@ class _VerdictBuilder:
             threads = tuple(node for node in cycle if node in self._threads)
             pids = {node.pid for node in threads}
             members = f"{len(threads)} threads" if len(pids) == 1 else f"{len(pids)} processes"
-            text = f"DEADLOCK: {members} wait for each other, {self._outlook(threads)}"
+            waits = [self._waits[node] for node in threads]
+            outlook = "and none can go on"
+            if any(wait.timed for wait in waits):
+                outlook = "until one gives up: there is a time-out"
+            elif any(wait.kind in _SOCKET_KINDS for wait in waits):  # SO_RCVTIMEO cannot be seen
+                outlook += ", unless a socket has a time-out of its own"
+            text = f"DEADLOCK: {members} wait for each other, {outlook}"
             if len(threads) == 1:
                 subject = self._wording.subject(threads[0])
                 is_result = self._waits[threads[0]].kind is WaitKind.FUTURE
@@ -199,7 +204,9 @@ class _VerdictBuilder:
 
     def _tasks(self) -> Iterator[Finding]:
         for node, thread in self._threads.items():
-            for cycle in _task_cycles(thread.dump.facts.tasks):
+            tasks = {task.address: task for task in thread.dump.facts.tasks}
+            for nodes in cycles(task_edges(thread.dump.facts.tasks)):
+                cycle = [tasks[node.tid] for node in nodes]
                 members = f"{len(cycle)} asyncio tasks wait for each other"
                 if len(cycle) == 1:
                     members = f"asyncio task {cycle[0].name} waits for itself"
@@ -232,13 +239,6 @@ class _VerdictBuilder:
         text += self._behind(sorted(node for node in by_lock.keys() - {*group} if {*group} & needs[node]))
         return Finding("likely deadlock", text, tuple(group), tuple(map(self._wording.sentence, group)))
 
-    def _outlook(self, threads: Iterable[Node]) -> str:
-        waits = [self._waits[node] for node in threads]
-        if any(wait.timed for wait in waits):
-            return "until one gives up: there is a time-out"
-        sockets = any(wait.kind in _SOCKET_KINDS for wait in waits)  # SO_RCVTIMEO cannot be seen
-        return f"and none can go on{', unless a socket has a time-out of its own' * sockets}"
-
     def _blocked(self) -> Iterator[Finding]:
         """Yield findings for the ends of chains of waits, those with most threads behind them first."""
         known = {node for cycle in self._cycles for node in cycle}
@@ -262,8 +262,7 @@ class _VerdictBuilder:
         return Finding("blocked", text, (end, *waiting))
 
     def _subjects(self, nodes: Sequence[Node]) -> str:
-        names = common_name([self._threads[node].dump.name for node in nodes])
-        return f"{len(nodes)} threads ({names})"
+        return f"{len(nodes)} threads ({common_name([self._threads[node].dump.name for node in nodes])})"
 
     def _objects(self, end: Node, waiting: tuple[Node, ...]) -> str:
         """Return the objects of waits, most threads first; threads "behind them" wait for other ones."""
@@ -316,12 +315,6 @@ class _VerdictBuilder:
                 subject = self._wording.process(pid) if is_all else f"{self._subjects(nodes)}: each"
                 text = f"{subject} {self._wording.predicate(nodes[0])}"
             yield Finding("blocked" if kind in _LOCK_KINDS else kind, text, tuple(nodes))
-
-
-def _task_cycles(tasks: Sequence[Task]) -> Iterator[tuple[Task, ...]]:
-    by_address = {task.address: task for task in tasks}
-    for cycle in cycles(task_edges(tasks)):
-        yield tuple(by_address[node.tid] for node in cycle)
 
 
 def _target(node: Node, wait: Wait) -> Node | None:

@@ -34,6 +34,16 @@ _PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that ma
 _LINKS = {WaitKind.THREAD: " ", WaitKind.FUTURE: ", to be computed by "}
 
 
+class Finding(NamedTuple):
+    """One sentence of the verdict.  `kind` is for scripts, `nodes` has the threads that it names."""
+
+    kind: str
+    text: str
+    nodes: tuple[Node, ...]
+    lines: tuple[str, ...] = ()
+    goroutines: tuple[int, ...] = ()  # ids of the goroutines that it names
+
+
 class Wording(NamedTuple):
     """Names and describes the threads and processes of a dump."""
 
@@ -67,8 +77,11 @@ class Wording(NamedTuple):
         nodes += [end] * (end in self.threads and end not in nodes)
         is_alone, functions = len(nodes) == 1, self.threads[nodes[0]].call_path()
         where = f", in {functions}," if functions and not is_alone else ""
-        text = f"{self._blocked_loop(nodes[0])}{self.subject(nodes[0])}{where}"
-        text += f" {self.predicate(nodes[0], where=is_alone)}"
+        text = f"{self.subject(nodes[0])}{where} {self.predicate(nodes[0], where=is_alone)}"
+        if self.blocks_loop(nodes[0]):
+            function = own_function(self.threads[nodes[0]].python)
+            is_blocked = f"{function} blocks the event loop" if function else "the event loop stands still"
+            text = f"{is_blocked}: {text}"
         for before, node in pairwise(nodes):
             wait, is_named = self.waits.get(before), before.pid == node.pid or self._is_alone(node)
             link = ", which" if is_named else ", whose main thread"
@@ -79,15 +92,11 @@ class Wording(NamedTuple):
     def blocks_loop(self, node: Node) -> bool:
         """Return True if a thread runs an event loop, and a callback or a coroutine does not give way."""
         thread, wait = self.threads.get(node), self.waits.get(node)
+        if thread is None or thread.dump.moving is not False:
+            return False
         # uvloop runs callbacks without such a frame, but a loop that can go on waits for events
-        is_elsewhere = thread and thread.dump.facts.tasks and wait and wait.kind is not WaitKind.EVENTS
-        in_callback = thread and (is_elsewhere or thread.runs_python(*_CALLBACK))
-        return bool(thread and thread.dump.moving is False and in_callback)
-
-    def _blocked_loop(self, node: Node) -> str:
-        function = self.blocks_loop(node) and own_function(self.threads[node].python)
-        blocked = f"{function} blocks the event loop: " if function else "the event loop stands still: "
-        return blocked * self.blocks_loop(node)
+        is_elsewhere = thread.dump.facts.tasks and wait and wait.kind is not WaitKind.EVENTS
+        return bool(is_elsewhere) or thread.runs_python(*_CALLBACK)
 
     def _is_alone(self, node: Node) -> bool:
         return sum(other.pid == node.pid for other in self.threads) == 1
@@ -175,8 +184,7 @@ def common_name(names: list[str]) -> str:
         return distinct[0]
     first, last = min(distinct), max(distinct)
     length = next((at for at, letter in enumerate(first) if last[at : at + 1] != letter), len(first))
-    prefix = first[:length].rstrip("0123456789")
-    if prefix:
+    if prefix := first[:length].rstrip("0123456789"):
         return f"{prefix}*"
     return ", ".join(distinct[:_MAX_NAMES]) + ", ..." * (len(distinct) > _MAX_NAMES)
 

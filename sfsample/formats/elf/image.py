@@ -37,9 +37,9 @@ _MAX_CORE_NOTES = 1 << 20  # notes that are read of one segment; a thread has ab
 _MAX_OWNER_SIZE, _MAX_BUILD_ID_SIZE = 64, 64  # bytes
 ET_REL = 1
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_GNU_EH_FRAME, PT_GNU_SFRAME = 1, 2, 4, 0x6474E550, 0x6474E554
-SHT_NOBITS, SHT_SYMTAB, SHT_DYNSYM, SHT_RELA = 8, 2, 11, 4
+SHT_NOBITS, SHT_SYMTAB, SHT_DYNSYM = 8, 2, 11
 PF_X, PF_W = 1, 2
-SHF_EXECINSTR = 4
+SHF_EXECINSTR, SHF_COMPRESSED = 4, 0x800
 _NT_GNU_BUILD_ID = 3
 
 
@@ -120,7 +120,6 @@ class ElfImage:
             raise FormatError(self.name, 0, "shorter than an ELF header")
         self.machine = int.from_bytes(self.data[18:20], self.byteorder)
         self.type = int.from_bytes(self.data[16:18], self.byteorder)  # e_type
-        self.relocatable = self.type == ET_REL
 
     def _segments(self) -> Iterator[Segment]:
         header = self._header
@@ -141,18 +140,17 @@ class ElfImage:
 
     @cached_property
     def executable(self) -> tuple[tuple[int, int], ...]:
-        """Vaddr ranges [start, end) of executable segments; in an object file, of code sections."""
-        if self.relocatable:
-            return self.code_sections
+        """Vaddr ranges [start, end) of executable segments."""
         code = (s for s in self.segments if s.type == PT_LOAD and s.flags & PF_X)
         return tuple((s.vaddr, s.vaddr + s.memsz) for s in code)
 
-    def load_bias(self, start: int, offset: int, *, executable: bool) -> int | None:
+    def load_bias(self, start: int, offset: int, *, executable: bool, base: int | None = None) -> int | None:
         """Return address - vaddr for a mapping of file `offset` at `start`; None: no PT_LOAD has that offset.
 
         Two segments may share a page of the file (end of text, start of data or of other text).  Permissions
         distinguish them.  If they have the same permissions, the mapping belongs to the segment that begins
-        in the first page of the mapping.
+        in the first page of the mapping.  If several begin there, the load bias of the file's first byte
+        decides; `base`: address of that byte.
         """
         sharing = [
             segment for segment in self.segments
@@ -161,14 +159,20 @@ class ElfImage:
         ]  # fmt: skip
         fitting = [s for s in sharing if bool(s.flags & PF_X) == executable] or sharing[-1:]
         begun = [s for s in fitting if s.offset & -PAGE == offset] or fitting
-        return start - offset - (begun[0].vaddr - begun[0].offset) if begun else None
+        biases = [start - offset - (s.vaddr - s.offset) for s in begun]
+        of_file = base - self.head.vaddr if base is not None and self.head else None
+        return of_file if of_file in biases else next(iter(biases), None)
+
+    @cached_property
+    def head(self) -> Segment | None:
+        """The segment that loads the first byte of the file, or None."""
+        return next((s for s in self.segments if s.type == PT_LOAD and s.offset == 0), None)
 
     @cached_property
     def identity_ranges(self) -> tuple[tuple[int, int], ...]:
         """(vaddr, size) of the loaded bytes that identify the file in memory: headers and notes."""
-        heads = (s for s in self.segments if s.type == PT_LOAD and s.offset == 0)
         small = (s for s in self.segments if s.type == PT_NOTE and s.filesz < _MAX_IDENTITY_NOTE_SIZE)
-        head = [(s.vaddr, min(PAGE, s.filesz)) for s in islice(heads, 1)]
+        head = [(self.head.vaddr, min(PAGE, self.head.filesz))] if self.head else []
         return (*head, *((s.vaddr, s.filesz) for s in small))
 
     @cached_property

@@ -77,7 +77,7 @@ def parse(data: bytes) -> Report:
         raise BadInput("a picture, from which no profile can be read")
     if _JSON.match(data):
         from sfsample.report.formats.profile_json import read
-    elif _is_text(data[:4096]):
+    elif all(byte >= 32 or byte in b"\t\r\n" for byte in data[:4096]):  # text
         from sfsample.report.formats.folded import read
     else:
         from sfsample.report.formats.pprof import read
@@ -132,7 +132,3 @@ def _decompress(data: bytes) -> bytes:
         too_large = f"gzip of more than {limit // 10**6} MB: unpack it with gunzip, if you trust it"
         raise BadInput(too_large if len(plain) == limit else "gzip ends too early")
     return plain
-
-
-def _is_text(head: bytes) -> bool:
-    return not any(byte < 32 and byte not in b"\t\r\n" for byte in head)

@@ -6,8 +6,8 @@ from math import isfinite
 from typing import Any
 
 from sfsample.core.local_time import local, zone
-from sfsample.core.quantities import counted
-from sfsample.report.caption import duration, listed, losses
+from sfsample.core.quantities import counted, listed
+from sfsample.report.caption import duration, losses
 from sfsample.report.difference import NOISE, Change, Difference, Side, comparison_name
 from sfsample.report.formats.html import page, page_data
 from sfsample.report.json_text import json_text
@@ -18,6 +18,7 @@ from sfsample.symbolize.named_frame import NamedFrame
 _LOW_COVERAGE = 0.9  # share of the CPU time; a lower one is a warning
 _NOTABLE_CPU_NS = 10**9  # CPU time; the samples of less are few in any case
 _SIDES = ("before", "after")
+_SIDE_FACTS = ("name", "files", "samples", "duration_ns", "rate_hz", "host", "started_ns", "mode", "cpu_ns")
 _MAX_ROWS = 20  # real changes in a table, unless verbose
 _LARGEST = 10  # rows of a table, at least: the largest differences, whatever the verdict
 _MAX_NAMES = 3  # names of processes or functions in a sentence or row
@@ -113,20 +114,16 @@ def difference_json(difference: Difference) -> bytes:
         "shares_of": "cpu" if difference.per_time else "samples",
         "compared": "cpu_time" if difference.by_cpu else "samples",
         "relative": difference.relative,
-        "inputs": [_side_json(side) for side in difference.sides],
+        "inputs": [{key: getattr(side, key) for key in _SIDE_FACTS} | {"processes": list(side.processes)}
+                   for side in difference.sides],
         "warnings": warnings(difference),
         "ordinary": ordinary and {"pairs": len(ordinary.pairs), "needed": LEAST_PAIRS, "of": ordinary.what},
         "exposures": list(difference.exposures),
         "all": _change_json(difference.overall),
         "self": [*map(_change_json, difference.by_self)],
         "total": [*map(_change_json, difference.by_total)],
-    }
+    }  # fmt: skip
     return json_text(document, indent=1).encode()
-
-
-def _side_json(side: Side) -> dict[str, Any]:
-    known = ("name", "files", "samples", "duration_ns", "rate_hz", "host", "started_ns", "mode", "cpu_ns")
-    return {key: getattr(side, key) for key in known} | {"processes": list(side.processes)}
 
 
 def _change_json(change: Change) -> dict[str, Any]:
@@ -235,18 +232,14 @@ def _side_by_side(before: Report, after: Report, *, by_cpu: bool) -> Report:
     builder = ReportBuilder(("after", "before"))
     rows: dict[str, NamedFrame] = {}
     for report, weights in ((after, lambda n: (n, 0)), (before, lambda n: (0, n))):
-        names = map(comparison_name, report.frames)
-        number = [
-            builder.number(rows.setdefault(name, _name_alone(name, frame)))
-            for name, frame in zip(names, report.frames, strict=True)
-        ]
+        number = []
+        for frame in report.frames:
+            name = comparison_name(frame)
+            bare = NamedFrame(name, frame.function, module=frame.module, file=frame.file, kind=frame.kind)
+            number.append(builder.number(rows.setdefault(name, bare)))
         weight = CPU if by_cpu and report.stats.text("mode") == "wall" else SAMPLES
         for stack, amount in zip(report.stacks, report.column(weight), strict=True):
             process, name, *_ = report.threads[stack.thread]  # without ids, which differ between recordings
             frames = [number[at] for at in stack.frames]
             builder.add_row(ReportThread(process, name), frames, stack.stop_reason, weights(amount))
     return builder.finish()
-
-
-def _name_alone(name: str, frame: NamedFrame) -> NamedFrame:
-    return NamedFrame(name, frame.function, module=frame.module, file=frame.file, kind=frame.kind)

@@ -13,10 +13,10 @@ from typing import Any
 from sfsample.report.caption import extent, losses
 from sfsample.report.json_text import json_text
 from sfsample.report.report import CPU, SAMPLES, Numbers, Report, ReportStack, ReportThread, truncation_mark
-from sfsample.report.stack_paths import common_prefix_length
 from sfsample.symbolize.named_frame import NamedFrame
 
 _VERSION = 49
+_RATE_HZ = 1000  # rate of a report without a rate
 _USER, _KERNEL, _JIT, _TRUNCATED, _PYTHON = range(5)  # indexes into _CATEGORIES
 _COLORS = {"User": "yellow", "Kernel": "orange", "JIT": "green", "Truncated": "grey", "Python": "blue"}
 _CATEGORIES = [{"name": name, "color": color, "subcategories": ["Other"]} for name, color in _COLORS.items()]
@@ -48,7 +48,7 @@ def _meta(report: Report) -> dict[str, Any]:
         "preprocessedProfileVersion": _VERSION,
         "product": report.process_names() or "sfsample",
         "importedFrom": "sfsample",
-        "interval": _interval_ms(report),
+        "interval": 1000 / (report.rate_hz or _RATE_HZ),
         "startTime": (report.started_ns or 0) / 1e6,
         "processType": 0,
         "categories": _CATEGORIES,
@@ -66,10 +66,6 @@ def _meta(report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _interval_ms(report: Report) -> float:
-    return 1000 / report.rate_hz if report.rate_hz else 1.0
-
-
 def _rows_by_thread(report: Report) -> Iterator[tuple[ReportThread, list[int], list[_Row]]]:
     """Yield each thread, its stacks and its samples; without times, samples follow each other."""
     stacks: list[list[int]] = [[] for _ in report.threads]
@@ -78,8 +74,9 @@ def _rows_by_thread(report: Report) -> Iterator[tuple[ReportThread, list[int], l
     timeline = report.timeline
     if timeline is None or timeline.dropped:
         samples, cpu_ns = report.column(SAMPLES), report.column(CPU)
+        interval_ms = 1000 / (report.rate_hz or _RATE_HZ)
         for thread, own in zip(report.threads, stacks, strict=True):
-            ends_ms = accumulate((samples[at] * _interval_ms(report) for at in own), initial=0.0)
+            ends_ms = accumulate((samples[at] * interval_ms for at in own), initial=0.0)
             rows = [(at, ms, samples[at], cpu_ns[at]) for at, ms in zip(own, ends_ms, strict=False)]
             yield thread, own, rows
         return
@@ -101,10 +98,9 @@ class _ThreadTables:
         self._resources = Numbers[tuple[int, str]]()  # index of the lib, and its path
         self._funcs = Numbers[tuple[str, int, str | None]]()  # name, resource, file
         self._frames = Numbers[tuple[int | str, int]]()  # frame, or a mark of truncation; depth of inlining
-        self._prefixes: list[int | None] = []  # row of the caller's stack, for each stack
-        self._innermost: list[int] = []  # row of the innermost frame, for each stack
+        self._stacks = Numbers[tuple[int | None, int]]()  # row of the caller's stack, innermost frame
         self._thread = thread
-        stack_rows = self._stack_rows(stacks)
+        stack_rows = {at: self._stack_row(report.stacks[at]) for at in stacks}
         self._samples = {
             "length": len(rows),
             "stack": [stack_rows[at] for at, *_ in rows],
@@ -114,30 +110,14 @@ class _ThreadTables:
             **({"threadCPUDelta": [cpu for *_, cpu in rows]} if CPU in report.weights else {}),
         }
 
-    def _stack_rows(self, stacks: list[int]) -> dict[int, int | None]:
-        """Fill the stack table by sorted paths; return the row of each stack (None: no frames)."""
-        rows: dict[int, int | None] = {}
-        before: tuple[int, ...] = ()
-        opened: list[int] = []  # the rows of the prefixes of `before`
-        for path, at in sorted((self._path(self._report.stacks[at]), at) for at in stacks):
-            shared = common_prefix_length(before, path)
-            del opened[shared:]
-            for frame in path[shared:]:
-                self._prefixes.append(opened[-1] if opened else None)
-                opened.append(len(self._innermost))
-                self._innermost.append(frame)
-            rows[at] = opened[-1] if opened else None
-            before = path
-        return rows
-
-    def _path(self, stack: ReportStack) -> tuple[int, ...]:
-        """Return the path of a stack, root first: rows of the frame table."""
-        mark = truncation_mark(stack)
-        path, depth, frames = [self._frames[mark, 0]] if mark else [], 0, self._report.frames
+    def _stack_row(self, stack: ReportStack) -> int | None:
+        """Return the row of a stack in the stack table; None: it has no frames."""
+        mark, depth = truncation_mark(stack), 0
+        row = self._stacks[None, self._frames[mark, 0]] if mark else None
         for at in reversed(stack.frames):
-            depth = depth + 1 if frames[at].inlined else 0
-            path.append(self._frames[at, depth])
-        return tuple(path)
+            depth = depth + 1 if self._report.frames[at].inlined else 0
+            row = self._stacks[row, self._frames[at, depth]]
+        return row
 
     def _func(self, frame: NamedFrame) -> int:
         resource = -1
@@ -169,10 +149,10 @@ class _ThreadTables:
             "pausedRanges": [],
             "samples": self._samples,
             "stackTable": _table(
-                prefix=self._prefixes,
-                frame=self._innermost,
-                category=[frames["category"][frame] for frame in self._innermost],
-                subcategory=[0] * len(self._innermost),
+                prefix=[prefix for prefix, _ in self._stacks],
+                frame=[frame for _, frame in self._stacks],
+                category=[frames["category"][frame] for _, frame in self._stacks],
+                subcategory=[0] * len(self._stacks),
             ),
             "frameTable": frames,
             "funcTable": funcs,
@@ -188,10 +168,12 @@ class _ThreadTables:
             (NamedFrame(at) if isinstance(at, str) else all_frames[at], depth) for at, depth in self._frames
         ]
         nulls = [None] * len(rows)
+        categories = [_TRUNCATED if frame.text.startswith("[truncated: ") else _BY_KIND.get(frame.kind, _USER)
+                      for frame, _ in rows]  # fmt: skip
         return _table(
             address=[-1 if frame.address is None else frame.address for frame, _ in rows],
             inlineDepth=[depth for _, depth in rows],
-            category=[_category(frame) for frame, _ in rows],
+            category=categories,
             subcategory=[0] * len(rows),
             func=[self._func(frame) for frame, _ in rows],
             nativeSymbol=nulls,
@@ -212,10 +194,6 @@ class _ThreadTables:
             lineNumber=nulls,
             columnNumber=nulls,
         )
-
-
-def _category(frame: NamedFrame) -> int:
-    return _TRUNCATED if frame.text.startswith("[truncated: ") else _BY_KIND.get(frame.kind, _USER)
 
 
 def _table(*empty: str, **columns: list[Any]) -> dict[str, Any]:

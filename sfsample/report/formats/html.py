@@ -4,30 +4,29 @@ The sources of the page are in report/formats/page/; this module joins them.  Th
 element, which page/profile.js reads.  Every `<` is escaped, so that no name can end the element.
 
 Paths are sorted, and each path has only its difference from the path before.  So the page builds its tree in
-one pass, in the order of drawing.  The number of a label is written as `width` letters ('?' is 0), because a
-browser reads letters faster than digits.
+one pass, in the order of drawing.  Numbers are written as letters (`NumberWords`), because a browser reads
+letters faster than digits.
 
 Invariant: no name becomes markup, and the page makes no request (tests/browser/test_page.py).
 """
 
 import os
 import re
-from itertools import starmap
+from itertools import chain, starmap
 from operator import add
 from typing import Any
 
 from sfsample.core.local_time import zone_id
 from sfsample.core.quantities import counted
 from sfsample.report.caption import amounts, label_texts, losses, process_ids
-from sfsample.report.formats.html_time_line import slices_data
+from sfsample.report.formats.html_time_line import NumberWords, slices_data
 from sfsample.report.json_text import json_text
 from sfsample.report.report import Report
-from sfsample.report.stack_paths import StackPaths, common_prefix_length, stack_paths
+from sfsample.report.stack_paths import common_prefix_length, stack_paths
 from sfsample.report.time_slices import TimeSlices
 from sfsample.symbolize.named_frame import clean_name
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
-_ZERO, _BASE = ord("?"), 64  # the letter for digit 0, and the number of digits
 _MODES = {"cpu": "running threads only", "wall": "sleeping threads too"}
 _Row = tuple[tuple[int, ...], int]  # path and thread index
 _RAW_LABELS = ("host.name=", "process.", "container.id=")  # the header has the host in words
@@ -56,7 +55,11 @@ def _source(name: str) -> str:
 def page_data(report: Report, *, threads: bool, time_slices: TimeSlices | None = None) -> dict[str, Any]:
     """Return the data of the page: texts and numbers only."""
     paths, stats = stack_paths(report, threads=threads), report.stats
-    rows = sorted(_weights_by_row(report, paths).items())
+    sums: dict[_Row, tuple[int, ...]] = {}  # stacks that differ only in addresses have the same path
+    for path, stack in zip(paths.paths, report.stacks, strict=True):
+        row = path, stack.thread
+        sums[row] = tuple(map(add, sums[row], stack.weights)) if row in sums else stack.weights
+    rows = sorted(sums.items())
     place = {row: at for at, (row, _) in enumerate(rows)}
     row_of = [place[path, stack.thread] for path, stack in zip(paths.paths, report.stacks, strict=True)]
     modules = {path: at for at, path in enumerate(dict.fromkeys(label.module for label in paths.labels))}
@@ -83,7 +86,7 @@ def page_data(report: Report, *, threads: bool, time_slices: TimeSlices | None =
             "module": [modules[label.module] for label in paths.labels],
             "found": list(paths.found),
         },
-        "paths": _pack([path for (path, _), _ in rows], len(paths.labels)),
+        "paths": _pack([path for (path, _), _ in rows]),
         "stacks": {
             "thread": [thread for (_, thread), _ in rows],
             "weights": [[weights[at] for _, weights in rows] for at in range(len(report.weights))],
@@ -100,23 +103,8 @@ def _readable_labels(report: Report) -> str:
     return ", ".join(shown) + f"{' and ' * bool(shown)}{others}" * (len(shown) < len(texts))
 
 
-def _weights_by_row(report: Report, paths: StackPaths) -> dict[_Row, tuple[int, ...]]:
-    """Return the sums by path and thread; stacks that differ only in addresses have the same path."""
-    sums: dict[_Row, tuple[int, ...]] = {}
-    for path, stack in zip(paths.paths, report.stacks, strict=True):
-        row = path, stack.thread
-        sums[row] = tuple(map(add, sums[row], stack.weights)) if row in sums else stack.weights
-    return sums
-
-
-def _pack(paths: list[tuple[int, ...]], label_count: int) -> dict[str, Any]:
+def _pack(paths: list[tuple[int, ...]]) -> dict[str, Any]:
     """Return columns with a row per path: labels shared with the path before it, and the other labels."""
-    width = 1
-    while _BASE**width < label_count:
-        width += 1
-    places = [_BASE**place for place in reversed(range(width))]
-    words = ["".join(chr(_ZERO + number // each % _BASE) for each in places) for number in range(label_count)]
     shared = list(starmap(common_prefix_length, zip([(), *paths], paths, strict=False)))
     ends = [path[length:] for path, length in zip(paths, shared, strict=True)]
-    letters = "".join([words[number] for end in ends for number in end])
-    return {"shared": shared, "more": [*map(len, ends)], "width": width, "letters": letters}
+    return {"shared": shared, "more": [*map(len, ends)], "letters": NumberWords().text(chain(*ends))}

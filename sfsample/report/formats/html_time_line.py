@@ -8,7 +8,7 @@ the sum of a row over several slices is wrong by less than 10 ms.
 Slices are joined in pairs until they fit, so a page has less than 10 MB (scripts/bench/page PAGE.html).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import sub
 from typing import Any
@@ -24,8 +24,8 @@ _PER_UNIT = _UNIT_NS // TIME_UNIT_NS
 _ZERO, _BASE = ord("?"), 32  # the letter for digit 0, and the number of digits
 
 
-class _Words(dict[int, str]):
-    """The letters of each number."""
+class NumberWords(dict[int, str]):
+    """The letters of each number; `numberReader` in page/numbers.js reads them."""
 
     def __missing__(self, number: int) -> str:
         word, rest = "", number
@@ -34,6 +34,10 @@ class _Words(dict[int, str]):
             rest //= _BASE
         self[number] = word = word + chr(_ZERO + rest)
         return word
+
+    def text(self, numbers: Iterable[int]) -> str:
+        """Return the letters of several numbers."""
+        return "".join(map(self.__getitem__, numbers))
 
 
 def slices_data(line: TimeSlices, rows: Sequence[int], weights: Sequence[str]) -> dict[str, Any]:
@@ -64,14 +68,14 @@ def slices_data(line: TimeSlices, rows: Sequence[int], weights: Sequence[str]) -
 
 
 def _letters(slices: Sequence[TimeSlice], kept: Sequence[int], count: int) -> list[str]:
-    words, found = _Words(), []
+    words, found = NumberWords(), []
     rests = [[0] * count for _ in WEIGHTS]  # remainder of each row, less than a unit
     for each in slices:
         numbers = each.columns[0]
         columns = [map(sub, numbers, [0, *numbers]),
                    *(_in_units(numbers, each.columns[1 + at], rests[at]) if at else each.columns[1]
                      for at in kept)]  # fmt: skip
-        found.append("".join(map(words.__getitem__, chain(*columns))))
+        found.append(words.text(chain(*columns)))
     return found
 
 

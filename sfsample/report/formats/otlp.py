@@ -44,7 +44,10 @@ class _OtlpEncoder(Encoder):
 
     def request(self, attributes: Mapping[str, str], identity: str) -> Iterator[bytes]:
         stacks = [self._stack(stack) for stack in self._report.stacks]
-        resource = [message(1, *_attribute(key, text)) for key, text in attributes.items()]
+        resource = []
+        for key, text in attributes.items():
+            value = message(1, text.encode("utf-8", "replace"))
+            resource.append(message(1, message(1, key.encode("utf-8", "replace")), message(2, value)))
         profiles = [message(2, *self._profile(at, identity)) for at in range(len(self._report.weights))]
         scope = message(1, message(1, b"sfsample"))
         yield message(1, message(1, *resource), message(2, scope, *profiles))  # resource_profiles
@@ -80,8 +83,3 @@ class _OtlpEncoder(Encoder):
         yield from (message(7, stack) for stack in stacks)
         for text in self._strings:  # strings last, as all tables above fill them
             yield message(5, text.encode("utf-8", "replace"))
-
-
-def _attribute(key: str, text: str) -> tuple[bytes, bytes]:
-    value = message(1, text.encode("utf-8", "replace"))
-    return message(1, key.encode("utf-8", "replace")), message(2, value)

@@ -62,7 +62,7 @@ class Encoder:
         self._strings = Numbers({"": 0})
         self._mappings = Numbers[tuple[str, str | None]]()
         self._functions = Numbers[tuple[str, str, str]]()
-        self._locations: dict[_LocationKey, bytes] = {}  # -> encoded id
+        self._locations = Numbers[_LocationKey]()
         self._frames_by_module = defaultdict[tuple[str | None, str | None], list[NamedFrame]](list)
         for frame in report.frames:
             self._frames_by_module[frame.module, frame.build_id].append(frame)
@@ -103,36 +103,24 @@ class Encoder:
     def _sample(self, stack: ReportStack) -> Iterator[bytes]:
         yield self._stack(stack)
         yield packed(2, stack.weights)  # value
-        yield from self._labels(self._report.threads[stack.thread])
-        if wait := wait_of(self._report, stack):
-            yield message(3, integer(1, self._strings["wait"]), integer(2, self._strings[wait]))  # key, str
-
-    def _stack(self, stack: ReportStack) -> bytes:
-        mark = truncation_mark(stack)
-        keys: list[_LocationKey] = [*self._location_keys(stack.frames), *([(mark,)] if mark else [])]
-        return message(1, *map(self._location_id, keys))  # location_id
-
-    def _location_keys(self, row: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """Yield the frames of each location: inlined functions, then the function that contains them."""
-        inlined = self._inlined
-        start = 0
-        for end, at in enumerate(row, 1):
-            if not inlined[at] or end == len(row):
-                yield row[start:end]
-                start = end
-
-    def _location_id(self, key: _LocationKey) -> bytes:
-        if key not in self._locations:
-            self._locations[key] = varint(len(self._locations) + 1)
-        return self._locations[key]
-
-    def _labels(self, thread: ReportThread) -> Iterator[bytes]:
-        for key, text in (("process", thread.process), ("thread", thread.name)):
+        thread, wait = self._report.threads[stack.thread], wait_of(self._report, stack)
+        for key, text in (("process", thread.process), ("thread", thread.name), ("wait", wait)):
             if text:
                 yield message(3, integer(1, self._strings[key]), integer(2, self._strings[text]))  # key, str
         for key, number in (("pid", thread.pid), ("tid", thread.tid)):
             if number is not None:
                 yield message(3, integer(1, self._strings[key]), integer(3, number))  # key, num
+
+    def _stack(self, stack: ReportStack) -> bytes:
+        """Return the ids of locations: inlined functions are in one with the function that contains them."""
+        keys, start = list[_LocationKey](), 0
+        for end, at in enumerate(stack.frames, 1):
+            if not self._inlined[at] or end == len(stack.frames):
+                keys.append(stack.frames[start:end])
+                start = end
+        if mark := truncation_mark(stack):
+            keys.append((mark,))
+        return message(1, *(varint(self._locations[key] + 1) for key in keys))  # location_id
 
     def _location(self, key: _LocationKey, first: int) -> Iterator[bytes]:
         """Yield the fields of a location after its id; field numbers begin with `first`."""
@@ -143,10 +131,8 @@ class Encoder:
         yield integer(first + 1, outer.address or 0)  # address
         for frame in frames:
             name = frame.text.removesuffix("_[i]") if frame.inlined else frame.text
-            names = (name, frame.raw or name, frame.file or "")
-            function = self._functions[names] + 1
-            line = integer(1, function), integer(2, frame.line or 0)  # function_id, line
-            yield message(first + 2, *line)  # line
+            function = self._functions[name, frame.raw or name, frame.file or ""] + 1
+            yield message(first + 2, integer(1, function), integer(2, frame.line or 0))  # line
 
     def _function(self, names: tuple[str, str, str], first: int) -> Iterator[bytes]:
         """Yield name, system_name and filename; field numbers begin with `first`."""
@@ -154,8 +140,8 @@ class Encoder:
             yield integer(field, self._strings[text])
 
     def _limit(self, path: str, build_id: str | None) -> int:
-        frames = self._frames_by_module[path, build_id]
-        return min(max(frame.address or 0 for frame in frames) + 1, _MAX_ADDRESS)
+        addresses = (frame.address or 0 for frame in self._frames_by_module[path, build_id])
+        return min(max(addresses) + 1, _MAX_ADDRESS)
 
     def _mapping(self, path: str, build_id: str | None, number: int) -> Iterator[bytes]:
         frames = self._frames_by_module[path, build_id]
@@ -192,7 +178,10 @@ class _ProfileReader:
     def __init__(self, data: memoryview, budget: ReadingBudget) -> None:
         self._budget = budget
         self._profile = self._parse(data)
-        self._strings = list(map(self._string, self._profile.get(6, ())))  # string_table
+        self._strings = list[str]()
+        for text in map(_bytes, self._profile.get(6, ())):  # string_table
+            budget.charge(len(text))
+            self._strings.append(clean_name(bytes(text).decode("utf-8", "replace")))
         if not self._strings:
             raise BadInput("pprof without a string table")
         self._strings[0] = ""
@@ -206,7 +195,7 @@ class _ProfileReader:
         columns = self._columns()
         self._builder.weights = tuple(columns)
         for sample in self._messages(2):  # sample
-            self._add(sample, tuple(columns.values()))
+            self._add(sample, list(columns.values()))
         labels = (text.partition("=") for text in self._comments(_LABEL))
         period = signed(_integer(self._profile, 12))  # period
         period_is_time = any(self._text(row, 2) == "nanoseconds" for row in self._messages(11))  # period_type
@@ -224,8 +213,7 @@ class _ProfileReader:
 
     def _columns(self) -> dict[str, int]:
         """Return the index of each weight in the values of a sample; samples first."""
-        sample_types = self._messages(1)  # sample_type
-        types = [(self._text(row, 1), self._text(row, 2)) for row in sample_types]  # type, unit
+        types = [(self._text(row, 1), self._text(row, 2)) for row in self._messages(1)]  # sample_type
         counts = [at for at, (_, unit) in enumerate(types) if unit == "count"]
         if not counts:
             shown = ", ".join("/".join(pair) for pair in types) or "none"
@@ -233,7 +221,7 @@ class _ProfileReader:
         others = {_TIME_WEIGHTS[pair]: at for at, pair in enumerate(types) if pair in _TIME_WEIGHTS}
         return {SAMPLES: counts[0]} | others
 
-    def _add(self, sample: _Message, columns: tuple[int, ...]) -> None:
+    def _add(self, sample: _Message, columns: Sequence[int]) -> None:
         values = [signed(number) for number in self._numbers(sample.get(2, ()))]  # value
         if len(values) <= max(columns) or min(values) < 0:
             raise BadInput(f"pprof sample with the values {values[:8]}")
@@ -258,7 +246,7 @@ class _ProfileReader:
         location = _required(self._locations.get(number), "a location")
         mapping = self._mappings.get(_integer(location, 2), {})  # mapping_id
         path, build_id = self._text(mapping, 5) or None, self._text(mapping, 6) or None  # filename, build_id
-        address = _integer(location, 3)  # address
+        address = _integer(location, 3)
         place = NamedFrame(address_text(path, address), module=path, build_id=build_id, address=address)
         lines = [self._parse(_bytes(line)) for line in location.get(4, ())]  # line
         inner = [self._frame(line, place, inlined=True) for line in lines[:-1]]
@@ -310,11 +298,6 @@ class _ProfileReader:
             self._budget.charge(_NUMBER_COST if isinstance(value, int) else _BYTES_COST)
             found.setdefault(field, []).append(value)
         return found
-
-    def _string(self, text: int | memoryview) -> str:
-        data = bytes(_bytes(text))
-        self._budget.charge(len(data))
-        return clean_name(data.decode("utf-8", "replace"))
 
     def _numbers(self, values: Sequence[int | memoryview]) -> list[int]:
         packed = sum(len(value) for value in values if not isinstance(value, int))

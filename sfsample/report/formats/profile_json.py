@@ -34,6 +34,7 @@ from sfsample.symbolize.named_frame import NamedFrame, clean_name
 _Module = tuple[str, str | None]  # path and build-id
 _SCHEMA = "sfsample.profile/1"
 _T = TypeVar("_T")
+_FIELDS = ("text", "function", "raw", "file", "line", "inlined", "kind", "found")  # of a frame, as they are
 _MAX_DEPTH = 50  # levels of `stats`; sfsample itself writes 4
 _ADDRESS = re.compile("(0x)?[0-9a-fA-F]{1,16}")
 _MAX_COUNT = (1 << 63) - 1  # pprof cannot hold more
@@ -79,16 +80,8 @@ def frames_json(frames: Iterable[NamedFrame]) -> dict[str, Any]:
 
 
 def _frame_json(frame: NamedFrame, modules: Numbers[_Module]) -> dict[str, Any]:
-    return {
-        "text": frame.text,
-        "function": frame.function,
-        "raw": frame.raw,
+    return {name: getattr(frame, name) for name in _FIELDS} | {
         "offset": None if frame.address is None else hex(frame.address),
-        "file": frame.file,
-        "line": frame.line,
-        "inlined": frame.inlined,
-        "kind": frame.kind,
-        "found": frame.found,
         "module": None if frame.module is None else modules[frame.module, frame.build_id],
     }
 

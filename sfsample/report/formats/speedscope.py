@@ -24,8 +24,12 @@ _UNITS = {  # weight -> its name, and speedscope's unit
 def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - each thread is a profile
     """Return the file."""
     report = merge_by(report, "function")
-    marks = Numbers[str]()
-    stacks = list(_stacks(report, marks))
+    marks = Numbers[str]()  # their numbers follow those of the frames
+    stacks = [
+        [*([len(report.frames) + marks[mark]] if (mark := truncation_mark(stack)) else []),
+         *reversed(stack.frames)]
+        for stack in report.stacks
+    ]  # fmt: skip
     frames = [*map(_frame, report.frames), *({"name": mark} for mark in marks)]
     document = {
         "$schema": _SCHEMA,
@@ -41,14 +45,6 @@ def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - each thr
 def _frame(frame: NamedFrame) -> dict[str, Any]:
     fields = {"name": frame.text, "file": frame.file or frame.module, "line": frame.line}
     return {key: value for key, value in fields.items() if value is not None}
-
-
-def _stacks(report: Report, marks: Numbers[str]) -> Iterator[list[int]]:
-    """Yield the frame numbers of each stack, root first; marks of truncation have the highest numbers."""
-    for stack in report.stacks:
-        mark = truncation_mark(stack)
-        head = [] if mark is None else [len(report.frames) + marks[mark]]
-        yield [*head, *reversed(stack.frames)]
 
 
 def _profiles(report: Report, stacks: list[list[int]]) -> Iterator[dict[str, Any]]:

@@ -110,7 +110,6 @@ class Server(ThreadingMixIn, TCPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
-    command = ""  # empty for a request that was not parsed
 
     def handle(self) -> None:
         """Answer; give up a client that is slow, or that does not take the answer."""
@@ -168,8 +167,6 @@ class _Handler(BaseHTTPRequestHandler):
         match path:
             case "/debug/pprof/profile":
                 wanted = _wanted(query)
-                if self.command == "HEAD":
-                    return _profile_answer(b"")
                 if busy_s := self.server.door.ask(wanted):
                     raise Refusal(503, "another profile is being recorded", ("Retry-After", str(busy_s)))
                 return wanted
@@ -183,8 +180,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _check(self) -> None:
         """Refuse other methods, browsers that act for another site, and clients without the token."""
-        if self.command not in ("GET", "HEAD"):
-            raise Refusal(405, "only GET and HEAD", ("Allow", "GET, HEAD"))
+        if self.command != "GET":
+            raise Refusal(405, "only GET", ("Allow", "GET"))
         self._check_host()
         site = self.headers.get("Sec-Fetch-Site", "none")
         if "Origin" in self.headers or site not in ("none", "same-origin"):
@@ -213,7 +210,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return None
             if self.server.door.has_ended:
                 break
-        return _profile_answer(wanted.data) if wanted.data else _line(503, wanted.failure or "sfsample ends")
+        if not wanted.data:
+            return _line(503, wanted.failure or "sfsample ends")
+        return Answer(200, wanted.data, (("Content-Type", "application/octet-stream"),))
 
     def _send(self, answer: Answer) -> None:
         self.server.door.count("http_responses_total", f'{{code="{answer.status}"}}')
@@ -223,8 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in (*answer.headers, *_ALWAYS, ("Content-Length", str(len(answer.body)))):
             self.send_header(name, value)
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body)
+        self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
         """Refuse what http.server refuses, but without its text, which quotes the request."""
@@ -237,10 +235,6 @@ class _Handler(BaseHTTPRequestHandler):
 def _line(status: int, text: str, *headers: tuple[str, str]) -> Answer:
     data = f"{printable(text)}\n".encode()
     return Answer(status, data, (("Content-Type", "text/plain; charset=utf-8"), *headers))
-
-
-def _profile_answer(data: bytes) -> Answer:
-    return Answer(200, data, (("Content-Type", "application/octet-stream"),))
 
 
 def _wanted(query: str) -> Wanted:

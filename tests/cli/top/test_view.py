@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.cli.top.view import HELP, KEYS, TopView
+from sfsample.cli.top.view import KEYS, TopView
 from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location
 from sfsample.recording.profile import LiveWindow
@@ -137,8 +137,8 @@ def test_p_freezes_the_table():
     assert "PAUSED" in screen(view)[0]
 
 
-def test_help_fits_80_columns():
-    assert all(len(line) <= 80 for line in (*HELP, KEYS))
+def test_names_of_the_keys_fit_80_columns():
+    assert len(KEYS) <= 80
 
 
 def test_head_shows_losses():
@@ -155,7 +155,7 @@ def test_names_of_the_target_are_made_printable():
     assert "work?[31m" in screen(view)[4]
 
 
-@given(st.integers(0, 200), st.integers(0, 60), st.lists(st.sampled_from("tscp?/ax"), max_size=6))
+@given(st.integers(0, 200), st.integers(0, 60), st.lists(st.sampled_from("tscp/ax"), max_size=6))
 def test_screen_always_fits(width, height, keys):
     lines = screen(top(window((1, "main;漢字", 3), (1, "get", 2)), *keys), width, height)
     assert len(lines) <= height
@@ -178,6 +178,3 @@ def test_window_drops_old_samples():
     assert len(made.last(4 * 10**9)) == 2
     assert made.last(9 * 10**9) == []
     assert made.profile.stats.samples == 5
-    profile = made.as_profile(made.last(4 * 10**9))
-    assert sum(profile.counts.values()) == 2
-    assert sum(total.wall_ns for total in profile.totals.values()) == 14

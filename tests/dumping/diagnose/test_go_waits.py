@@ -5,14 +5,13 @@ from struct import pack_into
 import pytest
 
 from sfsample.core.stack import Frame, Stack, StopReason
-from sfsample.dumping.diagnose.go_verdict import GoVerdict
-from sfsample.dumping.diagnose.go_waits import GoWaits, names_of
+from sfsample.dumping.diagnose.go_waits import GoVerdict, GoWaits, names_of
 from sfsample.dumping.goroutines import group_goroutines, name_goroutines
 from sfsample.dumping.model import GoFacts, GoroutineGroup, GoroutineMember, ProcessDump
 from sfsample.process.go_capture import FoundGoroutine
 from sfsample.runtimes.go.defers import Unlock
-from sfsample.runtimes.go.goroutines import Goroutine
-from sfsample.runtimes.go.waits import OBJECT_START, GoWait
+from sfsample.runtimes.go.layout import Goroutine, GoWait
+from sfsample.runtimes.go.waits import OBJECT_START
 from sfsample.symbolize.named_frame import NamedFrame
 
 A, B = 0x1000, 0x2000  # mutexes
@@ -108,7 +107,7 @@ def test_goroutines_at_the_same_lines_are_one_group():
     """The places of creation, and the pcs, may differ: the compiler copies code."""
 
     def found(goid, pc, created_at):
-        goroutine = Goroutine(goid, "chan receive", 0, 1, created_at, 0, pc, 0, 0, b"", 0, 0, b"", GoWait())
+        goroutine = Goroutine(0, goid, "chan receive", 0, 1, created_at, 0, pc, 0, 0, 0, 0, 0, 0, b"")
         return FoundGoroutine(goroutine, stack_of([pc]), ())
 
     def namer(place):

@@ -23,8 +23,7 @@ from sfsample.dumping.json import dump_json
 from sfsample.dumping.model import Call, GoroutineGroup, GoroutineMember
 from sfsample.dumping.text import Style, _wrap, dump_text, sort_groups
 from sfsample.modules.location import PythonPlace
-from sfsample.process.facts.descriptors import Descriptor
-from sfsample.process.facts.peer_processes import NearEnd, PeerProcess
+from sfsample.process.facts.descriptors import Descriptor, NearEnd, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SchedStat, SyscallInfo

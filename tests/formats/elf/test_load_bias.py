@@ -98,3 +98,14 @@ def test_load_bias_of_a_page_that_two_texts_share():
         assert bias(made, 0x40_0000, 0) == 0
         assert bias(made, 0x60_2000, 0x2000) == 0
         assert bias(made, 0x60_3000, 0x3000) == 0  # rest of a mapping that mprotect(2) has split
+
+
+def test_load_bias_of_two_texts_that_begin_in_one_page():
+    """The mappings of both texts begin at one offset, so the address of the file's first byte decides."""
+    head = Load(0x40_0000, bytes(0x1B4), flags=R, offset=0)
+    first, second = Load(0x40_1000, bytes(0x20), offset=0x1000), Load(0x60_2020, bytes(0x3B), offset=0x1020)
+    made = image(head, first, second)
+    for load_bias in (0, 0x7000_0000):
+        base = load_bias + 0x40_0000
+        for start in (0x40_1000, 0x60_2000):
+            assert made.load_bias(start + load_bias, 0x1000, executable=True, base=base) == load_bias

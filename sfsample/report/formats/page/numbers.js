@@ -34,3 +34,20 @@ function shortName(name, room) {
   const found = [name.slice(0, stop), name.slice(scope, stop)].find((text) => text.length <= room);
   return found || `${name.slice(scope, stop).slice(0, room - 1)}…`;
 }
+
+// Return a function that reads the numbers in a text, one at each call.  A number has digits of five bits, the
+// lowest first; a sixth bit marks that another digit follows (report/formats/html_time_line.py).
+const ZERO = "?".charCodeAt(0), MORE = 1 << 5; // the letter for digit 0; the bit for another digit
+
+function numberReader(letters) {
+  let at = 0;
+  return () => {
+    let number = 0, scale = 1;
+    for (;;) {
+      const digit = letters.charCodeAt(at++) - ZERO;
+      if (digit < MORE) return number + digit * scale;
+      number += (digit - MORE) * scale;
+      scale *= MORE;
+    }
+  };
+}

@@ -3,9 +3,6 @@
 // The data is the object that report/formats/html.py writes: columns by path and by function.  Paths are
 // sorted, so a node's first child is the next node, and its subtree ends where its next sibling begins.
 
-// A function's number is written in letters: the letter for digit 0, and how many digits there are.
-const ZERO = "?".charCodeAt(0), BASE = 64;
-
 class ProfileData {
   constructor(data) {
     this.data = data;
@@ -17,8 +14,8 @@ class ProfileData {
 
   // Fill `parent`, `end` (the node after the subtree) and `frames` (the function) of each node, 0 being the
   // root; and `ends`, the last node of each path.
-  unpack({ shared, more, width, letters }) {
-    const count = letters.length / width + 1;
+  unpack({ shared, more, letters }) {
+    const count = more.reduce((sum, n) => sum + n, 1), read = numberReader(letters);
     const parent = this.parent = new Int32Array(count), end = this.end = new Int32Array(count).fill(count);
     const ends = this.ends = new Int32Array(more.length), frames = this.frames = new Int32Array(count);
     const ancestors = new Int32Array(count); // by depth: the nodes from the root to the current node
@@ -27,12 +24,8 @@ class ProfileData {
     for (let path = 0; path < more.length; path++) {
       if (more[path]) while (depth > shared[path]) end[ancestors[depth--]] = node + 1;
       for (let left = more[path]; left; left--) {
-        let frame = 0;
-        for (let at = node * width, stop = at + width; at < stop; at++) {
-          frame = frame * BASE + letters.charCodeAt(at) - ZERO;
-        }
         parent[++node] = ancestors[depth++];
-        frames[node] = frame;
+        frames[node] = read();
         ancestors[depth] = node;
       }
       ends[path] = ancestors[depth];

@@ -1,9 +1,8 @@
 // The time line: a bar for each slice of time, the gaps between them, and the time that is selected.
 //
-// report/formats/time_line.py writes the slices: numbers of rows and weights as letters.  Only those of the
+// report/formats/html_time_line.py writes the slices: numbers of rows and weights as letters.  Only those of the
 // selected slices are read, and only when the selection changes.
 
-const DIGIT_BITS = 5, MORE = 1 << DIGIT_BITS; // of a letter; whether another digit follows
 const LINE_HEIGHT = 64, AXIS_HEIGHT = 15, STRIP = 3; // pixels; the strip shows what samples do not cover
 const MIN_TICK = 90; // pixels between two labels of the axis
 const TICKS = [1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 604800, 2592000]; // s
@@ -27,17 +26,8 @@ function columnsOf({ slices, stacks, weights }, state) {
 }
 
 function addSlice(letters, count, sums, scales) {
-  let at = 0, row = 0;
-  const read = () => {
-    let number = 0, scale = 1;
-    for (;;) {
-      const digit = letters.charCodeAt(at++) - ZERO;
-      if (digit < MORE) return number + digit * scale;
-      number += (digit - MORE) * scale;
-      scale *= MORE;
-    }
-  };
-  const rows = new Int32Array(count);
+  const rows = new Int32Array(count), read = numberReader(letters);
+  let row = 0;
   for (let n = 0; n < count; n++) rows[n] = row += read();
   sums.forEach((sum, weight) => {
     for (let n = 0; n < count; n++) sum[rows[n]] += read() * scales[weight];
