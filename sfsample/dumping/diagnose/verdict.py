@@ -73,8 +73,9 @@ def judge(processes: ProcessSet) -> Verdict:
     wording = Wording(threads, waits, names, others, asked)
     of_go = {dump.pid: dump for dump, _ in processes if dump.goroutines}
     go_waits = {pid: GoWaits(dump).find() for pid, dump in of_go.items()}
-    go = [GoVerdict(dump, go_waits[pid]) for pid, dump in of_go.items()]
+    go = [GoVerdict(dump, go_waits[dump.pid], own) for dump, own in processes if dump.pid in of_go]
     findings = [finding for verdict in go for finding in verdict.rings()]
+    findings += [finding for verdict in go for finding in verdict.stopped()]
     findings += [finding for verdict in go for finding in verdict.blocked()]
     for finding in _VerdictBuilder(wording).findings():
         if finding.kind == "main" and (dump := of_go.get(finding.nodes[0].pid)):
