@@ -38,7 +38,6 @@ def symbol_options(
         lines=names.lines, inlines=names.inlines, debug_dirs=tuple(debug_dirs),
         fetch=_debuginfod(quiet=quiet, online=online) if names.debuginfod else None,
         progress=progress_printer(quiet=quiet),
-        cache_dir=_below("XDG_CACHE_HOME", "~/.cache", "sfsample"),
     )  # fmt: skip
 
 

@@ -28,7 +28,6 @@ class SymbolOptions(NameOptions):
     go_places: bool = False  # file, line and inlined functions of Go code, whose table is quick to read
     debug_dirs: tuple[str, ...] = ()  # directories that are searched before the system's
     fetch: "FetchDebugFile | None" = None  # function that asks a debuginfod server
-    cache_dir: str | None = None  # directory of the cache; None: no cache
     progress: Progress = lambda _text: None
 
 
