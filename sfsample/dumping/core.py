@@ -9,8 +9,7 @@ from sfsample.dumping.options import DEFAULT_DUMP_OPTIONS, DumpOptions
 from sfsample.errors import CoreError
 from sfsample.formats.elf.core_file import LEAST_SIZE, CoreThread
 from sfsample.process.core_process import CoreProcess, open_core
-from sfsample.process.core_python import CorePython
-from sfsample.process.facts.core_syscalls import core_call, own_tid
+from sfsample.process.core_threads import CorePython, core_call, own_tid
 from sfsample.unwind.unwinder import Unwinder
 
 _BYTES_PER_FRAME = 320  # bytes of the file: threads that share one stack could have any number of frames

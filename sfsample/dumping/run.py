@@ -193,9 +193,10 @@ def _open(pid: int, how: DumpOptions, image_cache: ImageCache, _stop: object) ->
     except AlreadyTraced:  # (the next attempt fails too if the process is set aside)
         process = LiveProcess(pid, how.stack_bytes, attach=False, image_cache=image_cache)
     unwinder = Unwinder(process.modules, steppers=how.steppers, max_frames=how.max_frames)
+    consistent = how.consistent and how.stop
     return Dumper(
-        process, unwinder, stop=how.stop, python=how.python is not PythonView.OFF, with_locals=how.locals,
-        max_connections=how.connections,
+        process, unwinder, stop=how.stop, consistent=consistent, python=how.python is not PythonView.OFF,
+        with_locals=how.locals, max_connections=how.connections,
     )  # fmt: skip
 
 

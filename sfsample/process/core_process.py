@@ -23,7 +23,7 @@ from sfsample.formats.elf.core_file import (
     CoreThread,
     MappedFile,
 )
-from sfsample.formats.elf.image import PF_X, PT_LOAD, ElfImage, Segment
+from sfsample.formats.elf.image import PAGE, PF_X, PT_LOAD, ElfImage, Segment
 from sfsample.modules.mapping import Mapping, split_mark
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
@@ -33,13 +33,6 @@ from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, with_
 _NO_FILES = "the core file does not say which files were mapped (no NT_FILE): code has no names"
 _HELP = "give a core file: gcore -o FILE PID, or coredumpctl dump -o FILE"
 _PF_R = 4  # bit "readable" of a segment's p_flags
-_PAGE_BYTES = 4096
-_COMPRESSED = {  # magic number -> program; systemd-coredump stores core files like this
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\xfd7zXZ": "xz",
-    b"\x1f\x8b": "gzip",
-    b"\x04\x22\x4d\x18": "lz4",
-}
 
 
 class CoreMemory:
@@ -93,21 +86,17 @@ class CoreMemory:
 
 def open_core(path: str, exe: str | None = None, sysroot: str = "") -> "CoreProcess":
     """Open a core file; `exe` and `sysroot`: as `CoreImages`.  Raises CoreError."""
-    head = b""
     try:
-        data = map_and_close(open_regular(path))
-        head = data[:8]
-        return CoreProcess(ElfImage(data, path, is_core=True), exe, sysroot)
+        image = ElfImage(map_and_close(open_regular(path)), path, is_core=True)
+        return CoreProcess(image, exe, sysroot)
     except (OSError, FormatError) as failure:
         shown = path or repr("")
         if isinstance(failure, OSError):
             raise CoreError(f"cannot read core file: {shown}: {failure.strerror}", _HELP) from None
-        why = str(failure).removeprefix(f"{path}+0x0: ")
-        program = next((program for magic, program in _COMPRESSED.items() if head.startswith(magic)), None)
         raise CoreError(
-            f"cannot read core file: {shown}: {why}",
-            f"it is compressed; unpack it first: {program} -d < FILE > core" if program
-            else "it must be a 64-bit ELF core file, as the kernel and gcore write them",
+            f"cannot read core file: {shown}: {str(failure).removeprefix(f'{path}+0x0: ')}",
+            "it must be a 64-bit ELF core file, as the kernel and gcore write them;",
+            "unpack one of systemd-coredump first: zstd -d < FILE > core",
         ) from None  # fmt: skip
 
 
@@ -244,7 +233,7 @@ class CoreImages:
     def _difference(self, image: ElfImage, mapping: Mapping) -> str:
         """Return the build-ids of the image and of the mapped file as text; "": the mapped one is unknown."""
         start = next((f.start for f in self._core.files if (f.path, f.offset) == (mapping.path, 0)), None)
-        head = None if start is None else self._memory.dumped(start, _PAGE_BYTES)
+        head = None if start is None else self._memory.dumped(start, PAGE)
         try:
             mapped = ElfImage(head or b"", mapping.path).build_id
         except FormatError:
