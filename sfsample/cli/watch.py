@@ -66,8 +66,6 @@ def make_watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool = F
         command.history or options.push.backends or options.files.output_dir is None
     ):
         history = history_directory(command.history)
-    symbols = symbol_options(
-        command.names, options.record.debug_dirs, quiet=options.quiet, python=options.record.python
-    )
+    symbols = symbol_options(command.names, quiet=options.quiet, python=options.record.python)
     tell = progress_printer(quiet=options.quiet, tell=say_at)
     return Watch(options, Program(say_at, tell, interrupt, symbols, history), is_anew=is_anew)
