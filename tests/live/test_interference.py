@@ -197,7 +197,7 @@ def test_exception_in_the_pause_releases_the_thread(part, name, monkeypatch):
 
 
 def is_hindered(pid: int, program: str) -> bool:
-    """Record for 0.2 s; return whether the other sampler prevented a capture.  Each stack is right."""
+    """Record for 0.2 s; return True if the other sampler prevented a capture.  Each stack must be right."""
     try:
         profile = sfsample.record(pid, 0.2, sfsample.RecordOptions(rate=2000))
     except sfsample.NotPermitted as failure:  # even the first sample was refused
@@ -208,7 +208,7 @@ def is_hindered(pid: int, program: str) -> bool:
 
 
 def test_two_samplers_at_once():
-    """Each sometimes prevents a capture of the other, which is counted; no stack is wrong, none hangs."""
+    """Each sampler sometimes prevents a capture of the other, which counts it.  No stack is wrong."""
     program = str(fixture("v3"))
     with running(program, "leaf") as target:
         with python(OTHER, target.pid) as other:

@@ -163,7 +163,7 @@ def test_steppers_are_passed_on():
 
 
 def test_should_stop():
-    """It is called at each tick, and the recording ends when it is true."""
+    """sfsample calls it at each tick, and ends the recording when it returns True."""
     calls, profile = [], sfsample.Profile(100)
     stats = profile.stats
 

@@ -52,7 +52,7 @@ def test_missing_thread_is_reported(leaf: Target, monkeypatch: pytest.MonkeyPatc
 def test_memory_map_that_is_refused_later_ends_no_recording(
     leaf: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For other users than root, prctl(PR_SET_DUMPABLE, 0) has this effect."""
+    """prctl(PR_SET_DUMPABLE, 0) in the target refuses the map to all users but root."""
     profile, read, refused = library.Profile(99), ProcFs.maps, []
 
     def maps(proc: ProcFs) -> object:

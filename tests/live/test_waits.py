@@ -1,4 +1,4 @@
-"""A recording in wall mode says what threads wait for, of programs whose answer is known."""
+"""A recording in wall mode says what threads wait for; the test knows the answer for each thread."""
 
 from collections import Counter
 from pathlib import Path
