@@ -32,8 +32,7 @@ from sfsample.history.facts import COLUMNS, Selection
 from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.process import proc_text
-from sfsample.process.facts.descriptors import SocketTable
-from sfsample.process.facts.peer_processes import parse_locks
+from sfsample.process.facts.descriptors import SocketTable, parse_locks
 from sfsample.process.find_target import TargetFinder
 from sfsample.process.target import Target
 from sfsample.report.formats import parse as parse_profile
@@ -383,7 +382,7 @@ def two_days(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 FIELDS = [*(("slice", name) for name, *_ in COLUMNS), ("gap", "begin_s"), ("gap", "end_s"), ("gap", "why"),
           ("stacks", "stats"), ("stacks", "rows"), ("names", "batch")]  # fmt: skip
-ADDED = ("begin_s", "labels", "samples", "cpu_charged_ns", "ticks", "rows")  # when slices are merged
+ADDED = ("begin_s", "labels", "samples", "cpu_charged_ns", "rows")  # when slices are merged
 
 
 LITERALS = {_literal(value): name for name, value in VALUES.items()}  # different values may be one in SQL
@@ -506,7 +505,6 @@ PROC = {
     "container_ids": "0::/docker/" + "a" * 64 + "\n",
     "pod_uids": "0::/kubepods/pod" + "a" * 32 + "\n",
     "cgroup_paths": "4:cpu,cpuacct:/a\n0::/b\n",
-    "parse_monotonic_offset_ns": "monotonic 1 2\nboottime 3 4\n",
     "parse_cpu_idle": "cpu0 1 2 3 4 5 6 7\n",
 }
 

@@ -125,10 +125,11 @@ def test_lock_that_was_released_inside_its_with_is_not_held(python):
         assert str(pid) in found[wants]["note"]  # the main thread, which holds it
 
 
-def test_the_gil_has_one_holder_and_its_waiters_no_time(python):
+@pytest.mark.parametrize("flags", [(), ("--consistent",)])
+def test_the_gil_has_one_holder_and_its_waiters_no_time(python, flags):
     with hung(python, "gil") as (pid, _):
         for _ in range(4):
-            dump = json.loads(in_this_process("dump", "-p", pid, "--json").out)
+            dump = json.loads(in_this_process("dump", "-p", pid, "--json", *flags).out)
             states = [thread["gil"] for thread in dump["processes"][0]["threads"]]
             assert states.count("holds") <= 1
             assert not any("for the GIL" in finding["text"] and " s for " in finding["text"]

@@ -277,9 +277,10 @@ def test_signal_ends_a_recording_of_the_others(target, neighbour, tmp_path, numb
     wait_until(lambda: not is_held(target.pid), "it runs again")
 
 
-def test_dump_shows_the_others(target, neighbour):
+@pytest.mark.parametrize("flags", [(), ("--consistent",)])
+def test_dump_shows_the_others(target, neighbour, flags):
     withhold(target)
-    done = sfsample_run("dump", "-p", f"{target.pid},{neighbour.pid}", "--json")
+    done = sfsample_run("dump", "-p", f"{target.pid},{neighbour.pid}", "--json", *flags)
     assert done.code == 5
     assert [line for line in done.err if line.startswith("sfsample: ")] == [
         f"sfsample: stuck: a system call on the target, or a computation, did not end: {target.pid}"

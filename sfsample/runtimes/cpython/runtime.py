@@ -29,7 +29,7 @@ from sfsample.runtimes.cpython.threads import (
     thread_states,
 )
 
-_MAX_STATES = 8  # thread states of a thread; with all their chunks the pieces still fit into one call
+_MAX_STATES = 8  # thread states of a thread; with all their chunks the pieces fit into one call
 _MAX_LISTS = 3  # attempts to list the threads while they come and go
 _REHEARSED_NS = 1000 * READ_NS  # CPU time in ns to read the frames; the pause copies those that are left
 _MAX_REHEARSED = 300  # code objects; the next pauses copy others, some at a time
@@ -64,7 +64,9 @@ class PythonRuntime:
         be one of these, and begin before the pause.
         """
         if tid not in self._plans or tid not in self._states:
-            if self.is_torn or self._created != self._read_counters() or self._has_begun(tid):
+            at = self._layout.native_thread_id
+            has_begun = any(word_in(self._read(state + at, 8)) == tid for state in self.listed(UNBORN))
+            if self.is_torn or self._created != self._read_counters() or has_begun:
                 self._list()
             states = self.listed(tid if tid in self._states else UNBORN)
             if not states:
@@ -80,11 +82,6 @@ class PythonRuntime:
         """Return the thread states that a thread may run, its own first; (): it has no Python."""
         own = self._states.get(tid)
         return tuple(dict.fromkeys([*own, *self._shared]))[:_MAX_STATES] if own else ()
-
-    def _has_begun(self, tid: int) -> bool:
-        """Return True if a thread that had not begun when sfsample listed the threads now has this id."""
-        at = self._layout.native_thread_id
-        return any(word_in(self._read(state + at, 8)) == tid for state in self._states.get(UNBORN, ()))
 
     def _rehearse(self, plan: Plan) -> None:
         """Let a plan learn from the current frames of its thread, though the thread may run meanwhile."""
@@ -132,9 +129,8 @@ class PythonRuntime:
             return None if self.plan(tid) is None else PythonStack((), False)
         placed = self._placer.place(memory, frames, states)
         named = self._names.named(placed, memory)
-        plan.learn(
-            memory, [frame for _, run in placed.activations for frame in run], is_whole=placed.is_whole
-        )
+        found = [frame for _, run in placed.activations for frame in run]
+        plan.learn(memory, found, is_whole=placed.is_whole)
         return named if placed.activations or not placed.is_whole else None
 
     def loop_marks(self, tid: int, memory: Memory, sp: int) -> tuple[list[int], int | None]:
