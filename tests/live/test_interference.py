@@ -88,12 +88,13 @@ def wait_for_tracer(pid: int, tracer: int) -> None:
         os.sched_setaffinity(0, all_cpus)
 
 
-def test_sigkill_at_any_time_leaves_the_target_running():
+@pytest.mark.parametrize("rounds", [4, extended(24)])
+def test_sigkill_at_any_time_leaves_the_target_running(rounds):
     """SIGKILL inside a pause (even rounds) and anywhere (odd rounds)."""
     rng = random.Random(20)  # noqa: S311 - no secret
     program, scenario = str(fixture("v3")), "threads"
     with running(program, scenario) as target:
-        for turn in range(8):
+        for turn in range(rounds):
             with sampler(target.pid, "-r", "500", "--mode", "wall") as child:
                 wait_for_tracer(target.pid, child.pid)
                 if turn % 2:
