@@ -66,7 +66,7 @@ def record(
 
     def work(stop: Callable[[], bool]) -> None:
         nonlocal began_s
-        images = ImageCache(options.debug_dirs)
+        images = ImageCache()
         open_process = partial(LiveProcess, stack_bytes=options.stack_bytes, image_cache=images)
         finder = Descendants(wanted, partial(open_process, attach=False)) if options.subprocesses else None
         processes = Processes((), finder)

@@ -384,22 +384,25 @@ FIELDS = [*(("slice", name) for name, *_ in COLUMNS), ("gap", "begin_s"), ("gap"
 ADDED = ("begin_s", "labels", "samples", "cpu_charged_ns", "rows")  # when slices are merged
 
 
-@values
+LITERALS = {_literal(value): name for name, value in VALUES.items()}  # different values may be one in SQL
+
+
+@pytest.mark.parametrize("literal", LITERALS, ids=LITERALS.values())
 def test_fields_of_a_history(
-    value: str, two_days: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    literal: str, two_days: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for table, column in FIELDS:
         directory = tmp_path / f"{table}-{column}"
         shutil.copytree(two_days, directory)
         with closing(sqlite3.connect(file_names(str(directory))[1].path, isolation_level=None)) as database:
             database.execute("PRAGMA synchronous=OFF")
-            database.execute(f"UPDATE {table} SET {column} = {_literal(value)} WHERE rowid = 1")  # noqa: S608
+            database.execute(f"UPDATE {table} SET {column} = {literal} WHERE rowid = 1")  # noqa: S608
         common = ["--history", str(directory)]
         times = ["--at", "2024-10-05", "--with", "2024-10-05T00:01"]
         for words in (["list"], ["diff", "--service", "shop", *times], ["show", "--service", "shop"]):
             run(capsys, "history", *words, *common)
         with closing(History(str(directory))) as history:
-            assert list(history.findings()) or value  # it ends
+            list(history.findings())  # it ends
             if column in ADDED:
                 history.tidy(MIDNIGHT_S + 5 * DAY_S)
                 assert len(history.slices(Selection("redis"))) == 1  # of the other day: they were merged

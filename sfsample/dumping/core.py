@@ -20,7 +20,7 @@ def dump_core(
     path: str, exe: str | None = None, how: DumpOptions = DEFAULT_DUMP_OPTIONS, *, sysroot: str = ""
 ) -> ProcessDump:
     """Unwind every thread.  Raises CoreError.  `exe`: moved program; `sysroot`: files of another machine."""
-    core = open_core(path, exe, sysroot, how.debug_dirs)
+    core = open_core(path, exe, sysroot)
     unwinder = Unwinder(core.modules, steppers=how.steppers, max_frames=how.max_frames)
     threads, problems = tuple(_threads(core, unwinder, path)), core.problems
     if how.python is not PythonView.OFF:  # after the walk: without Python frames there is no problem

@@ -7,7 +7,7 @@ becomes a line of `problems`.
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -24,7 +24,6 @@ from sfsample.formats.elf.core_file import (
     MappedFile,
 )
 from sfsample.formats.elf.image import PAGE, PF_X, PT_LOAD, ElfImage, Segment
-from sfsample.modules.debug_files import debug_file_finder
 from sfsample.modules.mapping import Mapping, split_mark
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
@@ -85,13 +84,11 @@ class CoreMemory:
         return data if len(data) == size else None
 
 
-def open_core(
-    path: str, exe: str | None = None, sysroot: str = "", debug_dirs: Sequence[str] = ()
-) -> "CoreProcess":
+def open_core(path: str, exe: str | None = None, sysroot: str = "") -> "CoreProcess":
     """Open a core file; `exe` and `sysroot`: as `CoreImages`.  Raises CoreError."""
     try:
         image = ElfImage(map_and_close(open_regular(path)), path, is_core=True)
-        return CoreProcess(image, exe, sysroot, debug_dirs)
+        return CoreProcess(image, exe, sysroot)
     except (OSError, FormatError) as failure:
         shown = path or repr("")
         if isinstance(failure, OSError):
@@ -106,9 +103,7 @@ def open_core(
 class CoreProcess:
     """A process as its core file describes it.  Raises FormatError when the file is damaged beyond use."""
 
-    def __init__(
-        self, image: ElfImage, exe: str | None = None, sysroot: str = "", debug_dirs: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, image: ElfImage, exe: str | None = None, sysroot: str = "") -> None:
         arch = arch_of(image.machine, image.byteorder)
         if arch is None:
             known = ", ".join(arch.name for arch in ARCHES)
@@ -118,7 +113,7 @@ class CoreProcess:
         self.memory = CoreMemory(self._core)
         self.opener = CoreImages(self._core, self.memory, exe, sysroot)
         root = self.opener.root if sysroot else None
-        tables_of = partial(UnwindTables, find=debug_file_finder(root, debug_dirs), root=root)
+        tables_of = partial(UnwindTables, root=root)
         self.modules = ModuleMap(self._maps, self.opener, self.memory.dumped, tables_of)
         self.modules.refresh()
         self.memory.modules = self.modules

@@ -21,8 +21,7 @@ from sfsample.process.run_state import RunState, WakeUp, classify, ran_ns
 from sfsample.process.stop_request import await_stop
 from sfsample.recording.blame import Blame
 from sfsample.recording.due_threads import SampledThread
-from sfsample.recording.options import RecordOptions
-from sfsample.recording.profile import Profile
+from sfsample.recording.processes import Recording
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import ThreadKey, TickTime
 from sfsample.recording.wait_finder import WaitFinder
@@ -49,8 +48,7 @@ class ProcessSampler:
         self,
         process: LiveProcess,
         capturer: ThreadCapturer,
-        profile: Profile,
-        options: RecordOptions,
+        recording: Recording,
         random: Callable[[], float],
         *,
         named: bool,
@@ -59,13 +57,13 @@ class ProcessSampler:
     ) -> None:
         self.process = process
         self._capturer = capturer
-        self._profile = profile
+        options, profile = recording.options, recording.profile
+        self._options, self._profile = options, profile
         self._wall = options.mode == "wall"
         self._waits = waits
         self._looked_at: SampledThread | None = None  # thread whose stack is captured, but not counted
         self._max_pause_ns = round(options.max_pause * 1e9)
         process.running_capture.max_held_ns = self._max_pause_ns
-        self._with_tasks = options.tasks
         self._named = named
         self._random = random
         self.threads: dict[int, SampledThread] = {}  # living threads by id
@@ -80,7 +78,6 @@ class ProcessSampler:
         self._blame: Blame | None = None
         if waits is not None and options.blame:
             self._blame = Blame(self._recorder, waits.owner, self.threads.get, self._look_again)
-        profile.put_off.add(self._flush)
 
     @property
     def living(self) -> set[ThreadKey]:
@@ -249,8 +246,7 @@ class ProcessSampler:
             self._capture(thread, woken, counters)
 
     def _capture(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
-        is_leader = thread.tid == self.process.pid
-        stat = self._leader if is_leader else thread.files.stat()
+        stat = self._leader if thread.tid == self.process.pid else thread.files.stat()
         if stat is None or stat.state in "ZX":
             # another thread may have the id by now, and these counters
             thread.gone, thread.off_cpu_counters = True, counters
@@ -259,11 +255,11 @@ class ProcessSampler:
         self._record(thread, self._try_capture(thread, stat.state, woken), woken)
 
     def _try_capture(self, thread: SampledThread, state: str, woken: WakeUp) -> CapturedStack | NotCaptured:
-        wall = self._wall
-        stop_filter = AWAKE_THREADS if wall else StopFilter(awake=True, wake_up=woken)
+        stop_filter = AWAKE_THREADS if self._wall else StopFilter(awake=True, wake_up=woken)
+        state = state if self._wall else "R"
         try:
             captured = self._capturer.capture(
-                thread.process_thread, state if wall else "R", _STOP_PATIENCE_NS, stop_filter, thread.last
+                thread.process_thread, state, _STOP_PATIENCE_NS, stop_filter, thread.last
             )
         except NotPermitted as refusal:
             if self._named and not self._profile.stats.samples:
@@ -280,23 +276,13 @@ class ProcessSampler:
         self._pending.pop(thread, None)
         if thread.files.holder != thread.file_holder:
             thread.gone = True  # another thread has its id, and may be the captured one
-        elif isinstance(captured, NotCaptured):
-            self._record_failure(thread, captured)
-        else:
+        elif not isinstance(captured, NotCaptured):
             self._record_stack(thread, captured, woken)
-
-    def _record_failure(self, thread: SampledThread, failure: NotCaptured) -> None:
-        if failure.reason is Reason.OFF_CPU:
-            thread.off_cpu_counters = failure.counters
-            self._leave_out(thread, failure.state)
-        elif failure.reason is not Reason.GONE:
-            self._recorder.count_failed(thread, failure.detail)
-
-    def _leave_out(self, thread: SampledThread, state: RunState) -> None:
-        if state is RunState.WAITING:
-            self._recorder.count_waiting(thread)
-        else:
-            self._recorder.skip(thread)
+        elif captured.reason is Reason.OFF_CPU:
+            thread.off_cpu_counters = captured.counters
+            self._recorder.leave_out(thread, captured.state)
+        elif captured.reason is not Reason.GONE:
+            self._recorder.count_failed(thread, captured.detail)
 
     def _record_stack(self, thread: SampledThread, captured: CapturedStack, woken: WakeUp) -> None:
         recorder, evidence = self._recorder, captured.snapshot.scheduler
@@ -305,7 +291,7 @@ class ProcessSampler:
             recorder.charge(thread, evidence.after)
         state = classify(thread.process_thread.stop.before, evidence, woken)
         if not self._wall and not state.counts_as_cpu:
-            self._leave_out(thread, state)
+            recorder.leave_out(thread, state)
             return
         if captured.has_gil is None:
             recorder.count_failed(thread, "its GIL could not be read")
@@ -315,7 +301,7 @@ class ProcessSampler:
         recorder.see(thread, captured, (thread.wait.location,) if thread.wait else ())
         if thread is self._looked_at:
             return
-        if self._with_tasks:
+        if self._options.tasks:
             self._look_at_tasks(thread, captured)
         if self._blame is not None and self._blame.takes(thread, captured.snapshot.capture):
             return
@@ -334,7 +320,7 @@ class ProcessSampler:
         has_run = lambda: thread.files.counters() != reading.counters  # noqa: E731 - no more than that
         began_ns = time.thread_time_ns()
         tasks = capture.waiting_tasks(thread.process_thread, captured.python, has_run)
-        self._recorder.see_tasks(thread, tasks)
+        thread.tasks = [(stack, tasks.scale * number) for stack, number in tasks.stacks.items()]
         thread.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
 
     # -- threads that were asked to stop and have not yet
@@ -359,29 +345,17 @@ class ProcessSampler:
             await_stop(left_ns / 1e9)
             self.collect()
 
-    def _give_up_pending(self) -> None:
-        """Count threads that have not stopped until the end.  sfsample releases each as soon as it stops."""
-        for thread in self._pending:
-            if self._wall:
-                self._recorder.count_failed(thread, _STILL_PENDING)
-            else:
-                self._recorder.count_waiting(thread)
-        self._pending.clear()
-
     # -- the end
-
-    def _flush(self) -> None:
-        """Count the known samples without a look at the process, in which sfsample may be stuck."""
-        for thread in self.threads.values():
-            self._recorder.flush(thread)
-        self._recorder.charge_process()
 
     def finish(self) -> None:
         """Count the ticks since the last sample of each thread, and the figures known only at the end."""
-        self._profile.put_off.discard(self._flush)
         self._wait_for_pending(time.perf_counter_ns() + _END_PATIENCE_NS)
-        self._give_up_pending()
         recorder = self._recorder
+        for thread in self._pending:  # `running_capture` releases each as soon as it stops
+            if self._wall:
+                recorder.count_failed(thread, _STILL_PENDING)
+            else:
+                recorder.leave_out(thread, RunState.WAITING)
         for thread in self.threads.values():
             counters = None
             with suppress(ReadFailed):

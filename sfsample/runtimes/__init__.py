@@ -11,7 +11,6 @@ class Copying(Protocol):
 
     words: memoryview  # 8-byte words of all copies of a thread
     bytes: bytearray  # bytes of the same copies
-    is_whole: bool  # True: all pieces of the plan were copied, so they lie in the order of the plan
 
     def find(self, address: int, size: int) -> int:
         """Return the index in `words` of the copy of a piece; -1: the piece was not copied."""

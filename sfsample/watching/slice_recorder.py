@@ -104,7 +104,8 @@ class SliceRecorder:
 
     def _named(self, profile: Profile) -> tuple[Report, Symbolizer]:
         symbolizer = api.symbolizer(profile, self._program.symbols)
-        report = with_names(lambda: api.named(profile, symbolizer), symbolizer, self._program.should_stop)
+        end, ends = symbolizer.give_up, self._program.should_stop
+        report = with_names(lambda: api.named(profile, symbolizer), end, ends)
         return report if self._options.idle else fold_idle(report)[0], symbolizer
 
     def failed(self, failure: Exception, lost: Trouble | None = None) -> None:

@@ -85,14 +85,6 @@ class GoFunction(NamedTuple):
     funcdata_count: int
 
 
-class DepthRange(NamedTuple):
-    """The depth of a frame, and the vaddrs [start, end) at which the frame has it."""
-
-    depth: int  # bytes between sp and the return address; AArch64: between sp and the CFA
-    start: int
-    end: int
-
-
 class GoTable:
     """The table of one file."""
 
@@ -117,13 +109,17 @@ class GoTable:
             raise FormatError(SECTION, self.header.table + low * _ENTRY_SIZE, "functions are not in order")
         return self._function(first, end, self.header.table + at)
 
-    def depth_at(self, function: GoFunction, vaddr: int) -> DepthRange | None:
-        """Return the depth of the frame at `vaddr`, or None if it is not stated.  Raises FormatError."""
+    def depth_at(self, function: GoFunction, vaddr: int) -> tuple[int, int, int] | None:
+        """Return the depth of the frame at `vaddr`, and the range [start, end) of vaddrs with this depth.
+
+        The depth is in bytes from sp to the return address; on AArch64, from sp to the CFA.  None: it is not
+        stated.  Raises FormatError.
+        """
         for depth, start, end in self.values(function, function.depth_values):
             if start <= vaddr < end:
                 if not 0 <= depth < _MAX_DEPTH or depth % 8:
                     raise FormatError(SECTION, function.at, f"{function.name}: a frame of {depth} bytes")
-                return DepthRange(depth, start, end)
+                return depth, start, end
         return None
 
     def value_at(self, function: GoFunction, values: int, vaddr: int) -> int:

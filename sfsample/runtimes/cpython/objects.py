@@ -11,7 +11,7 @@ longintrepr.h, genobject.h, methodobject.h, code.h; Objects/exception_handling_n
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import islice
 from struct import Struct, unpack
 
 from sfsample.core.budget import Budget
@@ -32,9 +32,8 @@ _FUNCTION_QUALNAME, _DESCRIPTOR_NAME = 40, 24
 _CALLED, SELF = 16, 24  # offsets in a method: its function, and its object
 SET_USED = 24  # offset of the number of items of a set
 _SET_MASK, _SET_TABLE = 32, 40
-_MAX_SET = 1 << 20  # entries of a set
 
-_MAX_WORDS = 4096  # words of a dict, list or tuple that are read at once
+_MAX_WORDS = 1 << 21  # words of a set, dict, list or tuple that are read; the budget is spent before
 _MAX_INDEX_BITS = 16  # log2 of the size of a dict's index in bytes
 _MAX_NAME = 100  # bytes of the name of a type
 _MAX_SLOTS = 512  # slots of a frame that are read
@@ -113,13 +112,9 @@ class Objects:
 
     def members(self, address: int) -> tuple[int, ...]:
         """Return the addresses of the items of a set; an item that was removed may be among them."""
-        count = self.word(address + _SET_MASK) + 1
-        if self.type_name(address) != "set" or count > _MAX_SET:
-            return ()
-        table = self.word(address + _SET_TABLE)
-        starts = range(0, 2 * count, _MAX_WORDS)  # an entry has two words: the item and its hash
-        entries = (self.words(table + 8 * at, min(_MAX_WORDS, 2 * count - at)) for at in starts)
-        return tuple(filter(None, chain.from_iterable(words[::2] for words in entries)))
+        count = self.word(address + _SET_MASK) + 1 if self.type_name(address) == "set" else 0
+        words = self.words(self.word(address + _SET_TABLE), 2 * count)
+        return tuple(filter(None, words[::2]))  # an entry has two words: the item and its hash
 
     def attribute(self, address: int, name: str) -> int:
         """Return the address of an attribute of a module or an instance, not of its class; 0: none."""

@@ -13,7 +13,7 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.core.snapshot import GOROUTINE_FP, GOROUTINE_PC, GOROUTINE_SP, SCHEDULER_SP
 from sfsample.core.stack import Found, Frame
 from sfsample.errors import FormatError
-from sfsample.formats.gopclntab.table import DepthRange, GoFunction
+from sfsample.formats.gopclntab.table import GoFunction
 from sfsample.modules.module import Module
 from sfsample.unwind.row import OUTERMOST, UnwindRow
 from sfsample.unwind.stepper import ALL_PCS, PcRange, only_this_pc
@@ -43,21 +43,23 @@ class GoStepper:
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the row for the depth of the frame at its pc."""
         found = _depth_at(module, frame.pc, frame.lookup_pc) if arch in (AMD64, AARCH64) else None
-        return _row(*found, frame, module, arch) if found and module else None
+        return _row(found[0], found[1], frame, module, arch) if found and module else None
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
         """Return the addresses at which the frame has the same depth."""
         if module.tables.go is None:
             return ALL_PCS
-        function, depth = _depth_at(module, frame.pc, frame.pc) or (None, None)
-        if function is None or depth is None or function.name in _BY_FRAME_POINTER:
+        found = _depth_at(module, frame.pc, frame.pc)
+        if found is None or found[0].name in _BY_FRAME_POINTER:
             return only_this_pc(frame)
-        if module.vaddr(frame.pc) <= depth.start:  # the first instruction, which may store the frame pointer
+        _, _, start, end = found
+        if module.vaddr(frame.pc) <= start:  # the first instruction, which may store the frame pointer
             return only_this_pc(frame)
-        return module.address(depth.start + 1), module.address(depth.end)
+        return module.address(start + 1), module.address(end)
 
 
-def _depth_at(module: Module | None, pc: int, lookup_pc: int) -> tuple[GoFunction, DepthRange] | None:
+def _depth_at(module: Module | None, pc: int, lookup_pc: int) -> tuple[GoFunction, int, int, int] | None:
+    """Return the function at `pc`, and the depth of its frame; see `GoTable.depth_at`."""
     table = module.tables.go if module else None
     if module is None or table is None:
         return None
@@ -67,11 +69,12 @@ def _depth_at(module: Module | None, pc: int, lookup_pc: int) -> tuple[GoFunctio
     except FormatError as damage:
         module.note_damage(damage)
         return None
-    return (function, depth) if function and depth else None
+    return (function, *depth) if function and depth else None
 
 
-def _row(function: GoFunction, depth: DepthRange, frame: Frame, module: Module, arch: Arch) -> UnwindRow:
-    name, size = function.name, depth.depth
+def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Arch) -> UnwindRow:
+    """Return the row of a frame of `size` bytes."""
+    name = function.name
     # what mcall calls on the scheduler's stack never returns
     if name in _ENDS or (name == _MCALL and not frame.exact):
         return OUTERMOST
