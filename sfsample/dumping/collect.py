@@ -317,6 +317,7 @@ class Dumper:
             children=self._facts.children() if waits_for_children else (),
             locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
             tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
+            stop_signal=process.exit_code if process and process.state == "T" else 0,
             goroutines=self._goroutines, go=self._go,
             ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,
         )  # fmt: skip
