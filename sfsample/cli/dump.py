@@ -67,10 +67,7 @@ def run(command: DumpCommand) -> int:
 
 def symbols(command: DumpCommand) -> SymbolOptions:
     """Return the options for names, without downloads: a dump must not wait for the network."""
-    options = command.options
-    return symbol_options(
-        command.names, options.debug_dirs, quiet=command.quiet, online=False, python=options.python
-    )
+    return symbol_options(command.names, quiet=command.quiet, online=False, python=command.options.python)
 
 
 def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) -> Dumps:

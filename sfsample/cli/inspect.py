@@ -50,7 +50,7 @@ def _open(path: str) -> ElfImage:
         raise SfsampleError(f"cannot inspect: {path}: {why}", remedy) from None
     if image.type == ET_REL:
         raise SfsampleError(f"cannot inspect: {path}: an object file: its code has no addresses yet",
-                            f"link it: ld -shared -o linked.so {path}")  # fmt: skip
+                            "give the program or the library into which it is linked")  # fmt: skip
     return image
 
 

@@ -61,7 +61,7 @@ def _record(
     if stats_output is not None and output.file and stats_output.file == output.file:
         raise UsageError(f"-o and --stats are the same file: {command.stats}")
     options = command.options
-    symbols = symbol_options(command.names, options.debug_dirs, quiet=command.quiet, python=options.python)
+    symbols = symbol_options(command.names, quiet=command.quiet, python=options.python)
     with Interrupt() as interrupt, targets(command) as pids:
         progress_printer(quiet=command.quiet)(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
         profile = Profile(options.rate, timeline=FORMATS[command.output.format].timeline)
