@@ -26,7 +26,7 @@ from sfsample.dumping.model import (
 )
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
-from sfsample.process.consistent_capture import ConsistentCapture
+from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
 from sfsample.process.facts.descriptors import NearEnd, PeerProcess, find_peer_processes, parse_locks
 from sfsample.process.facts.syscall_arguments import (
     CHILD_CALLS,
@@ -99,7 +99,7 @@ class Dumper:
         if self._consistent:
             for tid in self.process.proc.threads():
                 self._capturer.prepare(self.process.thread(tid))
-            self._capturer.source = self._at_one_instant = self.process.capture_consistently()
+            self._capturer.source = self._at_one_instant = capture_consistently(self.process)
         self._to_collect = dict(self.process.threads())
         try:
             while self._to_collect and not should_stop():

@@ -7,7 +7,6 @@ import os
 import time
 from functools import partial
 
-from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Address
 from sfsample.core.snapshot import ThreadSnapshot
@@ -16,7 +15,6 @@ from sfsample.errors import UnsupportedTarget
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_running import ANY_THREAD, RunningCapture, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
-from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.image_opener import ImageOpener
 from sfsample.process.module_identity import ModuleIdentities
@@ -138,15 +136,6 @@ class LiveProcess:
         for tid in self._threads.keys() - {*alive}:
             self._threads.pop(tid).stop.thread = None  # ends its captures, and breaks the reference cycle
 
-    def capture_consistently(self) -> ConsistentCapture:
-        """Capture all threads at one instant."""
-        arch = self.running_capture.tracer.reader.arch
-        with PENDING_STOPS.calling(lambda: None):
-            return capture_consistently(
-                self.proc, arch, self.copy, self.thread, self._refusal,
-                read_maps=self.modules.refresh, child=self.is_child,
-            )  # fmt: skip
-
     def restarts(self, asleep: SyscallInfo) -> bool:
         """Return True if a stop of a thread that sleeps in this call has no effect on the call."""
         return restarts(self.proc, asleep)
@@ -167,12 +156,12 @@ class LiveProcess:
             taken = self.running_capture.capture(thread, patience_ns, stop_filter)
             if not isinstance(taken, NotCaptured) or taken.reason is not Reason.REFUSED:
                 return taken
-            refusal = self._refusal(thread.tid)
+            refusal = self.refusal(thread.tid)
             if refusal is not None:
                 return refusal
         raise not_permitted(self.proc)
 
-    def _refusal(self, tid: int) -> NotCaptured | None:
+    def refusal(self, tid: int) -> NotCaptured | None:
         """Return the reason why sfsample could not attach to a thread; None: the reason is gone."""
         stat = self.proc.thread(tid).stat()
         if stat is None or stat.state in "ZX":
