@@ -11,7 +11,8 @@ from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Address
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.walk_limits import DEFAULT_STACK_BYTES
-from sfsample.errors import UnsupportedTarget
+from sfsample.errors import NotPermitted, UnsupportedTarget
+from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_running import ANY_THREAD, RunningCapture, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
@@ -58,6 +59,7 @@ class LiveProcess:
         check_not_aside(pid)
         self.proc = ProcFs(pid)
         self.accounted_ns: int | None = None  # CPU time that a recording has counted
+        self._mapped = False  # True: the memory map was readable
         try:
             self.arch = check(self.proc)
             if attach:
@@ -68,7 +70,7 @@ class LiveProcess:
             # `start_time` in clock ticks since boot
             self.start_time, self.name = (stat.starttime, stat.name) if stat else (0, "?")
             tables_of = partial(images.tables_of, self.root.root)
-            self.modules = ModuleMap(self.proc.maps, self.opener, self._read_memory, tables_of)
+            self.modules = ModuleMap(self._maps, self.opener, self._read_memory, tables_of)
             self.modules.refresh()
         except BaseException:
             self.proc.close()
@@ -94,6 +96,20 @@ class LiveProcess:
         stat = self.proc.stat() if mapping.path == "[stack]" else None
         top = stat.stack_top if stat else 0
         return mapping.start, top if sp < top < mapping.end else mapping.end
+
+    def _maps(self) -> tuple[Mapping, ...]:
+        """Return the memory map; () if it has become unreadable: execve(2) of a setuid program, prctl(2)."""
+        try:
+            maps = self.proc.maps()
+        except NotPermitted as refusal:
+            problem = f"{refusal} any more; files mapped later have no names"
+            if not self._mapped:
+                raise
+            if problem not in self.opener.problems:
+                self.opener.problems.append(problem)
+            return ()
+        self._mapped = True
+        return maps
 
     def _read_memory(self, address: int, size: int) -> bytes | None:
         return read_memory(self.proc.anchor(), address, size)
