@@ -13,7 +13,7 @@ from sfsample.cli.file_options import DoctorCommand
 from sfsample.cli.output_file import Output
 from sfsample.core.printable import printable_lines
 from sfsample.errors import NotPermitted
-from sfsample.process.find_target import target_pids
+from sfsample.process.find_target import TargetFinder
 from sfsample.process.permission.check import Diagnosis, diagnose
 from sfsample.report.json_text import json_text
 
@@ -23,7 +23,8 @@ _STATUS_TEXTS = {"pass": "pass", "fail": "FAIL", "unknown": "?"}
 def run(command: DoctorCommand) -> int:
     """Judge the gates and write them; return the exit code."""
     output = Output(command.output.path)
-    pids = target_pids(command.target) if command.target.pid or command.target.name else [None]
+    target = command.target
+    pids = TargetFinder(target).pids() if target.pid or target.name else [None]
     diagnoses = [diagnose(pid) for pid in pids]
     if command.output.format == "json":
         processes = [_diagnosis_json(diagnosis) for diagnosis in diagnoses]
