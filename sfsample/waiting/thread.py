@@ -45,6 +45,7 @@ class WaitContext(NamedTuple):
     children: tuple[tuple[int, str], ...] = ()  # pids and names
     locks: tuple[FileLock, ...] = ()
     peers: tuple[PeerProcess, ...] = ()  # processes at the other ends of pipes and sockets
+    stop_signal: int = 0  # signal that stopped the process; 0: none, or unknown
 
 
 def slept_together(spans: Sequence[tuple[float, float] | None]) -> bool:

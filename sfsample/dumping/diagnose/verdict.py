@@ -117,7 +117,7 @@ def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tupl
     waiting = [thread.waiting for thread in threads]
     context = WaitContext(
         dump.pid, dump.cmdline, waiting, tids, sleepers, name_variable,
-        dump.tracer, dump.children, dump.locks, dump.peers,
+        dump.tracer, dump.children, dump.locks, dump.peers, dump.stop_signal,
     )  # fmt: skip
     for thread in waiting:
         yield Node(dump.pid, thread.tid), wait_of(thread, context)
