@@ -316,6 +316,7 @@ class Dumper:
                       *self._python_problems),
             children=self._facts.children() if waits_for_children else (),
             locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
+            stop_signal=process.exit_code if process and process.state == "T" else 0,
             tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
             goroutines=self._goroutines, go=self._go,
             ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,

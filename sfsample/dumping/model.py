@@ -175,6 +175,7 @@ class ProcessDump(NamedTuple):
     locks: tuple[FileLock, ...] = ()  # locks of files that it holds or waits for
     peers: tuple[PeerProcess, ...] = ()  # processes at the other ends of pipes and sockets
     others: tuple[tuple[int, str], ...] = ()  # pid and name of other processes that sentences name
+    stop_signal: int = 0  # number of the signal that stopped it; 0: unknown, or it is not stopped
     tracer: tuple[int, str] | None = None  # pid and name of the process that traces it
     ran: tuple[int, ...] | None = None  # threads captured later than all others; None: not --consistent
     followed: bool = False  # True: it was not asked for, but another process waits for it

@@ -192,8 +192,12 @@ def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, styl
     """Yield the wait of a group, unless the line with its system call says it already."""
     first, wait = group[0], waits.get(group[0].tid)
     call = first.dump.call
-    if wait is None or (
-        wait.idle and not wait.pids and wait.kind is not WaitKind.SLEEP and call and call.descriptors
+    if (
+        wait is None
+        or wait.kind is WaitKind.STOPPED
+        or (  # the verdict has every stop
+            wait.idle and not wait.pids and wait.kind is not WaitKind.SLEEP and call and call.descriptors
+        )
     ):
         return
     distinct = {other.what for thread in group if (other := waits.get(thread.tid)) is not None}
