@@ -227,12 +227,15 @@ class GoVerdict:
         groups, states = {id(group): group for group in self._groups.values()}, Counter[str]()
         for group in groups.values():
             states[group.state] += len(group.members)
-        shown = [f"{count} {state}" for state, count in states.most_common()]
+        shown = states.most_common(_MAX_STATES)
+        parts = [f"{count} {state}" for state, count in shown]
+        if others := states.total() - sum(count for _, count in shown):
+            parts.append(f"{others} others")
         largest = max(groups.values(), key=lambda group: len(group.members))
         longest_s = max(member.since_s or 0 for member in largest.members)
-        text = f"{states.total()} goroutines: {listed(shown, _MAX_STATES)}"
-        if place := place_of(largest.functions):
-            text += f"; {len(largest.members)} of them are in {place}"
+        text = f"{counted(states.total(), 'goroutine')}: {', '.join(parts)}"
+        if (place := place_of(largest.functions)) and len(largest.members) > 1:
+            text += f"; {len(largest.members)} of them in {place}"
             text += f", for at least {format_seconds(longest_s)}" * bool(longest_s)
         return Finding("goroutines", text, self._process)
 

@@ -56,10 +56,10 @@ def test_the_census_says_where_most_goroutines_wait_and_since_when():
               group(("main.main",), GoroutineMember(1, None, 0), state="running"))  # fmt: skip
     dump = ProcessDump(1, "go", [], None, 0.0, (), (), goroutines=groups)
     assert GoVerdict(dump, {}).census().text == (
-        "4 goroutines: 3 chan receive, 1 running; 3 of them are in main.work, for at least 12 min"
+        "4 goroutines: 3 chan receive, 1 running; 3 of them in main.work, for at least 12 min"
     )
     dump = dump._replace(goroutines=groups[1:])
-    assert GoVerdict(dump, {}).census().text == "1 goroutines: 1 running; 1 of them are in main.main"
+    assert GoVerdict(dump, {}).census().text == "1 goroutine: 1 running"
 
 
 RING = member(6, A, [B]), member(7, B, [A])
