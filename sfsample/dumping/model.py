@@ -1,7 +1,7 @@
 """The values of a dump: the diagnosis and the writers use nothing else."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Memory, PiecewiseMemory
@@ -162,7 +162,7 @@ class GoFacts(NamedTuple):
 
 
 class ProcessDump(NamedTuple):
-    """One process, as it was captured; `named(dump)` has names and the verdict, `document` all as JSON."""
+    """One process, as it was captured; `named(dump)` has names and the verdict."""
 
     pid: int
     name: str
@@ -182,13 +182,6 @@ class ProcessDump(NamedTuple):
     goroutines: tuple[GoroutineGroup, ...] = ()  # largest group first
     go: GoFacts = GoFacts()
     root: ProcessRoot | None = None  # root directory in which files with names are opened
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """What `sfsample dump --json` writes: functions, waits, the verdict.  It reads files with names."""
-        from sfsample.dumping.run import Examiner  # it imports this module
-
-        return Examiner()([self]).document
 
 
 def is_same_place(first: Stack | None, last: Stack | None) -> bool:
