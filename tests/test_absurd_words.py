@@ -23,7 +23,7 @@ from sfsample.cli.parse import _command_parser
 from sfsample.cli.terminal import say_at
 from sfsample.cli.values import when
 from sfsample.core.filesystem import Root, open_regular
-from sfsample.core.foreign import http_date, natural, utc
+from sfsample.core.foreign import natural, utc
 from sfsample.core.python_view import PythonView
 from sfsample.core.quantities import BadValue
 from sfsample.errors import BadInput, SfsampleError
@@ -32,8 +32,7 @@ from sfsample.history.facts import COLUMNS, Selection
 from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.process import proc_text
-from sfsample.process.facts.descriptors import SocketTable
-from sfsample.process.facts.peer_processes import parse_locks
+from sfsample.process.facts.descriptors import SocketTable, parse_locks
 from sfsample.process.find_target import TargetFinder
 from sfsample.process.target import Target
 from sfsample.report.formats import parse as parse_profile
@@ -42,13 +41,11 @@ from sfsample.symbolize.debuginfod import Debuginfod
 from sfsample.symbolize.perf_map import PerfMap
 from sfsample.watching import slice_recorder
 from sfsample.watching.pull.door import Door
-from sfsample.watching.push.backend import headers_for, parse_backend
-from sfsample.watching.push.mark import Mark
+from sfsample.watching.push.backend import Mark, headers_for, parse_backend
 from sfsample.watching.push.pusher import Pusher
 from tests.builders.absurd import BYTES, CLOCKS_S, TEXTS, VALUES
 from tests.builders.histories import DAY_S, MIDNIGHT_S, minute
 from tests.builders.reports import full
-from tests.properties.fuzz_targets import seeds
 from tests.watching.pull.http_client import get, serving
 from tests.watching.push.fake_backend import backend
 
@@ -71,12 +68,10 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> int:
 
 
 @texts
-def test_number_date_and_time(text: str) -> None:
+def test_number(text: str) -> None:
     number = natural(text)
     assert number is None or str(number) == text
     assert natural(text.encode("utf-8", "surrogatepass")) == number
-    moment = http_date(text)
-    assert moment is None or moment < 0  # 1969 is the only one that is a date
 
 
 @pytest.mark.parametrize("time_s", CLOCKS_S)
@@ -123,7 +118,7 @@ def test_path(text: str) -> None:
             opener(f"/{text}" if text.startswith("a") else f"/nowhere/{text}")
 
 
-@pytest.mark.parametrize("command", ["config", "convert", "inspect", "replay", "core", "push", "listen"])
+@pytest.mark.parametrize("command", ["config", "convert", "inspect", "core", "push", "listen"])
 def test_path_of_a_fifo_or_a_directory_or_nothing(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,7 +153,7 @@ def test_config(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_mistake_of_a_config_names_file_and_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "watch.toml"
     for line, what in (
-        ('every = "5x"', "line 1: --every: not a time"), ("every =", "not TOML: Invalid value (at "),
+        ('every = "5x"', "--every: not a time"), ("every =", "not TOML: Invalid value (at "),
         ("every = " + TEXTS["5,000 digits"], "not TOML: Exceeds the limit"),
         ("every = " + TEXTS["5,000 hexadecimal digits"], "every: not a text or a number"),
         ('output-dir = "a\\u0000b"', "output-dir: not a text or a number"),
@@ -167,7 +162,7 @@ def test_mistake_of_a_config_names_file_and_key(tmp_path: Path, capsys: pytest.C
     ):  # fmt: skip
         path.write_text(line)
         assert main(["watch", "-n", "x", "--config", str(path), "--check"]) == 2
-        assert capsys.readouterr().err.startswith(f"sfsample: {path}{',' if 'line' in what else ':'} {what}")
+        assert capsys.readouterr().err.startswith(f"sfsample: with {path}: {what}")
 
 
 # -- backends
@@ -386,25 +381,28 @@ def two_days(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 FIELDS = [*(("slice", name) for name, *_ in COLUMNS), ("gap", "begin_s"), ("gap", "end_s"), ("gap", "why"),
           ("stacks", "stats"), ("stacks", "rows"), ("names", "batch")]  # fmt: skip
-ADDED = ("begin_s", "labels", "samples", "cpu_charged_ns", "ticks", "rows")  # when slices are merged
+ADDED = ("begin_s", "labels", "samples", "cpu_charged_ns", "rows")  # when slices are merged
 
 
-@values
+LITERALS = {_literal(value): name for name, value in VALUES.items()}  # different values may be one in SQL
+
+
+@pytest.mark.parametrize("literal", LITERALS, ids=LITERALS.values())
 def test_fields_of_a_history(
-    value: str, two_days: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    literal: str, two_days: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for table, column in FIELDS:
         directory = tmp_path / f"{table}-{column}"
         shutil.copytree(two_days, directory)
         with closing(sqlite3.connect(file_names(str(directory))[1].path, isolation_level=None)) as database:
             database.execute("PRAGMA synchronous=OFF")
-            database.execute(f"UPDATE {table} SET {column} = {_literal(value)} WHERE rowid = 1")  # noqa: S608
+            database.execute(f"UPDATE {table} SET {column} = {literal} WHERE rowid = 1")  # noqa: S608
         common = ["--history", str(directory)]
         times = ["--at", "2024-10-05", "--with", "2024-10-05T00:01"]
         for words in (["list"], ["diff", "--service", "shop", *times], ["show", "--service", "shop"]):
             run(capsys, "history", *words, *common)
         with closing(History(str(directory))) as history:
-            assert list(history.findings()) or value  # it ends
+            list(history.findings())  # it ends
             if column in ADDED:
                 history.tidy(MIDNIGHT_S + 5 * DAY_S)
                 assert len(history.slices(Selection("redis"))) == 1  # of the other day: they were merged
@@ -470,14 +468,6 @@ def test_numbers_of_pprof(number: int) -> None:
                 parse_profile(message(1, integer(1, 1), integer(2, 2)) + inner + strings)
 
 
-def test_path_in_a_saved_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    saved = list(seeds("saved_stack"))[2].decode()
-    for path in (r"\ud800", r"a\u0000b", r"\udcff", "x" * 300):
-        (tmp_path / "a.json").write_text(saved.replace("/bin/invented", f"/{path}"), encoding="ascii")
-        assert main(["replay", str(tmp_path / "a.json")]) == 1
-        assert "cannot be opened" in capsys.readouterr().err.splitlines()[0]
-
-
 # -- a kernel, /proc, and perf maps
 
 
@@ -514,7 +504,6 @@ PROC = {
     "container_ids": "0::/docker/" + "a" * 64 + "\n",
     "pod_uids": "0::/kubepods/pod" + "a" * 32 + "\n",
     "cgroup_paths": "4:cpu,cpuacct:/a\n0::/b\n",
-    "parse_monotonic_offset_ns": "monotonic 1 2\nboottime 3 4\n",
     "parse_cpu_idle": "cpu0 1 2 3 4 5 6 7\n",
 }
 

@@ -14,7 +14,7 @@ from importlib import import_module
 
 from sfsample.cli.terminal import emit, say
 from sfsample.core.printable import printable, printable_lines
-from sfsample.errors import FILES_HELP, NO_FILE_ERRNOS, NotPermitted, SfsampleError, UsageError
+from sfsample.errors import FILES_HELP, NO_FILE_ERRNOS, NotPermitted, SfsampleError
 
 _OUT_OF_MEMORY = ("out of memory", "allow more: ulimit -v; a smaller --stack-bytes needs less")
 
@@ -25,7 +25,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return _run(words)
     except SfsampleError as failure:
-        say(failure, *_help_lines(failure, words))
+        lines = [with_own_path(line, words) for line in failure.help]
+        if isinstance(failure, NotPermitted) and failure.pid and "doctor" not in words:
+            lines.append(f"sfsample doctor {failure.pid} shows everything that may refuse access")
+        say(failure, *lines)
         return failure.exit_code
     except MemoryError:
         say(*_OUT_OF_MEMORY)
@@ -37,13 +40,6 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as failure:
         _print_os_error(failure)
         return 1
-
-
-def _help_lines(failure: SfsampleError, words: list[str]) -> list[str]:
-    lines = [with_own_path(line, words) for line in failure.help]
-    if isinstance(failure, NotPermitted) and failure.pid and "doctor" not in words:
-        lines.append(f"sfsample doctor {failure.pid} shows everything that may refuse access")
-    return lines
 
 
 def with_own_path(line: str, words: list[str]) -> str:
@@ -79,8 +75,8 @@ def _run(argv: list[str]) -> int:
         command = parse(argv)
     except SystemExit as end:  # --help, --version
         return int(end.code or 0)
-    if level := os.environ.get("SFSAMPLE_LOG"):
-        _start_logging(level)
+    if os.environ.get("SFSAMPLE_LOG") == "debug":
+        _start_logging()
     gc.disable()  # with `freeze`: garbage collection never visits the modules
     module = import_module(f"sfsample.cli.{name_of(command).partition(' ')[0]}")
     gc.freeze()
@@ -91,7 +87,7 @@ def _run(argv: list[str]) -> int:
     return code
 
 
-def _start_logging(level: str) -> None:
+def _start_logging() -> None:
     """Log sfsample's own decisions on stderr: why a thread was captured again, why timers were chosen, ...
 
     Each package has one logger (`sfsample.process`, `sfsample.recording`), and logs only on the level debug.
@@ -99,16 +95,10 @@ def _start_logging(level: str) -> None:
     """
     import logging  # most runs do not log
 
-    if level.lower() != "debug":
-        raise UsageError(f"unknown log level: SFSAMPLE_LOG={level}", "levels: debug")
-
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             record.msg, record.args = printable(record.getMessage()), None  # names come from the target
             emit(printable_lines(self.format(record).splitlines()))
 
-    handler = Handler()
-    handler.setFormatter(logging.Formatter("sfsample: %(relativeCreated)d ms %(name)s: %(message)s"))
-    logger = logging.getLogger("sfsample")
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
+    logging.basicConfig(format="sfsample: %(relativeCreated)d ms %(name)s: %(message)s", handlers=[Handler()])
+    logging.getLogger("sfsample").setLevel(logging.DEBUG)

@@ -42,12 +42,10 @@ GROUPS = (
             ("top 1234", "what the process does now"),
             ("top -n redis-server --mode wall", "sleeping threads too"),
             ("top -s -n gunicorn --all", "with the processes that it starts"),
-            ("top --container 4f1d8b7c2a90", "all processes of a container"),
         )),
         Entry("dump", "options.DumpCommand", flags.dump_flags,
               "show every thread's stack, and what the process waits for", (
             ("dump 1234", "why the process hangs"),
-            ("dump 1234 -o hang.json", "the same as JSON"),
             ("dump --core core --exe ./program", "the threads of a core file"),
         )),
         Entry("watch", "watch_options.WatchCommand", flags.watch_flags,
@@ -55,7 +53,6 @@ GROUPS = (
             ("watch -n redis-server", "keep its history; `sfsample history` shows it"),
             ("watch --unit nginx --output-dir DIR --keep-for 7d", "files; all processes of a systemd unit"),
             ("watch --busiest 20", "the services of the 20 processes that use most CPU"),
-            ("watch 1234 --mode cpu -r 99 --for 10s --output-dir DIR", "running threads, 10 s per minute"),
             ("watch 1234 --output-dir DIR --listen 127.0.0.1:6060", "slices, and profiles on request"),
             ("watch -n redis-server --push pyroscope=http://HOST:4040", "also send the slices to a store"),
         )),
@@ -71,7 +68,6 @@ GROUPS = (
         Entry("diff", "file_options.DiffCommand", flags.diff_flags,
               "show what changed between two profiles, and what is noise", (
             ("diff before.json after.json", "what grew, what shrank, what is noise"),
-            ("diff a.json b.json -o diff.html", "the same as a flame graph"),
             ("diff monday/ tuesday/ --relative", "directories, merged; shares, whatever the load"),
         )),
         Entry("history", "watch_options.HistoryCommand", history_flags.history_flags,
@@ -79,27 +75,19 @@ GROUPS = (
             ("history list --since 2h", "the slices of the last two hours"),
             ("history export --service redis --at -1h -o hour.html", "an hour as a flame graph"),
             ("history diff --service redis --at 'yesterday 14:00' --for 1h --with now", "what has changed"),
-            ("history diff --service redis --deploy", "what the last new build has changed"),
         )),
     )),
     ("check permissions and unwind tables", (
         Entry("doctor", "file_options.DoctorCommand", flags.doctor_flags,
               "show whether sfsample may attach, and if not, what to do", (
             ("doctor 1234", "whether sfsample may attach to process 1234"),
-            ("doctor -n nginx --all", "whether it may attach to each nginx"),
             ("doctor", "what this user may do on this machine"),
         )),
         Entry("inspect", "file_options.InspectCommand", flags.inspect_flags,
-              "show unwind tables: what they cover, whether they agree", (
-            ("inspect --verify ./libfoo.so", "which unwind tables a file has, and whether they agree"),
+              "show unwind tables, and what they cover", (
+            ("inspect ./libfoo.so", "which unwind tables a file has, and what they leave out"),
             ("inspect -p 1234", "the tables of every module of a process"),
             ("inspect --rows ./libfoo.so", "every function and row of SFrame"),
-        )),
-        Entry("replay", "file_options.ReplayCommand", flags.replay_flags,
-              "unwind a saved stack again", (
-            ("replay bad/no_row-0123.json", "a stack that `record --save-bad bad` has saved"),
-            ("replay FILE --sysroot DIR", "with the programs and libraries of another machine"),
-            ("replay FILE --unwind eh_frame", "with other unwind tables"),
         )),
     )),
     ("set up sfsample", (
@@ -112,8 +100,6 @@ GROUPS = (
         Entry("completion", "file_options.CompletionCommand", flags.completion_flags,
               "print the completion script for a shell", (
             ("completion bash > ~/.sfsample.bash", "then source the file"),
-            ("completion zsh > ~/.sfsample.zsh", "the same"),
-            ("completion fish > ~/.config/fish/completions/sfsample.fish", ""),
         )),
     )),
 )  # fmt: skip

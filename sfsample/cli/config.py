@@ -7,13 +7,10 @@ To read the file again, sfsample executes itself anew, so nothing of the old con
 """
 
 import os
-import re
 import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from difflib import get_close_matches
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from sfsample.cli.terminal import say_at
 from sfsample.core.filesystem import read_regular
@@ -21,39 +18,27 @@ from sfsample.core.foreign import total
 from sfsample.errors import SfsampleError, UsageError
 from sfsample.watching.own_program import own_program
 
+if TYPE_CHECKING:
+    from sfsample.cli.parse import FlagHelp
+
 _MAX_BYTES = 1 << 16
 _MAX_DOTS = 1000  # dots in the file: tomllib's time and memory grow with the square of the dots in a key
 _HELP = "the keys are the long flags of `sfsample watch --help`, without the dashes"
 
 
-def words_of(path: str, takes_value: Mapping[str, bool]) -> list[str]:
-    """Return the file as words; `takes_value`: True for a long flag with a value.  Raises SfsampleError."""
+def words_of(path: str, flags: Iterable["FlagHelp"]) -> list[str]:
+    """Return the file as words; `flags`: those of the command.  Raises SfsampleError."""
+    takes_value = {name: bool(flag.value) for flag in flags for name in flag.names if name.startswith("--")}
     words: list[str] = []
     for key, value in _read(path).items():
         flag = f"--{key}"
         if flag not in takes_value:
-            near = get_close_matches(flag, takes_value, n=1)
-            raise UsageError(
-                f"{place_of(path, flag) or path}: unknown key: {key}",
-                *(f"did you mean: {name[2:]}" for name in near),
-                _HELP,
-            )
-        words += _words(path, flag, value, takes_value)
+            raise UsageError(f"unknown key: {key}", _HELP)
+        words += _words(flag, value, takes_value)
     return words
 
 
-def place_of(path: str, text: str) -> str:
-    """Return the file and the line of the first flag in a text that is a key of the file; "": none is."""
-    with suppress(OSError):  # a pipe, which was read once
-        lines = read_regular(path, _MAX_BYTES).decode(errors="replace").splitlines()
-        for key in re.findall(r"--([a-z][a-z-]*)", text):
-            for number, line in enumerate(lines, 1):
-                if re.match(rf"\s*[\"'\[]?{key}\b", line):
-                    return f"{path}, line {number}"
-    return ""
-
-
-def _words(path: str, flag: str, value: object, takes_value: Mapping[str, bool]) -> Iterator[str]:
+def _words(flag: str, value: object, takes_value: Mapping[str, bool]) -> Iterator[str]:
     """Yield the words of one key: a list repeats the flag, a table repeats it with KEY=VALUE."""
     pairs = ((key, _text(item)) for key, item in value.items()) if isinstance(value, dict) else ()
     values = [text and f"{key}={text}" for key, text in pairs] if isinstance(value, dict) else value
@@ -67,7 +52,7 @@ def _words(path: str, flag: str, value: object, takes_value: Mapping[str, bool])
             yield f"{flag}={text}"
         else:
             wanted = "a text or a number" if takes_value[flag] else "true or false"
-            raise UsageError(f"{path}: {flag[2:]}: not {wanted}: {total(str)(item)}", _HELP)
+            raise UsageError(f"{flag[2:]}: not {wanted}: {total(str)(item)}", _HELP)
 
 
 @total
@@ -88,11 +73,11 @@ def _read(path: str) -> dict[str, Any]:
             f"cannot read: {path}: {failure.strerror}", "--config names a TOML file"
         ) from None
     if data.count(b".") > _MAX_DOTS:
-        raise UsageError(f"{path}: more than {_MAX_DOTS} dots", _HELP)
+        raise UsageError(f"more than {_MAX_DOTS} dots", _HELP)
     try:
         return tomllib.loads(data.decode())
     except (ValueError, RecursionError) as failure:
-        raise UsageError(f"{path}: not TOML: {failure}", _HELP) from None
+        raise UsageError(f"not TOML: {failure}", _HELP) from None
 
 
 def execute_anew(why: str) -> None:

@@ -30,7 +30,7 @@ def run(command: ConvertCommand) -> int:
     report = read_files(files)
     if command.symbolize:
         report = name_unnamed_frames(
-            report, OfflineSymbolizer(symbol_options(command.names, command.debug_dirs, quiet=command.quiet))
+            report, OfflineSymbolizer(symbol_options(command.names, quiet=command.quiet))
         )
     if command.names.lines:
         report = with_python_lines(report)

@@ -12,6 +12,7 @@ from sfsample.cli.output_file import Output
 from sfsample.cli.record_options import Comparison
 from sfsample.cli.terminal import say
 from sfsample.core.printable import printable_lines
+from sfsample.core.quantities import listed
 from sfsample.report.difference import GREW, Difference, Ordinary, Side, compare_sides, count
 from sfsample.report.formats.difference import difference_html, difference_json, difference_text, warnings
 from sfsample.report.report import Report
@@ -45,13 +46,13 @@ def write_difference(
     else:
         output.write(printable_lines(difference_text(difference, verbose=command.verbose)))
     fail_on = command.fail_on
-    if fail_on is not None and ordinary is not None and not ordinary.enough:
+    if fail_on is None:
+        return 0
+    if ordinary is not None and not ordinary.enough:
         say("--fail-on: too few comparable times to judge whether a function grew; exit code 1")
         return 1
-    grown = [] if fail_on is None else _grown(difference, 1 + fail_on)
-    if grown and fail_on:
-        more = f" and {len(grown) - _MAX_NAMES} more functions" if len(grown) > _MAX_NAMES else ""
-        say(f"grew by more than {100 * fail_on:g} %: {', '.join(grown[:_MAX_NAMES])}{more}")
+    if grown := _grown(difference, 1 + fail_on):
+        say(f"grew by more than {100 * fail_on:g} %: {listed(grown, _MAX_NAMES)}")
     return _GREW if grown else 0
 
 

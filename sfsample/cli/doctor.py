@@ -14,7 +14,7 @@ from sfsample.cli.output_file import Output
 from sfsample.core.printable import printable_lines
 from sfsample.errors import NotPermitted
 from sfsample.process.find_target import target_pids
-from sfsample.process.permission.diagnosis import Diagnosis, diagnose
+from sfsample.process.permission.check import Diagnosis, diagnose
 from sfsample.report.json_text import json_text
 
 _ATTACH_TEXTS = {True: "sfsample may attach", False: "sfsample may not attach", None: "not tried"}

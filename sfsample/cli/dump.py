@@ -20,7 +20,7 @@ from sfsample.errors import SfsampleError, TargetError
 from sfsample.process.descendants import Descendants
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
-from sfsample.process.with_names import with_names
+from sfsample.process.tracer_thread import with_names
 from sfsample.symbolize.options import SymbolOptions
 
 if TYPE_CHECKING:
@@ -52,12 +52,14 @@ def run(command: DumpCommand) -> int:
             end_s = time.monotonic() + command.options.timeout
             dumps, failures = _dump(command, rehearse, interrupt)
             until_s = max(end_s, time.monotonic() + _MIN_NAMING_S)
-            verdict = with_names(lambda: examine(dumps), examine, interrupt, until_s)
+            verdict = with_names(lambda: examine(dumps), examine.give_up, interrupt, until_s)
     dumps = [dump for dump, _ in verdict.processes]
     output.write(render(verdict, command))
     if not command.quiet:
-        missing_names = examine.missing_names() if command.verbose else []
-        for text in dict.fromkeys([*_problems(dumps, kernel=command.kernel), *missing_names]):
+        problems = [problem for dump in dumps for problem in dump.problems]
+        if command.kernel and not any(thread.kernel_stack for dump in dumps for thread in dump.threads):
+            problems.append(KERNEL_STACK_REFUSED)
+        for text in dict.fromkeys([*problems, *(examine.missing_names() if command.verbose else ())]):
             say(text)
     missing = any(thread.capture is Capture.FAILED for dump in dumps for thread in dump.threads)
     return _EXIT_INCOMPLETE if missing or failures else 0
@@ -65,18 +67,7 @@ def run(command: DumpCommand) -> int:
 
 def symbols(command: DumpCommand) -> SymbolOptions:
     """Return the options for names, without downloads: a dump must not wait for the network."""
-    options = command.options
-    return symbol_options(
-        command.names, options.debug_dirs, quiet=command.quiet, online=False, python=options.python
-    )
-
-
-def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
-    """Return the problems of all dumps; `kernel`: the user asked for kernel stacks."""
-    problems = [problem for dump in dumps for problem in dump.problems]
-    if kernel and not any(thread.kernel_stack for dump in dumps for thread in dump.threads):
-        problems.append(KERNEL_STACK_REFUSED)
-    return problems
+    return symbol_options(command.names, quiet=command.quiet, online=False, python=command.options.python)
 
 
 def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) -> Dumps:
@@ -111,9 +102,6 @@ def _render_text(verdict: "Verdict", command: DumpCommand) -> str:
                   python=command.options.python)  # fmt: skip
     if command.output.path == "-" and sys.stdout.isatty():  # colour, and lines that fit, only on a terminal
         width = os.get_terminal_size(sys.stdout.fileno()).columns or None
-        style = style._replace(width=width, bold=str if os.environ.get("NO_COLOR") else _bold)
+        bold = str if os.environ.get("NO_COLOR") else "\x1b[1m{}\x1b[0m".format
+        style = style._replace(width=width, bold=bold)
     return "".join(f"{line}\n" for line in dump_text(verdict, style))
-
-
-def _bold(text: str) -> str:
-    return f"\x1b[1m{text}\x1b[0m"

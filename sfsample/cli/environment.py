@@ -1,7 +1,6 @@
 """Reads the environment.  Source: XDG Base Directory Specification; debuginfod(1)."""
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sfsample.cli.options import NameFlags
@@ -23,9 +22,8 @@ def history_directory(chosen: str | None) -> str:
 
 
 def symbol_options(
-    names: NameFlags, debug_dirs: Sequence[str] = (), *, quiet: bool, online: bool = True,
-    python: PythonView = PythonView.AUTO,
-) -> SymbolOptions:  # fmt: skip
+    names: NameFlags, *, quiet: bool, online: bool = True, python: PythonView = PythonView.AUTO
+) -> SymbolOptions:
     """Return the options of the flags; `online` False: no download.  Raises UsageError without the extra."""
     if (names.lines and python is not PythonView.ONLY) or names.inlines:
         from sfsample.symbolize.dwarf_lines import available  # a dump imports it after its first look
@@ -35,10 +33,9 @@ def symbol_options(
                              "install it: pip install 'sfsample[lines]'")  # fmt: skip
     return SymbolOptions(
         raw=names.raw, simplify=names.simplify, merge_clones=names.merge_clones,
-        lines=names.lines, inlines=names.inlines, debug_dirs=tuple(debug_dirs),
+        lines=names.lines, inlines=names.inlines, debug_dirs=names.debug_dirs,
         fetch=_debuginfod(quiet=quiet, online=online) if names.debuginfod else None,
         progress=progress_printer(quiet=quiet),
-        cache_dir=_below("XDG_CACHE_HOME", "~/.cache", "sfsample"),
     )  # fmt: skip
 
 
@@ -49,9 +46,8 @@ def _debuginfod(*, quiet: bool, online: bool) -> "Debuginfod":
     if not urls:
         raise UsageError("--debuginfod: no server is configured",
                          "set DEBUGINFOD_URLS to the servers of your distribution")  # fmt: skip
-    old = os.path.expanduser("~/.debuginfod_client_cache")  # old directory, which the client still prefers
-    default = old if os.path.isdir(old) else _below("XDG_CACHE_HOME", "~/.cache", "debuginfod_client")
-    cache = os.environ.get("DEBUGINFOD_CACHE_PATH") or default
+    usual = _below("XDG_CACHE_HOME", "~/.cache", "debuginfod_client")
+    cache = os.environ.get("DEBUGINFOD_CACHE_PATH") or usual
     timeout_s = float(natural(os.environ.get("DEBUGINFOD_TIMEOUT", ""), 1 << 16) or _DEFAULT_TIMEOUT_S)
     return Debuginfod(urls, cache, timeout_s, progress_printer(quiet=quiet), online=online)
 

@@ -5,7 +5,6 @@ from typing import Literal
 
 from sfsample.cli.options import Command, NameFlags, OutputOptions
 from sfsample.cli.record_options import Comparison, ProfileOutput
-from sfsample.core.walk_limits import DEFAULT_ORDER, MAX_FRAMES
 from sfsample.errors import UsageError
 from sfsample.process.target import Target
 
@@ -15,7 +14,6 @@ class InspectCommand(Command):
     elf: str | None = None
     target: Target = Target()
     rows: bool = False
-    verify: bool = False
     output: OutputOptions = OutputOptions()
     quiet: bool = False
     verbose: bool = False
@@ -37,14 +35,13 @@ class ConvertCommand(Command):
     merge_by: Literal["function", "module", "address"] | None = None
     symbolize: bool = False
     names: NameFlags = NameFlags()
-    debug_dirs: tuple[str, ...] = ()
     quiet: bool = False
 
     def __post_init__(self) -> None:
         names = self.names  # without --symbolize, names in a file stay as they are
         flags = {"--raw-names": names.raw, "--simplify-names": names.simplify,
                  "--merge-clones": names.merge_clones, "--inlines": names.inlines,
-                 "--debuginfod": names.debuginfod, "--debug-dir": self.debug_dirs}  # fmt: skip
+                 "--debuginfod": names.debuginfod, "--debug-dir": names.debug_dirs}  # fmt: skip
         if not self.symbolize and (flag := next(filter(flags.get, flags), None)):
             raise UsageError(f"{flag} needs --symbolize")
 
@@ -52,17 +49,6 @@ class ConvertCommand(Command):
 @dataclass(frozen=True, kw_only=True)
 class DiffCommand(Comparison):
     inputs: tuple[str, ...] = ()  # two inputs: before and after
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplayCommand(Command):
-    file: str = ""
-    sysroot: str = ""
-    steppers: tuple[str, ...] = DEFAULT_ORDER
-    max_frames: int = MAX_FRAMES
-    names: NameFlags = NameFlags()
-    debug_dirs: tuple[str, ...] = ()
-    quiet: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

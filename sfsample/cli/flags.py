@@ -14,6 +14,8 @@ from sfsample.report.suffixes import FORMATS
 
 TEXT_FORMAT = "format of the result (default: by the suffix of -o, else text)"
 _INPUT = 'json of sfsample, folded or pprof; a directory of such files, or a pattern ("2026-11-*.json")'
+_KERNEL = ("kernel frames of sleeping threads, too (needs root; not in --mode cpu), or none at all "
+           "(default: of running threads, if permitted)")  # fmt: skip
 
 
 def record_flags(parser: ArgumentParser) -> None:
@@ -27,8 +29,6 @@ def record_flags(parser: ArgumentParser) -> None:
     add_profile_output(parser)
     add("--stats", metavar="FILE", help="write statistics as JSON to FILE; - is stderr")
     add("--idle", action="store_true", help="with --mode wall: show the stacks of threads that wait for work")
-    add("--save-bad", metavar="DIR",
-        help="save incomplete stacks in DIR, for `sfsample replay`; files contain stack memory")  # fmt: skip
     _add_messages(parser)
 
 
@@ -56,7 +56,7 @@ def dump_flags(parser: ArgumentParser) -> None:
     add("--core", metavar="CORE", help="read a core file instead of a process")
     add("--exe", metavar="FILE", help="with --core: the program, if its path has changed")
     add("--sysroot", metavar="DIR", help="with --core: search programs and libraries under DIR")
-    _add_walking(parser)
+    _add_walking(parser, "show the kernel's stack of each thread too (needs root)")
     add_json_output(parser)
     _add_messages(parser)
 
@@ -64,9 +64,9 @@ def dump_flags(parser: ArgumentParser) -> None:
 def watch_flags(parser: ArgumentParser) -> None:
     parser.usage = "sfsample watch (PID... | -n NAME | --unit UNIT | ...) [options]"
     _add_target(parser)
-    _add_groups(parser)
+    _add_groups(parser, "since the last slice")
     add = parser.add_argument
-    add("--unit", type=values.unit, metavar="UNIT", help="select all processes of a systemd unit")
+    add("--unit", type=values.name, metavar="UNIT", help="select all processes of a systemd unit")
     _add_sampling(parser, ", for all processes together{default}")
     add("--every", type=seconds, help="start a slice every TIME{default}")
     add("--for", type=seconds, dest="slice", help="length of a slice (default: as --every, without gaps)")
@@ -86,7 +86,7 @@ def watch_flags(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("look closer when something happens, or at SIGUSR1").add_argument
     add("--trigger", type=values.condition, action="append", dest="triggers", metavar="CONDITION",
         help="if CONDITION: pin slices of the last 2 minutes, dump, record 30 s at 99 Hz; repeatable: "
-        "'cpu>80' (percent of one CPU), 'cpu>p99' (of the last day), 'rss>2G', 'threads>500', "
+        "'cpu>80' (percent of one CPU), 'rss>2G', 'threads>500', "
         "'psi.cpu>20', 'delay>10' (percent), 'stuck>30s'")  # fmt: skip
     add("--cooldown", type=seconds, help="after a trigger, ignore conditions for TIME{default}")
     add = parser.add_argument_group("profiles, metrics and health over HTTP").add_argument
@@ -103,10 +103,9 @@ def watch_flags(parser: ArgumentParser) -> None:
 def inspect_flags(parser: ArgumentParser) -> None:
     parser.usage = "sfsample inspect (ELF | -p PID | -n NAME) [options]"
     add = parser.add_argument
-    add("elf", nargs="?", metavar="ELF", help="a program, library or object file")
+    add("elf", nargs="?", metavar="ELF", help="a program or library")
     _add_target(parser, bare=False)
     add("--rows", action="store_true", help="show every function and row of SFrame")
-    add("--verify", action="store_true", help="compare every SFrame row with .eh_frame")
     add_json_output(parser)
     _add_messages(parser)
 
@@ -155,16 +154,6 @@ def diff_flags(parser: ArgumentParser) -> None:
     add("-v", "--verbose", action="store_true", help="show every function that changed")
 
 
-def replay_flags(parser: ArgumentParser) -> None:
-    parser.usage = "sfsample replay FILE [options]"
-    add = parser.add_argument
-    add("file", metavar="FILE", help="a stack that `sfsample record --save-bad DIR` saved")
-    add("--sysroot", metavar="DIR", help="search programs and libraries under DIR")
-    _add_unwinding(parser)
-    _add_names(parser)
-    add("-q", "--quiet", action="store_true", help="print no progress")
-
-
 def service_flags(parser: ArgumentParser) -> None:
     parser.usage = "sfsample service (show | install) [options]"
     add = parser.add_argument
@@ -174,7 +163,7 @@ def service_flags(parser: ArgumentParser) -> None:
 
 
 def completion_flags(parser: ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell of the script")
+    parser.add_argument("shell", choices=("bash", "zsh"), help="the shell of the script")
 
 
 # -- flags that several commands have
@@ -237,15 +226,14 @@ def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:
         help="with -n: take every match; without it, more than one match is an error")  # fmt: skip
 
 
-def _add_groups(parser: ArgumentParser) -> None:
+def _add_groups(parser: ArgumentParser, busy_time: str = "in a second") -> None:
     add = parser.add_argument_group("several processes at once").add_argument
-    add("--cgroup", type=values.cgroup, metavar="PATH", help="all in a control group and in its subgroups")
-    add("--container", type=values.container, metavar="ID",
+    add("--cgroup", type=values.name, metavar="PATH", help="all in a control group and in its subgroups")
+    add("--container", type=values.name, metavar="ID",
         help="all of a container (docker, containerd, CRI-O, podman); ID may be a prefix")  # fmt: skip
-    add("--pod", type=values.pod, metavar="UID", help="all of a Kubernetes pod")
+    add("--pod", type=values.name, metavar="UID", help="all of a Kubernetes pod")
     add("--user", type=values.name, metavar="NAME|UID", help="all that a user runs")
-    add("--busiest", type=values.positive,
-        help="the N that use most CPU time in a second; watch: since the last slice")  # fmt: skip
+    add("--busiest", type=values.positive, help=f"the N that use most CPU time {busy_time}")
 
 
 def _add_sampling(parser: ArgumentParser, usual_overhead: str = "") -> None:
@@ -291,25 +279,19 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
         help="with --mode wall: addresses, descriptors and pids in the frames of waits")  # fmt: skip
 
 
-def _add_walking(parser: ArgumentParser) -> None:
-    _add_unwinding(parser)
+def _add_walking(parser: ArgumentParser, kernel: str = _KERNEL) -> None:
     add = parser.add_argument
+    add("--unwind", type=values.steppers, dest="steppers", metavar="LIST",
+        help="ways to unwind, in order{default}")  # fmt: skip
+    add("--max-frames", type=values.positive, help="end a stack after N frames{default}")
     add("--stack-bytes", type=values.size, metavar="N",
         help="copy at most N bytes of stack per thread{default}")  # fmt: skip
-    add("--kernel", action=BooleanOptionalAction,
-        help="kernel frames of sleeping threads, too (needs root; not in --mode cpu), or none at all "
-        "(default: of running threads, if permitted)")  # fmt: skip
+    add("--kernel", action=BooleanOptionalAction, help=kernel)
     add("--python", choices=("auto", "only", "off"), type=PythonView,
         help="frames of Python functions: with native ones, alone, or none{default}")  # fmt: skip
     add("--native", "--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
         help="keep the interpreter's own frames between Python frames")  # fmt: skip
     _add_names(parser)
-
-
-def _add_unwinding(parser: ArgumentParser) -> None:
-    parser.add_argument("--unwind", type=values.steppers, dest="steppers", metavar="LIST",
-                        help="ways to unwind, in order{default}")  # fmt: skip
-    parser.add_argument("--max-frames", type=values.positive, help="end a stack after N frames{default}")
 
 
 def _add_names(parser: ArgumentParser) -> None:

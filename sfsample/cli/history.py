@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
@@ -15,7 +14,7 @@ from sfsample.cli.output_file import Output, as_asked, say_written
 from sfsample.cli.terminal import say, say_at
 from sfsample.core.local_time import local, local_span, zone
 from sfsample.core.printable import printable_lines
-from sfsample.core.quantities import counted, long_time
+from sfsample.core.quantities import counted, long_time, spelled_seconds, spelled_size
 from sfsample.errors import SfsampleError
 from sfsample.history import questions
 from sfsample.history.facts import TIERS, Gap, Selection, SliceFacts
@@ -81,8 +80,8 @@ def _list(history: History, command: options.HistoryList) -> int:
 
 
 def _slice_json(facts: SliceFacts) -> dict[str, object]:
-    known = ("id", "service", "samples", "tier", "pinned", "build_id", "host", "rate_hz", "mode", "ticks",
-             "late_ticks", "duration_ns", "recorder")  # fmt: skip
+    known = ("id", "service", "samples", "tier", "pinned", "build_id", "host", "rate_hz", "mode",
+             "duration_ns")  # fmt: skip
     return {
         "begin": facts.begin_s, "end": facts.end_s, "labels": dict(facts.labels),
         "cpu_s": facts.cpu_charged_ns / 1e9, "coverage": facts.coverage,
@@ -97,18 +96,16 @@ def _table(slices: list[SliceFacts], gaps: list[Gap], *, verbose: bool) -> Itera
     wide = max(len(local(row.begin_s)) for row in rows)
     yield f"{begin:{wide}}  {'length':>8}  {'service':{width}}  samples  CPU time  covered"
     for row in rows:
-        what = f"gap: {row.why}" if isinstance(row, Gap) else _columns(row)
         length = long_time(row.end_s - row.begin_s)
-        yield f"{local(row.begin_s):{wide}}  {length:>8}  {row.service:{width}}  {what}"
-        if verbose and isinstance(row, SliceFacts) and row.labels:
+        columns = f"{local(row.begin_s):{wide}}  {length:>8}  {row.service:{width}}"
+        if isinstance(row, Gap):
+            yield f"{columns}  gap: {row.why}"
+            continue
+        covered = "-" if row.coverage is None else f"{100 * row.coverage:.0f} %"
+        cpu, pinned = f"{row.cpu_charged_ns / 1e9:.2f} s", "  pinned" if row.pinned else ""
+        yield f"{columns}  {row.samples:7}  {cpu:>8}  {covered:>7}{pinned}"
+        if verbose and row.labels:
             yield "    " + " ".join(f"{key}={value}" for key, value in row.labels.items())
-
-
-def _columns(facts: SliceFacts) -> str:
-    covered = "-" if facts.coverage is None else f"{100 * facts.coverage:.0f} %"
-    pinned = "  pinned" if facts.pinned else ""
-    cpu = f"{facts.cpu_charged_ns / 1e9:.2f} s"
-    return f"{facts.samples:7}  {cpu:>8}  {covered:>7}{pinned}"
 
 
 def _show(history: History, command: options.HistoryShow) -> int:
@@ -131,7 +128,7 @@ def _summary(
     yield ", ".join(amounts(report))
     builds = [*dict.fromkeys(facts.build_id for facts in slices if facts.build_id)]
     yield from (f"build-id {build}" for build in builds)
-    yield from (f"lost: {loss}" for loss in losses(report))
+    yield from ("lost: " * (not loss.startswith(questions.COVER_ONLY)) + loss for loss in losses(report))
     yield from (f"gap: {local_span(gap.begin_s, gap.end_s)}: {gap.why}" for gap in gaps)
     if command.waits:
         yield ""
@@ -142,14 +139,10 @@ def _summary(
     for title, counts in (("by own time", by_self), ("with what they call", by_total)):
         yield ""
         yield f"functions {title} (share of {what}):"
-        yield from _functions(counts, report.total(weight), verbose=command.verbose)
-
-
-def _functions(counts: Counter[str], total: int, *, verbose: bool) -> Iterator[str]:
-    shown = counts.most_common(None if verbose else _MAX_ROWS)
-    yield from (f"  {100 * number / total:6.2f} %  {name}" for name, number in shown)
-    if len(counts) > len(shown):
-        yield f"  and {len(counts) - len(shown)} more (-v shows all)"
+        shown = counts.most_common(None if command.verbose else _MAX_ROWS)
+        yield from (f"  {100 * number / report.total(weight):6.2f} %  {name}" for name, number in shown)
+        if len(counts) > len(shown):
+            yield f"  and {len(counts) - len(shown)} more (-v shows all)"
 
 
 def _export(history: History, command: options.HistoryExport) -> int:
@@ -196,14 +189,15 @@ def _compared(history: History, command: options.HistoryDiff) -> list[Selection]
 
 
 def _prune(history: History, command: options.HistoryPrune) -> int:
-    before = history.slices()
-    history.tidy(time.time(), command.retention.keep_for, command.retention.keep_bytes)
+    before, keep_for, keep_bytes = history.slices(), command.retention.keep_for, command.retention.keep_bytes
+    history.tidy(time.time(), keep_for, keep_bytes)
     after = history.slices()
     kept = {(facts.service, facts.tier, facts.begin_s // TIERS[facts.tier]) for facts in after}
     deleted = sum(not any((facts.service, tier, facts.begin_s // length_s) in kept
                           for tier, length_s in TIERS.items()) for facts in before)  # fmt: skip
     merged = len(before) - deleted - len(after)
     say(f"{counted(deleted, 'slice')} deleted, {merged:,} merged into others, {len(after):,} kept",
+        f"limits: {spelled_seconds(keep_for)} and {spelled_size(keep_bytes)}; the last day always stays",
         *questions.contents(history))  # fmt: skip
     return 0
 

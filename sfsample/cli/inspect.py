@@ -1,4 +1,4 @@
-"""`sfsample inspect`: the unwind tables of a file or a process, what they cover, and whether they agree."""
+"""`sfsample inspect`: the unwind tables of a file or a process, and what they cover."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,12 +9,10 @@ from sfsample.cli.terminal import say
 from sfsample.core.filesystem import map_and_close, open_regular
 from sfsample.core.printable import printable_lines
 from sfsample.errors import FormatError, SfsampleError
-from sfsample.formats.elf.image import PT_LOAD, ElfImage
-from sfsample.formats.elf.object_file import LinkedObject, lay_out
+from sfsample.formats.elf.image import ET_REL, PT_LOAD, ElfImage
 from sfsample.formats.sframe import SECTION
-from sfsample.inspect.coverage import measure_coverage
+from sfsample.inspect.coverage import check_tables, measure_coverage
 from sfsample.inspect.text import Inspection, inspection_json, inspection_text, process_text
-from sfsample.inspect.verify import check_tables, verify
 from sfsample.modules.location import Location
 from sfsample.modules.module import Module
 from sfsample.process.find_target import target_pids
@@ -35,47 +33,39 @@ def run(command: InspectCommand) -> int:
 
 
 def _render_file(path: str, command: InspectCommand) -> str:
-    file = _open(path)
-    inspection = _inspect(Module(file.image, 0, path), command)
-    findings = list(inspection.findings)
-    if file.left_out:
-        findings.insert(0, f"{file.left_out} relocations of the tables are of unknown types")
-    if file.image.relocatable:
-        findings.insert(0, "not linked: its code sections are shown one after another, from 0")
-    inspection = inspection._replace(layout=file.layout, findings=tuple(findings))
+    inspection = _inspect(Module(_open(path), 0, path))
     if command.output.format == "json":
         document = inspection_json(inspection, rows=command.rows)
         return json_text({"schema": "sfsample.inspect/1", **document}, indent=1)
     return printable_lines(_text_lines(inspection, command))
 
 
-def _open(path: str) -> LinkedObject:
+def _open(path: str) -> ElfImage:
     try:
         image = ElfImage(map_and_close(open_regular(path)), path)
-        return lay_out(image) if image.relocatable else LinkedObject(image, (), 0)
     except (OSError, ValueError, FormatError) as failure:
         why = failure.strerror if isinstance(failure, OSError) else str(failure).removeprefix(f"{path}+0x0: ")
         pid = path if path.isdecimal() else "PID"
         remedy = f"give a 64-bit ELF file; a process: sfsample inspect -p {pid}"
         raise SfsampleError(f"cannot inspect: {path}: {why}", remedy) from None
+    if image.type == ET_REL:
+        raise SfsampleError(f"cannot inspect: {path}: an object file: its code has no addresses yet",
+                            "give the program or the library into which it is linked")  # fmt: skip
+    return image
 
 
-def _inspect(module: Module, command: InspectCommand, base: int | None = None) -> Inspection:
+def _inspect(module: Module, base: int | None = None) -> Inspection:
     check_tables(module)
     coverage = measure_coverage(module)
-    verification = verify(module) if command.verify else None
     dropped = [text.removeprefix(f"{module.path}: ") for text in module.problems]
     invalid = [f"{SECTION}: {text}" for table in module.tables.sframe for text in table.check()]
-    return Inspection(module, tuple(dict.fromkeys([*dropped, *invalid])), coverage, verification, base)
+    return Inspection(module, tuple(dict.fromkeys([*dropped, *invalid])), coverage, base)
 
 
 def _text_lines(inspection: Inspection, command: InspectCommand) -> Iterator[str]:
     symbolizer, module = Symbolizer(), inspection.module
-
-    def name(vaddr: int) -> str:
-        return symbolizer.frames(Location(module, vaddr, vaddr))[0].text
-
-    return inspection_text(inspection, name, rows=command.rows, verbose=command.verbose)
+    return inspection_text(inspection, lambda at: symbolizer.frames(Location(module, at, at))[0].text,
+                           rows=command.rows, verbose=command.verbose)  # fmt: skip
 
 
 def _render_process(pid: int, command: InspectCommand) -> str:
@@ -84,7 +74,7 @@ def _render_process(pid: int, command: InspectCommand) -> str:
         inspections, refusals = [], []
         for module in modules:
             try:
-                inspections.append(_inspect(module, command, _base(module)))
+                inspections.append(_inspect(module, _base(module)))
             except SfsampleError as refusal:
                 refusals.append(str(refusal))
         problems = [*process.opener.problems, *process.modules.problems, *refusals]
@@ -95,7 +85,7 @@ def _render_process(pid: int, command: InspectCommand) -> str:
         return json_text({"schema": "sfsample.inspect-process/1", "pid": pid, "modules": documents,
                           "problems": problems}, indent=1)  # fmt: skip
     lines = list(process_text(pid, inspections))
-    if command.rows or command.verify or command.verbose:
+    if command.rows or command.verbose:
         for inspection in inspections:
             lines += ["", *_text_lines(inspection, command)]
     return printable_lines(lines)

@@ -1,7 +1,7 @@
 """Turns Ctrl-C and the signals that end a process into a request to stop, so the result is still written.
 
 A Python signal handler runs when the main thread returns from its present system call.  So the main thread
-makes no call that may never return: other threads do (`process.tracer_thread`, `process.with_names`).
+makes no call that may never return: other threads do (`process.tracer_thread`).
 """
 
 import os
@@ -54,7 +54,7 @@ class Interrupt:
             raise KeyboardInterrupt
         self.requested = True
 
-    def _suspend(self, number: int, _frame: FrameType | None) -> None:
+    def _suspend(self, _number: int, _frame: FrameType | None) -> None:
         """Wait until no thread is held, then suspend sfsample.
 
         The signal may arrive again between any two of these lines, and call this method in itself.  The inner
@@ -70,8 +70,6 @@ class Interrupt:
             os.kill(os.getpid(), signal.SIGSTOP)
             SUSPEND_LOCK.release()
         self._suspending = False
-        if self._suspend_requested:  # a signal came after the loop
-            os.kill(os.getpid(), number)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():

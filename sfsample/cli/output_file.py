@@ -16,7 +16,6 @@ from sfsample.core.filesystem import check_replaceable, os_error, whole_file
 from sfsample.errors import SfsampleError
 
 if TYPE_CHECKING:
-    from sfsample.cli.options import OutputOptions
     from sfsample.cli.record_options import ProfileOutput
     from sfsample.report.report import Report
 
@@ -35,8 +34,8 @@ _NEXT = {  # next step, by format
     "speedscope": "open it with speedscope",
     "firefox": "load it into the Firefox Profiler",
     "pprof": "go tool pprof -http=: FILE",
-    "json": "sfsample convert FILE -o STEM.html draws it",
-    "folded": "sfsample convert FILE -o STEM.html draws it",
+    "json": "sfsample convert FILE -o FILE.html draws it",
+    "folded": "sfsample convert FILE -o FILE.html draws it",
 }
 
 
@@ -116,18 +115,6 @@ def _unwritable(path: str, failure: OSError) -> SfsampleError:
                          _REMEDIES.get(failure.errno or 0, "choose another file"))  # fmt: skip
 
 
-def written_line(options: "OutputOptions", output: Output) -> list[str]:
-    """Return the line about the result, for the summary; []: the result is no regular file."""
-    if not output.file:
-        return []
-    stem = options.path.rpartition(".")[0]
-    if not stem or f"{stem}.html" == options.path:  # the page would replace the result
-        stem = options.path
-    what = _NEXT[options.format].replace("FILE", quote(options.path))
-    what = what.replace("STEM.html", quote(f"{stem}.html"))
-    return [f"written   {options.path}: {what}"]
-
-
 def as_asked(report: "Report", output: "ProfileOutput") -> "Report":
     """Return the report with the frames that the flags of the output ask for."""
     from sfsample.report.naming import with_python_marks  # other commands write no report
@@ -138,21 +125,18 @@ def as_asked(report: "Report", output: "ProfileOutput") -> "Report":
 
 
 def say_written(options: "ProfileOutput", output: Output, *, quiet: bool) -> None:
-    """Print the line about the result as a message, unless `quiet`; open the result, if asked to."""
-    for line in () if quiet else written_line(options, output):
-        say(" ".join(line.split()))
-    open_result(options, output)
-
-
-def open_result(options: "ProfileOutput", output: Output) -> None:
-    """Open the result in a browser, if --open is set; not as root, as PATH and BROWSER choose a program."""
+    """Say which file was written, and what to do with it, unless `quiet`; open it in a browser for --open."""
+    path = options.path
+    if output.file and not quiet:
+        step = _NEXT[options.format].replace("FILE.html", quote(f"{path}.html"))
+        say(f"written {path}: {step.replace('FILE', quote(path))}")
     if not options.open:
         return
-    if not os.geteuid():
-        say(f"no browser is started as root: open {options.path} yourself")
+    if not os.geteuid():  # PATH and BROWSER choose a program
+        say(f"no browser is started as root: open {path} yourself")
         return
     import webbrowser  # most runs open none
     from pathlib import Path
 
     if not webbrowser.open(Path(output.file).as_uri()):
-        say(f"no browser was found: open {options.path} yourself")
+        say(f"no browser was found: open {path} yourself")

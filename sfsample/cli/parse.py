@@ -2,20 +2,19 @@
 
 import argparse
 import re
+import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from sfsample import __version__
 from sfsample.cli import values
-from sfsample.cli.commands import ENTRIES, GROUPS
+from sfsample.cli.commands import COMMANDS, ENTRIES, GROUPS
 from sfsample.cli.history_flags import HISTORY_ACTIONS
-from sfsample.cli.mistakes import not_a_pid, try_help, unknown_command, unknown_flags
 from sfsample.cli.options import Command
 from sfsample.core import quantities
-from sfsample.core.python_view import PythonView
 from sfsample.core.quantities import BadValue
 from sfsample.errors import UsageError
 from sfsample.report.suffixes import OPENED, format_of
@@ -26,8 +25,8 @@ _FOOTER = """\
 exit codes: 0 done, 1 failed, 2 usage, 3 no such process, 4 not permitted, 5 dump is incomplete, 6 --fail-on
 """
 _MAX_HELP_COLUMNS = 110
+_NUMBER = re.compile(r"-[\d.]")
 _PIDS = re.compile(r"\d[\d,]*", re.ASCII)
-_OUTPUT = re.compile("-o.*|--output(=.*)?", re.DOTALL)
 _GROUPS = {f"--{way}": way for way in ("cgroup", "container", "pod", "user", "busiest")}
 _OWN_WAYS = {  # ways to name the target, beside -p and -n
     "record": {"-- COMMAND": "program", **_GROUPS},
@@ -60,6 +59,7 @@ class _Parser(argparse.ArgumentParser):
         formatter = partial(argparse.RawDescriptionHelpFormatter, width=width)
         super().__init__(prog, description=description, epilog=epilog, formatter_class=formatter,
                          allow_abbrev=False)  # fmt: skip
+        self._negative_number_matcher = _NUMBER  # argparse would take -2h for a flag
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002 - argparse's
         """Write help; argparse would ignore a failed write."""
@@ -76,16 +76,18 @@ class _Parser(argparse.ArgumentParser):
         """Parse a value; argparse would not print the reason of a refusal."""
         try:
             return action.type(text) if callable(action.type) else text
-        except BadValue as refusal:
+        except ValueError as refusal:
             raise argparse.ArgumentError(action, str(refusal)) from None
-        except ValueError:
-            return super()._get_value(action, text)
 
     def error(self, message: str) -> NoReturn:
         lines = [" ".join(self.format_usage().split())] if "required" in message else []
         if "not a process id" in message:
             lines.append(f"a process by its name: {self.prog} -n NAME")
-        raise UsageError(message.removeprefix("argument "), *lines, try_help(self.prog))
+        if message.startswith("unrecognized"):
+            flags = self._option_string_actions
+            words = (word.partition("=")[0] for word in message.split() if word.startswith("-"))
+            lines += [f"did you mean: {name}" for word in words for name in _similar(word, flags)]
+        raise UsageError(message.removeprefix("argument "), *lines, f"try: {self.prog} --help")
 
 
 def parse(argv: list[str]) -> Command:
@@ -108,23 +110,25 @@ def parse(argv: list[str]) -> Command:
             from sfsample.core.local_time import use_utc  # most commands name no time
 
             use_utc()
-        action, words = _split_history(_join_times(words))
-        command = f"history {action}"
+        command, words = _history_action(words)
     if command not in ENTRIES or " " in line[0]:
-        raise unknown_command(command, words)
-    if sum(bool(_OUTPUT.fullmatch(word)) for word in words) > 1:
-        raise UsageError("-o is given twice: a command writes one result")
-    words = _with_config(command, words)
+        raise _unknown_command(command, words)
     parser = _command_parser(command)
     arguments, unknown = parser.parse_known_args(words)
-    if unknown:
-        flags = {entry: [name for flag in describe(entry) for name in flag.names] for entry in ENTRIES}
-        raise unknown_flags(command, unknown, flags)
-    formats = [flag.choices for flag in map(FlagHelp, parser._actions) if "--format" in flag.names]  # noqa: SLF001
+    config = arguments.config if command == "watch" else None
     try:
+        if config is not None:
+            from sfsample.cli.config import words_of
+
+            arguments, unknown = parser.parse_known_args([*words_of(config, describe(command)), *words])
+        if unknown:
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        formats = [flag.choices for flag in map(FlagHelp, parser._actions) if "--format" in flag.names]  # noqa: SLF001
         return _command(command, vars(arguments), program, *formats)
-    except UsageError as failure:
-        raise _placed(vars(arguments).get("config"), failure) from None
+    except UsageError as mistake:
+        if config is None:
+            raise
+        raise UsageError(f"with {config}: {mistake}", *mistake.help) from None
 
 
 def _command(
@@ -135,20 +139,11 @@ def _command(
         try:
             arguments["pid"] = [*arguments["pid"], *values.pids(word)]
         except BadValue as refusal:
-            raise not_a_pid(command, word, refusal) from None
+            raise _not_a_pid(command, word, refusal) from None
+    if program is not None and (command != "record" or not program):
+        raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
     if "pid" in arguments:
         _check_target(command, arguments, program)
-    elif program is not None:
-        raise UsageError("-- COMMAND is for record", "try: sfsample -- PROGRAM ARG")
-    if arguments.get("perf_events") and arguments["mode"] == "wall":
-        raise UsageError("--perf-events needs --mode cpu: timers do not run while a thread sleeps")
-    if arguments.get("perf_events") and arguments["gil"]:
-        raise UsageError("--gil needs stops: a kernel timer does not see who holds the GIL",
-                         "leave out --perf-events")  # fmt: skip
-    if arguments.get("tasks") and (arguments["mode"] != "wall" or arguments["gil"]):
-        raise UsageError("--tasks needs --mode wall, without --gil: suspended tasks do not run")
-    if arguments.get("tasks") and arguments["python"] is PythonView.OFF:
-        raise UsageError("--tasks needs Python frames: leave out --python off")
     if "backends" in arguments:
         arguments["backends"] = [*dict.fromkeys(arguments["backends"])]
     if command == "record":
@@ -157,7 +152,10 @@ def _command(
         arguments["format"] = format_of(arguments["path"], formats)
     if arguments.get("open") and (arguments["path"] == "-" or arguments["format"] not in OPENED):
         raise UsageError("--open needs a file that a browser shows: -o FILE.html or -o FILE.svg")
-    return _build(ENTRIES[command].kind, arguments)
+    try:
+        return _build(ENTRIES[command].kind, arguments)
+    except ValueError as mistake:
+        raise UsageError(str(mistake)) from None
 
 
 def _build(kind: type[_T], arguments: Mapping[str, Any]) -> _T:
@@ -172,64 +170,46 @@ def _build(kind: type[_T], arguments: Mapping[str, Any]) -> _T:
     return kind(**built)
 
 
-def _with_config(command: str, words: list[str]) -> list[str]:
-    """Return the words of the --config file, then the words of the command."""
-    if command != "watch":
-        return words
-    places = [at for at, word in enumerate(words) if word.partition("=")[0] == "--config"]
-    if not places or words[-1] == "--config":  # argparse says that the value is missing
-        return words
-    _, equals, path = words[places[-1]].partition("=")
-    path = path if equals else words[places[-1] + 1]
-    from sfsample.cli.config import words_of
-
-    takes_value = {name: bool(flag.value) for flag in describe(command) for name in flag.names}
-    from_file = words_of(path, {n: v for n, v in takes_value.items() if n.startswith("--")})
-    try:
-        _command_parser(command).parse_known_args(from_file)
-    except UsageError as failure:
-        raise _placed(path, failure) from None
-    return [*from_file, *words]
+def _unknown_command(command: str, words: Sequence[str]) -> UsageError:
+    """Return the error for a first word that is no command, no pid and no flag."""
+    lines = [f"did you mean: sfsample {shlex.join([name, *words])}" for name in _similar(command, COMMANDS)]
+    if not lines:
+        lines += [] if "/" in command else [f"a process by its name: sfsample -n {shlex.quote(command)}"]
+        lines.append(f"to start a program: sfsample -- {shlex.join([command, *words])}")
+    return UsageError(f"unknown command: {command}", *lines, f"commands: {', '.join(COMMANDS)}")
 
 
-def _placed(path: str | None, failure: UsageError) -> UsageError:
-    """Return a mistake with the file and the line of --config that has a flag in its text, if one has."""
-    from sfsample.cli.config import place_of
-
-    place = place_of(path, str(failure)) if path else ""
-    return UsageError(f"{place}: {failure}", *failure.help) if place else failure
-
-
-def _join_times(words: list[str]) -> list[str]:
-    """Return the words, with `--at -2h` as one word `--at=-2h`: argparse would take -2h for a flag."""
-    joined: list[str] = []
-    for word in words:
-        if joined and joined[-1] in ("--at", "--with", "--since") and re.match(r"-[\d.]", word):
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
-    return joined
+def _not_a_pid(command: str, word: str, what: object) -> UsageError:
+    """Return the error for a word that should be a pid; `what` says what is wrong."""
+    program = "sfsample" if command == "record" else f"sfsample {command}"
+    if word in COMMANDS:
+        help_line = f"the command comes first: sfsample {word} PID"
+    elif word.lstrip("-").isdecimal():
+        help_line = f"ps and pgrep show pids; by its name: {program} -n NAME"
+    elif command == "record":
+        help_line = f"to start a program: sfsample -- {shlex.quote(word)}"
+    else:
+        help_line = f"a process by its name: {program} -n {shlex.quote(word)}"
+    return UsageError(str(what), help_line, f"try: sfsample {command} --help")
 
 
-def _split_history(words: list[str]) -> tuple[str, list[str]]:
-    """Return the action and all other words; flags may be before the action."""
-    for at, word in enumerate(words):
-        if word in HISTORY_ACTIONS and words[at - 1 : at] not in (["--history"], ["--service"]):
-            return word, [*words[:at], *words[at + 1 :]]
-    try:
-        _command_parser("history").parse_args(words)  # --help, or a mistake
-    except UsageError as mistake:
-        if "required: action" not in str(mistake):
-            raise
-        actions = [f"sfsample {name:15} {entry.summary}" for name, entry in ENTRIES.items()
-                   if name.startswith("history ")]  # fmt: skip
-        raise UsageError("history needs an action", *actions) from None
-    raise AssertionError(words)
+def _similar(word: str, words: Iterable[str]) -> list[str]:
+    """Return the word of `words` that is most similar, if any; not for short words, which have many."""
+    from difflib import get_close_matches
+
+    return get_close_matches(word, words, n=1, cutoff=0.75) if len(word) > 2 else []
+
+
+def _history_action(words: list[str]) -> tuple[str, list[str]]:
+    """Return the name of the entry for an action, and the words behind the action."""
+    if words and words[0] in HISTORY_ACTIONS:
+        return f"history {words[0]}", words[1:]
+    if "--help" in words or "-h" in words:
+        _command_parser("history").parse_args(["--help"])  # raises SystemExit
+    raise UsageError("history needs an action, as its first word", f"actions: {', '.join(HISTORY_ACTIONS)}")
 
 
 def _check_target(command: str, arguments: Mapping[str, Any], program: list[str] | None) -> None:
-    if program is not None and (command != "record" or not program):
-        raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
     ways = {"PID": "pid", "-n NAME": "name", **_OWN_WAYS.get(command, {})}
     named = {**arguments, "program": program}
     number = sum(named[way] not in (None, []) for way in ways.values())
@@ -245,8 +225,7 @@ def _main_parser() -> argparse.ArgumentParser:
     commands, examples = [ABOUT, ""], ["examples:"]
     for title, entries in GROUPS:
         commands += [f"{title}:", *(f"  {entry.name:<11} {entry.summary}" for entry in entries)]
-        for entry in entries:
-            examples += [f"  sfsample {words:<33}  {caption}".rstrip() for words, caption in entry.examples]
+        examples += ["  sfsample {:<33}  {}".format(*entry.examples[0]) for entry in entries]
     parser = _Parser("sfsample", "\n".join(commands), "\n".join([*examples, "", _FOOTER]))
     parser.usage = "sfsample COMMAND [options]\n       sfsample PID [options]"
     parser.add_argument("--version", action="version", version=f"sfsample {__version__}")

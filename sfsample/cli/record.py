@@ -10,27 +10,25 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from errno import EACCES
 
 from sfsample import api
 from sfsample.cli.chosen import chosen_pids
 from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.output_file import Output, as_asked, open_result, written_line
+from sfsample.cli.output_file import Output, as_asked, say_written
 from sfsample.cli.record_options import RecordCommand
 from sfsample.cli.terminal import Progress, emit, progress_printer, say
-from sfsample.core.quantities import brief_time, counted
+from sfsample.core.quantities import counted
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
 from sfsample.process.thread_files import open_many
-from sfsample.process.with_names import with_names
+from sfsample.process.tracer_thread import with_names
 from sfsample.recording.profile import Profile
-from sfsample.recording.stats import Stats, check_result
+from sfsample.recording.stats import check_result
 from sfsample.recording.summary import summary_lines
 from sfsample.report.formats import FORMATS
 from sfsample.report.json_text import json_text
 from sfsample.report.waits import fold_idle, wait_lines
-from sfsample.saved_stacks.store import BadStackStore
 
 _TERMINATE_TIMEOUT_S = 5
 
@@ -39,31 +37,21 @@ def run(command: RecordCommand) -> int:
     """Record, write the profile, print the summary; return the exit code."""
     output = Output(command.output.path)
     stats_output = Output(command.stats) if command.stats not in (None, "-") else None
-    bad_stacks = BadStackStore(command.save_bad) if command.save_bad is not None else None
-    profile, missing_names, waits, code = _record(command, output, stats_output, bad_stacks)
+    profile, missing_names, waits, code = _record(command, output, stats_output)
     if not command.quiet:
         first, *more = summary_lines(
             profile.stats, command.options.mode, missing_names=missing_names, verbose=command.verbose
         )
-        more += waits
-        more += () if bad_stacks is None else _saved_lines(bad_stacks)
-        say(first, *more, *written_line(command.output, output))
-    open_result(command.output, output)
+        say(first, *more, *waits)
+    say_written(command.output, output, quiet=command.quiet)
     if not profile.stats.failure:
         return code
     say(*profile.stats.failure)
     return 1
 
 
-def _saved_lines(bad_stacks: BadStackStore) -> list[str]:
-    number = bad_stacks.written
-    more = " (there were more)" if bad_stacks.full else ""
-    saved = f"saved     {counted(number, 'incomplete stack')} in {bad_stacks.directory}{more}"
-    return [saved, *(f"problem   {text}" for text in bad_stacks.problems)]
-
-
 def _record(
-    command: RecordCommand, output: Output, stats_output: Output | None, bad_stacks: BadStackStore | None
+    command: RecordCommand, output: Output, stats_output: Output | None
 ) -> tuple[Profile, list[str], list[str], int]:
     """Record; write the profile and the statistics.
 
@@ -73,13 +61,13 @@ def _record(
     if stats_output is not None and output.file and stats_output.file == output.file:
         raise UsageError(f"-o and --stats are the same file: {command.stats}")
     options = command.options
-    symbols = symbol_options(command.names, options.debug_dirs, quiet=command.quiet, python=options.python)
+    symbols = symbol_options(command.names, quiet=command.quiet, python=options.python)
     with Interrupt() as interrupt, targets(command) as pids:
         progress_printer(quiet=command.quiet)(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
         profile = Profile(options.rate, timeline=FORMATS[command.output.format].timeline)
-        _sample(command, pids, profile, interrupt, bad_stacks)
+        _sample(command, pids, profile, interrupt)
         symbolizer = api.symbolizer(profile, symbols)
-        report = with_names(lambda: api.named(profile, symbolizer), symbolizer, interrupt)
+        report = with_names(lambda: api.named(profile, symbolizer), symbolizer.give_up, interrupt)
         waits: list[str] = []
         if options.mode == "wall":
             report, idle = (report, {}) if command.idle else fold_idle(report)
@@ -110,38 +98,24 @@ def _program_exit_code(pid: int) -> int:
     return end.si_status if end.si_code == os.CLD_EXITED else 128 + end.si_status
 
 
-def _sample(
-    command: RecordCommand, pids: list[int], profile: Profile, stop: Interrupt,
-    bad_stacks: BadStackStore | None,
-) -> None:  # fmt: skip
+def _sample(command: RecordCommand, pids: list[int], profile: Profile, stop: Interrupt) -> None:
     """Record into the profile; between ticks, show progress."""
-    started_s, cpu_at_start_s = time.monotonic(), time.process_time()
+    started_s = time.monotonic()
     with Progress(quiet=command.quiet or command.program is not None) as progress:  # no line beside a program
 
         def should_stop() -> bool:
             if progress.due():
-                elapsed_s, cpu_s = time.monotonic() - started_s, time.process_time() - cpu_at_start_s
-                progress.show(progress_text(profile.stats, elapsed_s, command.duration, cpu_s))
+                elapsed_s, samples = time.monotonic() - started_s, profile.stats.samples
+                until = "" if command.duration is None else f" of {command.duration:g}"
+                progress.show(f"{elapsed_s:.0f}{until} s, {counted(samples)}")
             return stop()
 
         target = command.target
         open_many()  # after the start of `-- COMMAND`, which must not inherit the higher limit
         api.record(
-            pids, command.duration, replace(command.options, bad_stacks=bad_stacks),
-            should_stop=should_stop, profile=profile, tell=progress_printer(quiet=command.quiet),
-            all_of=bool(target.pid or target.name),
+            pids, command.duration, command.options, should_stop=should_stop, profile=profile,
+            tell=progress_printer(quiet=command.quiet), all_of=bool(target.pid or target.name),
         )  # fmt: skip
-
-
-def progress_text(stats: Stats, elapsed_s: float, duration_s: float | None, cpu_s: float) -> str:
-    """Return the text of the progress line; `cpu_s` is the CPU time of sfsample."""
-    pauses = stats.pauses
-    until = f"{elapsed_s:.0f} s" if duration_s is None else f"{elapsed_s:.0f} of {duration_s:g} s"
-    parts = [until, f"{stats.samples} samples"]
-    if pauses.count:
-        parts.append(f"pause p50 {brief_time(pauses.percentile(50))} max {brief_time(pauses.max)}")
-    parts.append(f"sampler {100 * cpu_s / max(elapsed_s, 1e-3):.1f} %")
-    return ", ".join([*parts, *(loss.text for loss in stats.losses if loss.number)])
 
 
 @contextmanager

@@ -36,7 +36,6 @@ class RecordCommand(Command):
     duration: float | None = None  # seconds
     output: ProfileOutput = ProfileOutput()
     stats: str | None = None
-    save_bad: str | None = None
     idle: bool = False  # True: show the stacks of threads that wait for work
     names: NameFlags = NameFlags()
     quiet: bool = False

@@ -9,13 +9,12 @@ import select
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
 from locale import CODESET, nl_langinfo
 from threading import Lock
 from typing import Self, TextIO
 
 from sfsample.core.foreign import utc
-from sfsample.core.printable import fit, printable, printable_lines
+from sfsample.core.printable import printable_lines
 
 _MAX_LINE = 1000  # characters
 _ERASE = "\r\x1b[K"
@@ -51,25 +50,21 @@ def emit(text: str, *, draws: bool = False) -> None:
 
 def spelled(text: str) -> str:
     """Return a text with "us" for "µs" if the user's locale has no µ."""
-    return text if _has_micro(nl_langinfo(CODESET)) else text.replace("µ", "u")
-
-
-@cache
-def _has_micro(codeset: str) -> bool:
     try:
-        return bool("µ".encode(codeset))
+        "µ".encode(nl_langinfo(CODESET))
     except (LookupError, UnicodeEncodeError):
-        return False
+        return text.replace("µ", "u")
+    return text
+
+
+def progress_printer(*, quiet: bool, tell: Callable[[str], None] = say) -> Callable[[str], None]:
+    """Return `tell`, or a function without effect if stderr is no terminal: the summary repeats the texts."""
+    return tell if shows_progress(quiet=quiet) else lambda _text: None
 
 
 def shows_progress(*, quiet: bool) -> bool:
-    """Return True if progress is printed: only on a terminal, because the summary repeats it."""
+    """Return True if stderr is a terminal, and the user wants to see progress."""
     return not quiet and sys.stderr is not None and sys.stderr.isatty()
-
-
-def progress_printer(*, quiet: bool) -> Callable[[str], None]:
-    """Return `say`; if progress is not shown, a function without effect."""
-    return say if shows_progress(quiet=quiet) else lambda _text: None
 
 
 def silence(stream: TextIO) -> None:
@@ -99,21 +94,14 @@ class Progress:
         return self.shown and time.monotonic() - self._drawn_at_s >= _PERIOD_S and _is_writable()
 
     def show(self, text: str) -> None:
-        """Show a text; call `due` before."""
+        """Show a short text; call `due` before."""
         self._drawn_at_s = time.monotonic()
-        emit(fit(printable(f"sfsample: {text}"), _columns() - 1), draws=True)
+        emit(f"sfsample: {text}", draws=True)
 
 
 def _is_writable() -> bool:
-    """Return True if a write does not block: a terminal stopped with Ctrl-S must not stop the work."""
+    """Return True if a write does not block: a terminal stopped with Ctrl-S must not stop the sampling."""
     try:
         return bool(select.select((), (sys.stderr,), (), 0)[1])
     except (OSError, ValueError):
         return False
-
-
-def _columns() -> int:
-    try:
-        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
-    except (OSError, ValueError):
-        return 80

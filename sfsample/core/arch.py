@@ -3,28 +3,23 @@
 Registers have DWARF numbers.  The registers of a frame are a `dict[int, int]` with these numbers as keys.  An
 absent key means that the register's value is unknown.
 
-To add a machine, write its file in `core/arches/` and name it in `ARCHES`, `LAYOUTS` and `RELOCATIONS`.
+To add a machine, write its file in `core/arches/` and name it in `ARCHES` and `LAYOUTS`.
 """
 
-from sfsample.core.arch_types import Arch, ByteOrder, RegisterLayout, RelocationKind, SignalFrame
+from sfsample.core.arch_types import Arch, ByteOrder, RegisterLayout, SignalFrame
 from sfsample.core.arches import aarch64, s390x, x86_64
 from sfsample.core.arches.aarch64 import AARCH64, AARCH64_BE
 from sfsample.core.arches.s390x import S390X
 from sfsample.core.arches.x86_64 import AMD64
 
-__all__ = ["AARCH64", "AARCH64_BE", "AMD64", "ARCHES", "LAYOUTS", "RELOCATIONS", "S390X", "Arch", "ByteOrder",
-           "RegisterLayout", "RelocationKind", "SignalFrame", "arch_of"]  # fmt: skip
+__all__ = ["AARCH64", "AARCH64_BE", "AMD64", "ARCHES", "LAYOUTS", "S390X", "Arch", "ByteOrder",
+           "RegisterLayout", "SignalFrame", "arch_of"]  # fmt: skip
 
 ARCHES = (AMD64, AARCH64, AARCH64_BE, S390X)
 LAYOUTS: dict[int, RegisterLayout] = {  # key: e_machine
     AMD64.machine: x86_64.LAYOUT,
     AARCH64.machine: aarch64.LAYOUT,
     S390X.machine: s390x.LAYOUT,
-}
-RELOCATIONS: dict[int, dict[int, RelocationKind]] = {  # keys: e_machine, relocation type
-    AMD64.machine: x86_64.RELOCATIONS,
-    AARCH64.machine: aarch64.RELOCATIONS,
-    S390X.machine: s390x.RELOCATIONS,
 }
 
 

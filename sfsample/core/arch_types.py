@@ -3,9 +3,6 @@
 from typing import Literal, NamedTuple
 
 ByteOrder = Literal["little", "big"]
-RelocationKind = tuple[
-    int, bool
-]  # number of bytes; True: the value is relative to the address of these bytes
 
 NT_PRSTATUS, NT_PRFPREG = 1, 2  # types of register sets: Linux include/uapi/linux/elf.h
 

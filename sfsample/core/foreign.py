@@ -39,11 +39,3 @@ def utc(time_s: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     """Return a time since the epoch as text; if no calendar has this time, return the seconds."""
     moment = total(time.gmtime)(time_s)
     return f"{time_s:g} s" if moment is None else time.strftime(form, moment)
-
-
-@total
-def http_date(text: str) -> float:
-    """Return the time since the epoch of a date in HTTP (RFC 9110, 5.6.7, IMF-fixdate), or None."""
-    from calendar import timegm  # most commands read no such date
-
-    return timegm(time.strptime(text, "%a, %d %b %Y %H:%M:%S GMT"))

@@ -36,11 +36,6 @@ def fit(text: str, width: int, end: str = "") -> str:
     return text
 
 
-def padded(text: str, width: int) -> str:
-    """Return a text of at least `width` columns, with spaces at its end."""
-    return text + " " * (width - columns(text))
-
-
 def _width(letter: str) -> int:
     if category(letter) in ("Mn", "Me") or "\u1160" <= letter <= "\u11ff":  # the rest of a Korean syllable
         return 0

@@ -27,7 +27,7 @@ from sfsample.dumping.model import (
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
 from sfsample.process.consistent_capture import ConsistentCapture
-from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
+from sfsample.process.facts.descriptors import NearEnd, PeerProcess, find_peer_processes, parse_locks
 from sfsample.process.facts.syscall_arguments import (
     CHILD_CALLS,
     FILE_LOCK_CALLS,
@@ -46,7 +46,7 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.tasks import find_table
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
-from sfsample.runtimes.go.goroutines import Goroutine
+from sfsample.runtimes.go.layout import Goroutine
 from sfsample.runtimes.go.waits import LOCK_STATES
 from sfsample.unwind.unwinder import Unwinder
 
@@ -112,18 +112,20 @@ class Dumper:
 
     def _look_at_goroutines(self) -> None:
         """Read all goroutines at the first look, and at the next ones whether those with locks have run."""
-        reader = self._capturer.goroutine_reader
+        reader = self._capturer.go.reader
         if reader is not None:
             self._go = self._go._replace(unmoved=reader.unmoved(self._with_locks))
             return
         found = self._capturer.goroutines(self._should_stop)
         self._goroutines = group_goroutines(self._note_locks(found), self.process.modules.find)
-        reader = self._capturer.goroutine_reader
+        reader = self._capturer.go.reader
         if reader is not None:
             waits = (member.wait for group in self._goroutines for member in group.members)
             fds = islice((wait.fd for wait in waits if wait.fd >= 0), _MAX_GO_FILES)
             files = {fd: file for fd in fds if (file := self._facts.descriptor(fd)) is not None}
-            self._go = GoFacts(reader.objects, files, read_ns=time.clock_gettime_ns(time.CLOCK_MONOTONIC))
+            done, count = reader.read_of
+            now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+            self._go = GoFacts(reader.objects, files, read_ns=now_ns, is_whole=done == count)
 
     def _note_locks(self, found: Iterable[FoundGoroutine]) -> Iterator[FoundGoroutine]:
         """Yield the same goroutines, and note those that wait for a lock or have an Unlock pending."""
@@ -204,7 +206,7 @@ class Dumper:
         call = self._facts.decode(syscall)
         return ThreadDump(
             tid=tid, name=stat.name, state=stat.state, syscall=syscall, wchan=wchan,
-            ns_tid=self._facts.ns_tid(tid), cpu_ns=usage and usage.ran_ns, call=call,
+            ns_tid=self.process.own_id(tid), cpu_ns=usage and usage.ran_ns, call=call,
             kernel_stack=self.process.proc.thread(tid).kernel_stack() or (),
             memory=self._facts.lock_memory(call),
             last_ran=None if stat.state == "R" else self._facts.last_ran(tid), born=stat.starttime,

@@ -8,8 +8,7 @@ from sfsample.core.memory import Memory, PiecewiseMemory
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Frame, Stack
 from sfsample.modules.module import Module
-from sfsample.process.facts.descriptors import Descriptor
-from sfsample.process.facts.peer_processes import FileLock, PeerProcess
+from sfsample.process.facts.descriptors import Descriptor, FileLock, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SchedStat, SyscallInfo
@@ -17,7 +16,7 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts
 from sfsample.runtimes.go.defers import Unlock
-from sfsample.runtimes.go.waits import NO_WAIT, GoWait
+from sfsample.runtimes.go.layout import NO_WAIT, GoWait
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.waiting.thread import gil_state
 
@@ -159,6 +158,7 @@ class GoFacts(NamedTuple):
     # ids of the goroutines with locks that have not run between the looks; None: there was one look
     unmoved: frozenset[int] | None = None
     read_ns: int = 0  # CLOCK_MONOTONIC when they were read
+    is_whole: bool = False  # True: all goroutines were read
 
 
 class ProcessDump(NamedTuple):

@@ -105,7 +105,7 @@ class _Run:
 
     def __init__(self, how: DumpOptions, should_stop: Callable[[], bool], *, follow: bool) -> None:
         self._how, self._was_asked, self._with_awaited = how, should_stop, follow
-        self._images = ImageCache(how.debug_dirs)
+        self._images = ImageCache()
         self._followed: set[int] = set()  # process ids
         self._end_s = time.monotonic() + how.timeout
         self._dumpers: dict[int, Dumper] = {}  # dumper by process id

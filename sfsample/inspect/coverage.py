@@ -1,5 +1,8 @@
 """Measures the share of a module's code that its unwind tables cover.
 
+In a hostile file, many functions may share the same rows.  So the size of the file bounds the rows that are
+read, and the size of a table.
+
 The code is the bytes of executable sections; without sections, the bytes of executable segments.  Each byte
 counts once.  Other bytes that a table covers do not count.  Only the extents of functions are decoded.
 """
@@ -8,7 +11,12 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from sfsample.errors import SfsampleError
 from sfsample.modules.module import Module
+
+_LEAST_SIZE = 50_000_000  # bytes; a smaller file may take as much work as a file of this size
+_BYTES_PER_ROW = 25  # bytes of the file for each row that is read; a row has at least 3 bytes
+_MAX_TABLE_SHARE = 4  # an unwind table may have a quarter of the size of the file
 
 Range = tuple[int, int]  # [start, end) in vaddrs
 
@@ -26,6 +34,22 @@ class Coverage(NamedTuple):
     def share(self, part: int) -> float:
         """Return `part` bytes as a share of all code, 0 to 1."""
         return part / self.text_bytes if self.text_bytes else 0.0
+
+
+def check_tables(module: Module) -> None:
+    """Raise SfsampleError if a table is too large, or has too many rows."""
+    size = max(len(module.image.data), _LEAST_SIZE)
+    eh_frame = module.tables.eh_frame
+    table_bytes = max(sum(table.used for table in module.tables.sframe), eh_frame.size if eh_frame else 0)
+    rows = sum(fde.num_fres for table in module.tables.sframe for fde in table.fdes())
+    if table_bytes > size // _MAX_TABLE_SHARE:
+        excess = f"an unwind table of {table_bytes} bytes"
+    elif rows > size // _BYTES_PER_ROW:
+        excess = f"SFrame functions with {rows} rows"
+    else:
+        return
+    help_line = "give a file whose tables are not damaged"
+    raise SfsampleError(f"cannot inspect: {module.path}: {excess}", help_line)
 
 
 def measure_coverage(module: Module) -> Coverage:

@@ -18,10 +18,9 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.errors import FormatError
 from sfsample.formats.sframe import SFrameFde, SFrameFre, SFrameTable
 from sfsample.inspect.coverage import Coverage
-from sfsample.inspect.verify import CallerRules, Verification
 from sfsample.modules.module import Module
 
-_MAX_LINES = 20  # lines of dropped functions, or of disagreements, unless verbose
+_MAX_LINES = 20  # lines of dropped functions, unless verbose
 
 FunctionName = Callable[[int], str]  # vaddr -> text
 
@@ -32,9 +31,7 @@ class Inspection(NamedTuple):
     module: Module
     findings: tuple[str, ...]  # texts about damage in the tables
     coverage: Coverage
-    verification: Verification | None  # None: the user did not ask for it
     base: int | None = None  # load bias; None: the module is in no process
-    layout: tuple[tuple[str, int], ...] = ()  # (section, vaddr) of the code sections of an object file
 
 
 def inspection_text(
@@ -43,7 +40,6 @@ def inspection_text(
     """Yield lines for one module, without newlines; with `rows`, also every row of every function."""
     module, coverage = inspection.module, inspection.coverage
     arch = arch_of(module.image.machine, module.image.byteorder)
-    most = maxsize if verbose else _MAX_LINES
     yield module.path
     yield f"  {arch.name if arch else module.image.machine}, build-id {module.build_id or 'none'}"
     if not module.tables.sframe:
@@ -54,15 +50,11 @@ def inspection_text(
         f"  .eh_frame: {coverage.eh_frame_fdes} functions" if module.tables.eh_frame else "  .eh_frame: none"
     )
     if module.tables.go is not None:
-        version = module.tables.go.version or f"Go {module.tables.go.header.layout.versions}"
+        version = module.tables.go.version or "version unknown"
         yield f"  .gopclntab: {module.tables.go.header.functions} functions, {version}"
     yield f"  code: {coverage.text_bytes} bytes; {_shares(coverage)}"
-    if len(inspection.layout) > 1:
-        yield from (f"    {start:#x}  section {name}" for name, start in inspection.layout)
-    yield from _dropped_text(coverage, name, most)
+    yield from _dropped_text(coverage, name, maxsize if verbose else _MAX_LINES)
     yield from (f"  problem: {text}" for text in inspection.findings)
-    if inspection.verification is not None and arch is not None:
-        yield from _verification_text(inspection.verification, name, arch, most)
     if rows:
         for table in module.tables.sframe:
             yield from _functions_text(table, name)
@@ -91,27 +83,6 @@ def _dropped_text(coverage: Coverage, name: FunctionName, most: int) -> Iterator
         yield f"    {start:#x}  {end - start} bytes  {name(start)}"
     if len(dropped) > most:
         yield f"    and {len(dropped) - most} more (-v shows all)"
-
-
-def _verification_text(
-    verification: Verification, name: FunctionName, arch: Arch, most: int
-) -> Iterator[str]:
-    count = len(verification.disagreements)
-    only_sframe = f"; {verification.sframe_only} only in SFrame" if verification.sframe_only else ""
-    yield (f"  verified: {verification.compared} intervals compared with .eh_frame, "
-           f"{count} disagree{only_sframe}")  # fmt: skip
-    for function, vaddr, sframe, eh_frame in verification.disagreements[:most]:
-        yield f"    {vaddr:#x}  {name(function)}+{vaddr - function:#x}"
-        yield f"      SFrame     {_rules_text(sframe, arch)}"
-        yield f"      .eh_frame  {_rules_text(eh_frame, arch)}"
-    if count > most:
-        yield f"    and {count - most} more (-v shows all)"
-
-
-def _rules_text(rules: CallerRules, arch: Arch) -> str:
-    texts = _caller_rules_texts(rules, arch)
-    signal = ", signal frame" if rules.signal else ""
-    return f"CFA {texts['cfa'] or '-'}, RA {texts['ra']}, FP {texts['fp'] or 'unchanged'}{signal}"
 
 
 def _functions_text(table: SFrameTable, name: FunctionName) -> Iterator[str]:
@@ -163,12 +134,8 @@ def inspection_json(inspection: Inspection, *, rows: bool) -> dict[str, Any]:
         },
         "dropped": [{"start": hex(start), "size": end - start} for start, end in coverage.dropped],
     }
-    if inspection.layout:
-        document["layout"] = [{"section": name, "start": hex(start)} for name, start in inspection.layout]
     if inspection.base is not None:
         document["base"] = hex(inspection.base)
-    if inspection.verification is not None:
-        document["verify"] = _verification_json(inspection.verification, arch)
     return document
 
 
@@ -211,18 +178,6 @@ def _function_json(fde: SFrameFde, table: SFrameTable) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _verification_json(verification: Verification, arch: Arch | None) -> dict[str, Any]:
-    return {
-        "compared": verification.compared,
-        "sframe_only": verification.sframe_only,
-        "disagreements": [
-            {"function": hex(d.function), "pc": hex(d.vaddr), "sframe": _caller_rules_texts(d.sframe, arch),
-             "eh_frame": _caller_rules_texts(d.eh_frame, arch)}
-            for d in verification.disagreements
-        ],
-    }  # fmt: skip
-
-
 # -- rules and rows
 
 
@@ -249,13 +204,6 @@ def _ra_text(fre: SFrameFre, table: SFrameTable) -> str | None:
     if fre.ra is None:
         return None if table.abi.tracks_ra else "fixed"
     return _rule_text(fre.ra, table.abi.arch)
-
-
-def _caller_rules_texts(rules: CallerRules, arch: Arch | None) -> dict[str, str | None]:
-    """Return the texts of the rules, by "cfa", "ra" and "fp"; None: unchanged."""
-    if arch is None or rules.ra is None:
-        return {"cfa": None, "ra": "undefined", "fp": None}
-    return {name: _rule_text(getattr(rules, name), arch) for name in ("cfa", "ra", "fp")}
 
 
 def _rows_of(fde: SFrameFde, table: SFrameTable) -> tuple[SFrameFre, ...]:

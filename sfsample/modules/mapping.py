@@ -62,15 +62,11 @@ def base_of(mapping: Mapping, maps: Sequence[Mapping]) -> int | None:
     return next((m.start for m in below if (m.path, m.inode) == file and not m.offset), None)
 
 
-def parse_maps(text: str, is_there: IsThere = lambda *_: False) -> tuple[Mapping, ...]:
-    """Parse the whole text.  In paths the kernel escapes only the newline, as octal 012."""
-    return tuple(m for line in text.split("\n") if (m := _parse_line(line, is_there)) is not None)
-
-
 class MapsParser:
     """Parses the maps of one process again and again, each time only the lines that are new.
 
-    If the text has not changed, `parse` returns the same tuple object.
+    In paths the kernel escapes only the newline, as octal 012.  If the text has not changed, `parse` returns
+    the same tuple object.
     """
 
     def __init__(self, is_there: IsThere = lambda *_: False) -> None:
@@ -88,15 +84,6 @@ class MapsParser:
             }
             self._data, self._mappings = data, tuple(filter(None, self._parsed_lines.values()))
         return self._mappings
-
-
-def maps_line(mapping: Mapping) -> str:
-    """Return the line of text that `parse_maps` reads as `mapping`."""
-    modes = f"{'r' if mapping.readable else '-'}-{'x' if mapping.executable else '-'}p"
-    path = mapping.path.replace("\n", r"\012") + (_DELETED if mapping.deleted else "")
-    fields = (f"{mapping.start:x}-{mapping.end:x}", modes, f"{mapping.offset:x}", mapping.device,
-              str(mapping.inode), *([path] if path else ()))  # fmt: skip
-    return " ".join(fields)
 
 
 def _parse_line(line: str, is_there: IsThere) -> Mapping | None:

@@ -33,7 +33,6 @@ class Room:
         self._one = self._remote.buffer_info()[0], 1
         self._pid = 0
         self._index, self._is_own = JointMemory(b"", (), "little"), True  # True: `_note` may add to the index
-        self.is_whole = False  # True: all pieces of the plan were copied, in the order of the plan
         self.until_ns = 0  # time after which nothing more is copied (perf_counter_ns)
         self.reserve(0)
 
@@ -55,9 +54,9 @@ class Room:
         count: int = readv(pid, self._local_at, 2, *remote, 0)
         return max(count, 0)
 
-    def begin(self, pid: int, index: JointMemory, used: int, *, is_whole: bool) -> None:
+    def begin(self, pid: int, index: JointMemory, used: int) -> None:
         """Note the pieces of a plan that were copied to the first `used` bytes."""
-        self._pid, self._index, self._used, self.is_whole = pid, index, used, is_whole
+        self._pid, self._index, self._used = pid, index, used
         self._is_own = False
 
     def is_late(self) -> bool:
@@ -148,7 +147,7 @@ class Beside:
         self._has_read = True
         count = room.read(pid, 0, total, (self._remote_at, len(self._offsets)), (buffer.address, size))
         if count >= total:
-            room.begin(pid, self._index, total, is_whole=True)
+            room.begin(pid, self._index, total)
             return count - total
         return self._fill_partly(pid, count, (buffer.address, size))
 
@@ -167,7 +166,7 @@ class Beside:
                 read += self._pieces[first:]
                 stack_bytes = begin + got - total
                 break
-        self._room.begin(pid, JointMemory(b"", read, self._order), total, is_whole=False)
+        self._room.begin(pid, JointMemory(b"", read, self._order), total)
         return stack_bytes
 
     def follow(self, stack: BytesMemory, until_ns: int) -> None:

@@ -35,7 +35,6 @@ from sfsample.process.thread import LastStop, Thread
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.threads import Gil
-from sfsample.runtimes.go.goroutines import GoroutineReader
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_ATTEMPTS = 8
@@ -80,7 +79,7 @@ class ThreadCapturer:
         python: bool = False, gil: bool = False,
     ) -> None:  # fmt: skip
         self.python = PythonCapture(process, with_gil=gil) if python or gil else None
-        self._go = GoCapture(process)
+        self.go = GoCapture(process)
         self._process = process
         self.source: LiveProcess | ConsistentCapture = process
         self._unwinder = unwinder
@@ -91,13 +90,9 @@ class ThreadCapturer:
         self._generation = -1
 
     def capture(
-        self,
-        thread: Thread,
-        state: str,
-        patience_ns: int = PATIENCE_NS,
-        stop_filter: StopFilter = AWAKE_THREADS,
-        last: Located | None = None,
-    ) -> CapturedStack | NotCaptured:
+        self, thread: Thread, state: str, patience_ns: int = PATIENCE_NS,
+        stop_filter: StopFilter = AWAKE_THREADS, last: Located | None = None,
+    ) -> CapturedStack | NotCaptured:  # fmt: skip
         """Capture and unwind a thread; capture it again if the walk needed memory that was not copied.
 
         `state`: letter of the thread's state (proc(5)); a thread in R is not read, a thread in D is never
@@ -130,7 +125,7 @@ class ThreadCapturer:
                 # a checkpoint captured the thread before this check, perhaps after the libraries had changed
                 if evidence and evidence.stopped_ns < checked_ns and asked != generation:
                     checked = frozenset()
-            if not is_last and (process.copy.learn(thread, stack) or self._go.learn(thread, snapshot, stack)):
+            if not is_last and (process.copy.learn(thread, stack) or self.go.learn(thread, snapshot, stack)):
                 _log.debug("thread %d is captured again: another stack of it was found", thread.tid)
                 continue
             if self.python is not None and stack.stop_reason is not StopReason.OUTERMOST:
@@ -167,7 +162,7 @@ class ThreadCapturer:
         thread.beside = None if self.python is None else thread.beside
         if self.python is not None:
             self.python.prepare(thread)
-        self._go.prepare(thread)
+        self.go.prepare(thread)
 
     def walk(self, snapshot: ThreadSnapshot, last: Located | None = None) -> CapturedStack:
         """Unwind a snapshot that exists already; neither check nor capture anything again."""
@@ -176,7 +171,7 @@ class ThreadCapturer:
     def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[FoundGoroutine]:
         """Yield all goroutines of a Go program, with the stacks of those that no thread runs."""
         arch = self._process.arch
-        for goroutine in self._go.goroutines(should_stop):
+        for goroutine in self.go.goroutines(should_stop):
             stack = None
             if goroutine.stack:
                 registers = {arch.pc: goroutine.pc, arch.sp: goroutine.sp, arch.fp: goroutine.fp}
@@ -184,13 +179,8 @@ class ThreadCapturer:
                 stack = self._unwinder.walk_parked(
                     ThreadSnapshot(0, registers, memory, False, 0, False, arch)
                 )
-            unlocks = self._go.unlocks(goroutine, stack) if stack is not None else ()
+            unlocks = self.go.unlocks(goroutine, stack) if stack is not None else ()
             yield FoundGoroutine(goroutine._replace(stack=b""), stack, unlocks)
-
-    @property
-    def goroutine_reader(self) -> GoroutineReader | None:
-        """The reader of the goroutines; None: they were not read."""
-        return self._go.reader
 
     def stop_breaks_call(self, thread: Thread) -> bool:
         """Return True if a stop would break the system call in which the thread slept at its last reading."""
@@ -217,7 +207,7 @@ class ThreadCapturer:
         if reading is None:
             return self._walk_stopped(thread, self._capture_running(thread, state, patience_ns, stop_filter))
         thread.asleep = reading.asleep
-        reading = reading._replace(snapshot=self._go.complete(thread, reading.snapshot))
+        reading = reading._replace(snapshot=self.go.complete(thread, reading.snapshot))
         stack = self._unwinder.walk(reading.snapshot)
         if not self._needs_stop(reading, stack, state):
             return self._search(reading, stack)
@@ -275,7 +265,7 @@ class ThreadCapturer:
         """Walk a stopped thread; if it was asleep, keep the registers that calls preserve."""
         if isinstance(taken, NotCaptured):
             return taken
-        taken = self._go.complete(thread, taken)
+        taken = self.go.complete(thread, taken)
         stack, asleep = self._unwinder.walk(taken), thread.asked_asleep
         thread.asked_asleep = None
         if asleep is not None and asleep.sp == taken.registers[taken.arch.sp]:
@@ -307,7 +297,7 @@ class ThreadCapturer:
     def language_problems(self) -> tuple[str, ...]:
         """Reasons why Python frames are not shown, or why stacks of Go end early; empty if there are none."""
         python = "" if self.python is None else self.python.problem
-        return tuple(filter(None, (python, self._go.problem, self._go.lost)))
+        return tuple(filter(None, (python, self.go.problem, self.go.lost)))
 
     @property
     def problems(self) -> Counter[str]:

@@ -14,7 +14,6 @@ from sfsample.core.arch import Arch
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.process.capture_running import StopFilter, copy_stopped, snapshot_of
 from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
-from sfsample.process.exec_guard import ExecGuard
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.priority import REAL_TIME_PRIORITY
 from sfsample.process.proc_text import SyscallInfo
@@ -111,7 +110,6 @@ def _stop_running(
 ) -> dict[int, bytes | None]:
     """Stop threads until none runs; return the scheduler's counters of those that sleep."""
     asleep: dict[int, bytes | None] = {}
-    guard = ExecGuard(proc.pid)
     for _ in range(_MAX_ROUNDS):
         before = len(tracers)
         for tid, stat in proc.thread_stats():
@@ -121,7 +119,7 @@ def _stop_running(
                 asleep[tid] = proc.thread(tid).counters()
                 continue
             asleep.pop(tid, None)
-            tracers[tid] = tracer = Tracer(proc.pid, arch, child=child, guard=guard)
+            tracers[tid] = tracer = Tracer(proc.pid, arch, child=child)
             failure = tracer.stop(StopRequest(tid))
             if failure is not None:
                 failed[tid] = failure

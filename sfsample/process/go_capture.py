@@ -14,7 +14,7 @@ from sfsample.core.budget import GOROUTINES_NS, Budget
 from sfsample.core.memory import Span, word_in
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
-from sfsample.formats.gopclntab.wait_reasons import find_wait_reasons
+from sfsample.formats.gopclntab.find import find_wait_reasons
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.process.beside import Beside, Room
@@ -22,8 +22,8 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
 from sfsample.runtimes.go.defers import DeferReader, Unlock
-from sfsample.runtimes.go.goroutines import Goroutine, GoroutineReader, find_goroutines
-from sfsample.runtimes.go.layout import GoRuntimeLayout, layout_of
+from sfsample.runtimes.go.goroutines import GoroutineReader, find_goroutines
+from sfsample.runtimes.go.layout import Goroutine, GoRuntimeLayout, layout_of
 from sfsample.runtimes.go.plan import GoPlan, find_plan
 
 _FS_BASE = 58  # DWARF number

@@ -14,14 +14,14 @@ So sfsample gives each thread on which it sets timers another event that is not 
 pin, the thread keeps its own timers.
 
 Source: perf_event_open(2); Linux include/uapi/linux/perf_event.h, kernel/events/core.c (perf_mmap,
-perf_event_set_output, perf_swevent_start_hrtimer, context_equiv, perf_cgroup_connect); time_namespaces(7).
+perf_event_set_output, perf_swevent_start_hrtimer, context_equiv, perf_cgroup_connect).
 """
 
 import ctypes
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from errno import EACCES, EBADF, EINVAL, ENODEV, EPERM, ESRCH
+from errno import EACCES, EBADF, EINVAL, EPERM, ESRCH
 from fcntl import ioctl
 from mmap import MAP_SHARED, PAGESIZE, PROT_READ, PROT_WRITE, mmap
 from operator import attrgetter
@@ -32,8 +32,8 @@ from sfsample.core.arch import Arch
 from sfsample.errors import NO_FILE_ERRNOS, NotPermitted, TargetError, UnsupportedTarget
 from sfsample.process.cgroup import common_cgroup
 from sfsample.process.perf_records import HEADER, SAMPLE_TYPE, Family, Parser, Record
-from sfsample.process.proc_text import parse_monotonic_offset_ns
 from sfsample.process.procfs import read_text
+from sfsample.process.vm import libc
 
 _SYSCALLS = {62: 298, 183: 241, 22: 331}  # perf_event_open by e_machine; uname(2) depends on personality(2)
 _SOFTWARE, _CPU_CLOCK, _TASK_CLOCK, _DUMMY, _MONOTONIC = 1, 0, 1, 9, 1
@@ -51,7 +51,6 @@ _ANY_CPU = -1
 _HEAD, _TAIL = 1024, 1032  # offsets in a ring's first page: bytes written by the kernel, read by sfsample
 _WORD = Struct("=Q")
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
-_libc = ctypes.CDLL(None, use_errno=True)
 _time_of = attrgetter("at_ns")
 _MAX_QUICK_EVENTS = 4096  # timers that sfsample can set in 0.1 s
 _ALL_RINGS_BYTES = 32 << 20
@@ -89,26 +88,15 @@ class PerfEvents:
     """
 
     def __init__(
-        self,
-        pids: Sequence[int],
-        tids: Collection[int],
-        arch: Arch,
-        period_ns: int,
-        stack_bytes: int,
-        *,
-        subprocesses: bool = False,
-        per_cpu: bool = False,
-        kernel: bool = False,
-    ) -> None:
+        self, pids: Sequence[int], tids: Collection[int], arch: Arch, period_ns: int, stack_bytes: int,
+        *, subprocesses: bool = False, per_cpu: bool = False, kernel: bool = False,
+    ) -> None:  # fmt: skip
         self._parser = Parser(arch)
         self._syscall = _SYSCALLS[arch.machine]
         self._rings: dict[int, _Ring] = {}  # ring by CPU
         self._events: list[int] = []
         self.lacks_memory = False  # the rings are small, because no more memory may be locked
         self._poll = poll()
-        offsets = read_text("/proc/self/timens_offsets")  # "": a kernel without time namespaces
-        # offset in ns by which CLOCK_MONOTONIC of sfsample's time namespace is ahead of the clock in records
-        self._ahead_ns = parse_monotonic_offset_ns(offsets) or 0
         cpus = _online_cpus()
         share = min(_ALL_RINGS_BYTES // len(cpus), _MAX_RING_BYTES)
         self._ring_bytes = max(_FULL_RING_BYTES, 1 << (share.bit_length() - 1))
@@ -159,12 +147,7 @@ class PerfEvents:
         """Make the ring of a CPU by an event of sfsample's own thread, which outlives the target's."""
         attributes = _Attributes.from_buffer_copy(self._attributes)
         attributes.config, attributes.sample_period = _DUMMY, 0
-        try:
-            event = _open(self._syscall, attributes, _CALLING_THREAD, cpu)
-        except OSError as failure:
-            if failure.errno == ENODEV:
-                return  # the CPU went offline
-            raise
+        event = _open(self._syscall, attributes, _CALLING_THREAD, cpu)
         try:
             self._rings[cpu] = _Ring(event, self._ring_bytes)
         except PermissionError as failure:
@@ -178,10 +161,7 @@ class PerfEvents:
     def _add(self, tid: int) -> None:
         try:
             self._pins.append(_open(self._syscall, self._pin, tid, _ANY_CPU))
-            for cpu, ring in self._rings.items():
-                event = _open(self._syscall, self._attributes, tid, cpu)
-                self._events.append(event)
-                ioctl(event, _SET_OUTPUT, ring.event)
+            self._add_timers(tid)
         except OSError as failure:
             # EACCES after timers were set: a process has executed a setuid program since
             if failure.errno != ESRCH and not (failure.errno == EACCES and self._events):
@@ -192,17 +172,17 @@ class PerfEvents:
         directory = common_cgroup(pids)
         group = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if directory else None
         try:
-            self._add_timer_of_each_cpu(group)
+            self._add_timers(group or _ANY_THREAD, _PID_IS_CGROUP if group else 0)
         except OSError as failure:
             if group is None or failure.errno not in (EBADF, EINVAL):  # perf may use version 1 of cgroups
                 raise
-            self._add_timer_of_each_cpu(None)
+            self._add_timers(_ANY_THREAD)
         finally:
             if group is not None:
                 os.close(group)
 
-    def _add_timer_of_each_cpu(self, group: int | None) -> None:
-        whose, flags = (_ANY_THREAD, 0) if group is None else (group, _PID_IS_CGROUP)
+    def _add_timers(self, whose: int, flags: int = 0) -> None:
+        """Set a timer on each CPU; `whose`: thread id, or descriptor of a control group."""
         for cpu, ring in self._rings.items():
             event = _open(self._syscall, self._attributes, whose, cpu, flags)
             self._events.append(event)
@@ -229,8 +209,6 @@ class PerfEvents:
         heads = [(ring, ring.head()) for ring in self._rings.values()]
         parsed = (parse(data) for ring, head in heads for data in ring.take(head))
         records: list[Record] = sorted(filter(None, parsed), key=_time_of)
-        if self._ahead_ns:
-            records = [record._replace(at_ns=record.at_ns + self._ahead_ns) for record in records]
         return records if self._only is None else list(filter(self._only.has, records))
 
     def close(self) -> None:
@@ -296,7 +274,7 @@ def _timer(
 
 
 def _open(syscall: int, attributes: _Attributes, tid: int, cpu: int, flags: int = 0) -> int:
-    event: int = _libc.syscall(syscall, ctypes.byref(attributes), tid, cpu, -1, _FD_CLOEXEC | flags)
+    event: int = libc.syscall(syscall, ctypes.byref(attributes), tid, cpu, -1, _FD_CLOEXEC | flags)
     if event < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

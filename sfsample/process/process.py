@@ -12,29 +12,25 @@ from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Address
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.walk_limits import DEFAULT_STACK_BYTES
-from sfsample.errors import AlreadyTraced, NotPermitted, UnsupportedTarget
-from sfsample.modules.mapping import Mapping
+from sfsample.errors import UnsupportedTarget
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_running import ANY_THREAD, RunningCapture, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
 from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
-from sfsample.process.exec_guard import ExecGuard
-from sfsample.process.find import check, check_free, not_permitted
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.image_opener import ImageOpener
 from sfsample.process.module_identity import ModuleIdentities
 from sfsample.process.not_captured import NotCaptured, Reason
-from sfsample.process.permission.evidence import traced_by_sfsample, tracer_of
+from sfsample.process.permission.check import check, check_permitted, not_permitted
+from sfsample.process.permission.evidence import tracer_of
 from sfsample.process.proc_text import Stat, SyscallInfo
 from sfsample.process.procfs import NewIds, ProcFs
-from sfsample.process.ptrace import may_attach
 from sfsample.process.stack_copy import StackCopy
 from sfsample.process.stop_request import PATIENCE_NS, detach_newborn_tracees
 from sfsample.process.stuck import check_not_aside
 from sfsample.process.syscall_restart import restarts
 from sfsample.process.thread import Thread
-from sfsample.process.tracer_thread import TracerThread
-from sfsample.process.vm import may_access, read_memory
+from sfsample.process.vm import read_memory
 
 _CLOSE_DEADLINE_S = 1.0
 _CLOSE_POLL_S = 0.001
@@ -48,13 +44,9 @@ class LiveProcess:
     """Process `pid`.  Raises the TargetError that explains why it cannot be sampled."""
 
     def __init__(
-        self,
-        pid: int,
-        stack_bytes: int = DEFAULT_STACK_BYTES,
-        *,
-        attach: bool = True,
-        image_cache: ImageCache | None = None,
-    ) -> None:
+        self, pid: int, stack_bytes: int = DEFAULT_STACK_BYTES, *,
+        attach: bool = True, image_cache: ImageCache | None = None,
+    ) -> None:  # fmt: skip
         """Open the process.
 
         `attach` False: do not check now whether sfsample may trace it.  Processes may share `image_cache`.
@@ -68,18 +60,17 @@ class LiveProcess:
         check_not_aside(pid)
         self.proc = ProcFs(pid)
         self.accounted_ns: int | None = None  # CPU time that a recording has counted
-        self._mapped = False
         try:
             self.arch = check(self.proc)
             if attach:
-                self._try_attaching()
+                check_permitted(self.proc)
             self.root = _root_of(self.proc, images)
             self.opener = ImageOpener(self.proc, images, self.root.root)
             stat = self.proc.stat()
             # `start_time` in clock ticks since boot
             self.start_time, self.name = (stat.starttime, stat.name) if stat else (0, "?")
             tables_of = partial(images.tables_of, self.root.root)
-            self.modules = ModuleMap(self._maps, self.opener, self._read_memory, tables_of)
+            self.modules = ModuleMap(self.proc.maps, self.opener, self._read_memory, tables_of)
             self.modules.refresh()
         except BaseException:
             self.proc.close()
@@ -91,34 +82,10 @@ class LiveProcess:
         self.copy = StackCopy(pid, self.arch, self._extent, stack_bytes)
         self.running_capture = RunningCapture(pid, self.arch, self.copy, child=child)
 
-    def _try_attaching(self) -> None:
-        """Check that the kernel permits tracing: a helper thread attaches and then ends, which detaches."""
-        check_free(self.proc)
-        tid = self.proc.anchor()
-        stat = self.proc.thread(tid).stat()
-        if stat is not None and stat.state == "T":
-            return  # attaching would wake the thread for a moment, and so change the state that /proc shows
-        if ExecGuard(self.pid).forbids() and may_access(tid):
-            return
-        for _ in range(_MAX_ATTEMPTS):  # another sampler may trace the thread for an instant
-            with PENDING_STOPS.calling(lambda: None):
-                if TracerThread(lambda _: may_attach(tid), lambda: False).run():
-                    self._wait_for_own_detach(tid)
-                    return
-            time.sleep(_CLOSE_POLL_S)
-        if traced_by_sfsample(self.proc, tid):
-            raise AlreadyTraced(
-                self.pid, f"sfsample traces it already: {self.pid}",
-                "the tracer is a recording that goes on, or that is stuck in a system call on this process",
-            )  # fmt: skip
-        stat = self.proc.thread(tid).stat()
-        if stat is not None and stat.state not in "ZX" and not tracer_of(self.proc, tid):
-            raise not_permitted(self.proc)
-
     def _wait_for_own_detach(self, tid: int) -> None:
         """Wait until a finished thread of sfsample has really ended: its end detaches."""
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
-        while traced_by_sfsample(self.proc, tid) and time.monotonic() < deadline:
+        while tracer_of(self.proc, tid) == os.getpid() and time.monotonic() < deadline:
             time.sleep(_DETACH_POLL_S)
 
     def _extent(self, sp: int) -> tuple[int, int] | None:
@@ -130,20 +97,6 @@ class LiveProcess:
         top = stat.stack_top if stat else 0
         return mapping.start, top if sp < top < mapping.end else mapping.end
 
-    def _maps(self) -> tuple[Mapping, ...]:
-        """Return the memory map; () if it has become unreadable (prctl(2) can cause that)."""
-        try:
-            maps = self.proc.maps()
-        except NotPermitted as refusal:
-            problem = f"{refusal} any more; files mapped later have no names"
-            if not self._mapped:
-                raise
-            if problem not in self.opener.problems:
-                self.opener.problems.append(problem)
-            return ()
-        self._mapped = True
-        return maps
-
     def _read_memory(self, address: int, size: int) -> bytes | None:
         return read_memory(self.proc.anchor(), address, size)
 
@@ -154,7 +107,7 @@ class LiveProcess:
         """
         stats = self.proc.thread_stats()
         self._forget_ended([tid for tid, _ in stats])
-        held = {tid for tid, stat in stats if stat.state == "t" and traced_by_sfsample(self.proc, tid)}
+        held = {tid for tid, stat in stats if stat.state == "t" and tracer_of(self.proc, tid) == os.getpid()}
         return [(tid, stat._replace(state="R") if tid in held else stat)
                 for tid, stat in stats if stat.state not in "ZX"]  # fmt: skip
 
@@ -194,13 +147,13 @@ class LiveProcess:
                 read_maps=self.modules.refresh, child=self.is_child,
             )  # fmt: skip
 
+    def restarts(self, asleep: SyscallInfo) -> bool:
+        """Return True if a stop of a thread that sleeps in this call has no effect on the call."""
+        return restarts(self.proc, asleep)
+
     def read(self, thread: Thread) -> SleepingThread | None:
         """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""
         return read_sleeping_thread(self.running_capture.tracer.reader.arch, self.copy, thread)
-
-    def restarts(self, asleep: SyscallInfo) -> bool:
-        """Return True if a thread that sleeps in this call can be stopped without an effect on the call."""
-        return restarts(self.proc, asleep)
 
     def capture(
         self, thread: Thread, patience_ns: int = PATIENCE_NS, stop_filter: StopFilter = ANY_THREAD
@@ -226,7 +179,7 @@ class LiveProcess:
             return NotCaptured(Reason.GONE, "exited")
         self._wait_for_own_detach(tid)
         tracer = tracer_of(self.proc, tid)
-        if tracer:
+        if tracer not in (0, os.getpid()):
             return NotCaptured(Reason.REFUSED, f"process {tracer} traces it")
         return None
 

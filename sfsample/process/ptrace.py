@@ -7,7 +7,6 @@ Source: ptrace(2); Linux include/uapi/linux/ptrace.h.
 """
 
 import ctypes.util
-from errno import EPERM
 
 from sfsample.core.arch import AMD64, Arch
 from sfsample.core.snapshot import Registers
@@ -23,8 +22,7 @@ from ptrace.binding.func import PTRACE_DETACH, PTRACE_POKEUSER, ptrace  # noqa: 
 
 ctypes.util.find_library = _search
 
-__all__ = ["PtraceError", "RegisterReader", "detach", "interrupt", "may_attach", "poke_register", "seize",
-           "signal_of"]  # fmt: skip
+__all__ = ["PtraceError", "RegisterReader", "detach", "interrupt", "poke_register", "seize", "signal_of"]
 
 PTRACE_GETSIGINFO, PTRACE_GETREGSET, PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4202, 0x4204, 0x4206, 0x4207
 PTRACE_EVENT_STOP = 128
@@ -70,15 +68,6 @@ def poke_register(tid: int, offset: int, value: int) -> bool:
         ptrace(PTRACE_POKEUSER, tid, offset, value)
     except PtraceError:
         return False
-    return True
-
-
-def may_attach(tid: int) -> bool:
-    """Seize a thread; False: not permitted.  The calling OS thread must end afterwards, which detaches."""
-    try:
-        seize(tid)
-    except PtraceError as refusal:
-        return bool(refusal.errno != EPERM)
     return True
 
 

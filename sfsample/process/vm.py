@@ -9,7 +9,7 @@ from errno import EPERM
 from itertools import accumulate, pairwise
 
 _IOV_MAX = 1024  # pieces that one call can read
-_libc = ctypes.CDLL(None, use_errno=True)
+libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Iovec(ctypes.Structure):
@@ -18,7 +18,7 @@ class Iovec(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("len", ctypes.c_size_t))
 
 
-readv = _libc.process_vm_readv
+readv = libc.process_vm_readv
 readv.restype = ctypes.c_ssize_t
 readv.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong,
                    ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong]  # fmt: skip

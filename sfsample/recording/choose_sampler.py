@@ -4,24 +4,26 @@ Stops are exact: random instants, any stack, any thread.  Their cost, some perce
 no CPU is free.  And threads that run for microseconds at a time have left their CPU before sfsample can stop
 them.  In these two cases the kernel's timers cost less and see more, if sfsample may set them.
 
-So a recording in cpu mode begins with stops.  After half a second, sfsample decides once, for all threads and
-until the end of the recording.  (It decides earlier if all CPUs are full, or if samples stand for less than
-half of the CPU time.)  It never goes back, and `Stats` has the choice and the reason.
+So a recording in cpu mode begins with stops.  After half a second, sfsample decides once, for good.  (It
+decides earlier if all CPUs are full, or if samples stand for less than half of the CPU time.)
 """
 
 import logging
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import prod
 
 from sfsample.core.python_view import PythonView
 from sfsample.errors import TargetError
 from sfsample.process.exec_guard import stops_keep_privileges
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, can_set_cpu_timers, can_set_timers
-from sfsample.process.python_capture import check_gils, runs_python
-from sfsample.recording.free_cpus import FreeCpus
+from sfsample.process.proc_text import parse_cpu_idle
+from sfsample.process.procfs import read_text
+from sfsample.process.python_capture import runs_python
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
-from sfsample.recording.processes import Processes
+from sfsample.recording.processes import Recording
 from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import Clock, PtraceSampler
 from sfsample.recording.timer_set import are_too_few
@@ -37,29 +39,17 @@ _log = logging.getLogger("sfsample.recording")
 
 
 def choose_sampler(
-    processes: Processes,
-    options: RecordOptions,
-    duration: float | None,
-    profile: Profile,
-    *,
-    clock: Clock | None = None,
-    tell: Callable[[str], None] = lambda _: None,
-    start: float | None = None,
+    recording: Recording, clock: Clock | None = None
 ) -> "PtraceSampler | PerfSampler | TrialSampler":
-    """Return the sampler that the options ask for, or one that decides by itself.
-
-    `start`: the time when the recording began, if it continues without a process that is set aside.
-    """
-    if options.gil and not options.subprocesses:
-        check_gils(processes.named)
+    """Return the sampler that the options ask for, or one that decides by itself."""
+    options, stats = recording.options, recording.profile.stats
     if options.perf_events:
-        profile.stats.timers_since_s, profile.stats.engine_why = 0.0, "asked for"
-        return PerfSampler(processes, options, duration, profile, start=start)
-    why = _why_stops(options, clock) or ("" if start is None else "a process was set aside")
-    if why:
-        profile.stats.engine_why = why
-        return PtraceSampler(processes, options, duration, clock, profile, tell=tell, start=start)
-    return TrialSampler(processes, options, duration, profile, tell=tell)
+        stats.timers_since_s, stats.engine_why = 0.0, "asked for"
+        return PerfSampler(recording)
+    stats.engine_why = _why_stops(options, clock)
+    if not stats.engine_why and recording.start is not None:
+        stats.engine_why = "a process was set aside"
+    return PtraceSampler(recording, clock) if stats.engine_why else TrialSampler(recording)
 
 
 def _why_stops(options: RecordOptions, clock: Clock | None) -> str:
@@ -76,55 +66,37 @@ def _why_stops(options: RecordOptions, clock: Clock | None) -> str:
 class TrialSampler:
     """Begins with stops, and continues with the kernel's timers if a trial shows that they are better."""
 
-    def __init__(
-        self,
-        processes: Processes,
-        options: RecordOptions,
-        duration: float | None,
-        profile: Profile,
-        *,
-        tell: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._processes = processes
-        self._options = options
-        self._duration = duration
-        self._profile = profile
-        self._tell = tell
+    def __init__(self, recording: Recording) -> None:
+        self._recording, self._processes = recording, recording.processes
+        self._stats = recording.profile.stats
         self._cpus = FreeCpus()
         self._start = time.monotonic()
         self._next_look_s = _LOOK_S  # time of the next look, since the start
-        self._cpu_at_start_ns = processes.cpu_ns()
-        self._spares_execs = processes.follows_births and not stops_keep_privileges()
+        self._cpu_at_start_ns = self._processes.cpu_ns()
+        self._spares_execs = self._processes.follows_births and not stops_keep_privileges()
         self._too_brief = False  # True: threads run too briefly to be stopped
         self._too_short = False  # True: threads end soon after a stop, or before it
         self._why: str | None = None  # reason to continue with timers; '': none; None: undecided
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> Profile:
         """Sample until the duration is over, `should_stop` says so, or no process is left."""
-        stats = self._profile.stats
+        stats, profile = self._stats, self._recording.profile
         self._start = time.monotonic()
-        stops = self._by_stops()
+        stops = PtraceSampler(self._recording)
         stops.run(lambda: should_stop() or self._hand_over(stops))
         if stats.ended_by != "signal" or should_stop():
-            return self._profile
-        timers = PerfSampler(
-            self._processes, self._options, self._duration, self._profile, start=self._start,
-            per_cpu=self._too_short,
-        )  # fmt: skip
+            return profile
+        remainder = self._recording._replace(start=self._start)
+        timers = PerfSampler(remainder, per_cpu=self._too_short)
         try:
             timers.set_timers()
         except (TargetError, OSError) as failure:
             _log.debug("timers cannot be set: %s", failure)
             hint = f" ({failure.help[0]})" if isinstance(failure, TargetError) and failure.help else ""
             stats.engine_why, stats.lacks_timers = f"timers cannot be set: {failure}{hint}", True
-            return self._by_stops(self._start).run(should_stop)
+            return PtraceSampler(remainder).run(should_stop)
         stats.timers_since_s, stats.engine_why = time.monotonic() - self._start, self._why or ""
         return timers.run(should_stop)
-
-    def _by_stops(self, start: float | None = None) -> PtraceSampler:
-        return PtraceSampler(
-            self._processes, self._options, self._duration, None, self._profile, tell=self._tell, start=start
-        )
 
     def _hand_over(self, stops: PtraceSampler) -> bool:
         """Return True if the timers are to continue now; then no thread is held, and no stop is pending."""
@@ -134,18 +106,14 @@ class TrialSampler:
             self._find_sparse_samples()
             is_full = self._cpus.all_busy() > _NEARLY_ALL_THE_TIME
             due = self._spares_execs or is_full or elapsed_s >= _TRIAL_S
-            if self._has_tried and (due or self._too_brief or self._too_short):
+            # sleeping threads cost almost nothing, and decide nothing
+            has_tried = self._spares_execs or self._stats.pauses.count or self._stats.waiting_for_cpu
+            if has_tried and (due or self._too_brief or self._too_short):
                 self._decide()
         return bool(self._why) and stops.collect()
 
-    @property
-    def _has_tried(self) -> bool:
-        """True if stops were needed so far: sleeping threads cost almost nothing, and decide nothing."""
-        stats = self._profile.stats
-        return bool(self._spares_execs or stats.pauses.count or stats.waiting_for_cpu)
-
     def _find_sparse_samples(self) -> None:
-        stats = self._profile.stats
+        stats = self._stats
         left_out = stats.late_ticks + stats.spared_ticks
         due = (self._processes.cpu_ns() - self._cpu_at_start_ns) * stats.rate_hz / 1e9 - left_out
         worth = stats.cpu_sampled_ns * stats.rate_hz / 1e9
@@ -153,7 +121,7 @@ class TrialSampler:
         self._too_short = not self._too_brief and are_too_few(worth, due, _MIN_COVERAGE)
 
     def _decide(self) -> None:
-        stats = self._profile.stats
+        stats = self._stats
         self._why, against = self._reason(), self._obstacle()
         if self._why and against:
             stats.engine_why, stats.lacks_timers = f"{self._why}, but {against}", True
@@ -175,11 +143,46 @@ class TrialSampler:
 
     def _obstacle(self) -> str:
         """Return the reason why timers cannot take the samples, or ''."""
-        if self._options.python is not PythonView.OFF and any(map(runs_python, self._processes.all)):
+        if self._recording.options.python is not PythonView.OFF and any(
+            map(runs_python, self._processes.all)
+        ):
             return "timers cannot show Python frames; --perf-events uses them anyway"
-        if self._profile.stats.max_stack_bytes > MAX_SAMPLE_STACK_BYTES:
+        if self._stats.max_stack_bytes > MAX_SAMPLE_STACK_BYTES:
             return f"stacks are larger than the {MAX_SAMPLE_STACK_BYTES >> 10} KiB that a timer can copy"
         arch = self._processes.all[0].arch
         if self._too_short and not self._spares_execs:
             return "" if can_set_cpu_timers(arch) else _CPUS_REFUSED
         return "" if can_set_timers(self._processes.tids(), arch) else _REFUSED
+
+
+class FreeCpus:
+    """The load of the CPUs that the calling thread may run on, since this object was made.
+
+    The kernel gives the idle time of each CPU (a wait for a disk is idle time); the rest is busy time.
+    sfsample's own CPU time is subtracted from the busy time of the least busy CPU, on which no other thread
+    needed it.  The product of the shares is the probability that all CPUs are busy at an instant.  The sum of
+    idle time would mislead: redis and its clients, which fill two CPUs, leave a tenth of one idle, in pieces
+    of microseconds.
+
+    Source: proc(5), /proc/stat.
+    """
+
+    def __init__(self) -> None:
+        self._cpus = os.sched_getaffinity(0)
+        self._begin = self._read()
+
+    def all_busy(self) -> float:
+        """Return the share of the time in which all CPUs were busy with other threads; 0: unknown."""
+        (began_s, own_before_s, idle_before), (now_s, own_s, idle) = self._begin, self._read()
+        seconds, online = now_s - began_s, idle.keys() & idle_before.keys() & self._cpus
+        if not online or seconds <= 0:
+            return 0.0
+        hertz = os.sysconf("SC_CLK_TCK")
+        busy = sorted(1 - (idle[cpu] - idle_before[cpu]) / hertz / seconds for cpu in online)
+        busy[0] -= (own_s - own_before_s) / seconds
+        return prod(min(max(share, 0.0), 1.0) for share in busy)
+
+    def _read(self) -> tuple[float, float, Mapping[int, float]]:
+        """Return the time and the CPU time of the calling thread in s, and idle times since boot in ticks."""
+        idle = parse_cpu_idle(read_text("/proc/stat")) or {}  # empty if the kernel does not say
+        return time.monotonic(), time.thread_time(), idle

@@ -1,48 +1,30 @@
 """Decides which threads of a process are due at a tick.
 
-If all processes of a recording have fewer than 16 threads, each thread is due at every tick.  If there are
-more, threads that have long been quiet take turns.  The next turn comes after a random number of ticks, at
-most a quarter of the time that the thread has been quiet.  About 16 quiet threads, in all processes, are due
-in a tick.  A thread is quiet while it does not run (cpu mode), or runs hardly ever (wall mode: timers of idle
-services).
+If a recording has fewer than 16 threads, each is due at every tick.  If there are more, those that have long
+been quiet take turns, about 16 in a tick.  The next turn comes after a random number of ticks, at most a
+quarter of the time that the thread has been quiet.  A thread is quiet while it does not run (cpu mode), or
+runs hardly ever (wall mode: timers of idle services).
 
 A sample stands for all ticks since the previous one.  That is exact for a thread whose scheduler counters
 have not changed.  For other threads it is right on average, because the turns are random.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from operator import attrgetter
+from collections.abc import Callable
 
 from sfsample.core.stack import Stack
 from sfsample.modules.location import Located
 from sfsample.process.thread import Thread
 from sfsample.recording.sample import Places, TickTime
-from sfsample.recording.ticks import uniform
 from sfsample.recording.wait_finder import FoundWait
 
 _FULL_TURN_THREADS = 16
 _MAX_TICKS_BETWEEN_TURNS = 64
-_QUIET_SHARE = 1 / 400  # share of the time up to which a thread runs hardly ever
 FLUSH_NS = 1_000_000_000  # idle time after which the samples of a thread that does not run are counted
-_tid_of = attrgetter("tid")
+_QUIET_SHARE = 1 / 400  # share of the time up to which a thread runs hardly ever
 
 
 class SampledThread:
-    """A thread of a recording, between two of its samples.
-
-    `counted` is the tick up to which samples of the thread were counted.  The thread has not run up to the
-    tick `idle_until`, and hardly ever since `quiet_since`.  `last` has the frames of the last sample.
-
-    While the scheduler's counters are still `off_cpu_counters`, the thread has not run, and `last_stack` is
-    counted again; None: samples of it do not count until it has run (cpu mode).
-    """
-
-    __slots__ = (
-        "counted", "counted_start_time", "file_holder", "files", "flush_ns", "gone", "idle_until",
-        "is_left_out", "last", "last_stack", "name", "off_cpu_counters", "places", "process_thread",
-        "quiet_ran_ns", "quiet_since", "ran_ns", "seen", "start_time", "state", "stopped_ns", "tasks",
-        "tasks_counted", "tasks_due_ns", "tid", "uncounted_cpu_ns", "wait",
-    )  # fmt: skip
+    """A thread of a recording, between two of its samples."""
 
     def __init__(self, thread: Thread, counted: TickTime, ran_ns: int) -> None:
         self.process_thread = thread
@@ -53,24 +35,27 @@ class SampledThread:
         self.state = ""  # letter of its state (proc(5)) before its last capture
         self.wait: FoundWait | None = None  # wait of its last sample
         self.seen = counted  # tick of its last capture
-        self.places = Places()  # places of its last stack, without those of other threads
+        self.places: Places = ()  # places of its last stack, without those of other threads
         self.file_holder: int | None = None  # `ThreadFiles.holder` when the thread was due
-        self.counted_start_time = -1  # `start_time` when `Stats.threads` counted the thread
-        self.counted = self.idle_until = self.quiet_since = counted
-        self.off_cpu_counters: bytes | None = None
+        self.counted = counted  # tick up to which samples of the thread were counted
+        self.idle_until = counted  # tick up to which it has not run
+        self.quiet_since = counted  # tick since which it hardly ever runs
+        self.off_cpu_counters: bytes | None = None  # the scheduler's, as long as the thread has not run
+        # Stack that is counted again until the thread runs; None: its samples do not count (cpu mode).
         self.last_stack: tuple[Stack, Places] | None = None
         # Stacks of suspended tasks, each with the number of these tasks; None: unknown since the thread ran.
         self.tasks: list[tuple[Places, float]] | None = None
         self.tasks_counted = counted  # tick up to which samples of tasks were counted
         self.tasks_due_ns = 0  # time of the next look at tasks (perf_counter_ns)
         self.is_left_out = False  # True: --gil, and the thread did not hold the GIL at the last capture
-        self.flush_ns = FLUSH_NS
-        self.last = Located()
+        self.last = Located()  # frames of the last sample
         self.ran_ns = ran_ns  # CPU time in ns at the last turn
         self.quiet_ran_ns = ran_ns  # CPU time in ns at the tick `quiet_since`
         self.uncounted_cpu_ns = 0  # CPU time that no sample stands for yet
         self.stopped_ns = 0  # total time for which sfsample has held the thread
+        self.flush_ns = FLUSH_NS
         self.gone = False
+        self.due = 0  # tick of its next turn
 
     def note_run(self, now: TickTime, *, wall: bool) -> None:
         """Note that the thread has run: what it did when it was off the CPU no longer holds."""
@@ -79,65 +64,12 @@ class SampledThread:
         if not (wall and 0 <= ran_ns <= _QUIET_SHARE * time_ns):
             self.quiet_since, self.quiet_ran_ns = now, self.ran_ns
 
+    def give_next_turn(self, tick: int, spread: int, random: Callable[[], float]) -> None:
+        """Choose the next turn of a thread that was due at `tick`; see `spread_of`."""
+        most_skipped = min(spread, (tick - self.quiet_since.number) // 4)
+        self.due = tick + 1 + (int(random() * most_skipped) if most_skipped else 0)
+
 
 def spread_of(threads: int) -> int:
     """Return the most ticks between two turns of a quiet thread, in a recording of `threads` threads."""
     return min(2 * (threads // _FULL_TURN_THREADS), _MAX_TICKS_BETWEEN_TURNS)
-
-
-class DueThreads:
-    """The threads of a process by id, and by the tick at which they are due."""
-
-    def __init__(self, random: Callable[[], float] = uniform) -> None:
-        self._random = random
-        self._threads: dict[int, SampledThread] = {}
-        self._due: dict[int, list[SampledThread]] = {}
-        self._due_next: list[SampledThread] = []
-
-    def __iter__(self) -> Iterator[SampledThread]:
-        return iter(self._threads.values())
-
-    def __len__(self) -> int:
-        return len(self._threads)
-
-    def add(self, thread: SampledThread, tick: int) -> None:
-        """Add a thread that is due at `tick`."""
-        self._threads[thread.tid] = thread
-        self._due.setdefault(tick, []).append(thread)
-
-    def find(self, tid: int) -> SampledThread | None:
-        """Return a thread that has not ended."""
-        return self._threads.get(tid)
-
-    def drop(self, thread: SampledThread) -> None:
-        """Forget a thread that has ended."""
-        thread.gone = True
-        if self._has(thread):
-            del self._threads[thread.tid]
-
-    def compare(self, tids: Iterable[int]) -> tuple[list[int], list[SampledThread]]:
-        """Return the new thread ids, and the threads that have ended."""
-        now = set(tids)
-        return sorted(now - self._threads.keys()), [t for t in self if t.tid not in now]
-
-    def due(self, tick: int) -> list[SampledThread]:
-        """Return the threads that are due now, by id; each must then get its next turn."""
-        due, self._due_next = [*self._due_next, *self._due.pop(tick, ())], []
-        return due and sorted((thread for thread in due if self._has(thread)), key=_tid_of)
-
-    def make_all_due(self) -> None:
-        """Make all threads due at the next tick, as this one failed."""
-        self._due, self._due_next = {}, [*self]
-
-    def _has(self, thread: SampledThread) -> bool:
-        return self._threads.get(thread.tid) is thread
-
-    def give_next_turn(self, threads: Iterable[SampledThread], tick: int, spread: int) -> None:
-        """Choose the next turn of threads that were due at `tick`; see `spread_of`."""
-        for thread in threads:
-            most_skipped = min(spread, (tick - thread.quiet_since.number) // 4)
-            skipped = int(self._random() * most_skipped) if most_skipped else 0
-            if skipped:
-                self._due.setdefault(tick + 1 + skipped, []).append(thread)
-            else:
-                self._due_next.append(thread)

@@ -3,15 +3,12 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from sfsample.core.python_view import PythonView
 from sfsample.core.walk_limits import DEFAULT_ORDER, DEFAULT_STACK_BYTES, MAX_FRAMES, check_stack_bytes
 
 if TYPE_CHECKING:
-    from sfsample.core.snapshot import ThreadSnapshot
-    from sfsample.core.stack import Stack
-    from sfsample.modules.module_map import ModuleMap
     from sfsample.unwind.stepper import Stepper
 
 Mode = Literal["cpu", "wall"]
@@ -33,13 +30,6 @@ def check_label(key: str, value: str) -> None:
         raise ValueError(f"the value of a label has no control characters and no semicolon: {key}")
 
 
-class StackStore(Protocol):
-    """Keeps stacks that are incomplete (`saved_stacks.store`)."""
-
-    def keep(self, process: str, snapshot: "ThreadSnapshot", stack: "Stack", modules: "ModuleMap") -> None:
-        """Write a stack if it is incomplete and new."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordOptions:
     """What to record.  Raises ValueError for a value that makes no sense."""
@@ -54,9 +44,6 @@ class RecordOptions:
     kernel: bool | None = None
     subprocesses: bool = False  # True: sample descendants, too, also those born during the recording
     timeline: bool = False  # True: keep the time of each sample
-    bad_stacks: StackStore | None = None  # store for incomplete stacks
-    # Directories with debug files (perhaps with the only unwind tables), searched before the system's.
-    debug_dirs: Sequence[str] = ()
     max_pause: float = MAX_PAUSE_S  # seconds: longest hold of a thread, and longest wait for its stop
     max_overhead: float | None = None  # limit, kept by leaving out ticks: share of elapsed time (0.01: 1 %)
     # True: the kernel's timers take the samples (mode "cpu"); False: never; None: `choose_sampler` decides.
@@ -69,6 +56,11 @@ class RecordOptions:
     min_wait: float = 0.0  # seconds: leave out shorter waits (mode "wall")
     wait_details: bool = False  # True: frames of waits have addresses, descriptors and pids (mode "wall")
     python: PythonView = PythonView.AUTO  # kind of frames to show of threads that run Python
+
+    @property
+    def kernel_frames(self) -> bool | None:
+        """`kernel`; False if the user wants only Python frames, and has not asked for those of the kernel."""
+        return False if self.kernel is None and self.python is PythonView.ONLY else self.kernel
 
     def __repr__(self) -> str:
         """Return the fields that have another value than the default: help() shows it in signatures."""
@@ -90,11 +82,11 @@ class RecordOptions:
         if not self.max_pause > 0:
             raise ValueError(f"max_pause must be positive, not {self.max_pause}")
         if self.perf_events and self.mode != "cpu":
-            raise ValueError("perf_events record what runs: mode must be cpu")
+            raise ValueError("perf_events need mode cpu: kernel timers do not run while a thread sleeps")
         if self.perf_events and self.gil:
-            raise ValueError("timers do not see who holds the GIL: gil needs perf_events None or False")
+            raise ValueError("gil and perf_events exclude each other: a kernel timer does not see the GIL")
         if self.tasks and (self.mode != "wall" or self.gil or self.python is PythonView.OFF):
-            raise ValueError("tasks wait: mode must be wall, without gil, and with Python frames")
+            raise ValueError("tasks need mode wall and Python frames, and no gil: suspended tasks do not run")
         if self.max_overhead is not None and not self.max_overhead > 0:
             raise ValueError(f"max_overhead must be positive, not {self.max_overhead}")
 

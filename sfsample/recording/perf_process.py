@@ -19,7 +19,6 @@ from sfsample.process.capture import ThreadCapturer
 from sfsample.process.kernel_symbols import KernelSymbols
 from sfsample.process.perf_records import Born, Lost, Mapped, Named, PerfSample, Record
 from sfsample.process.process import LiveProcess
-from sfsample.recording.options import StackStore
 from sfsample.recording.profile import Profile
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import BEGINNING, TickTime
@@ -46,23 +45,17 @@ class PerfProcess:
         process: LiveProcess,
         unwinder: Unwinder,
         profile: Profile,
-        bad_stacks: StackStore | None,
         stack_use: StackUse,
         *,
         kernel_symbols: KernelSymbols,
         is_new: bool,
     ) -> None:
-        """`is_new`: the process was born during the recording, so all of its CPU time counts."""
         self.process = process
         self._capturer = ThreadCapturer(process, unwinder, stop=False)
         self._profile = profile
-        self._bad_stacks = bad_stacks
-        self._process_key = profile.register_process(
-            process.pid, process.start_time, process.root, process.name
-        )
-        self._recorder = Recorder(profile, self._process_key, BEGINNING, PythonView.OFF, late=True)
-        self._tid_history = TidHistory(process.thread, lambda: profile.processes.get(self._process_key, "?"))
-        self._is_new = is_new
+        self._recorder = Recorder(profile, process, BEGINNING, PythonView.OFF, is_new=is_new, late=True)
+        key = self._process_key = self._recorder.process_key
+        self._tid_history = TidHistory(process.thread, lambda: profile.processes.get(key, "?"))
         self._sampled_ns = 0  # CPU time that samples stand for
         self._has_ended = False  # the process has ended: its CPU time can no longer be read
         self._maps_read_ns = 0  # time of the last reading of the maps
@@ -71,7 +64,6 @@ class PerfProcess:
         self._deferred: list[Record] = []  # records that wait for the next reading of the maps
         self._max_known_tids = _MIN_KNOWN_TIDS
         self.read_cpu_time()
-        self._living_tids: set[int] | None = None  # None: /proc was not asked
         self._stack_use, self._kernel_symbols = stack_use, kernel_symbols
 
     def begin(self) -> bool:
@@ -81,8 +73,6 @@ class PerfProcess:
             if self.maps_stale:
                 self._read_maps()
             self._recorder.follow_perf_map()
-            ask = len(self._tid_history.known) > self._max_known_tids
-            self._living_tids = set(process.tids(force=True) or ()) if ask else None
             leader = process.proc.thread(process.pid).stat()
             if leader is not None:
                 self._profile.name_process(self._process_key, leader.name)
@@ -93,7 +83,7 @@ class PerfProcess:
 
     def read_cpu_time(self) -> None:
         """Note the CPU time of the process; after its end the last value stays."""
-        self._has_ended = not self._recorder.read_cpu_time(self.process, is_new=self._is_new)
+        self._has_ended = not self._recorder.read_cpu_time()
 
     def _read_maps(self) -> None:
         modules, now_ns = self.process.modules, time.perf_counter_ns()
@@ -104,11 +94,6 @@ class PerfProcess:
             for mapping in modules.mappings:
                 if mapping.path == "[vdso]":  # memory that is gone when the process has ended
                     modules.find(mapping.start)
-
-    def forget_unseen_changes(self) -> None:
-        """Doubt modules and thread ids, because mappings and births were not recorded for a while."""
-        self.maps_stale = True
-        self._tid_history.forget_unseen_births()
 
     @property
     def names_change(self) -> bool:
@@ -135,7 +120,6 @@ class PerfProcess:
         records, self._deferred = [*self._deferred, *records], []
         mapped_at = {(record.start, record.end): record.at_ns
                      for record in records if isinstance(record, Mapped)}  # fmt: skip
-        self._tid_history.begin()
         for position, record in enumerate(records):
             # lost records may be of mapped code
             is_change = isinstance(record, (Mapped, Lost)) or (isinstance(record, Named) and record.program)
@@ -156,14 +140,12 @@ class PerfProcess:
                 self._tid_history.note_birth(record)
             elif isinstance(record, Named):
                 self._tid_history.note_name(record)
-            elif isinstance(record, Lost):
-                self._tid_history.forget_unseen_births()
         self._forget_ended()
 
     def _sample(self, sample: PerfSample, mapped: Sequence[tuple[int, int]], start_ns: int) -> None:
         recorder, at_ns = self._recorder, max(0, sample.at_ns - start_ns)
         recorder.now = TickTime(0, at_ns)
-        thread = self._tid_history.thread_at(sample.tid, sample.at_ns)
+        thread = self._tid_history.thread_of(sample.tid)
         self._stack_use.samples += 1
         if not sample.registers:
             recorder.count_failed(thread, _LEFT)
@@ -179,8 +161,6 @@ class PerfProcess:
         # The kernel does not record moved code (mremap), and a file may have been absent for a moment.
         self.maps_stale |= captured.stack.stop_reason is not StopReason.OUTERMOST or None in captured.modules
         self._note_stack_use(sample, captured.stack)
-        if self._bad_stacks is not None:
-            self._bad_stacks.keep(thread.name, snapshot, captured.stack, self.process.modules)
         recorder.see(thread, captured)
         thread.counted = TickTime(0, at_ns - sample.period_ns)
         thread.uncounted_cpu_ns = sample.period_ns
@@ -197,12 +177,11 @@ class PerfProcess:
             self._stack_use.max_bytes = max(self._stack_use.max_bytes, used)
 
     def _forget_ended(self) -> None:
-        """Drop what is kept for threads that have ended, if `begin` asked which threads live."""
-        if self._living_tids is None:
-            return
-        self._tid_history.keep_only(self._living_tids)
-        self._max_known_tids = max(_MIN_KNOWN_TIDS, 2 * len(self._living_tids))
-        self._living_tids = None
+        """Drop what is kept for threads that have ended, once there is much of it."""
+        if len(self._tid_history.known) > self._max_known_tids:
+            living = set(self.process.tids(force=True) or ())
+            self._tid_history.keep_only(living)
+            self._max_known_tids = max(_MIN_KNOWN_TIDS, 2 * len(living))
 
     def finish(self) -> None:
         """Count the CPU time that no sample stands for, and note modules and problems.
@@ -210,7 +189,7 @@ class PerfProcess:
         The last CPU time of an ended process is unknown, so its samples may stand for more than was read.
         """
         self._recorder.charge_process(self._sampled_ns if self._has_ended else 0)
-        self._recorder.finish(self.process, self._capturer)
+        self._recorder.finish(self._capturer)
 
 
 def _goes_through(stack: Stack, mapped: Sequence[tuple[int, int]]) -> bool:

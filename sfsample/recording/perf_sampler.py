@@ -5,8 +5,8 @@ not run.  The period differs from 1/rate by a small random part, the same throug
 recordings do not keep step with each other.  No sample depends on the time when sfsample wakes up, so other
 threads run first.  Copies wait in the rings; those for which a ring has no space are counted.
 
-With descendants, a new process inherits the timers of its creator, so its samples begin with its first
-instruction.  They are unwound once the process is open.  If it ends before that, they are counted as lost.
+With descendants, a new process inherits the timers of its creator.  Its samples, from its first instruction
+on, are unwound once the process is open.  If it ends before that, they are counted as lost.
 """
 
 import math
@@ -18,13 +18,11 @@ from sfsample.process.perf_records import Lost, PerfSample, Record, RecordOfProc
 from sfsample.process.priority import avoid_preempting
 from sfsample.process.process import LiveProcess
 from sfsample.process.stuck import LeftBehind
-from sfsample.recording.options import RecordOptions
-from sfsample.recording.overhead import OverheadLimit
 from sfsample.recording.perf_process import PerfProcess, StackUse
-from sfsample.recording.processes import Processes
+from sfsample.recording.processes import Recording
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
-from sfsample.recording.ticks import uniform
+from sfsample.recording.ticks import OverheadLimit, uniform
 from sfsample.recording.timer_set import TimerSet
 from sfsample.unwind.unwinder import Unwinder
 
@@ -43,36 +41,24 @@ _SMALL_RING_FULL = f"{_RING_FULL}: it is small, because no more memory may be lo
 
 
 class PerfSampler:
-    """Samples `processes` into one profile by the kernel's timers.
+    """Samples processes into one profile by the kernel's timers.
 
-    `random` gives random numbers from 0 to 1.  `start` is the begin of the recording (time.monotonic), if
-    stops have sampled its first part.  `per_cpu`: prefer timers of CPUs from the beginning.
+    `per_cpu`: prefer timers of CPUs from the beginning.
     """
 
-    def __init__(
-        self,
-        processes: Processes,
-        options: RecordOptions,
-        duration: float | None = None,
-        profile: Profile | None = None,
-        *,
-        random: Callable[[], float] = uniform,
-        start: float | None = None,
-        per_cpu: bool = False,
-    ) -> None:
-        self._options = options
-        self._duration = duration
+    def __init__(self, recording: Recording, *, per_cpu: bool = False) -> None:
+        self._processes, options, self.profile, self._duration, start, _ = recording
+        self._options, processes = options, self._processes
         self._is_set = False  # timers are set
         self._cpu_at_start = 0.0
         self._limit = OverheadLimit(options.max_overhead, 0.0, time.thread_time())
         self._end_s = 0.0  # end of the recording since its start; 0: it has not ended
         self._start_ns = 0 if start is None else round(start * 1e9)
-        deviation = _PERIOD_DEVIATION * (2 * random() - 1)
+        deviation = _PERIOD_DEVIATION * (2 * uniform() - 1)
         period_ns = max(_MIN_PERIOD_NS, round(1e9 / options.rate * (1 + deviation)))
-        self.profile = profile or Profile(options.rate, timeline=options.timeline)
-        self._processes = processes
-        kernel = options.kernel is not False and shows_addresses()
-        if not kernel and options.kernel is not False:
+        wants_kernel = options.kernel_frames is not False
+        kernel = wants_kernel and shows_addresses()
+        if wants_kernel and not kernel:
             self.profile.stats.note(KERNEL_SYMBOLS_HIDDEN)
         self._kernel_symbols = KernelSymbols()
         self._used_ns = 0  # CPU time of the processes just before the last read of the rings
@@ -95,7 +81,7 @@ class PerfSampler:
             self._end(earlier)
         is_new = self._is_set
         added = self._alive[process.pid] = PerfProcess(
-            process, unwinder, self.profile, options.bad_stacks, self._stack_use,
+            process, unwinder, self.profile, self._stack_use,
             kernel_symbols=self._kernel_symbols, is_new=is_new,
         )  # fmt: skip
         if is_new:
@@ -150,8 +136,7 @@ class PerfSampler:
 
         The last records are read and unwound after that, because more would come while they are unwound.
         """
-        for process in self._alive.values():
-            process.maps_stale = True
+        self._doubt_maps()
         self._begin_read()
         self._timers.events.pause()
         self._read_cpu_times()  # CPU times up to the last record in the rings
@@ -165,7 +150,12 @@ class PerfSampler:
             self._timers.open()
         finally:
             self._count(records)
-        self._forget_unseen_changes()
+        self._doubt_maps()
+
+    def _doubt_maps(self) -> None:
+        """Read the maps again: mappings were not recorded while the timers were off."""
+        for process in self._alive.values():
+            process.maps_stale = True
 
     def _stay_below_overhead(self, should_stop: Callable[[], bool]) -> None:
         """Stop the timers for as long as it takes to stay below the limit of overhead."""
@@ -179,13 +169,9 @@ class PerfSampler:
         while self._elapsed_s() < until_s and not should_stop() and not all(p.has_ended() for p in procs):
             time.sleep(_MAX_SLEEP_S)
         self._timers.events.begin()
-        self._forget_unseen_changes()
+        self._doubt_maps()
         self.profile.stats.spared_ticks += int((self._elapsed_s() - began_s) * self._options.rate)
         self._timers.begin_coverage()
-
-    def _forget_unseen_changes(self) -> None:
-        for process in self._alive.values():
-            process.forget_unseen_changes()
 
     # -- the loop
 

@@ -20,9 +20,8 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.run_state import RunState, WakeUp, classify, ran_ns
 from sfsample.process.stop_request import await_stop
 from sfsample.recording.blame import Blame
-from sfsample.recording.due_threads import DueThreads, SampledThread
-from sfsample.recording.options import RecordOptions
-from sfsample.recording.profile import Profile
+from sfsample.recording.due_threads import SampledThread
+from sfsample.recording.processes import Recording
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import ThreadKey, TickTime
 from sfsample.recording.wait_finder import WaitFinder
@@ -49,8 +48,7 @@ class ProcessSampler:
         self,
         process: LiveProcess,
         capturer: ThreadCapturer,
-        profile: Profile,
-        options: RecordOptions,
+        recording: Recording,
         random: Callable[[], float],
         *,
         named: bool,
@@ -59,36 +57,33 @@ class ProcessSampler:
     ) -> None:
         self.process = process
         self._capturer = capturer
-        self._profile = profile
+        options, profile = recording.options, recording.profile
+        self._options, self._profile = options, profile
         self._wall = options.mode == "wall"
         self._waits = waits
         self._looked_at: SampledThread | None = None  # thread whose stack is captured, but not counted
         self._max_pause_ns = round(options.max_pause * 1e9)
         process.running_capture.max_held_ns = self._max_pause_ns
-        self._bad_stacks = options.bad_stacks
-        self._with_tasks = options.tasks
         self._named = named
-        self.threads = DueThreads(random)
+        self._random = random
+        self.threads: dict[int, SampledThread] = {}  # living threads by id
         self._pending: dict[SampledThread, WakeUp] = {}  # thread asked to stop -> wake-up of that tick
-        # threads due in this tick but left out: enough stops are pending, or the recording has ended
-        self._not_asked: list[SampledThread] = []
         self._has_run = True  # True: the process has run since the last search for changes
         self._ran_before_exec: dict[int, int] = {}  # CPU time in ns by thread id, up to the execve
         self._program: tuple[bytes, ...] = ()  # `Stat.program`, which every execve changes
         self._leader: Stat | None = None  # stat of the first thread at the beginning of this tick
-        self._process_key = profile.register_process(
-            process.pid, process.start_time, process.root, process.name
+        self._recorder = Recorder(
+            profile, process, since, options.python, options.min_wait, is_new=since.number > 0
         )
-        self._recorder = Recorder(profile, self._process_key, since, options.python, options.min_wait)
         self._blame: Blame | None = None
         if waits is not None and options.blame:
-            self._blame = Blame(self._recorder, waits.owner, self.threads.find, self._look_again)
-        profile.put_off.add(self._flush)
+            self._blame = Blame(self._recorder, waits.owner, self.threads.get, self._look_again)
 
     @property
     def living(self) -> set[ThreadKey]:
         """The threads that had not ended at the last look."""
-        return {ThreadKey(self._process_key, thread.tid, thread.start_time) for thread in self.threads}
+        key, threads = self._recorder.process_key, self.threads.values()
+        return {ThreadKey(key, thread.tid, thread.start_time) for thread in threads}
 
     # -- one tick
 
@@ -104,20 +99,20 @@ class ProcessSampler:
         before, tick = self._recorder.now, now.number
         self._recorder.now = now
         try:
-            due = self.threads.due(tick)
+            due = self._due()
             if not (refresh and self._has_run) and self._is_quiet(due):
-                self.threads.give_next_turn(due, tick, spread)
+                for thread in due:
+                    thread.give_next_turn(tick, spread, self._random)
                 return True
             self._has_run = not refresh  # the next refresh sees a change that /proc shows late
             self.collect()
             self.process.modules.allow_refresh()
             if not self._follow_changes(before, refresh=refresh):
                 return False
-            self._not_asked.clear()
-            for thread in self._in_turn([*due, *self.threads.due(tick)], go_on):
+            for thread in self._in_turn(self._due(), go_on):
                 if not thread.gone:
                     self._take_turn(thread, woken)
-                self.threads.give_next_turn([thread], tick, spread)
+                thread.give_next_turn(tick, spread, self._random)
             self._wait_for_pending(woken.at_ns + self._max_pause_ns)
             if self._blame is not None:
                 self._blame.count()
@@ -125,8 +120,10 @@ class ProcessSampler:
             if failure.help and self._named and not self._profile.stats.samples:
                 raise  # limit that the user can raise
             self._profile.stats.count_failed(str(failure), 1)
-            self.threads.make_all_due()
         return True
+
+    def _due(self) -> list[SampledThread]:
+        return [thread for thread in self.threads.values() if thread.due <= self._recorder.now.number]
 
     def _is_quiet(self, due: list[SampledThread]) -> bool:
         """Return True if no due thread has run; then that was their turn.
@@ -146,10 +143,9 @@ class ProcessSampler:
         """
         due.sort(key=lambda thread: (thread.off_cpu_counters is not None, thread.counted.number))
         collected_ns = time.perf_counter_ns()
-        for position, thread in enumerate(due):
+        for thread in due:
             if time.perf_counter_ns() - collected_ns >= _COLLECT_NS:
                 if not go_on():
-                    self._not_asked += [t for t in due[position:] if self._wall and t.last_stack is None]
                     return
                 self.collect()
                 collected_ns = time.perf_counter_ns()
@@ -169,13 +165,13 @@ class ProcessSampler:
             process.modules.refresh()  # after an execve, another program can be at the same addresses
         if changed:
             self._program = leader.program
-            self._ran_before_exec = {thread.tid: thread.ran_ns for thread in self.threads}
-            for thread in tuple(self.threads):
+            self._ran_before_exec = {tid: thread.ran_ns for tid, thread in self.threads.items()}
+            for thread in tuple(self.threads.values()):
                 self._drop(thread)
         if before is None or leader.name != before.name:
-            self._profile.name_process(self._process_key, leader.name)
+            self._profile.name_process(self._recorder.process_key, leader.name)
         if refresh or before is None:
-            self._recorder.read_cpu_time(process, is_new=self._recorder.now.number > 1)
+            self._recorder.read_cpu_time()
         tids = process.tids(force=refresh or changed or dead)
         if tids is not None:
             self._update_threads(tids, last_tick)
@@ -183,20 +179,25 @@ class ProcessSampler:
 
     def _update_threads(self, tids: list[int], last_tick: TickTime) -> None:
         tick = self._recorder.now.number
-        for thread in [t for t in self.threads if t.gone and t.files.counters() != t.off_cpu_counters]:
-            self._drop(thread)  # another thread may have its id
-        new, gone = self.threads.compare(tids)
-        for thread in gone:
+        now, threads = {*tids}, tuple(self.threads.values())
+        # another thread may have the id of one that is gone
+        ended = [t for t in threads
+                 if t.tid not in now or (t.gone and t.files.counters() != t.off_cpu_counters)]  # fmt: skip
+        for thread in ended:
             self._drop(thread)
+        new = sorted(now - self.threads.keys())
         for tid in new:
             born = self.process.thread(tid)
             ran = self._ran_before_exec.pop(tid, 0) if tick > 1 else ran_ns(born.files.counters())
-            self.threads.add(SampledThread(born, last_tick, ran), tick)
+            self.threads[tid] = SampledThread(born, last_tick, ran)
+        if self._waits is not None and (new or ended):
+            self._waits.follow(tids)
 
     def _drop(self, thread: SampledThread) -> None:
         self._pending.pop(thread, None)  # `release_pending` releases it if it still stops
         self._recorder.flush(thread)
-        self.threads.drop(thread)
+        thread.gone = True
+        self.threads.pop(thread.tid, None)
 
     # -- one thread
 
@@ -211,9 +212,7 @@ class ProcessSampler:
         elif counters == thread.off_cpu_counters:
             if self._blame is None or not self._blame.takes(thread):
                 self._recorder.count_idle([thread])
-        elif self._wall and len(self._pending) >= _MAX_PENDING_STOPS:
-            self._not_asked.append(thread)
-        else:
+        elif not self._wall or len(self._pending) < _MAX_PENDING_STOPS:
             self._sample(thread, woken, counters)
 
     def _look_again(self, thread: SampledThread) -> bool:
@@ -247,8 +246,7 @@ class ProcessSampler:
             self._capture(thread, woken, counters)
 
     def _capture(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
-        is_leader = thread.tid == self.process.pid
-        stat = self._leader if is_leader else thread.files.stat()
+        stat = self._leader if thread.tid == self.process.pid else thread.files.stat()
         if stat is None or stat.state in "ZX":
             # another thread may have the id by now, and these counters
             thread.gone, thread.off_cpu_counters = True, counters
@@ -257,11 +255,11 @@ class ProcessSampler:
         self._record(thread, self._try_capture(thread, stat.state, woken), woken)
 
     def _try_capture(self, thread: SampledThread, state: str, woken: WakeUp) -> CapturedStack | NotCaptured:
-        wall = self._wall
-        stop_filter = AWAKE_THREADS if wall else StopFilter(awake=True, wake_up=woken)
+        stop_filter = AWAKE_THREADS if self._wall else StopFilter(awake=True, wake_up=woken)
+        state = state if self._wall else "R"
         try:
             captured = self._capturer.capture(
-                thread.process_thread, state if wall else "R", _STOP_PATIENCE_NS, stop_filter, thread.last
+                thread.process_thread, state, _STOP_PATIENCE_NS, stop_filter, thread.last
             )
         except NotPermitted as refusal:
             if self._named and not self._profile.stats.samples:
@@ -278,23 +276,13 @@ class ProcessSampler:
         self._pending.pop(thread, None)
         if thread.files.holder != thread.file_holder:
             thread.gone = True  # another thread has its id, and may be the captured one
-        elif isinstance(captured, NotCaptured):
-            self._record_failure(thread, captured)
-        else:
+        elif not isinstance(captured, NotCaptured):
             self._record_stack(thread, captured, woken)
-
-    def _record_failure(self, thread: SampledThread, failure: NotCaptured) -> None:
-        if failure.reason is Reason.OFF_CPU:
-            thread.off_cpu_counters = failure.counters
-            self._leave_out(thread, failure.state)
-        elif failure.reason is not Reason.GONE:
-            self._recorder.count_failed(thread, failure.detail)
-
-    def _leave_out(self, thread: SampledThread, state: RunState) -> None:
-        if state is RunState.WAITING:
-            self._recorder.count_waiting(thread)
-        else:
-            self._recorder.skip(thread)
+        elif captured.reason is Reason.OFF_CPU:
+            thread.off_cpu_counters = captured.counters
+            self._recorder.leave_out(thread, captured.state)
+        elif captured.reason is not Reason.GONE:
+            self._recorder.count_failed(thread, captured.detail)
 
     def _record_stack(self, thread: SampledThread, captured: CapturedStack, woken: WakeUp) -> None:
         recorder, evidence = self._recorder, captured.snapshot.scheduler
@@ -303,10 +291,8 @@ class ProcessSampler:
             recorder.charge(thread, evidence.after)
         state = classify(thread.process_thread.stop.before, evidence, woken)
         if not self._wall and not state.counts_as_cpu:
-            self._leave_out(thread, state)
+            recorder.leave_out(thread, state)
             return
-        if self._bad_stacks is not None:
-            self._bad_stacks.keep(thread.name, captured.snapshot, captured.stack, self.process.modules)
         if captured.has_gil is None:
             recorder.count_failed(thread, "its GIL could not be read")
             return
@@ -315,7 +301,7 @@ class ProcessSampler:
         recorder.see(thread, captured, (thread.wait.location,) if thread.wait else ())
         if thread is self._looked_at:
             return
-        if self._with_tasks:
+        if self._options.tasks:
             self._look_at_tasks(thread, captured)
         if self._blame is not None and self._blame.takes(thread, captured.snapshot.capture):
             return
@@ -334,7 +320,7 @@ class ProcessSampler:
         has_run = lambda: thread.files.counters() != reading.counters  # noqa: E731 - no more than that
         began_ns = time.thread_time_ns()
         tasks = capture.waiting_tasks(thread.process_thread, captured.python, has_run)
-        self._recorder.see_tasks(thread, tasks)
+        thread.tasks = [(stack, tasks.scale * number) for stack, number in tasks.stacks.items()]
         thread.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
 
     # -- threads that were asked to stop and have not yet
@@ -359,40 +345,27 @@ class ProcessSampler:
             await_stop(left_ns / 1e9)
             self.collect()
 
-    def _give_up_pending(self) -> None:
-        """Count threads that have not stopped until the end.  sfsample releases each as soon as it stops."""
-        for thread in self._pending:
-            if self._wall:
-                self._recorder.count_failed(thread, _STILL_PENDING)
-            else:
-                self._recorder.count_waiting(thread)
-        self._pending.clear()
-
     # -- the end
-
-    def _flush(self) -> None:
-        """Count the known samples without a look at the process, in which sfsample may be stuck."""
-        for thread in self.threads:
-            self._recorder.flush(thread)
-        self._recorder.charge_process()
 
     def finish(self) -> None:
         """Count the ticks since the last sample of each thread, and the figures known only at the end."""
-        self._profile.put_off.discard(self._flush)
         self._wait_for_pending(time.perf_counter_ns() + _END_PATIENCE_NS)
-        self._give_up_pending()
         recorder = self._recorder
-        for thread in self._not_asked:
-            if not thread.gone:
-                recorder.count_failed(thread, _RECORDING_ENDED)
-        for thread in self.threads:
+        for thread in self._pending:  # `running_capture` releases each as soon as it stops
+            if self._wall:
+                recorder.count_failed(thread, _STILL_PENDING)
+            else:
+                recorder.leave_out(thread, RunState.WAITING)
+        for thread in self.threads.values():
             counters = None
             with suppress(ReadFailed):
                 counters = thread.files.counters()
             if counters == thread.off_cpu_counters:
                 recorder.count_idle([thread])
+            elif self._wall and counters and thread.last_stack is None and thread.counted < recorder.now:
+                recorder.count_failed(thread, _RECORDING_ENDED)
             recorder.flush(thread)
             recorder.charge(thread, counters)
-        recorder.read_cpu_time(self.process, is_new=recorder.now.number > 1)
+        recorder.read_cpu_time()
         recorder.charge_process()
-        recorder.finish(self.process, self._capturer)
+        recorder.finish(self._capturer)

@@ -2,11 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from sfsample.errors import NoSuchProcess, ReadFailed, TargetError
 from sfsample.process.descendants import Descendants
 from sfsample.process.process import LiveProcess
 from sfsample.process.stuck import SetAside
+from sfsample.recording.options import RecordOptions
+from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
 
 _UNOPENED = "subprocess not recorded: the recording ended before its turn"
@@ -92,6 +95,17 @@ class Processes:
             if self._finder.waiting:
                 stats.note(_UNOPENED, self._finder.waiting)
             self._finder.close()
+
+
+class Recording(NamedTuple):
+    """What a sampler samples, how, for how long, and what it counts the samples into."""
+
+    processes: Processes
+    options: RecordOptions
+    profile: Profile
+    duration: float | None = None  # seconds; None: until the processes end
+    start: float | None = None  # time.monotonic when it began, if another sampler took the first samples
+    tell: Callable[[str], object] = str  # gets a line of text after missed ticks, at most once a second
 
 
 def _note(text: str, refusal: TargetError, stats: Stats) -> None:

@@ -5,15 +5,16 @@ Addresses are kept as (module, vaddr), so that they can be symbolized later and 
 
 import os
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Container
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.stack import StopReason
 from sfsample.modules.location import PROCESS_KEY_STEP, pid_of
 from sfsample.process.labels import Identity
-from sfsample.recording.sample import Places, Sample, StackKey, ThreadKey
+from sfsample.recording.sample import Sample, StackKey, ThreadKey
 from sfsample.recording.stats import Stats
 
 KeepRecord = Callable[[StackKey, int, int, int, int], None]
@@ -93,23 +94,12 @@ class Profile:
         self._by_second: Counter[tuple[int, int]] = Counter()  # CPU time in ns, by process key and second
         self._start_times: dict[int, int] = {}  # process key -> start time in clock ticks since boot
         self._sampled: set[int] = set()  # keys of processes with a sample
-        self.put_off: set[Callable[[], object]] = set()  # functions that count samples not yet counted
         self.stats = Stats(rate_hz)
 
     @property
     def counts(self) -> Counter[StackKey]:
         """The number of samples of each stack."""
         return Counter({key: total.times for key, total in self.totals.items()})
-
-    @property
-    def wall_ns(self) -> Counter[StackKey]:
-        """The elapsed time that the samples of each stack stand for."""
-        return Counter({key: total.wall_ns for key, total in self.totals.items()})
-
-    @property
-    def cpu_ns(self) -> Counter[StackKey]:
-        """The CPU time that the samples of each stack stand for."""
-        return Counter({key: total.cpu_ns for key, total in self.totals.items()})
 
     def register_process(self, pid: int, start_time: int, root: ProcessRoot, name: str) -> int:
         """Return the key of the process that started at `start_time` (clock ticks since boot).
@@ -133,17 +123,12 @@ class Profile:
             self.processes[key] = name
 
     def identify(self, pid: int, identity: Identity) -> None:
-        """Note the identity of a process.  Fields that are unknown now stay as they were.
-
-        Fields that an execve(2) changed during the recording apply to only some samples, so they are dropped.
-        """
+        """Note the identity of a process: that of its last program.  Fields that are unknown now stay."""
         before = self.identities.get(pid, Identity({}))
         known = {name: value for name, value in identity._asdict().items() if value is not None}
-        labels = before.labels | identity.labels
-        if before.exe and identity.exe and before.exe != identity.exe:
-            known |= {"exe": None, "build_id": None}
-            labels = {name: value for name, value in labels.items() if before.labels.get(name) == value}
-        self.identities[pid] = before._replace(**known | {"labels": labels})
+        if identity.exe not in (None, before.exe):
+            known["build_id"] = identity.build_id
+        self.identities[pid] = before._replace(**known | {"labels": before.labels | identity.labels})
 
     def forget_process(self, key: int) -> None:
         """Drop the name, the root and the start time of a process that has no sample."""
@@ -201,12 +186,7 @@ class Profile:
         self.unseen_ns.clear()
 
     def leave(self, sampler_cpu_s: float) -> None:
-        """Count what was put off: the thread that sampled so far is stuck, and counts nothing more.
-
-        The CPU time of sfsample is what that thread has used.
-        """
-        while self.put_off:
-            self.put_off.pop()()
+        """Note that the thread that sampled so far is stuck, and the CPU time that it has used."""
         self.stats.sampler_cpu_s += sampler_cpu_s
         self.stats.subprocesses.watched = 0  # those that still live are opened again
 
@@ -216,13 +196,14 @@ class Profile:
             thread, name = ThreadKey(thread.process_key, 0), "other threads"
             self.stats.note(f"more than {THREAD_LIMIT} threads: the later ones are counted together")
         self.threads[thread] = name
+        self.stats.threads = len(self.threads)
         return thread
 
     def _add_to_totals(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
         total = self.totals.get(key)
         if total is None:
             if len(self.totals) >= STACK_LIMIT:
-                key = key._replace(locations=Places())
+                key = key._replace(locations=())
                 self.stats.note(f"more than {STACK_LIMIT} stacks that differ: the later ones have no frames")
             total = self.totals.setdefault(key, StackTotals())
         total.times += times
@@ -230,3 +211,36 @@ class Profile:
         total.cpu_ns += cpu_ns
         if self.timeline is not None:
             self.timeline.add(key, at_ns, wall_ns, cpu_ns, times)
+
+
+class WindowRecord(NamedTuple):
+    """One sample, or several samples of an unchanged stack."""
+
+    key: StackKey
+    at_ns: int
+    wall_ns: int
+    cpu_ns: int
+    times: int
+
+
+class LiveWindow:
+    """The samples of the last `length_ns`, for `top`; a recording into `profile` fills it.
+
+    The recording thread adds samples, the drawing thread reads them.  Each uses one call of a deque, which
+    the other thread cannot interrupt.
+    """
+
+    def __init__(self, rate_hz: float, length_s: float) -> None:
+        self.profile = Profile(rate_hz, keep=self._keep)
+        self.length_ns = round(length_s * 1e9)
+        self._records: deque[WindowRecord] = deque()
+
+    def _keep(self, key: StackKey, at_ns: int, wall_ns: int, cpu_ns: int, times: int) -> None:
+        records = self._records
+        records.append(WindowRecord(key, at_ns, wall_ns, cpu_ns, times))
+        while records[0].at_ns < at_ns - self.length_ns:
+            records.popleft()
+
+    def last(self, now_ns: int) -> list[WindowRecord]:
+        """Return the records of the window that ends `now_ns` after the start of the recording."""
+        return [record for record in self._records.copy() if record.at_ns >= now_ns - self.length_ns]

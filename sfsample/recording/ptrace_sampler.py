@@ -1,12 +1,8 @@
 """Samples processes by stopping or reading their threads, at the ticks of a schedule.
 
 The schedule is fixed at the start and does not depend on the cost of samples.  If sfsample misses a tick, or
-leaves it out to stay below the limit of overhead, it counts the tick and takes no later one in its place.  It
-unwinds stacks while the target runs.
-
-Each tick follows births and deaths.  Then, for each process, it requests the due threads to stop, collects
-those that have stopped, releases, unwinds and records them (`ProcessSampler.tick`).  The next checkpoint
-collects a thread that stops late.
+leaves it out to stay below the limit of overhead, it counts the tick and takes no later one in its place.
+Each tick follows births and deaths, and samples the due threads of each process (`ProcessSampler.tick`).
 """
 
 import time
@@ -21,14 +17,12 @@ from sfsample.process.run_state import OwnRun, WakeUp
 from sfsample.process.stop_request import await_stop
 from sfsample.process.stuck import LeftBehind
 from sfsample.recording.due_threads import spread_of
-from sfsample.recording.options import RecordOptions
-from sfsample.recording.overhead import OverheadLimit
 from sfsample.recording.process_sampler import ProcessSampler
-from sfsample.recording.processes import Processes
+from sfsample.recording.processes import Recording
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.stats import Stats
-from sfsample.recording.ticks import Schedule, uniform
+from sfsample.recording.ticks import OverheadLimit, Schedule, uniform
 from sfsample.recording.wait_finder import WaitFinder
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.unwind.unwinder import Unwinder
@@ -50,33 +44,20 @@ class Clock:
 
 
 class PtraceSampler:
-    """Samples `processes` into one profile: a descendant from the tick at which it is found until its end.
+    """Samples processes into one profile: a descendant from the tick at which it is found until its end.
 
-    `jitter` gives random numbers from 0 to 1.  `tell` gets a line of text, at most once a second.  `start`:
-    the time by the clock when the recording began, if another sampler took the first samples.
+    `jitter` gives random numbers from 0 to 1.
     """
 
     def __init__(
-        self,
-        processes: Processes,
-        options: RecordOptions,
-        duration: float | None = None,
-        clock: Clock | None = None,
-        profile: Profile | None = None,
-        *,
-        jitter: Callable[[], float] = uniform,
-        tell: Callable[[str], None] = lambda _: None,
-        start: float | None = None,
+        self, recording: Recording, clock: Clock | None = None, jitter: Callable[[], float] = uniform
     ) -> None:
-        self._processes = processes
-        self._options = options
-        self._duration = duration
+        self._recording = recording
+        self._processes, self._options, self.profile, self._duration, start, self._tell = recording
         self._clock = clock or Clock()
         self._jitter = jitter
-        self._tell = tell
         self._unreported_ticks = 0
         self._reported_at = float("-inf")
-        self.profile = profile or Profile(options.rate, timeline=options.timeline)
         self._own_run = OwnRun()
         self._names = Symbolizer()  # names of functions of C libraries
         self._began = start
@@ -85,7 +66,7 @@ class PtraceSampler:
         self._last_tick = BEGINNING
         if start is not None:
             self._last_tick = TickTime(0, round((self._clock.now() - start) * 1e9))
-        self._samplers = [self._sampler_of(process) for process in processes.all]
+        self._samplers = [self._sampler_of(process) for process in self._processes.all]
         self._pending: list[ProcessSampler] = []  # samplers with a pending stop
 
     def _sampler_of(self, process: LiveProcess) -> ProcessSampler:
@@ -93,18 +74,15 @@ class PtraceSampler:
         unwinder = Unwinder(process.modules, steppers=options.steppers, max_frames=options.max_frames)
         if named:
             unwinder.prepare(process.arch)
-        kernel = False if options.kernel is None and options.python is PythonView.ONLY else options.kernel
         capturer = ThreadCapturer(
-            process, unwinder, stop=options.stop, kernel=kernel,
+            process, unwinder, stop=options.stop, kernel=options.kernel_frames,
             python=options.python is not PythonView.OFF, gil=options.gil,
         )  # fmt: skip
         waits = None
         if options.mode == "wall":
             waits = WaitFinder(process, capturer, self._names, details=options.wait_details)
-            if named:
-                waits.prepare()
         return ProcessSampler(
-            process, capturer, self.profile, options, self._jitter, named=named, since=self._last_tick,
+            process, capturer, self._recording, self._jitter, named=named, since=self._last_tick,
             waits=waits,
         )  # fmt: skip
 
@@ -125,7 +103,7 @@ class PtraceSampler:
                 stats, self._samplers = Stats(0), []  # the thread that goes on has the statistics
                 raise
             finally:
-                REAL_TIME_PRIORITY.end_ticks()
+                REAL_TIME_PRIORITY.during_ticks(is_wanted=False)
                 stats.duration_s = clock.now() - self._start
                 for sampler in self._samplers:
                     sampler.finish()
@@ -194,10 +172,8 @@ class PtraceSampler:
     def _choose_priority(self) -> None:
         """Use real-time priority, up to a share of one CPU.  Long work calls this at its checkpoints."""
         now = self._clock.now()
-        if self._real_time.resume_at(now, REAL_TIME_PRIORITY.used_s()) <= now:
-            REAL_TIME_PRIORITY.begin_ticks()
-        else:
-            REAL_TIME_PRIORITY.end_ticks()
+        is_wanted = self._real_time.resume_at(now, REAL_TIME_PRIORITY.used_s()) <= now
+        REAL_TIME_PRIORITY.during_ticks(is_wanted=is_wanted)
 
     def _tick(self, at_ns: int, woken: WakeUp, go_on: Callable[[], bool]) -> bool:
         """Sample every process; False: the named ones have ended."""
@@ -231,7 +207,7 @@ class PtraceSampler:
 
     def _spent_s(self) -> float:
         """Return CPU time of sfsample + longest total time for which it held one of the threads, in s."""
-        threads = (thread for sampler in self._samplers for thread in sampler.threads)
+        threads = (thread for sampler in self._samplers for thread in sampler.threads.values())
         held_ns = max((thread.stopped_ns for thread in threads), default=0)
         return time.thread_time() - self._cpu_at_start + held_ns / 1e9
 

@@ -20,15 +20,12 @@ from sfsample.modules.location import (
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
-from sfsample.process.run_state import held_ns, ran_ns
+from sfsample.process.run_state import RunState, held_ns, ran_ns
 from sfsample.recording.due_threads import FLUSH_NS, SampledThread
 from sfsample.recording.merge_python import as_shown, with_python
 from sfsample.recording.profile import Profile
-from sfsample.recording.sample import Places, Sample, ThreadKey, TickTime
-from sfsample.runtimes.cpython.tasks import WaitingTasks
+from sfsample.recording.sample import Sample, ThreadKey, TickTime
 from sfsample.symbolize.perf_map import PerfMapFile
-
-_MAX_FLUSH_NS = 8 * FLUSH_NS
 
 
 class Recorder:
@@ -37,21 +34,29 @@ class Recorder:
     def __init__(
         self,
         profile: Profile,
-        process_key: int,
+        process: LiveProcess,
         begin: TickTime,
         python: PythonView,
         min_wait: float = 0.0,
         *,
+        is_new: bool,
         late: bool = False,
     ) -> None:
-        """`late`: samples are counted some time after they were taken; the caller follows the perf map."""
-        self._profile, self._python = profile, python
-        self._process_key = process_key
+        """`is_new`: the process was born during the recording, so all of its CPU time counts.
+
+        `late`: samples are counted some time after they were taken; the caller follows the perf map.
+        """
+        self._profile, self._process, self._python = profile, process, python
+        self.stats = profile.stats
+        self.process_key = profile.register_process(
+            process.pid, process.start_time, process.root, process.name
+        )
+        self._is_new = is_new
         self._min_wait_ns = round(min_wait * 1e9)
         self._generation = 0  # version of the module map
         # pc, `exact` and `found` of a frame -> its location, in that version
         self._locations: dict[tuple[int, bool, str], Location] = {}
-        self._perf_map = PerfMapFile(profile.roots.get(process_key))
+        self._perf_map = PerfMapFile(profile.roots.get(self.process_key))
         self._names = 0  # number of changes of the perf map so far
         self._perf_map_read = -1  # tick of the last look at the perf map
         self._has_new_names = False  # the last look at the perf map has found new functions
@@ -66,39 +71,35 @@ class Recorder:
     def charge(self, thread: SampledThread, counters: bytes | None) -> int:
         """Note the CPU time of a thread since the last call; return it in ns."""
         ran = ran_ns(counters)
-        reused = ran < thread.ran_ns  # another thread has the id now
-        used = ran if reused else ran - thread.ran_ns
+        used = ran - thread.ran_ns if ran >= thread.ran_ns else ran  # less: another thread has the id now
         thread.ran_ns = ran
         thread.uncounted_cpu_ns += used
         self._charged_ns += used
-        self._profile.stats.cpu_charged_ns += used
+        self.stats.cpu_charged_ns += used
         return used
 
-    def read_cpu_time(self, process: LiveProcess, *, is_new: bool) -> bool:
-        """Note the CPU time of the process; False: it has ended.
-
-        `is_new`: the process was born during the recording, so all of its CPU time counts.
-        """
-        cpu_ns = process.proc.cpu_ns()
+    def read_cpu_time(self) -> bool:
+        """Note the CPU time of the process; False: it has ended."""
+        process, cpu_ns = self._process, self._process.proc.cpu_ns()
         if cpu_ns is not None:
             since_ns = process.accounted_ns
-            self._cpu_ns += cpu_ns - ((0 if is_new else cpu_ns) if since_ns is None else since_ns)
+            self._cpu_ns += cpu_ns - ((0 if self._is_new else cpu_ns) if since_ns is None else since_ns)
             process.accounted_ns = cpu_ns
         return cpu_ns is not None
 
     def charge_process(self, at_least_ns: int = 0) -> None:
         """Charge the CPU time of the process, also that of threads that ended unseen."""
         unseen_ns = max(0, max(self._cpu_ns, at_least_ns) - self._charged_ns)
-        self._profile.stats.cpu_charged_ns += unseen_ns
+        self.stats.cpu_charged_ns += unseen_ns
         self._charged_ns += unseen_ns
-        self._profile.unseen_ns[self._process_key] += unseen_ns
-        self._profile.charged_ns[self._process_key] += self._charged_ns
+        self._profile.unseen_ns[self.process_key] += unseen_ns
+        self._profile.charged_ns[self.process_key] += self._charged_ns
 
     # -- samples
 
     def count_stops(self, thread: SampledThread, stops: Sequence[ThreadSnapshot]) -> None:
         """Count the pauses of a capture."""
-        stats = self._profile.stats
+        stats = self.stats
         for stop in stops:
             stats.pauses.add(stop.stop_ns)
             stats.eintr_prone_stops += stop.eintr
@@ -112,15 +113,14 @@ class Recorder:
         thread.last = Located(
             captured.generation, captured.stack.frames, captured.modules, locations, self._names
         )
-        kernel = kernel_locations(captured.kernel, self._process_key) if captured.kernel else ()
+        kernel = kernel_locations(captured.kernel, self.process_key) if captured.kernel else ()
         stack = captured.stack
         thread.is_left_out = not captured.has_gil
         if captured.python is not None and self._python is not PythonView.OFF:
             locations = with_python(locations, captured.python, self._python)
-            self._profile.stats.has_python = True
             stack = as_shown(stack, captured.python, self._python)
         thread.seen = self.now
-        thread.places = Places((*waits, *kernel, *locations))
+        thread.places = (*waits, *kernel, *locations)
         thread.last_stack = stack, thread.places
 
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
@@ -143,7 +143,7 @@ class Recorder:
         return (*found, *last.locations[len(last.locations) - again :])
 
     def _location(self, frame: Frame, module: Module | None) -> Location:
-        location, perf_map = locate(frame, module, self._process_key), self._perf_map
+        location, perf_map = locate(frame, module, self.process_key), self._perf_map
         if module is not None:
             return location
         at = location.lookup
@@ -169,17 +169,16 @@ class Recorder:
                 thread.counted = now
                 continue
             thread.idle_until = now
-            if self.is_brief(thread):
-                continue
-            if prompt or now.at_ns - thread.counted.at_ns >= thread.flush_ns:
-                thread.flush_ns = min(2 * thread.flush_ns, _MAX_FLUSH_NS)
+            is_due = prompt or now.at_ns - thread.counted.at_ns >= thread.flush_ns
+            if is_due and not self.is_brief(thread):
+                thread.flush_ns = min(2 * thread.flush_ns, 8 * FLUSH_NS)
                 self.flush(thread)
 
     def flush(self, thread: SampledThread) -> None:
         """Count the samples that `count_idle` has put off; leave out those of a brief wait."""
         if thread.last_stack is not None and thread.idle_until.number > thread.counted.number:
             if self.is_brief(thread):
-                self._profile.stats.brief_waits += thread.idle_until.number - thread.counted.number
+                self.stats.brief_waits += thread.idle_until.number - thread.counted.number
                 thread.counted = thread.idle_until
                 return
             self.count(thread, Capture.REUSED, thread.idle_until, ran=False)
@@ -203,29 +202,21 @@ class Recorder:
         """
         assert thread.last_stack is not None  # noqa: S101 - our own invariant
         stack, places = thread.last_stack
-        stats, key = self._profile.stats, ThreadKey(self._process_key, thread.tid, thread.start_time)
+        stats, key = self.stats, ThreadKey(self.process_key, thread.tid, thread.start_time)
         times = max(1, until.number - thread.counted.number)
         wall_ns, cpu_ns = until.at_ns - thread.counted.at_ns, thread.uncounted_cpu_ns if ran else 0
+        thread.counted, thread.uncounted_cpu_ns = until, thread.uncounted_cpu_ns - cpu_ns
         if thread.is_left_out:
             stats.without_gil += times
             stats.cpu_sampled_ns += cpu_ns
-            thread.counted, thread.uncounted_cpu_ns = until, thread.uncounted_cpu_ns - cpu_ns
             return
-        stats.threads += thread.start_time != thread.counted_start_time and key not in self._profile.threads
-        thread.counted_start_time = thread.start_time
         sample = Sample(
             thread=key, thread_name=thread.name, stack=stack, places=places, capture=capture,
             at_ns=until.at_ns, wall_ns=wall_ns, cpu_ns=cpu_ns, times=times,
         )  # fmt: skip
         self._profile.add(sample)
-        thread.counted, thread.uncounted_cpu_ns = until, thread.uncounted_cpu_ns - cpu_ns
-
         if not ran and thread.tasks:
             self._count_tasks(thread, key, capture, until)
-
-    def see_tasks(self, thread: SampledThread, tasks: WaitingTasks) -> None:
-        """Keep the suspended tasks of a thread that sleeps, for `count`."""
-        thread.tasks = [(Places(stack), tasks.scale * number) for stack, number in tasks.stacks.items()]
 
     def _count_tasks(self, thread: SampledThread, key: ThreadKey, capture: Capture, until: TickTime) -> None:
         """Count each suspended task like a thread, for the time since the last look at the tasks."""
@@ -249,20 +240,16 @@ class Recorder:
         """Count a sample that could not be taken."""
         times = max(1, self.now.number - thread.counted.number)
         self.skip(thread)
-        self._profile.stats.count_failed(why, times)
+        self.stats.count_failed(why, times)
 
-    def count_changed_holder(self) -> None:
-        """Count a lock whose holder has changed in this tick."""
-        self._profile.stats.holders_changed += 1
-
-    def count_waiting(self, thread: SampledThread) -> None:
-        """Count a thread that was skipped because it waited for a CPU."""
+    def leave_out(self, thread: SampledThread, state: RunState) -> None:
+        """Count no sample of a thread that has no CPU, but note that it waits for one."""
         self.skip(thread)
-        self._profile.stats.waiting_for_cpu += 1
+        self.stats.waiting_for_cpu += state is RunState.WAITING
 
-    def finish(self, process: LiveProcess, capturer: ThreadCapturer) -> None:
+    def finish(self, capturer: ThreadCapturer) -> None:
         """Note modules and problems; forget a process without samples."""
-        stats = self._profile.stats
+        stats, process = self.stats, self._process
         for module in process.modules.modules:
             _ = module.image.sections  # damage, which costs names, becomes a problem of the module
             entry = (module.path, bool(module.tables.sframe))
@@ -271,4 +258,4 @@ class Recorder:
         for text in (*process.opener.problems, *process.modules.problems):
             stats.note(text)
         stats.problems += capturer.problems
-        self._profile.forget_process(self._process_key)
+        self._profile.forget_process(self.process_key)

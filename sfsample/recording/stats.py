@@ -29,11 +29,9 @@ def losses(
 ) -> list[Loss]:  # fmt: skip
     """Return every kind of loss, also those whose number is 0."""
     taken = max(0, ticks - late_ticks - spared_ticks) / (ticks or 1)
-    rate = (
-        f"{taken * rate_hz:.1f} Hz instead of {rate_hz:g} Hz"
-        if rate_hz
-        else f"{100 * taken:.0f} % of the rate"
-    )
+    rate = f"{100 * taken:.0f} % of the rate"
+    if rate_hz:
+        rate = f"{taken * rate_hz:.1f} Hz instead of {rate_hz:g} Hz"
     truncated = max(0, samples - whole_stacks)
     return [
         Loss("truncated stack", truncated, f"{truncated} of {samples} samples have a truncated stack"),
@@ -109,7 +107,6 @@ class Stats:
         self.timers_since_s: float | None = None  # time from which on timers took the samples; None: never
         self.engine_why = ""  # reason for stops or timers
         self.lacks_timers = False  # timers would have been better than stops
-        self.has_python = False  # there are Python frames, which timers do not show
         self.timers_of: str | None = None  # "threads" or "cpus"
         self.timers_refused = False  # timers would have been better, but the kernel does not permit them
         self.max_stack_bytes = 0  # distance from the innermost frame of a stack to the outermost one
@@ -245,8 +242,8 @@ class Stats:
         since_s = self.timers_since_s
         if since_s is None:
             return None
-        why = {"because": self.engine_why if since_s else None, "until_s": None, "why_no_longer": None}
-        return {"since_s": round(since_s, 6), "of": self.timers_of, **why}
+        because = self.engine_why if since_s else None
+        return {"since_s": round(since_s, 6), "of": self.timers_of, "because": because}
 
 
 def _text_keys(counts: Counter[Any]) -> dict[str, int]:

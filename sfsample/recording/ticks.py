@@ -1,5 +1,7 @@
 """Draws the ticks, the times to sample: one tick in every interval of 1/rate, at a random instant of it.
 
+`OverheadLimit` says which ticks to leave out.
+
 Interval k begins at start + k / rate, and its tick is drawn from it with uniform probability.  So the rate is
 exact, two ticks are up to two intervals apart, and no periodic work of the target can keep step with them.
 As many intervals as fit into the duration, at least one; the last may be shorter.  No clock is read here.
@@ -15,6 +17,9 @@ from random import Random
 # A number is drawn at every turn of a thread, so it must not cost a system call.  The generator is sfsample's
 # own, because a program that uses the library may have seeded the common one.
 uniform = Random().random  # noqa: S311 - a random instant, not a secret
+
+_MAX_SAVED_S = 0.25  # limit of unused time, in seconds of elapsed time
+_MAX_DEBT_S = 2.0
 
 
 class Schedule:
@@ -59,3 +64,26 @@ class Schedule:
             skipped = min(skipped, self._total - self.ticks)
         self.ticks += max(0, skipped)
         return max(0, skipped)
+
+
+class OverheadLimit:
+    """At most `share` of the time (None: no limit) from `now_s` on, when `spent_s` had been spent.
+
+    The share holds over any two seconds, and is spent evenly.  Unused time is saved for a quarter of a
+    second.  A burst (the first stacks of a large program) is paid back for two seconds at most.
+    """
+
+    def __init__(self, share: float | None, now_s: float, spent_s: float) -> None:
+        self._share = share
+        self._now_s, self._spent_s = now_s, spent_s
+        self._saved_s = 0.0  # elapsed time that the next samples may use; negative: a debt
+
+    def resume_at(self, now_s: float, spent_s: float) -> float:
+        """Return the time of the next permitted tick, on the clock of `now_s`."""
+        if self._share is None:
+            return now_s
+        passed_s, cost_s = now_s - self._now_s, max(0.0, spent_s - self._spent_s) / self._share
+        self._now_s, self._spent_s = now_s, spent_s
+        self._saved_s = min(self._saved_s + passed_s, _MAX_SAVED_S) - cost_s
+        self._saved_s = max(self._saved_s, -_MAX_DEBT_S)
+        return now_s + max(0.0, -self._saved_s)

@@ -1,15 +1,13 @@
 """Finds the thread that had a thread id when the kernel copied a stack.
 
-The copies are read later, and meanwhile the ids of ended threads may be reused.  The kernel writes births and
-names among the copies, in order of time.  /proc describes only the thread that has the id now.
-
-Invariant: the facts of /proc are used for a copy only if its thread was born when the copied thread was
-(tests/recording/test_tid_history.py).
+The copies are read later, and meanwhile the ids of ended threads may be reused.  The kernel writes births
+and names among the copies, in order of time.  /proc describes only the thread that has the id now, so it is
+asked only for threads without a record of their birth.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from sfsample.process.perf_records import Born, Named
@@ -30,14 +28,8 @@ class TidHistory:
         self._thread_of = thread_of
         self._leader_name = leader_name
         self._threads: dict[int, SampledThread] = {}  # threads with a sample
-        self._names: dict[int, str] = {}  # names in the kernel's records; /proc has none of ended threads
+        self._names: dict[int, str] = {}  # names in the kernel's records
         self._births: dict[int, int] = {}  # start times in clock ticks since boot
-        self._looked_up: set[int] = set()  # ids that were looked up in /proc since `begin`
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin to read new records: each thread is looked up in /proc once more."""
-        self._looked_up.clear()
         # Start times are on CLOCK_BOOTTIME, which also goes on while the machine is suspended.
         self._boot_clock_ahead_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.perf_counter_ns()
 
@@ -46,8 +38,8 @@ class TidHistory:
         tid, creator = record.tid, self._threads.get(record.creator)
         name = self._names.get(record.creator) or (creator.name if creator else self._leader_name())
         self._threads.pop(tid, None)
-        self._looked_up.discard(tid)
-        self._names[tid], self._births[tid] = name, self._ticks(record.at_ns)
+        born_ns = record.at_ns + self._boot_clock_ahead_ns
+        self._names[tid], self._births[tid] = name, born_ns * _TICKS_PER_S // 1_000_000_000
 
     def note_name(self, record: Named) -> None:
         """Note the name that a thread was given."""
@@ -55,30 +47,16 @@ class TidHistory:
         if record.tid in self._threads:
             self._threads[record.tid].name = record.name
 
-    def forget_unseen_births(self) -> None:
-        """Drop every thread: ids may have been reused, because no birth was recorded for a while."""
-        self._drop(self.known)
-
-    def thread_at(self, tid: int, at_ns: int) -> SampledThread:
-        """Return the thread that had an id at `at_ns` (perf_counter_ns)."""
+    def thread_of(self, tid: int) -> SampledThread:
+        """Return the thread that has an id, as far as the records go that were noted."""
         thread = self._threads.get(tid)
-        if tid in self._looked_up and thread is not None:
-            return thread
-        self._looked_up.add(tid)
-        birth, stat = self._births.get(tid), self._thread_of(tid).files.stat()
-        if stat is not None:
-            # the time of a birth record is a little later than the start time
-            first, last = (0, self._ticks(at_ns)) if birth is None else (birth - 1, birth)
-            stat = stat if first <= stat.starttime <= last else None
-        if thread is None or (stat is not None and stat.starttime != thread.start_time):
-            thread = self._threads[tid] = SampledThread(self._thread_of(tid), BEGINNING, 0)
-            thread.name, thread.start_time = self._names.get(tid, self._leader_name()), birth or 0
-        if stat is not None:
-            thread.name, thread.start_time = stat.name, stat.starttime
+        if thread is None:
+            holder = self._thread_of(tid)
+            stat = None if tid in self._births else holder.files.stat()
+            thread = self._threads[tid] = SampledThread(holder, BEGINNING, 0)
+            thread.name = self._names.get(tid) or (stat.name if stat else self._leader_name())
+            thread.start_time = self._births.get(tid) or (stat.starttime if stat else 0)
         return thread
-
-    def _ticks(self, at_ns: int) -> int:
-        return (at_ns + self._boot_clock_ahead_ns) * _TICKS_PER_S // 1_000_000_000
 
     @property
     def known(self) -> set[int]:
@@ -87,9 +65,6 @@ class TidHistory:
 
     def keep_only(self, living: AbstractSet[int]) -> None:
         """Drop ended threads; `living` has the ids of the others."""
-        self._drop(self.known - living)
-
-    def _drop(self, tids: Iterable[int]) -> None:
-        for tid in tids:
+        for tid in self.known - living:
             for kept in (self._threads, self._names, self._births):
                 kept.pop(tid, None)

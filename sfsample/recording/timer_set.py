@@ -1,16 +1,14 @@
 """The kernel's timers of a recording: of threads or of CPUs, and the bytes of stack that they copy.
 
-`process/perf_events.py` describes the two kinds of timers.  A thread that ends before its own timer fires
-has no sample.  If too many samples are missing for that reason, `see_short_threads` chooses timers of CPUs
-for the rest of the recording.
+`process/perf_events.py` describes the two kinds of timers.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from math import sqrt
 
-from sfsample.errors import TargetError, UnsupportedTarget
-from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents, can_set_cpu_timers
+from sfsample.errors import TargetError
+from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents
 from sfsample.process.perf_records import Lost, PerfSample, Record
 from sfsample.recording.perf_process import StackUse
 from sfsample.recording.processes import Processes
@@ -19,7 +17,6 @@ from sfsample.recording.stats import Stats
 _MIN_FIT_SAMPLES = 20  # samples before the size of the copies is chosen
 _MIN_STACK_BYTES = 4 << 10
 _MIN_COVERAGE = 0.8  # share of the CPU time that timers of threads must cover
-_MAX_RETRIES = 3  # attempts to set timers while no thread is born
 _DEVIATIONS = 3  # standard deviations of a count; a larger lack of samples is not by chance
 _log = logging.getLogger("sfsample.recording")
 
@@ -32,8 +29,7 @@ def are_too_few(samples: float, due: float, enough: float) -> bool:
 class TimerSet:
     """Timers of all threads of `processes`.  After `open`, their samples are read from `events`.
 
-    `open_new` opens new descendants.  `per_cpu`: prefer timers of CPUs from the beginning.  `kernel`: samples
-    have the call chain in the kernel.
+    `open_new` opens new descendants.  `kernel`: samples have the call chain in the kernel.
     """
 
     events: PerfEvents
@@ -60,49 +56,25 @@ class TimerSet:
     def open(self) -> None:
         """Set and start timers: timers of CPUs if they are wanted and permitted, else timers of threads.
 
-        Timers of CPUs are also set if there are too many threads for the open files.  Raises NotPermitted and
-        UnsupportedTarget.
+        Raises NotPermitted, and UnsupportedTarget if there are too many threads for the open files.
         """
         if self._per_cpu:
             try:
-                self.events = self._started(self._tids())
+                self.events = self._started()
             except TargetError as failure:
                 _log.debug("timers of CPUs: %s", failure)
                 self._per_cpu, self._stats.timers_refused = False, True
         if not self._per_cpu:
-            try:
-                self.events = self._open_thread_timers()
-            except UnsupportedTarget:  # too many threads for the open files; there are fewer CPUs
-                if not can_set_cpu_timers(self._processes.all[0].arch):
-                    raise
-                self._per_cpu = True
-                self.events = self._started(self._tids())
+            self.events = self._started()
         self._stats.timers_of = "cpus" if self._per_cpu else "threads"
         self.begin_coverage()
 
-    def _open_thread_timers(self) -> PerfEvents:
-        """Set the timers of all threads; repeat it if a thread was born meanwhile, which may have none."""
-        tids, tries = self._tids(), 0
-        while True:
-            events = self._started(tids)
-            try:
-                before, tids, tries = tids, self._tids(), tries + 1
-            except BaseException:
-                events.close()
-                raise
-            if set(tids) <= set(before) or tries > _MAX_RETRIES:
-                return events
-            events.close()
-
-    def _tids(self) -> list[int]:
+    def _started(self) -> PerfEvents:
         self._open_new()
-        return self._processes.tids()
-
-    def _started(self, tids: list[int]) -> PerfEvents:
         targets, follow = self._processes.all, self._processes.follows_births
         events = PerfEvents(
-            [process.pid for process in targets], tids, targets[0].arch, self._period_ns, self._stack_bytes,
-            subprocesses=follow, per_cpu=self._per_cpu, kernel=self._kernel,
+            [process.pid for process in targets], self._processes.tids(), targets[0].arch, self._period_ns,
+            self._stack_bytes, subprocesses=follow, per_cpu=self._per_cpu, kernel=self._kernel,
         )  # fmt: skip
         try:
             events.begin()
@@ -142,8 +114,7 @@ class TimerSet:
         """Begin to count samples and CPU time anew, because the timers were off."""
         self._used_before_ns, self._received = self._processes.cpu_ns(), 0
 
-    def note(self, records: Iterable[Record]) -> None:
+    def note(self, records: Collection[Record]) -> None:
         """Count the samples among new records; nearly all lost records were samples."""
-        for record in records:
-            if isinstance(record, (PerfSample, Lost)):
-                self._received += record.records if isinstance(record, Lost) else 1
+        self._received += sum(isinstance(record, PerfSample) for record in records)
+        self._received += sum(record.records for record in records if isinstance(record, Lost))

@@ -5,8 +5,7 @@ stack.  The evidence is read when the thread was captured by reading.  If the th
 evidence may be of another wait, so only the system call of the capture counts.
 """
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -15,8 +14,7 @@ from sfsample.core.wait_kind import WaitKind
 from sfsample.modules.location import Location, WaitPlace, locate
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
-from sfsample.process.facts.descriptors import KeptDescriptors
-from sfsample.process.facts.peer_processes import FileLock, parse_locks
+from sfsample.process.facts.descriptors import KeptDescriptors, parse_locks
 from sfsample.process.facts.syscall_arguments import FILE_LOCK_CALLS
 from sfsample.process.facts.thread_facts import FactReader, as_made
 from sfsample.process.proc_text import SyscallInfo
@@ -29,41 +27,18 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.symbolize.variables import module_of, variable_at
-from sfsample.waiting.c_library import C_LIBRARIES, is_file, library_functions
-from sfsample.waiting.glibc_locks import is_since_2_25
 from sfsample.waiting.place import NO_CPU, wait_place
-from sfsample.waiting.thread import OtherThreads, WaitContext, WaitingThread
+from sfsample.waiting.thread import (
+    C_LIBRARIES,
+    WaitContext,
+    WaitingThread,
+    is_file,
+    library_functions,
+)
 from sfsample.waiting.waits import Wait, wait_of
 
-_LIST_PAUSE_NS = 100_000_000  # least time between two lists of threads: most futex words are no thread ids
 _MAX_STACKS = 10_000  # stacks whose functions of the C library are kept
 _MAX_FRAMES = 64  # innermost frames in which functions of the C library are searched
-_RESTART = "restart_syscall"
-
-
-class ThreadIds(Mapping[int, int]):
-    """The living threads: their ids in the pid namespace of the process -> their ids in sfsample's."""
-
-    def __init__(self, process: LiveProcess) -> None:
-        self._process, self._known = process, dict[int, int]()
-        self._next_list_ns = 0  # time from which on the threads may be listed again (perf_counter_ns)
-
-    def __getitem__(self, own_id: int) -> int:
-        process = self._process
-        if own_id not in self._known and time.perf_counter_ns() >= self._next_list_ns:
-            self._known = {process.own_id(tid): tid for tid in process.proc.threads()}
-            self._next_list_ns = time.perf_counter_ns() + _LIST_PAUSE_NS
-        tid = self._known[own_id]
-        if process.proc.thread(tid).counters() is None:
-            del self._known[own_id]
-            raise KeyError(own_id)
-        return tid
-
-    def __iter__(self) -> Iterator[int]:
-        return map(self._process.own_id, self._process.proc.threads())
-
-    def __len__(self) -> int:
-        return len(self._process.proc.threads())
 
 
 class FoundWait(NamedTuple):
@@ -76,8 +51,13 @@ class FoundWait(NamedTuple):
 
     @property
     def lock(self) -> tuple[str, int] | None:
-        """The lock, equal for all its waiters; None: it has no known owner."""
-        return (self.wait.kind, self.wait.address) if self.wait and self.wait.tid is not None else None
+        """The lock, equal for all its waiters; None: it has no owner.
+
+        A mutex may have been between two owners when the wait was found.
+        """
+        wait = self.wait
+        has_owner = wait is not None and (wait.tid is not None or wait.kind is WaitKind.MUTEX)
+        return (wait.kind, wait.address) if wait and has_owner else None
 
 
 class WaitFinder:
@@ -90,19 +70,14 @@ class WaitFinder:
         self._details = details
         descriptors = KeptDescriptors(process.proc)
         self._facts = FactReader(process.proc, descriptors=lambda _: descriptors)
-        self._tids = ThreadIds(process)
-        self._is_c_library: dict[Module | None, bool] = {}
+        # living threads: id in the pid namespace of the process -> id in that of sfsample
+        self._tids: dict[int, int] = {}
         self._functions_at: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
-        self._since_2_25 = False  # a stack has shown a glibc of 2.25 or later
 
-    def prepare(self) -> None:
-        """Read the symbols of the C library now; later a stopped thread might wait for that."""
-        modules = self._process.modules
-        executable = [mapping for mapping in modules.mappings if mapping.path.startswith("/")]
-        libraries = [mapping for mapping in executable if is_file(mapping.path, C_LIBRARIES)]
-        for mapping in libraries or executable[:1]:
-            if module := modules.find(mapping.start):
-                self._names.symbol(module, 0)
+    def follow(self, tids: Iterable[int]) -> None:
+        """Note which threads live."""
+        own_ids = {tid: own_id for own_id, tid in self._tids.items()}
+        self._tids = {own_ids.get(tid) or self._process.own_id(tid): tid for tid in tids}
 
     def find(
         self, thread: Thread, captured: CapturedStack, state: str, run_state: RunState
@@ -129,9 +104,8 @@ class WaitFinder:
         """Return the thread that a waiting thread waits for now; None: unknown, or there is none."""
         if found.evidence is None:
             return None
-        wait = wait_of(
-            self._with_objects(thread, found.evidence, found.python), self._context(found.evidence)
-        )
+        waiting = self._with_objects(thread, found.evidence, found.python)
+        wait = wait_of(waiting, self._context(waiting))
         return wait.tid if wait else None
 
     def _asleep(self, thread: Thread, captured: CapturedStack, run_state: RunState) -> SyscallInfo | None:
@@ -147,12 +121,12 @@ class WaitFinder:
         self, thread: Thread, captured: CapturedStack, state: str, asleep: SyscallInfo
     ) -> WaitingThread:
         process, facts, tid = self._process, self._facts, thread.tid
-        is_odd = state == "D" or syscall_name(asleep.number) == _RESTART
+        is_odd = state == "D" or syscall_name(asleep.number) == "restart_syscall"
         wchan = facts.wchan(tid) if is_odd else None
         call = facts.decode(as_made(asleep, wchan))
         waiting = WaitingThread(
             tid, "", state, process.own_id(tid), call, wchan, functions=self._functions(captured),
-            in_c_library=self._in_c_library(next(iter(captured.modules), None)),
+            in_c_library=_in_c_library(next(iter(captured.modules), None)),
         )  # fmt: skip
         full = self._with_objects(thread, waiting, captured.python)
         evidence = captured.snapshot.scheduler or SchedulerEvidence(None, None)
@@ -187,8 +161,8 @@ class WaitFinder:
         pairs = list(zip(captured.stack.frames, captured.modules, strict=True))[:_MAX_FRAMES]
         place = captured.generation, tuple(frame.pc for frame, _ in pairs)
         if place not in self._functions_at:
-            inside = [pair for pair in pairs if self._in_c_library(pair[1])]
-            chosen = inside or (pairs if not any(map(self._in_c_library, captured.modules)) else [])
+            inside = [pair for pair in pairs if _in_c_library(pair[1])]
+            chosen = inside or (pairs if not any(map(_in_c_library, captured.modules)) else [])
             frames = [self._names.frames(locate(frame, module, 0)) for frame, module in chosen if module]
             functions = library_functions(frames, [module.path for _, module in chosen if module])
             if len(self._functions_at) >= _MAX_STACKS:
@@ -196,26 +170,17 @@ class WaitFinder:
             self._functions_at[place] = tuple(functions)
         return self._functions_at[place]
 
-    def _in_c_library(self, module: Module | None) -> bool:
-        if module not in self._is_c_library:
-            self._is_c_library[module] = module is not None and is_file(module.path, C_LIBRARIES)
-        return self._is_c_library[module]
-
     def _context(self, waiting: WaitingThread, modules: tuple[Module, ...] = ()) -> WaitContext:
-        if not self._since_2_25 and waiting.call is not None and waiting.call.name == "futex":
-            self._since_2_25 = is_since_2_25(modules)
         name: Callable[[int], str | None] = partial(variable_at, modules) if self._details else lambda _: None
         title = self._process.proc.read("cmdline") if self._process.name == "postgres" else None
         words = (title or b"").decode("utf-8", "replace").rstrip("\0").split("\0")
-        others = OtherThreads(self._tids, {}, self._since_2_25)
-        return WaitContext(
-            self._process.pid, words, (waiting,), others, name, locks=self._file_locks(waiting)
-        )
+        is_file_lock = waiting.call is not None and waiting.call.name in FILE_LOCK_CALLS
+        locks = (parse_locks(read_text("/proc/locks")) or ()) if is_file_lock else ()
+        return WaitContext(self._process.pid, words, (waiting,), self._tids, {}, name, locks=locks)
 
-    def _file_locks(self, waiting: WaitingThread) -> tuple[FileLock, ...]:
-        if waiting.call is None or waiting.call.name not in FILE_LOCK_CALLS:
-            return ()
-        return parse_locks(read_text("/proc/locks")) or ()
+
+def _in_c_library(module: Module | None) -> bool:
+    return module is not None and is_file(module.path, C_LIBRARIES)
 
 
 def _location(place: WaitPlace, module: Module | None = None, address: int = 0) -> Location:

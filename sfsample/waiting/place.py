@@ -26,7 +26,6 @@ _PLAIN = {*_TEXTS, WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, Wait
           WaitKind.STOPPED, WaitKind.OPEN_FIFO}  # fmt: skip
 _IDLE = (WaitKind.SLEEP, WaitKind.ACCEPT, WaitKind.EVENTS, WaitKind.QUEUE)
 _ADDRESS = re.compile(r" 0x[0-9a-f]+|: \d+ of \d+ have arrived")
-_CLASS_OF_DESCRIPTOR = {"pipe": WaitClass.PIPE, "socket": WaitClass.NETWORK, "file": WaitClass.DISK}
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
@@ -64,8 +63,6 @@ def _of_call(call: DecodedSyscall, kind: WaitKind | None) -> tuple[str, WaitClas
     descriptor, name = _only_descriptor(call), call.name or "?"
     if kind is WaitKind.NAME_RESOLUTION:
         return "DNS server", WaitClass.NETWORK
-    if kind is WaitKind.OPEN_FIFO:
-        return f"{name}: FIFO", WaitClass.PIPE
     if descriptor is None and kind is WaitKind.KERNEL and call.refers_to:  # a path
         return f"disk: {name}", WaitClass.DISK
     if descriptor is None:
@@ -95,7 +92,7 @@ def object_of(descriptor: Descriptor) -> tuple[str, WaitClass]:
     if kind == "file":
         directory = text.rpartition("/")[0] or "/"
         return re.sub(r"\d+", "N", directory), WaitClass.DISK
-    return kind, _CLASS_OF_DESCRIPTOR.get(kind, WaitClass.EVENT)
+    return kind, WaitClass.PIPE if kind == "pipe" else WaitClass.EVENT
 
 
 def _socket(text: str) -> str:

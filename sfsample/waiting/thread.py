@@ -1,13 +1,17 @@
 """Defines a waiting thread and its process: the evidence of a wait, read by a dump or by a recording."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from sfsample.core.memory import Memory, PiecewiseMemory
-from sfsample.process.facts.peer_processes import FileLock, PeerProcess
+from sfsample.process.facts.descriptors import FileLock, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts
+from sfsample.symbolize.named_frame import NamedFrame
+
+# file names of modules begin like this
+C_LIBRARIES = ("libc.so", "libc-2.", "libpthread", "ld-linux", "ld-musl", "libresolv", "librt", "[vdso]")
 
 
 class WaitingThread(NamedTuple):
@@ -28,21 +32,14 @@ class WaitingThread(NamedTuple):
     asleep: tuple[float, float] | None = None  # time in which it certainly slept (monotonic); None: unknown
 
 
-class OtherThreads(NamedTuple):
-    """The living threads of a process, and the number of them that sleep on each futex word."""
-
-    tids: Mapping[int, int]  # tid in the process's own pid namespace -> tid in sfsample's
-    sleepers: Mapping[int, int]
-    since_2_25: bool  # the process has a glibc with the structures of 2.25
-
-
 class WaitContext(NamedTuple):
     """The process around a thread, as far as the finding of its wait needs it."""
 
     pid: int
     cmdline: Sequence[str]
     threads: Sequence[WaitingThread]
-    others: OtherThreads
+    tids: Mapping[int, int]  # living threads: tid in the process's own pid namespace -> tid in sfsample's
+    sleepers: Mapping[int, int]  # futex word -> number of threads that sleep on it
     variable_at: Callable[[int], str | None]  # address -> name of the variable there
     tracer: tuple[int, str] | None = None
     stop_signal: int = 0  # number of the signal that stopped the process; 0: unknown
@@ -51,17 +48,12 @@ class WaitContext(NamedTuple):
     peers: tuple[PeerProcess, ...] = ()  # processes at the other ends of pipes and sockets
 
 
-class _Sleeper(Protocol):
-    @property
-    def asleep(self) -> tuple[float, float] | None: ...
+def slept_together(spans: Sequence[tuple[float, float] | None]) -> bool:
+    """Return True if all threads slept at one instant, by their `asleep`.
 
-
-def slept_together(threads: Iterable[_Sleeper]) -> bool:
-    """Return True if all slept at one instant, although a dump looks at one after the other.
-
-    Two threads that take turns, each seen while it waits for the other, are no deadlock.
+    A dump looks at one after the other.  Two threads that take turns, each seen while it waits for the other,
+    are no deadlock.
     """
-    spans = [thread.asleep for thread in threads]
     known = [span for span in spans if span is not None]
     return bool(known) and len(known) == len(spans) and max(known)[0] <= min(end for _, end in known)
 
@@ -79,3 +71,24 @@ def gil_state(gil: Gil | None, ns_tid: int, call: DecodedSyscall | None) -> str 
 def sleeps_on_gil(gil: Gil, call: DecodedSyscall | None) -> bool:
     """Return True if a thread in this system call sleeps on a futex of the GIL."""
     return call is not None and call.name == "futex" and gil.begin <= call.syscall.args[0] < gil.end
+
+
+def library_functions(frames: Sequence[tuple[NamedFrame, ...]], paths: Sequence[str]) -> Iterator[str]:
+    """Yield the bare names of the C library's functions on a stack; of a static program, all.
+
+    `frames` has the functions of each frame, `paths` its module (""), the innermost first.
+    """
+    static = not any(is_file(path, C_LIBRARIES) for path in paths)
+    for names, path in zip(frames, paths, strict=True):
+        if static or is_file(path, C_LIBRARIES):
+            yield from (bare_symbol(name.raw) for name in names if name.raw)
+
+
+def bare_symbol(symbol: str) -> str:
+    """Return "sem_wait" for "__sem_wait@@GLIBC_2.34" and for "__sem_wait.constprop.0" (a clone by gcc)."""
+    return symbol.partition("@")[0].partition(".")[0].lstrip("_")
+
+
+def is_file(path: str, prefixes: tuple[str, ...]) -> bool:
+    """Return True if the name of the file begins with one of `prefixes`."""
+    return path.rpartition("/")[2].startswith(prefixes)

@@ -13,23 +13,22 @@ from collections.abc import Callable, Iterable, Iterator
 
 from sfsample.core.quantities import listed
 from sfsample.errors import NoSuchProcess, SfsampleError, TargetError
-from sfsample.process.find import start_time
 from sfsample.process.find_target import TargetFinder
 from sfsample.process.load import LoadMeter
+from sfsample.process.permission.check import start_time
 from sfsample.process.stuck import any_stuck
 from sfsample.recording.options import RecordOptions
 from sfsample.watching.history_sink import HistorySink
 from sfsample.watching.options import WatchOptions
-from sfsample.watching.program import Program, Sink, Trouble
-from sfsample.watching.pull.door import Door, requested_profile
-from sfsample.watching.sd_notify import Watchdog, notify
+from sfsample.watching.program import Program, Sink, Trouble, notify
+from sfsample.watching.pull.door import Door
 from sfsample.watching.slice_files import FileSink, SliceFiles
 from sfsample.watching.slice_recorder import SliceRecorder
-from sfsample.watching.triggered import Response
-from sfsample.watching.triggers import Triggers
+from sfsample.watching.triggers import Response, Triggers
 
 _MAX_SLEEP_S = 0.2  # time between two checks for a request to stop
 _LOOK_S = 2.0  # time between two look-ups of a target that is missing or has ended
+_ALIVE_S = 30.0  # time between two messages to systemd; WatchdogSec= of the unit is longer (cli/service.py)
 _MIN_SLICE_S = 1.0  # length of the shortest slice, before or after a requested profile
 _MAX_LABEL = 100  # characters
 _MAX_SHOWN_PIDS = 5  # pids in a message
@@ -41,7 +40,7 @@ class Watch:
     def __init__(self, options: WatchOptions, program: Program, *, is_anew: bool = False) -> None:
         """Prepare.  `is_anew`: sfsample has executed itself again, so processes of -p may have ended."""
         self._options, self._program, self._say = options, program, program.say
-        self._watchdog = Watchdog()
+        self._alive_due_s = 0.0  # time of the next message to systemd
         self.why_anew = ""
         begun = _start_time if is_anew else start_time
         starts = {pid: begun(pid) for pid in options.target.pid}
@@ -52,11 +51,11 @@ class Watch:
         self._targets = TargetFinder(options.target)
         label = _label(self._targets.service, options.target.pid)
         sinks = _choose_sinks(options, program, label)
-        self.door = Door(options.every, options.slice_s, [sink.metrics for sink in sinks])
+        self.door = Door(options.every, options.slice_s, sinks)
         meter = LoadMeter([condition.metric for condition in options.triggers])
         self.triggers = Triggers(options.triggers, options.cooldown, meter.read, self._say)
         dumps = SliceFiles(options.files.output_dir or program.history or "", label, ".dump.txt")
-        self._response = Response(options, dumps, sinks, self._say)
+        self._response = Response(options, dumps, sinks, self._say, program.symbols.debug_dirs)
         target = self._targets.service or label
         self._recorder = SliceRecorder(options, program, self.door, target, sinks)
 
@@ -81,8 +80,14 @@ class Watch:
         """End the watch, so that the configuration is read again."""
         self.why_anew = "the configuration is read again"
 
+    def _say_alive(self) -> None:
+        """Tell systemd's watchdog that sfsample goes on, if 30 s have passed; call this often."""
+        if time.monotonic() >= self._alive_due_s:
+            self._alive_due_s = time.monotonic() + _ALIVE_S
+            notify("WATCHDOG=1")
+
     def _should_stop(self) -> bool:
-        self._watchdog.alive()
+        self._say_alive()
         return self._program.should_stop() or bool(self.why_anew)
 
     def _fill(self, slice_s: float) -> None:
@@ -108,7 +113,7 @@ class Watch:
         def should_stop() -> bool:
             nonlocal ticks
             if ticks != self._recorder.stats.ticks:  # if a tick never ends, systemd must notice
-                self._watchdog.alive()
+                self._say_alive()
             ticks = self._recorder.stats.ticks
             is_cut = options is None and (self.door.is_due() or self.triggers.is_due())
             is_over = self._program.should_stop() or bool(self.why_anew)
@@ -145,10 +150,7 @@ class Watch:
             self.door.count("triggers_total", f'{{condition="{fired.name}"}}')
             self.triggers.answered()
             return True
-        return self.door.serve(lambda wanted: requested_profile(
-            self._options.record, self._program.symbols, self._find(), wanted, self._program.should_stop,
-            all_of=bool(self._options.target.pid),
-        ))  # fmt: skip
+        return self.door.serve(lambda wanted: self._recorder.requested(self._find(), wanted))
 
     def _find(self) -> list[int]:
         """Return the pids of the target; print them if all are new.  Raises NoSuchProcess."""
@@ -177,9 +179,7 @@ def slots(every_s: float, should_stop: Callable[[], bool], between: Callable[[],
     less than half a slot, it is shortened; if it would begin later, it is left out.
     """
     start, slot = time.monotonic(), 0
-    while True:
-        if not wait_until(start + slot * every_s, should_stop, between):
-            return
+    while wait_until(start + slot * every_s, should_stop, between):
         if (current := round((time.monotonic() - start) / every_s)) > slot:  # `between` took long
             slot = current
             continue

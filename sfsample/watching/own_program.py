@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from sfsample.history import Retention
 from sfsample.recording.options import RecordOptions
@@ -20,6 +21,7 @@ from sfsample.watching.program import Trouble
 
 # both paths are made absolute at the start, because a watch may lose its current directory
 _PYTHON = os.path.abspath(sys.executable or os.readlink("/proc/self/exe"))
+_NICE = 19
 _MAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__main__.py")
 
 
@@ -44,22 +46,26 @@ def push_words(history: str, push: Push) -> list[str]:
     return ["history", "push", f"--history={history}", *backends, *auth, "--follow"]
 
 
-def dump_words(pids: Sequence[int], path: str, options: RecordOptions) -> list[str]:
+def dump_words(
+    pids: Sequence[int], path: str, options: RecordOptions, debug_dirs: Sequence[str]
+) -> list[str]:
     """Return the words of the child that dumps processes to a file, with the unwind flags of `options`."""
     chosen = [f"--unwind={','.join(map(str, options.steppers))}", *([] if options.stop else ["--no-stop"])]
-    chosen += [f"--debug-dir={directory}" for directory in options.debug_dirs]
+    chosen += [f"--debug-dir={directory}" for directory in debug_dirs]
     return ["dump", *map(str, pids), f"--output={path}", "--format=text", "--quiet", *chosen]
 
 
 def start_child(
     words: list[str], trouble: Trouble, *, stdin: int = subprocess.DEVNULL, stderr: int | None = None
 ) -> "subprocess.Popen[bytes] | None":
-    """Start sfsample in its own session; if this fails, report it to `trouble` and return None."""
+    """Start sfsample in its own session, at the lowest priority; None: `trouble` reports the failure."""
     try:
         child = subprocess.Popen(own_program(*words), stdin=stdin, stdout=subprocess.DEVNULL, stderr=stderr,
                                  start_new_session=True)  # fmt: skip
     except OSError as failure:
         trouble.met(f"cannot start: sfsample {' '.join(words[:2])}: {failure.strerror}")
         return None
+    with suppress(OSError):  # the child has ended
+        os.setpriority(os.PRIO_PROCESS, child.pid, _NICE)
     trouble.over()
     return child

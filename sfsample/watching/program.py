@@ -1,10 +1,13 @@
-"""Defines what all parts of a watch use: the functions of the program, lasting failures, and sinks.
+"""Defines what all parts of a watch use: the functions of the program, lasting failures, sinks, systemd.
 
 A sink takes slices, and gaps, which are times without a slice.  One sink writes files (`slice_files`), one
 keeps a history (`history_sink`), and one sends slices to another machine (`push/sink`).
 """
 
+import os
+import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from sfsample.history.facts import Slice
@@ -24,24 +27,31 @@ class Program(NamedTuple):
     history: str | None  # the directory of the history; None: there are only files
 
 
-class Trouble:
-    """A failure that may last: printed when it begins or (not `once`) changes; `until_then`: consequence."""
+def notify(state: str) -> None:
+    """Send a state to systemd, if it has started sfsample; a failure is no reason to stop: sd_notify(3)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        sender.sendto(state.encode(), address)
 
-    def __init__(self, say: Say, until_then: str, *, once: bool = False) -> None:
-        self._say, self._until_then, self._once = say, f"{until_then}; this message comes once", once
-        self._what = ""
+
+class Trouble:
+    """A failure that may last: printed when it begins; `until_then`: its consequence."""
+
+    def __init__(self, say: Say, until_then: str) -> None:
+        self._say, self._until_then = say, f"{until_then}; this message comes once"
         self._slots = 0
 
     def met(self, what: object, *help_lines: str) -> None:
         """Note that the failure has happened in one more slot."""
         self._slots += 1
-        if str(what) != self._what and not (self._once and self._what):
-            self._what = str(what)
+        if self._slots == 1:
             self._say(what, *help_lines, self._until_then)
 
     def over(self) -> int:
         """Note that the failure is over; return the number of slots that it lasted."""
-        slots, self._what, self._slots = self._slots, "", 0
+        slots, self._slots = self._slots, 0
         return slots
 
 

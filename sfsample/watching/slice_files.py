@@ -1,7 +1,6 @@
 """Writes the files of `watch`, names them, and deletes files that are too many or too old.
 
-A file name contains the time of the system clock, which may be changed later.  So `watch` measures the age of
-its files by a clock that is never changed.
+The age of a file is that of the time in its name.
 
 Invariant: a file with another label or format is never deleted (tests/watching/test_slice_files.py).
 """
@@ -10,12 +9,13 @@ import os
 import re
 import time
 from calendar import timegm
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from errno import EDQUOT, ENOSPC, ENOTDIR
+from math import inf
 
 from sfsample import api
-from sfsample.core.filesystem import check_replaceable, whole_file
+from sfsample.core.filesystem import check_replaceable, os_error, whole_file
 from sfsample.core.foreign import utc
 from sfsample.errors import NoSpace, SfsampleError
 from sfsample.history.facts import Slice
@@ -41,7 +41,7 @@ class FileSink(Sink):
             os.makedirs(directory, exist_ok=True)
             check_replaceable(self._files.free_path(), None)
         except FileExistsError:
-            raise not_written(directory, OSError(ENOTDIR, os.strerror(ENOTDIR))) from None
+            raise not_written(directory, os_error(ENOTDIR)) from None
         except OSError as failure:
             raise not_written(directory, failure) from None
 
@@ -76,9 +76,6 @@ class SliceFiles:
         self.directory = directory
         self._label, self._suffix = label, suffix
         self._name = re.compile(f"{re.escape(label)}-(\\d{{8}}T\\d{{6}}Z){re.escape(suffix)}")
-        self._begun_s: dict[str, float] = {}  # begin of the slice by CLOCK_BOOTTIME, by file name
-        with suppress(OSError):  # the directory is missing or unreadable; `delete_old` reports that
-            self._list()
 
     def free_path(self, begin_s: float | None = None) -> str:
         """Return a path named after the begin of a slice (None: now), or after the next free second."""
@@ -92,30 +89,18 @@ class SliceFiles:
 
     def delete_old(self, newest: str, limits: Keep) -> None:
         """Delete the files beyond the limits, but not `newest`, which was just written.  Raises OSError."""
-        now_s = _boot_time_s()
-        self._begun_s[os.path.basename(newest)] = now_s
-        self._list()
-        last = os.path.basename(newest)
-        names = sorted(self._begun_s, key=lambda name: (name == last, self._begun_s[name], name))
-        too_many = set(names[: -limits.keep] if limits.keep else ())
-        size = 0
-        for name in reversed(names if limits.keep_bytes else ()):
-            size += os.path.getsize(os.path.join(self.directory, name))
-            if size > (limits.keep_bytes or 0) and name != last:
-                too_many.add(name)
-        for name in names:
-            if name in too_many or (limits.keep_for and now_s - self._begun_s[name] > limits.keep_for):
-                os.unlink(os.path.join(self.directory, name))
+        size, newer = os.path.getsize(newest), 1  # size and number of the newer files
+        for begun_s, name in sorted(self._begins(), reverse=True):
+            path = os.path.join(self.directory, name)
+            if path == newest:
+                continue
+            size, newer = size + os.path.getsize(path), newer + 1
+            is_old = limits.keep_for and time.time() - begun_s > limits.keep_for
+            if is_old or newer > (limits.keep or inf) or size > (limits.keep_bytes or inf):
+                os.unlink(path)
 
-    def _list(self) -> None:
-        """Note the begin of each slice; the begin of a new file is in its name.  Raises OSError."""
-        now_s, clock_s, known = _boot_time_s(), time.time(), self._begun_s
-        self._begun_s = {}
+    def _begins(self) -> Iterator[tuple[int, str]]:
+        """Yield the begin of each slice, in seconds since the epoch, and its file name.  Raises OSError."""
         for match in filter(None, map(self._name.fullmatch, os.listdir(self.directory))):
             with suppress(ValueError):  # no time in the name: `watch` has not made the file
-                age_s = clock_s - timegm(time.strptime(match[1], _TIME_FORMAT))
-                self._begun_s[match[0]] = known.get(match[0], now_s - max(0.0, age_s))
-
-
-def _boot_time_s() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+                yield timegm(time.strptime(match[1], _TIME_FORMAT)), match[0]

@@ -10,20 +10,20 @@ from sfsample.core.quantities import counted
 from sfsample.errors import NoReturn, NoSpace, NoSuchProcess, ReadFailed, SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.process.thread_files import open_many
-from sfsample.process.with_names import with_names
+from sfsample.process.tracer_thread import with_names
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats, check_result
 from sfsample.recording.summary import missing_name_lines, no_sample_lines
 from sfsample.report.formats import FORMATS
+from sfsample.report.report import Report
 from sfsample.report.services import by_service, with_service
+from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.watching.options import WatchOptions
-from sfsample.watching.program import Program, Sink, Trouble
-from sfsample.watching.pull.door import Door
-from sfsample.watching.sd_notify import notify
+from sfsample.watching.program import Program, Sink, Trouble, notify
+from sfsample.watching.pull.door import Door, Wanted
 
 _MIN_GAP_S = 1.0  # shortest gap; writing a slice may take less time
-_LATE = "sfsample was late, or answered a request or a trigger, or the clock was set"
 _MIN_LEFT = 0.25  # share of --max-overhead that samples get, whatever other work costs
 _MIN_PASSED_S = 1.0  # least time to which other costs are compared: the costly start takes less
 
@@ -52,13 +52,9 @@ class SliceRecorder:
 
     def close(self) -> None:
         """Close the sinks, as the watch ends."""
-        if self._gap and self._gap[1] != _LATE:  # else the time was needed to write the last slice
-            self._end_gap(time.time())
+        self._end_gap(time.time())
         for sink, _ in self._sinks:
             sink.close()
-        for trouble in (self._lost, *(lost for _, lost in self._sinks)):
-            if slices := trouble.over():
-                self._say(f"the last {counted(slices, 'slice')} could not be written")
 
     def record(self, pids: list[int], slice_s: float, should_stop: Callable[[], bool],
                options: RecordOptions | None) -> Stats:  # fmt: skip
@@ -68,11 +64,7 @@ class SliceRecorder:
         self.has_kept = False
         profile = Profile(options.rate, timeline=FORMATS[self._options.files.format].timeline)
         stats = self.stats = profile.stats
-        open_many()
-        api.record(
-            pids, slice_s, options, should_stop=should_stop, profile=profile, tell=self._program.tell,
-            all_of=bool(self._options.target.pid),  # processes of another target come and go
-        )  # fmt: skip
+        self._record(pids, slice_s, options, profile, should_stop)
         begin_s = profile.started_ns / 1e9
         self._share.sampled_s = stats.sampler_cpu_s
         for text in self._unsaid({text: text for text in stats.set_aside}):
@@ -86,10 +78,35 @@ class SliceRecorder:
         end_s = begin_s + stats.duration_s
         if stats.ended_by == "target":
             self.begin_gap(end_s, "the target ended")
-        elif self._options.slice_s == self._options.every:
-            self.begin_gap(end_s, _LATE)
         self._door.closed(stats)
         return stats
+
+    def requested(self, pids: list[int], wanted: Wanted) -> bytes:
+        """Record until the time is over; return pprof, or b"" as soon as the client has gone."""
+        base, ends = self._options.record, self._program.should_stop
+        if ends() or not pids:  # an empty profile would say that nothing ran
+            raise SfsampleError("sfsample ends" if ends() else "the process has ended")
+        mode, rate = wanted.mode or base.mode, wanted.rate or base.rate
+        options = replace(base, mode=mode, rate=rate, perf_events=base.perf_events if mode == "cpu" else None)
+        profile = Profile(rate)
+        self._record(pids, wanted.seconds, options, profile, lambda: ends() or wanted.gone)
+        check_result(profile.stats, pids)
+        return b"" if wanted.gone else api.render(self._named(profile)[0], "pprof")
+
+    def _record(self, pids: list[int], seconds: float, options: RecordOptions, profile: Profile,
+                should_stop: Callable[[], bool]) -> None:  # fmt: skip
+        open_many()
+        api.record(
+            pids, seconds, options, should_stop=should_stop, profile=profile, tell=self._program.tell,
+            all_of=bool(self._options.target.pid),  # processes of another target come and go
+        )  # fmt: skip
+
+    def _named(self, profile: Profile) -> tuple[Report, Symbolizer]:
+        symbolizer = api.symbolizer(profile, self._program.symbols)
+        report = with_names(
+            lambda: api.named(profile, symbolizer), symbolizer.give_up, self._program.should_stop
+        )
+        return report, symbolizer
 
     def failed(self, failure: Exception, lost: Trouble | None = None) -> None:
         """Say that a slice is lost.  Raises the failure if it ends the watch."""
@@ -121,8 +138,7 @@ class SliceRecorder:
     def _keep(self, profile: Profile, begin_s: float) -> None:
         """Hand a slice to the sinks, and print its outcome."""
         options, stats = self._options, profile.stats
-        symbolizer = api.symbolizer(profile, self._program.symbols)
-        report = with_names(lambda: api.named(profile, symbolizer), symbolizer, self._program.should_stop)
+        report, symbolizer = self._named(profile)
         report = report._replace(stats=report.stats.having(cpu_ms_by_second=profile.cpu_ms_by_second()))
         whole = Slice(begin_s, begin_s + stats.duration_s, self._target, report)
         if options.target.name or options.target.unit:  # one service
@@ -131,25 +147,20 @@ class SliceRecorder:
             parts = [whole._replace(service=n, report=part) for n, part in by_service(report, profile)]
         places = [self._attempt(partial(sink.add, whole, parts), lost) for sink, lost in self._sinks]
         self.has_kept = any(places)
-        for place, (_, lost) in zip(places, self._sinks, strict=True):
-            if place is not None:
-                self._say_over(lost)
+        over = [lost for place, (_, lost) in zip(places, self._sinks, strict=True) if place is not None]
+        for lost in (*over, self._lost):
+            if slices := lost.over():
+                self._say(f"slices are written again: {counted(slices, 'slice')} lost")
         notify(f"STATUS={self._target}: {_outcome(stats)}")
-        self._say_over(self._lost)
         if not options.quiet and self.has_kept:
             causes = {f"{name.where}: {name.why}": str(name) for name in symbolizer.missing_names()}
             new = self._unsaid(causes | {problem: problem for problem in symbolizer.problems})
             missing = missing_name_lines(new, verbose=options.verbose)
             self._say(f"{', '.join(filter(None, places))}: {_outcome(stats)}", *stats.failure, *missing)
 
-    def _say_over(self, lost: Trouble) -> None:
-        if slices := lost.over():
-            self._say(f"slices are written again: {counted(slices, 'slice')} lost")
-
     def begin_gap(self, now_s: float, why: str) -> None:
-        """Note that there is no slice from now on.  The first reason that is not `_LATE` counts."""
-        began_s, first_why = self._gap or (now_s, _LATE)
-        self._gap = (began_s, why if first_why == _LATE else first_why)
+        """Note that there is no slice from now on, and why.  The first reason counts."""
+        self._gap = self._gap or (now_s, why)
 
     def _end_gap(self, now_s: float) -> None:
         begin_s, why = self._gap or (now_s, "")

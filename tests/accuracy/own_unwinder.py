@@ -5,6 +5,7 @@ rules serve all stops, as in a recording, so that cached values are tested too.
 """
 
 from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.formats.elf.image import PAGE
 from sfsample.modules.location import Location
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.capture_running import ANY_THREAD, StopFilter
@@ -15,6 +16,9 @@ from sfsample.process.thread import Thread
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.unwind.unwinder import Unwinder
 from tests.accuracy.stopping import Where
+from tests.builders.core_builder import Load, core_of
+
+_CODE_BYTES = 512  # bytes of generated code from the pc of a frame on
 
 
 class _StoppingProcess(LiveProcess):
@@ -49,6 +53,24 @@ class OwnUnwinder:
             tid: self._capturer.capture(self.target.thread(tid), state) for tid, state in states.items()
         }
         return {tid: stack for tid, stack in stacks.items() if not isinstance(stack, NotCaptured)}
+
+    def core(self, captured: CapturedStack) -> bytes:
+        """Return a core file with this one thread, and with the code of its frames that is in no file."""
+        modules = self.target.modules
+        code = []
+        for mapping in modules.mappings:
+            module = modules.find(mapping.start) if mapping.executable else None
+            if not mapping.executable or mapping.is_file:
+                continue
+            if module is not None:  # the vdso
+                data = bytes(module.image.data)
+            else:
+                inside = [f.pc for f in captured.stack.frames if mapping.start <= f.pc <= mapping.end]
+                last = max(inside, default=0) + _CODE_BYTES
+                pages = range(mapping.start, min(last, mapping.end), PAGE)
+                data = b"".join(modules.code(page, PAGE) for page in pages)
+            code.append(Load(mapping.start, data, 5, mapping.end - mapping.start))
+        return core_of(captured.snapshot, modules.mappings, *code)
 
     def executable(self, address: int) -> bool:
         """Whether there can be code at an address."""

@@ -1,14 +1,13 @@
-"""Saves stacks on which the unwinders disagree, as files for `sfsample replay`.
+"""Saves stacks on which the unwinders disagree: a core file for `sfsample dump --core`, and a text in JSON.
 
-The format is that of `--save-bad`, with the stacks of the peers added.  Only the first few of each kind are
-saved.
+The core file has the registers and the stack that sfsample has captured; the JSON has the stacks of all
+unwinders.  Only the first few of each kind are saved.
 """
 
 import json
 from pathlib import Path
 
 from sfsample.process.capture import CapturedStack
-from sfsample.saved_stacks.format import save, to_json
 from tests.accuracy.own_unwinder import OwnUnwinder
 from tests.accuracy.peers import PeerStack
 from tests.accuracy.row_counts import Parting
@@ -39,11 +38,16 @@ class Saver:
         self._files += 1
         self._directory.mkdir(parents=True, exist_ok=True)
         row = "".join(c if c.isalnum() else "-" for c in partings[0].row)
-        document = json.loads(to_json(save(row, captured.snapshot, captured.stack, own.target.modules)))
-        document["partings"] = partings
-        document["named"] = [own.name(frame.pc, exact=frame.exact) for frame in captured.stack.frames]
-        document["theirs"] = {
-            peer: [*(f"{pc:#x} {own.name(pc, exact=False)}" for pc in stack.pcs), stack.end]
-            for peer, stack in peer_stacks.items()
+        stack = captured.stack
+        document = {
+            "partings": partings,
+            "frames": [[hex(frame.pc), str(frame.found)] for frame in stack.frames],
+            "named": [own.name(frame.pc, exact=frame.exact) for frame in stack.frames],
+            "theirs": {
+                peer: [*(f"{pc:#x} {own.name(pc, exact=False)}" for pc in each.pcs), each.end]
+                for peer, each in peer_stacks.items()
+            },
         }
-        (self._directory / f"{row}-{self._files}.json").write_text(json.dumps(document, indent=1))
+        name = self._directory / f"{row}-{self._files}"
+        name.with_suffix(".json").write_text(json.dumps(document, indent=1))
+        name.with_suffix(".core").write_bytes(own.core(captured))

@@ -1,7 +1,14 @@
-"""Assembles core files from notes and segments, in either byte order."""
+"""Assembles core files from notes and segments, in either byte order, or from the snapshot of a thread."""
 
+from collections.abc import Iterable, Iterator
 from struct import pack
 from typing import NamedTuple
+
+from sfsample.core.arch_types import NT_PRSTATUS
+from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
+from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.modules.mapping import Mapping
+from sfsample.process.registers import NT_ARM_PAC_MASK, layout_of
 
 ET_CORE, PT_LOAD, PT_NOTE = 4, 1, 4
 ORDER = {"little": "<", "big": ">"}
@@ -40,10 +47,11 @@ def auxv(order: str = "little", **entries: int) -> bytes:
     )
 
 
-def files(*entries: tuple[int, int, int, str]) -> bytes:
+def files(*entries: tuple[int, int, int, str], order: str = "little") -> bytes:
     """Return NT_FILE with entries (start, end, offset in pages, path)."""
-    head = pack("<QQ", len(entries), 4096) + b"".join(pack("<3Q", *entry[:3]) for entry in entries)
-    return note(0x46494C45, head + b"".join(entry[3].encode() + b"\0" for entry in entries))
+    o = ORDER[order]
+    head = pack(f"{o}QQ", len(entries), 4096) + b"".join(pack(f"{o}3Q", *entry[:3]) for entry in entries)
+    return note(0x46494C45, head + b"".join(entry[3].encode() + b"\0" for entry in entries), order=order)
 
 
 def core(notes: bytes, *loads: Load, machine: int = 62, order: str = "little", kind: int = ET_CORE) -> bytes:
@@ -64,3 +72,37 @@ def core(notes: bytes, *loads: Load, machine: int = 62, order: str = "little", k
         + headers
         + body
     )
+
+
+def core_of(snapshot: ThreadSnapshot, mappings: Iterable[Mapping], *code: Load) -> bytes:
+    """Return a core file with one thread: its registers, its stack, the mapped files, and `code`."""
+    arch, order = snapshot.arch, snapshot.arch.byteorder
+    notes = b""
+    for register_set in layout_of(arch).sets:
+        words = [0] * (register_set.size // 8)
+        for number, index in register_set.words:
+            words[index] = snapshot.registers.get(number, 0)
+        raw = pack(f"{ORDER[order]}{len(words)}Q", *words)
+        if register_set.note == NT_PRSTATUS:
+            notes += prstatus(snapshot.tid, raw, order=order)
+        else:
+            notes += note(register_set.note, raw, order=order)
+    if arch.ra_mask + 1 < 1 << 64:
+        masks = pack(f"{ORDER[order]}2Q", *[~arch.ra_mask & (1 << 64) - 1] * 2)
+        notes += note(NT_ARM_PAC_MASK, masks, b"LINUX", order)
+    mapped = [m for m in mappings if m.is_file and m.executable]
+    notes += files(*((m.start, m.end, m.offset // 4096, m.path) for m in mapped), order=order)
+    notes += auxv(order, vdso=next((m.start for m in mappings if m.path == "[vdso]"), 0))
+    loads = [
+        *(Load(at, data) for at, data in _pieces(snapshot.memory)),
+        *code,
+    ]
+    return core(notes, *loads, machine=arch.machine, order=order)
+
+
+def _pieces(memory: Memory) -> Iterator[tuple[int, bytes]]:
+    if isinstance(memory, BytesMemory):
+        yield memory.base, bytes(memory.data)
+    elif isinstance(memory, PiecewiseMemory):
+        for piece in memory.pieces:
+            yield from _pieces(piece)

@@ -27,11 +27,12 @@ def config(tmp_path):
 
 
 def test_file_has_the_flags(config):
-    given = parse(["watch", "--config", str(config)]).options
+    command = parse(["watch", "--config", str(config)])
+    given = command.options
     assert (given.target.name, given.files.output_dir) == ("redis-server", "/var/lib/sfsample")
     assert (given.every, given.slice_s, given.record.max_overhead) == (120, 30, 0.015)
     assert (given.record.subprocesses, given.target.all, given.record.perf_events) == (True, False, False)
-    assert given.record.debug_dirs == ("/a", "/b")
+    assert command.names.debug_dirs == ("/a", "/b")
 
 
 def test_typed_flags_win(config):
@@ -61,18 +62,18 @@ def test_mistake_is_named(tmp_path, capsys, text, message):
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "mistake"),
     [
-        ('name = "redis"\nevery = "3x"\n', ", line 2: --every: not a time"),
-        ('name = "redis"\n\nevery = "0.5s"\n', ", line 3: --every is shorter than a second"),
-        ('name = "redis"\nevry = 3\n', ", line 2: unknown key: evry"),
+        ('every = "3x"', "--every: not a time"),
+        ('every = "0.5s"', "--every is shorter than a second"),
+        ("evry = 3", "unknown key: evry"),
     ],
 )
-def test_mistake_names_the_line(tmp_path, capsys, text, place):
+def test_mistake_names_the_file(tmp_path, capsys, text, mistake):
     path = tmp_path / "watch.toml"
     path.write_text(text)
-    assert main(["watch", "--config", str(path), "--check"]) == 2
-    assert capsys.readouterr().err.startswith(f"sfsample: {path}{place}")
+    assert main(["watch", "--config", str(path), "1", "--check"]) == 2
+    assert capsys.readouterr().err.startswith(f"sfsample: with {path}: {mistake}")
 
 
 @pytest.mark.parametrize("flags", [["--config"], ["--config="], ["--config", "/dev/zero"], ["--config", "/"]])

@@ -105,9 +105,7 @@ def test_mistake_prints_one_line_and_help(recorded, tmp_path, capsys, words, cod
     assert "Traceback" not in out.err
 
 
-@pytest.mark.parametrize(
-    "words", [["convert", "{}/none"], ["replay", "{}/none"], ["dump", "--core", "{}/none"]]
-)
+@pytest.mark.parametrize("words", [["convert", "{}/none"], ["dump", "--core", "{}/none"]])
 def test_missing_file_is_an_error_with_help(tmp_path, capsys, words):
     assert main([word.format(tmp_path) for word in words]) == 1
     first, *more = capsys.readouterr().err.splitlines()

@@ -11,10 +11,10 @@ KINDS = [name for name in ENTRIES if name != "history"]
 READ_OTHERWISE = {"help", "pids"}  # `pids` are added to `pid`
 # fields that no flag of the command sets
 WITHOUT_FLAG = {
-    "record": {"program", "timeline", "bad_stacks", "unit"},
-    "top": {"timeline", "bad_stacks", "unit", "stop", "max_pause", "max_overhead", "labels", "environ"},
+    "record": {"program", "timeline", "unit"},
+    "top": {"timeline", "unit", "stop", "max_pause", "max_overhead", "labels", "environ"},
     "dump": {"unit"},
-    "watch": {"timeline", "bad_stacks"},
+    "watch": {"timeline"},
     "inspect": {"unit", "cgroup", "container", "pod", "user", "busiest"},
     "doctor": {"unit", "cgroup", "container", "pod", "user", "busiest"},
     "history show": {"by", "mark_python", "lines"},

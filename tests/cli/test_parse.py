@@ -4,6 +4,8 @@ A mistake is a UsageError (exit code 2) of one line.  Flags that do not go toget
 them: test_refused.py.
 """
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -255,20 +257,17 @@ def test_value_of_a_label_is_a_short_line(label: str, rule: str) -> None:
     assert rule in usage_error("-p", "1", "--label", label)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["--history", "d", "list", "--service", "s"], ["--history=d", "list", "--service", "s"],
-     ["list", "--history", "d", "--service", "s"], ["list", "--service", "s", "--history=d"],
-     ["--service", "s", "list", "--history", "d"], ["--history", "d", "--service=s", "list"]],
-)  # fmt: skip
-def test_flags_of_history_stand_before_or_after_the_action(words: list[str]) -> None:
-    given = parse(["history", *words])
+def test_action_of_history_is_its_first_word() -> None:
+    given = parse(["history", "list", "--history", "d", "--service", "s"])
     assert (name_of(given), given.history, given.service) == ("history list", "d", "s")
+    for words in ([], ["--history", "d", "list"], ["lits"]):
+        assert usage_error("history", *words) == "history needs an action, as its first word"
 
 
-def test_value_of_a_flag_is_no_action() -> None:
-    given = parse(["history", "--history", "list", "--service", "diff", "show"])
-    assert (name_of(given), given.history, given.service) == ("history show", "list", "diff")
+@pytest.mark.parametrize("when", ["-2h", "-.5h"])
+def test_time_before_now_is_no_flag(when: str) -> None:
+    for words in (["--at", when], [f"--at={when}"]):
+        assert parse(["history", "list", *words]).at < time.time()
 
 
 @pytest.mark.parametrize("action", ["list", "show", "export", "diff", "prune", "check", "push"])
@@ -281,8 +280,9 @@ def test_each_action_has_a_help_of_its_own(action: str, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("flags", [(), ("--mode", "cpu"), ("--mode", "wall", "--gil")])
 def test_tasks_need_wall_mode_and_all_threads(flags: tuple[str, ...]) -> None:
-    assert "--tasks needs --mode wall" in usage_error("1", "--tasks", *flags)
-    assert "--tasks needs Python frames" in usage_error("1", "--tasks", "--mode", "wall", "--python", "off")
+    needs = "tasks need mode wall and Python frames, and no gil"
+    assert needs in usage_error("1", "--tasks", *flags)
+    assert needs in usage_error("1", "--tasks", "--mode", "wall", "--python", "off")
     assert parse(["1", "--tasks", "--mode", "wall"]).options.tasks
 
 

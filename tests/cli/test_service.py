@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from sfsample.cli import main, service
-from sfsample.watching.sd_notify import notify
+from sfsample.watching.program import notify
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 MAX_EXPOSURE = 3.0  # of 10
@@ -87,8 +87,8 @@ def test_notify_reaches_systemd(tmp_path, monkeypatch, abstract):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(name.replace("@", "\0", 1))
         monkeypatch.setenv("NOTIFY_SOCKET", name)
-        notify("READY=1", "STATUS=7 samples")
-        assert receiver.recv(1000) == b"READY=1\nSTATUS=7 samples"
+        notify("STATUS=7 samples")
+        assert receiver.recv(1000) == b"STATUS=7 samples"
 
 
 @pytest.mark.parametrize("name", ["", "/no/such/socket", "relative", "@"])

@@ -15,7 +15,7 @@ from tests.live.targets import states, wait_until
 HEAVY = {"elftools", "ptrace", "demangle", "subprocess", "json", "tempfile", "ctypes", "socket"}
 _OWN = """errors cli core core.filesystem core.foreign core.python_view core.printable core.quantities
 core.walk_limits cli.output_file
-cli.parse cli.commands cli.flags cli.history_flags cli.mistakes cli.options
+cli.parse cli.commands cli.flags cli.history_flags cli.options
 cli.terminal cli.values dumping dumping.options process process.target report
 report.suffixes symbolize symbolize.options"""
 OWN = {"sfsample", *(f"sfsample.{name}" for name in _OWN.split())}

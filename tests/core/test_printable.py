@@ -2,7 +2,7 @@
 
 import pytest
 
-from sfsample.core.printable import columns, fit, padded
+from sfsample.core.printable import columns, fit
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,6 @@ from sfsample.core.printable import columns, fit, padded
 def test_columns(text: str, width: int) -> None:
     assert columns(text) == width
     assert fit(text, width, "...") == text
-    assert columns(padded(text, 10)) == 10
 
 
 def test_fit_cuts_before_a_letter_that_is_too_wide() -> None:

@@ -11,7 +11,6 @@ RA
 word
   is `(fp-8)`.
 * Attributes: "F" flexible, "S" signal trampoline.  V1 and V2 have none on AMD64.
-* In an object file, it shows each function at its offset in its section, before V3 at 0.
 """
 
 from pathlib import Path
@@ -20,17 +19,11 @@ import pytest
 
 from sfsample.core.rule import CFA, Rule
 from sfsample.formats.elf.image import ElfImage
-from sfsample.formats.elf.object_file import lay_out
 from sfsample.formats.sframe import SFrameFde, SFrameFre, SFrameTable, read_tables
-from sfsample.inspect.coverage import measure_coverage
-from sfsample.inspect.verify import verify
-from sfsample.modules.module import Module
-from sfsample.symbolize.symbolizer import Symbolizer
 from tests.builders.readelf_sframe import Shown, parse
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
-OBJECTS = sorted(FIXTURES.glob("v*/*.o.readelf"))
-DUMPS = sorted({*FIXTURES.glob("v*/*.readelf")} - {*OBJECTS})
+DUMPS = sorted(FIXTURES.glob("v*/*.readelf"))
 
 NAMES = {7: "sp", 6: "fp"}
 
@@ -86,42 +79,8 @@ def test_every_row_equals_readelf(dump):
     assert functions == expected
 
 
-def from_start(shown: Shown) -> Shown:
-    rows = [(at - shown.start, *words) for at, *words in shown.rows]
-    return shown._replace(start=0, rows=rows)
-
-
-@pytest.mark.parametrize("dump", OBJECTS, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_every_row_of_an_object_equals_readelf(dump):
-    _, expected = parse(dump.read_text())
-    image, layout, left_out = lay_out(ElfImage(dump.with_suffix("").read_bytes(), dump.stem))
-    table = table_of(image)
-    functions = [as_shown(table, fde) for fde in table.fdes()]
-
-    assert len(layout) > 1
-    assert left_out == 0
-    assert [from_start(shown) for shown in functions] == [from_start(shown) for shown in expected]
-    if table.version >= 3:
-        bases = [max(base for _, base in layout if base <= shown.start) for shown in functions]
-        assert [shown.start - base for shown, base in zip(functions, bases, strict=True)] == [
-            shown.start for shown in expected]  # fmt: skip
-
-
-@pytest.mark.parametrize("dump", OBJECTS, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_object_agrees_with_its_eh_frame_and_symbols(dump):
-    laid_out = lay_out(ElfImage(dump.with_suffix("").read_bytes(), dump.stem))
-    module = Module(laid_out.image, 0, dump.stem)
-    verdict = verify(module)
-    named = {Symbolizer().symbol(module, fde.start) for table in module.tables.sframe for fde in table.fdes()}
-
-    assert verdict.disagreements == ()
-    assert verdict.compared == sum(table.num_fres for table in module.tables.sframe)
-    assert {symbol.name for symbol in named} == {"dynamic", "calls", "hot", "leaf", "last"}
-    assert measure_coverage(module).dropped == ()
-
-
 def test_every_fixture_with_sframe_has_its_dump():
-    files = (path for path in FIXTURES.glob("v*/*") if path.suffix not in (".readelf", ".o"))
+    files = (path for path in FIXTURES.glob("v*/*") if path.suffix != ".readelf")
     with_sframe = {
         path for path in files if ElfImage(path.read_bytes(), path.name).sframe() is not None
     }  # fmt: skip

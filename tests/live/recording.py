@@ -16,10 +16,9 @@ from sfsample.process.not_captured import NotCaptured
 from sfsample.process.process import LiveProcess
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.options import Mode, RecordOptions
-from sfsample.recording.processes import Processes
+from sfsample.recording.processes import Processes, Recording
 from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import PtraceSampler
-from sfsample.recording.sample import Places
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.live.targets import ARCH, HANG_S
@@ -71,7 +70,7 @@ def record_samples(
         try:
             options = RecordOptions(rate=rate, mode=mode, steppers=steppers, max_pause=_MAX_PAUSE_S,
                                     blame=blame)  # fmt: skip
-            sampler = PtraceSampler(processes, options, profile=profile)
+            sampler = PtraceSampler(Recording(processes, options, profile))
             to_call = [begun]
             began = last_at = time.monotonic()
             last_count = 0
@@ -100,6 +99,6 @@ def without_waits(profile: Profile) -> Profile:
     """Drop the frames of waits; stacks that are equal then are added up."""
     totals, profile.totals = profile.totals, {}
     for key, total in totals.items():
-        places = Places(place for place in key.locations if place.wait is None)
+        places = tuple(place for place in key.locations if place.wait is None)
         profile.keep(key._replace(locations=places), 0, total.wall_ns, total.cpu_ns, total.times)
     return profile

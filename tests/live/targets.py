@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from sfsample.core.arch import AMD64
-from sfsample.process.find import check
+from sfsample.process.permission.check import check
 from sfsample.process.procfs import ProcFs
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from sfsample.core.arch import AARCH64, AMD64, S390X
-from sfsample.saved_stacks.format import from_json
-from sfsample.saved_stacks.replay import replay
+from sfsample.dumping.core import dump_core
 from tests.accuracy.peers import missing
 from tests.live.targets import ARCH, HANG_S
 
@@ -22,6 +21,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "accuracy"
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.any_load,
     pytest.mark.skipif(bool(missing()), reason=f"not installed: {', '.join(missing())}"),
 ]
 
@@ -62,7 +62,7 @@ def counted(row: str, tmp_path: Path) -> dict[str, Any]:
 
 
 def test_fixtures(tmp_path):
-    """gdb stops in code without tables, eu-stack at a null pointer; such stacks are saved and replayed."""
+    """gdb stops in code without tables, eu-stack at a null pointer; such stacks are saved as core files."""
     counts = counted("fixtures, SFrame V3", tmp_path)
     # elsewhere eu-stack repeats a frame that it cannot unwind
     wrong = {"longer"} if ARCH is AMD64 else {"longer", "different"}
@@ -70,8 +70,9 @@ def test_fixtures(tmp_path):
     files = list((tmp_path / "saved").glob("*.json"))
     assert bool(files) == bool(counts["partings"])
     for file in files:
-        saved = from_json(file.read_text())
-        assert [(f.pc, str(f.found)) for f in replay(saved).stack.frames] == list(saved.frames)
+        [thread] = dump_core(str(file.with_suffix(".core"))).threads
+        frames = [[hex(frame.pc), str(frame.found)] for frame in thread.stack.frames]
+        assert frames == json.loads(file.read_text())["frames"]
 
 
 def test_stacks_of_python_agree(tmp_path):

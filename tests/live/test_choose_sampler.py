@@ -19,11 +19,10 @@ from sfsample.process.perf_events import can_set_timers
 from sfsample.process.process import LiveProcess
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording import choose_sampler as module
-from sfsample.recording.choose_sampler import TrialSampler
-from sfsample.recording.free_cpus import FreeCpus
+from sfsample.recording.choose_sampler import FreeCpus, TrialSampler
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
-from sfsample.recording.processes import Processes
+from sfsample.recording.processes import Processes, Recording
 from sfsample.recording.profile import Profile
 from tests.live.chains import Checker
 from tests.live.cli_runner import Done, is_root, sampled
@@ -51,7 +50,7 @@ def recorded(
 ):  # fmt: skip
     """Record with a trial by ptrace; no CPU is free, unless `all_busy` says otherwise.
 
-    `real_time`: before all ordinary threads of the machine.
+    `real_time`: sfsample runs before all ordinary threads of the machine.
     """
     profile = Profile(500, timeline=timeline)
     options = RecordOptions(rate=500, timeline=timeline, max_pause=1.0, python=PythonView.OFF)
@@ -62,7 +61,7 @@ def recorded(
         finder = Descendants([pid], partial(LiveProcess, attach=False)) if descendants else None
         processes = Processes([LiveProcess(pid)], finder)
         try:
-            sampler = TrialSampler(processes, options, duration, profile)
+            sampler = TrialSampler(Recording(processes, options, profile, duration))
             sampler._cpus = SimpleNamespace(all_busy=all_busy)
             return sampler.run(lambda: stop() or until(profile))
         finally:
@@ -196,7 +195,7 @@ def test_sleeping_threads_keep_the_stops():
 
 
 def test_cpu_time_is_charged_once(monkeypatch):
-    """This includes the time between the last stop and the start of the timers."""
+    """The time between the last stop and the start of the timers is charged too."""
     inside, perf_sampler = [], module.PerfSampler
 
     def late(*arguments, **options):

@@ -11,7 +11,7 @@ from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.recording import fewer
 from tests.live.targets import HANG_S, assert_untraced, wait_until
 
-pytestmark = [pytest.mark.live, needs_gcc]
+pytestmark = [pytest.mark.live, pytest.mark.any_load, needs_gcc]
 
 # `down` is 3,000 times on the stack; then `over` and `up` call themselves to any depth up to 700.  The
 # callees of an `up` are only ups.
@@ -39,7 +39,7 @@ def user_time(pid: int) -> int:
 
 
 def test_stack_that_takes_too_long_to_copy_is_cut_short(tmp_path, monkeypatch):
-    """A limit of 1 ns ends after the first piece: it is used, sfsample counts this, and goes on."""
+    """With a limit of 1 ns only the first piece is copied: sfsample uses the piece, and counts the loss."""
     monkeypatch.setattr(stack_copy, "_PIECE_BYTES", 16 * 1024)
     with started(compile_c(tmp_path, "deep", PROGRAM, "-O2")) as process:
         stats = (profile := sfsample.Profile(500)).stats

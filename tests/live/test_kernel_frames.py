@@ -1,4 +1,4 @@
-"""Kernel functions of running threads: by timers as `perf record -g` has them, by stops the system call.
+"""Running threads have kernel frames: timers show those of `perf record -g`, stops the system call.
 
 The target spends shares of its CPU time in system calls, and writes after each round how long it was in each.
 """
@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
+import sfsample
 from sfsample.core.arch import AMD64
 from sfsample.process.kernel_symbols import KERNEL_SYMBOLS_HIDDEN, shows_addresses
 from sfsample.recording.profile import Profile
-from tests.live.cli_runner import STOPPING, Done, sampled
+from tests.live.cli_runner import STOPPING, parse_folded, sampled
 from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.perf_recording import needs_timers, record_by_perf
 from tests.live.targets import ARCH, python
@@ -120,7 +121,7 @@ def perf_record(pid: int, data: Path) -> Iterator[None]:
 
 
 def shares_of_perf(data: Path) -> tuple[dict[str, float], int]:
-    """Return the same of a recording by perf, and its number of samples."""
+    """Return the share of each kernel function in a recording by perf, and its number of samples."""
     script = ["perf", "script", "-i", str(data), "-F", "ip,sym"]
     done = subprocess.run(script, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
     found: Counter[str] = Counter()
@@ -152,23 +153,20 @@ def counts_by_phase(stacks: dict[str, int]) -> Counter[str]:
     return found
 
 
-def has_enough(done: Done) -> bool:
-    return sum(done.stacks().values()) > SAMPLES
-
-
 @needs_timers
 @needs_symbols
 def test_kernel_functions_follow_the_function_that_calls_the_kernel(calls: Path) -> None:
-    """The registers of such a sample are those at the entry to the kernel."""
+    """A sample in the kernel has the registers that the thread had when it entered the kernel."""
     with started(calls) as target:
-        done = sampled(target.pid, "--perf-events", "-r", RATE, enough=has_enough)
+        profile = record_by_perf(target.pid, SAMPLES, rate=RATE)
+    stacks = parse_folded(sfsample.folded(profile).encode())
     in_calls: Counter[str] = Counter()
-    for stack, count in done.stacks().items():
+    for stack, count in stacks.items():
         phase, user, kernel = split(stack)
         if phase and any(map(IN_A_CALL.search, kernel)):
             in_calls[phase] += count
             assert user in {*WRAPPERS[phase], "clock_gettime"}, stack
-    by_phase = counts_by_phase(done.stacks())
+    by_phase = counts_by_phase(stacks)
     total = by_phase.total()
     for phase, part in SHARES.items():
         share = part / sum(SHARES.values())

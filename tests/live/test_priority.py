@@ -15,7 +15,8 @@ from sfsample.process.process import LiveProcess
 from sfsample.process.run_state import OwnRun
 from sfsample.process.stop_request import Tracer
 from sfsample.process.tracer_thread import TracerThread
-from sfsample.recording.processes import Processes
+from sfsample.recording.processes import Processes, Recording
+from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import PtraceSampler
 from tests.live.targets import HANG_S, fixture, running
 
@@ -58,12 +59,13 @@ def test_sampler_has_real_time_priority(monkeypatch, pids):
 
 def test_sampler_on_the_calling_thread_ends_with_its_priority():
     with running(fixture("v3"), "leaf") as target, contextlib.closing(LiveProcess(target.pid)) as process:
-        PtraceSampler(Processes([process]), sfsample.RecordOptions(rate=500), 0.05).run()
+        options = sfsample.RecordOptions(rate=500)
+        PtraceSampler(Recording(Processes([process]), options, Profile(500), 0.05)).run()
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 def test_own_run_has_no_load_average_at_real_time_priority():
-    """It would be that of the time before."""
+    """The load average would be that of the time before the real-time priority."""
     priority, own_run = RealTimePriority(), OwnRun()
     if (before := parse_last_run(own_run.read())) is not None and may_have_real_time_priority():
         priority.begin()
@@ -93,13 +95,13 @@ def test_ticks_begin_and_end_once(monkeypatch):
     monkeypatch.setattr(os, "sched_setscheduler", lambda _tid, policy, _param: policies.append(policy))
     priority = RealTimePriority()
     for _ in range(2):
-        priority.begin_ticks()
+        priority.during_ticks(is_wanted=True)
     priority.begin()
-    priority.end_ticks()
+    priority.during_ticks(is_wanted=False)
     assert policies == [os.SCHED_RR]
     priority.end()
     used_s = priority.used_s()
-    priority.end_ticks()
+    priority.during_ticks(is_wanted=False)
     assert policies == [os.SCHED_RR, os.SCHED_OTHER]
     assert priority.used_s() == used_s > 0
 

@@ -18,7 +18,7 @@ from sfsample.runtimes.cpython.waits import ThreadReader
 from tests.live.cli_runner import in_this_process
 from tests.live.cli_runner import sfsample as run_cli
 from tests.live.pythons import PYTHONS, running
-from tests.live.targets import wait_until
+from tests.live.targets import extended, wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.any_load, pytest.mark.parametrize("python", PYTHONS, ids=str)]
 
@@ -31,7 +31,7 @@ def hung(python: Path, way: str) -> AbstractContextManager[tuple[int, list[int]]
 
 
 def dump_when(pid: int, is_there: Any, *options: str) -> Dump:
-    """Dump until the threads have reached where they hang, which is just behind what they print."""
+    """Dump until the threads hang: they print their ids just before that."""
     found: Dump = {}
 
     def reached() -> bool:
@@ -231,9 +231,10 @@ def test_lock_of_a_condition_that_a_task_waits_for_is_not_held(python):
             "DEADLOCK: asyncio task again waits for itself"]  # fmt: skip
 
 
+@pytest.mark.parametrize("seeds", [range(8), extended(range(8, 60))], ids=str)
 @pytest.mark.parametrize("way", ["rlocks", "pool2", "tasks", "locals"])
-def test_memory_that_is_damaged_gives_facts_or_none(python, way):
-    """Words that are read are others at random: pointers lead to objects of another type."""
+def test_memory_that_is_damaged_gives_facts_or_none(python, way, seeds):
+    """A random part of the words is replaced, so pointers lead to objects of another type."""
     with hung(python, way) as (pid, _):
         dump_when(pid, lambda dump: deadlocks(dump) or waits(dump))
         process = LiveProcess(pid, attach=False)
@@ -241,7 +242,7 @@ def test_memory_that_is_damaged_gives_facts_or_none(python, way):
         interpreter = find_interpreter(process.modules, lambda at, size: read_memory(pid, at, size))
         assert interpreter is not None
         assert stacks
-        for seed in range(30):
+        for seed in seeds:
             chance, seen = random.Random(seed), [0, 1, (1 << 64) - 1]  # noqa: S311
 
             def read(at, size, chance=chance, seen=seen):

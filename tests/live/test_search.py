@@ -1,4 +1,4 @@
-"""Stacks of sleeping threads are found without a stop where the CFA depends on the frame pointer.
+"""Stacks of sleeping threads are found without a stop if the CFA depends on the frame pointer.
 
 A stop would interrupt the system calls of these threads.  gdb unwinds the same threads afterwards; until then
 no call of theirs returns.
@@ -24,7 +24,7 @@ from tests.live.compiled import compile_c, needs_gcc
 from tests.live.recording import record_samples
 from tests.live.targets import ARCH, HANG_S, LineReader, assert_untraced, extended, states, tids, wait_until
 
-pytestmark = [pytest.mark.live, needs_gcc]
+pytestmark = [pytest.mark.live, pytest.mark.any_load, needs_gcc]
 
 # `leave_traces` first calls every function, so that the stack on which it sleeps later holds return addresses
 # of earlier calls.
@@ -228,7 +228,7 @@ def test_frame_is_found_without_a_stop_and_gdb_agrees(tmp_path, place):
 
 @needs_gdb
 def test_job_stopped_thread_is_traced(tmp_path):
-    """It has left its system call, so that a ptrace stop does not interrupt it."""
+    """A job-stopped thread has left its system call, so a ptrace stop interrupts nothing."""
     with asleep(build(tmp_path, "program")) as (pid, _):
         os.kill(pid, signal.SIGSTOP)
         wait_until(lambda: states(pid) == {"T"}, "job-stopped")

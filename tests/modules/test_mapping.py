@@ -2,7 +2,8 @@
 
 import pytest
 
-from sfsample.modules.mapping import Mapping, MapsParser, maps_line, parse_maps
+from sfsample.modules.mapping import Mapping, MapsParser
+from tests.builders.maps import parse_maps
 
 LIBC = "7f3a10a26000-7f3a10b7b000 r-xp 00026000 08:01 1234 /usr/lib/x86_64-linux-gnu/libc.so.6"
 
@@ -109,14 +110,6 @@ def test_a_damaged_line_is_skipped(garbage):
 
 def test_an_empty_file_has_no_mappings():
     assert parse_maps("") == ()
-
-
-@pytest.mark.parametrize("path", ["", "[stack]", "/usr/lib/a b.so", "/ends in a space ", "/two\nlines"])
-@pytest.mark.parametrize("deleted", [False, True])
-def test_maps_line_is_the_inverse_of_parse_maps(path, deleted):
-    mapping = parse_line(LIBC)._replace(path=path, deleted=deleted and path.startswith("/"))
-
-    assert parse_line(maps_line(mapping)) == mapping
 
 
 def test_an_unchanged_line_is_parsed_once():

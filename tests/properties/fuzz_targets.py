@@ -13,14 +13,12 @@ from itertools import islice
 from pathlib import Path
 from struct import error as struct_error
 from struct import pack, unpack_from
-from zlib import compress
 
 from sfsample.core.memory import BytesMemory
-from sfsample.errors import BadInput, FormatError, SfsampleError
+from sfsample.errors import BadInput, FormatError
 from sfsample.formats.dwarf.eh_frame import EhFrame, eh_frame_address
 from sfsample.formats.dwarf.expression import evaluate
 from sfsample.formats.elf.image import ElfImage, build_id_of, notes
-from sfsample.formats.elf.object_file import lay_out
 from sfsample.formats.sframe import HEADER_SIZE, SFrameTable, read_tables
 from sfsample.inspect.coverage import measure_coverage
 from sfsample.modules.module import Module
@@ -37,17 +35,12 @@ from sfsample.process.proc_text import (
     parse_syscall,
 )
 from sfsample.report.formats import folded, parse, pprof, profile_json
-from sfsample.saved_stacks.format import from_json, save, to_json
-from sfsample.saved_stacks.replay import replay
 from sfsample.unwind.row import apply_row
 from sfsample.unwind.steppers.sframe import to_row
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.debug_frame_builder import section as debug_frame_section
-from tests.builders.elf_builder import Bytes, Load
-from tests.builders.elf_builder import elf as elf_file
 from tests.builders.reports import full
 from tests.builders.symbol_tables import SymbolTable
-from tests.builders.walks import CODE, LEAF, RowsByPc, module_map, snapshot, words
 from tests.properties.fuzz_names import NAMES
 from tests.properties.fuzz_names import SEEDS as NAME_SEEDS
 
@@ -56,7 +49,6 @@ CRASH = FIXTURES / "v3" / "crash"
 LIBC = [Path("/lib/x86_64-linux-gnu/libc.so.6"), Path("/lib64/libc.so.6")]
 ADDRESS = 0x2000
 STACK = 0x7000
-_SHF_COMPRESSED = 0x800
 MAX_ITEMS = 30  # functions, entries or rows that are read from one input
 
 
@@ -71,9 +63,8 @@ def sframe(data: bytes) -> None:
     """Read tables, functions, rows, the row at addresses, and problems; execute each row."""
     options, section = data[:1] or b"\0", data[1:]
     executable = [(0x1000, 0x9000)] if options[0] & 1 else []
-    sections = {".plt": (0x1000, 0x1100), ".plt.sec": (0x1100, 0x1200)} if options[0] & 2 else {}
     try:
-        tables = read_tables(section, ADDRESS, executable=executable, sections=sections)
+        tables = read_tables(section, ADDRESS, executable=executable)
     except FormatError as refusal:
         _inside(refusal, HEADER_SIZE)
         return
@@ -134,13 +125,8 @@ def eh_frame(data: bytes) -> None:
 
 
 def debug_frame(data: bytes) -> None:
-    """Read the bytes as .debug_frame, and as the contents of a compressed section."""
+    """Read the bytes as .debug_frame."""
     _frames(EhFrame(data, 0, "little", debug=True), len(data))
-    section = Bytes(".debug_frame", 0, data, flags=_SHF_COMPRESSED)
-    image = ElfImage(elf_file([Load(0x1000, bytes(16))], [section]), "fuzz")
-    found = Module(image, 0, "fuzz").tables.debug_frame
-    if found is not None:
-        _frames(found, 1 << 30)
 
 
 def _frames(frames: EhFrame, size: int) -> None:
@@ -161,20 +147,6 @@ def _frames(frames: EhFrame, size: int) -> None:
             frames.row_at(start)
         except FormatError as damage:
             _inside(damage)
-
-
-# -- a saved stack: the text of the file
-
-
-def saved_stack(data: bytes) -> None:
-    """Read it, and unwind it without its files."""
-    try:
-        saved = from_json(data.decode("utf-8", "replace"))
-    except FormatError:
-        return
-    assert from_json(to_json(saved)) == saved
-    with suppress(SfsampleError):
-        replay(saved, sysroot="/nowhere", max_frames=MAX_ITEMS)
 
 
 # -- DWARF expressions: one byte of options, then the expression
@@ -198,8 +170,6 @@ def elf(data: bytes) -> None:
     build_id_of(notes(memoryview(data[:4096]), "little"))
     try:
         image = ElfImage(data, "fuzzed")
-        if image.relocatable:
-            image = lay_out(image).image
     except FormatError:
         return
     assert all(isinstance(section.name, str) for section in image.sections)
@@ -290,7 +260,7 @@ def proc_text(data: bytes) -> None:
         reader(text)
 
 
-_ALL = (profile, proc_text, sframe, eh_frame, debug_frame, dwarf_expr, elf, symtab, core, saved_stack, *NAMES)
+_ALL = (profile, proc_text, sframe, eh_frame, debug_frame, dwarf_expr, elf, symtab, core, *NAMES)
 TARGETS: dict[str, Target] = {target.__name__: target for target in _ALL}
 
 
@@ -313,9 +283,6 @@ def seeds(target: str) -> Iterator[bytes]:
         return
     if target == "debug_frame":
         yield from _debug_frame_seeds()
-        return
-    if target == "saved_stack":
-        yield from _saved_stack_seeds()
         return
     if target == "profile":
         report = full()
@@ -358,19 +325,7 @@ def _eh_frame_seeds(image: ElfImage) -> Iterator[bytes]:
 def _debug_frame_seeds() -> Iterator[bytes]:
     for wide in (False, True):
         for version in (1, 3, 4):
-            plain = debug_frame_section(wide=wide, version=version)
-            yield plain
-            yield pack("<IIQQ", 1, 0, len(plain), 1) + compress(plain)
-            yield b"ZLIB" + pack(">Q", len(plain)) + compress(plain)
-
-
-def _saved_stack_seeds() -> Iterator[bytes]:
-    modules = module_map()
-    modules.refresh()
-    for depth in range(5):
-        captured = snapshot(words(*[CODE + 0x10] * depth, 7), bounded=depth % 2 == 0)
-        stack = Unwinder(modules, steppers=(RowsByPc({CODE: LEAF, CODE + 0x10: LEAF}),)).walk(captured)
-        yield to_json(save("fuzz", captured, stack, modules)).encode()
+            yield debug_frame_section(wide=wide, version=version)
 
 
 def _expression_seeds(image: ElfImage) -> Iterator[bytes]:

@@ -19,7 +19,7 @@ from sfsample.process.proc_text import Stat, SyscallInfo
 from sfsample.process.stop_request import StopRequest
 from sfsample.process.thread import Thread
 from sfsample.recording.options import RecordOptions
-from sfsample.recording.processes import Processes
+from sfsample.recording.processes import Processes, Recording
 from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import PtraceSampler
 from sfsample.unwind.row import UnwindRow
@@ -156,9 +156,6 @@ class FakeProcess:
     def read(self, thread):
         return self.readings.get(thread.tid)
 
-    def restarts(self, _asleep):
-        return True
-
     def learn(self, _thread, _stack):
         return self.learned.pop() if self.learned else False
 
@@ -181,7 +178,7 @@ class FakeProcess:
             self.times_run += 1
         return b"%d 0 %d" % (self.ran_ns.get(tid, 0), self.fixed_times_run.get(tid, self.times_run))
 
-    def moved(self, _modules):
+    def moved(self, _modules, _without_module):
         return False
 
     def replaced(self, _tid, _modules):
@@ -227,7 +224,8 @@ def sampler_of(
     chosen = RecordOptions(**{"rate": RATE, "steppers": (Outermost(),), **options})
     clock = processes[0].clock
     followed = Processes(processes, descendants)
-    return PtraceSampler(followed, chosen, duration, clock, jitter=jitter, tell=tell)
+    profile = Profile(chosen.rate, timeline=chosen.timeline)
+    return PtraceSampler(Recording(followed, chosen, profile, duration, tell=tell), clock, jitter)
 
 
 def record(*processes, should_stop=lambda: False, **options) -> Profile:

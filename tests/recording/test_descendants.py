@@ -36,9 +36,9 @@ def test_descendant_is_sampled_from_birth_to_end_and_closed(process, clock):
     profile = record(process, descendants=descendants)
 
     assert child.ticks() == [3, 4, 5]
-    wall = sum(ns for key, ns in profile.wall_ns.items() if key.process_key == 200)
+    wall = sum(total.wall_ns for key, total in profile.totals.items() if key.process_key == 200)
     assert wall == 3 * TICK * 1e9  # since the tick before the first sample
-    assert sum(ns for key, ns in profile.cpu_ns.items() if key.process_key == 200) == 5000
+    assert sum(total.cpu_ns for key, total in profile.totals.items() if key.process_key == 200) == 5000
     assert child.closed
     assert descendants.closed
     assert profile.stats.subprocesses.watched == 1

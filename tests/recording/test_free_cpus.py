@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from sfsample.process.proc_text import parse_cpu_idle
-from sfsample.recording import free_cpus
-from sfsample.recording.free_cpus import FreeCpus
+from sfsample.recording import choose_sampler
+from sfsample.recording.choose_sampler import FreeCpus
 
 HERTZ = 100
 
@@ -18,12 +18,12 @@ class Machine:
         self.at = self.own = 100.0
         self.idle: dict[int, float] = {}
         clocks = SimpleNamespace(monotonic=lambda: self.at, thread_time=lambda: self.own)
-        monkeypatch.setattr(free_cpus, "time", clocks)
-        monkeypatch.setattr(free_cpus.os, "sched_getaffinity", lambda _: set(range(64)))
-        monkeypatch.setattr(free_cpus.os, "sysconf", lambda _: HERTZ)
-        monkeypatch.setattr(free_cpus, "read_text", lambda _: "")
+        monkeypatch.setattr(choose_sampler, "time", clocks)
+        monkeypatch.setattr(choose_sampler.os, "sched_getaffinity", lambda _: set(range(64)))
+        monkeypatch.setattr(choose_sampler.os, "sysconf", lambda _: HERTZ)
+        monkeypatch.setattr(choose_sampler, "read_text", lambda _: "")
         monkeypatch.setattr(
-            free_cpus, "parse_cpu_idle", lambda _: {cpu: idle * HERTZ for cpu, idle in self.idle.items()}
+            choose_sampler, "parse_cpu_idle", lambda _: {cpu: idle * HERTZ for cpu, idle in self.idle.items()}
         )
 
     def busy_after(self, *idle: float, own: float = 0.05) -> float:

@@ -4,7 +4,7 @@ from itertools import accumulate, pairwise
 
 import pytest
 
-from sfsample.recording.overhead import OverheadLimit
+from sfsample.recording.ticks import OverheadLimit
 
 TICK = 0.01
 

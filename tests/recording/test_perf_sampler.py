@@ -2,12 +2,17 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from sfsample.core.memory import BytesMemory
+from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture
 from sfsample.process.perf_records import PerfSample
+from sfsample.recording import perf_sampler
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
-from sfsample.recording.processes import Processes
+from sfsample.recording.processes import Processes, Recording
+from sfsample.recording.profile import Profile
 
 PARENT, CHILD = 7, 8
 SAMPLE = PerfSample(0, CHILD, CHILD, 10**7, {}, BytesMemory(0, b""), bounded=False)
@@ -29,7 +34,7 @@ class FakePerfProcess:
 
 
 def test_process_that_is_opened_between_the_two_readings_of_one_read_gets_its_samples(monkeypatch):
-    sampler = PerfSampler(Processes([]), RecordOptions())
+    sampler = PerfSampler(Recording(Processes([]), RecordOptions(), Profile(99)))
     child = FakePerfProcess(needs_maps=False)
     to_open, read = [{}, {CHILD: child}], [[SAMPLE], []]
     sampler._timers.events = SimpleNamespace(read=lambda: read.pop(0))
@@ -41,8 +46,19 @@ def test_process_that_is_opened_between_the_two_readings_of_one_read_gets_its_sa
     assert sampler.profile.stats.captures[Capture.FAILED] == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "wants_kernel"),
+    [({}, True), ({"kernel": False}, False), ({"python": PythonView.ONLY}, False),
+     ({"python": PythonView.ONLY, "kernel": True}, True)],
+)  # fmt: skip
+def test_python_functions_alone_have_no_kernel_frames_unless_asked_for(monkeypatch, options, wants_kernel):
+    monkeypatch.setattr(perf_sampler, "shows_addresses", lambda: True)
+    sampler = PerfSampler(Recording(Processes([]), RecordOptions(**options), Profile(99)))
+    assert sampler._timers._kernel is wants_kernel
+
+
 def test_samples_of_a_process_that_could_not_be_opened_are_counted_once():
-    sampler = PerfSampler(Processes([]), RecordOptions())
+    sampler = PerfSampler(Recording(Processes([]), RecordOptions(), Profile(99)))
     for _ in range(3):
         sampler._count([SAMPLE])
     sampler._count([])

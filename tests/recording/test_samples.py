@@ -204,7 +204,7 @@ def test_sample_stands_for_the_time_since_the_tick_before(process):
         round(tick * tick_ns) for tick in (4.25, 5, 6, 7)
     ]
     assert profile.timeline.keys == [key]
-    assert profile.wall_ns[key] == sum(profile.timeline.wall_ns) == 7 * tick_ns
+    assert profile.totals[key].wall_ns == sum(profile.timeline.wall_ns) == 7 * tick_ns
     assert profile.started_ns > 0
 
 
@@ -223,7 +223,7 @@ def test_cpu_time_is_charged_once(process):
     stats = profile.stats
 
     assert stats.cpu_charged_ns == process.ran_ns[PID] - 1000  # not what it had used before
-    assert sum(profile.cpu_ns.values()) == stats.cpu_sampled_ns
+    assert sum(total.cpu_ns for total in profile.totals.values()) == stats.cpu_sampled_ns
     assert 0 <= stats.cpu_charged_ns - stats.cpu_sampled_ns <= 3000  # since the last sample
 
 

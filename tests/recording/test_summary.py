@@ -54,12 +54,12 @@ def test_first_line_counts_samples_threads_and_ticks():
     ("cpu_s", "spared", "expected"),
     [
         (0.07, 0, "0.7 % of one CPU"),
-        (0.65, 0, "6.5 % of one CPU (--perf-events costs less, --max-overhead limits it)"),
+        (0.65, 0, "6.5 % of one CPU (--max-overhead limits it)"),
         (0.65, 9, "6.5 % of one CPU"),  # the limit is set; the first tick of many threads may exceed it
         (0.0001, 0, "< 0.1 % of one CPU"),
     ],
 )
-def test_cost_names_flags_that_lower_it(cpu_s, spared, expected):
+def test_cost_names_the_flag_that_limits_it(cpu_s, spared, expected):
     made = stats(outermost=5)
     made.sampler_cpu_s, made.spared_ticks = cpu_s, spared
 
@@ -75,18 +75,9 @@ def test_no_samples_of_timers_mentions_no_tick():
     ]
 
 
-def test_cost_proposes_perf_events_only_where_they_help():
+def test_timers_hold_no_thread():
     made = stats(outermost=5)
-    made.sampler_cpu_s = 0.65
-    assert line(made, "cost", mode="wall") == "cost      6.5 % of one CPU (--max-overhead limits it)"
-    made.frames[Found.SFRAME] = 5 * 1000
-    assert line(made, "cost") == "cost      6.5 % of one CPU (--max-overhead limits it)"
-    made.frames.clear()
-    made.has_python = True
-    assert line(made, "cost") == "cost      6.5 % of one CPU (--max-overhead limits it)"
-    made.has_python = False
     made.timers_since_s = 0.0
-    assert line(made, "cost") == "cost      6.5 % of one CPU (--max-overhead limits it)"
     assert line(made, "pause") == "pause     none: the kernel copied the stacks in timer interrupts"
 
 
@@ -191,20 +182,6 @@ def test_pause_has_percentiles():
     assert line(made, "pause") == "pause     p50 61 µs, p99 20 ms, max 20 ms (3 stops)"
 
 
-@pytest.mark.parametrize(("held", "expected"), [(60_000, True), (9_900_000, True), (10_000_000, False)])
-def test_pause_with_waits_follows_that_without_where_it_is_twice_as_long(held, expected):
-    made = stats(outermost=1)
-    made.pauses.add(20_000_000)
-    made.held.add(held)
-    text = lines(made)
-    at = next(number for number, pause in enumerate(text) if pause.startswith("pause     p50 "))
-
-    assert text[at].endswith("(1 stop)")
-    assert ("20 ms" in text[at]) == (held == 20_000_000)
-    waits = "          p50 20 ms, p99 20 ms, max 20 ms with the time that threads waited for a CPU"
-    assert (text[at + 1] == waits) == expected
-
-
 @pytest.mark.parametrize("ended_by", ["target", "duration", "signal"])
 def test_end_of_the_target_is_said(ended_by):
     made = stats(outermost=1)
@@ -212,15 +189,13 @@ def test_end_of_the_target_is_said(ended_by):
     assert ("ended     with the target" in lines(made)) == (ended_by == "target")
 
 
-def test_one_long_pause_does_not_hide_waits():
+def test_pause_is_without_the_time_that_threads_waited_for_a_cpu():
     made = stats(outermost=1)
     for held in [60_000] * 200 + [20_000_000]:
         made.pauses.add(20_000_000)
         made.held.add(held)
 
     assert line(made, "pause") == "pause     p50 60 µs, p99 60 µs, max 20 ms (201 stops)"
-    expected = "p50 20 ms, p99 20 ms, max 20 ms with the time that threads waited for a CPU"
-    assert f"          {expected}" in lines(made)
 
 
 def test_failed_captures_and_interrupted_calls_are_counted():
@@ -238,9 +213,8 @@ def test_modules_are_counted_by_table():
 
     assert not any(text.startswith("modules") for text in lines(made))  # there is nothing to do about them
     verbose = lines(made, verbose=True)
-    assert "modules   1 with SFrame (x), 1 without" in verbose
+    assert "modules   1 with SFrame, 1 without" in verbose
     assert "          sframe    /bin/x" in verbose
-    assert "          eh_frame  /lib/libc.so.6" in verbose
     made.module_paths.clear()
     assert "modules   0 with SFrame, 0 without" in lines(made, verbose=True)
 

@@ -1,4 +1,4 @@
-"""A copy belongs to the thread that had the id at that instant, whatever /proc says now."""
+"""A copy belongs to the thread that had the id at that instant, as the records say."""
 
 import os
 import time
@@ -41,25 +41,22 @@ def history(proc):
     return TidHistory(lambda tid: thread(tid, stat=lambda: proc.get(tid)), lambda: "leader")
 
 
-def test_proc_is_read_once_for_a_thread_until_begin(history, proc):
-    thread = history.thread_at(TID, NOW)
+def test_proc_is_read_once_for_a_thread_without_a_birth_record(history, proc):
+    thread = history.thread_of(TID)
     assert (thread.name, thread.start_time) == ("worker", proc[TID].starttime)
     proc[TID] = proc[TID]._replace(name="other")
-    assert history.thread_at(TID, NOW).name == "worker"  # /proc is read once
-    history.begin()
-    assert history.thread_at(TID, NOW) is thread
-    assert thread.name == "other"
+    assert history.thread_of(TID) is thread
+    assert thread.name == "worker"
 
 
-def test_copy_from_before_a_birth_is_of_the_earlier_thread(history, proc):
-    proc[TID] = started(AFTER, "later")
-    earlier = history.thread_at(TID, NOW)
-    assert (earlier.name, earlier.start_time) == ("leader", 0)
-    history.note_name(Named(NOW, LEADER, TID, "worker", program=False))
-    history.note_birth(Born(AFTER, LEADER, LEADER, TID, LEADER))
-    later = history.thread_at(TID, AFTER + 1)
+def test_threads_with_one_id_in_turn_are_two(history, proc):
+    earlier = history.thread_of(TID)
+    proc[TID] = started(AFTER, "still later")  # what /proc says is of another thread
+    history.note_birth(Born(NOW, LEADER, LEADER, TID, LEADER))
+    history.note_name(Named(NOW, LEADER, TID, "later", program=False))
+    later = history.thread_of(TID)
     assert later is not earlier
-    assert (later.name, later.start_time) == ("later", proc[TID].starttime)
+    assert (later.name, later.start_time) == ("later", started(NOW, "").starttime)
 
 
 @pytest.mark.parametrize("gone", [True, False])
@@ -69,52 +66,23 @@ def test_records_name_a_thread_that_has_ended(history, proc, gone):
     else:
         proc[TID] = started(AFTER, "later")
     history.note_birth(Born(NOW, LEADER, LEADER, TID, LEADER))
-    assert history.thread_at(TID, NOW + 1).name == "leader"  # a thread begins with its creator's name
+    assert history.thread_of(TID).name == "leader"  # a thread begins with its creator's name
     history.note_name(Named(NOW + 2, LEADER, TID, "renamed", program=False))
     history.note_birth(Born(NOW + 10 * TICK_NS, LEADER, LEADER, TID, TID))
-    history.begin()
-    thread = history.thread_at(TID, NOW + 10 * TICK_NS + 1)
+    thread = history.thread_of(TID)
     assert (thread.name, thread.start_time) == ("renamed", started(NOW + 10 * TICK_NS, "").starttime)
 
 
 def test_new_name_between_two_samples_is_noted(history):
     history.note_birth(Born(NOW, LEADER, LEADER, TID, LEADER))
-    thread = history.thread_at(TID, NOW + 1)
+    thread = history.thread_of(TID)
     history.note_name(Named(NOW + 2, LEADER, TID, "renamed", program=False))
-    assert history.thread_at(TID, NOW + 3) is thread
+    assert history.thread_of(TID) is thread
     assert thread.name == "renamed"
 
 
-def test_birth_record_is_at_most_one_tick_later_than_the_start_time(history, proc):
-    proc[TID] = started(NOW, "worker")
-    history.note_birth(Born(NOW + TICK_NS, LEADER, LEADER, TID, LEADER))
-    assert history.thread_at(TID, NOW + TICK_NS).name == "worker"
-    history.note_birth(Born(NOW + 2 * TICK_NS, LEADER, LEADER, TID, LEADER))
-    assert history.thread_at(TID, NOW + 2 * TICK_NS).name == "leader"
-
-
-def test_reused_ids_without_a_birth_record_are_forgotten(history, proc):
-    """Timers that are stopped record no birth: each id is looked up in /proc again when they go on."""
-    proc[9], proc[10] = started(NOW, "nine"), started(NOW, "ten")
-    for tid in (9, 10):
-        history.note_birth(Born(NOW, LEADER, LEADER, tid, LEADER))
-    same, before = history.thread_at(LEADER, NOW), history.thread_at(TID, NOW)
-    proc[TID] = started(NOW, "later")
-    proc[9] = started(AFTER, "another")
-    history.forget_unseen_births()
-    history.begin()
-    del proc[TID], proc[9]
-    after = history.thread_at(TID, AFTER)
-    assert after is not before
-    assert after.name == "leader"  # its own name is unknown
-    assert history.thread_at(9, AFTER).start_time == 0
-    leader = history.thread_at(LEADER, AFTER)
-    assert (leader.name, leader.start_time) == (same.name, same.start_time)
-    assert history.thread_at(10, AFTER).name == "ten"
-
-
 def test_ended_threads_are_dropped(history):
-    history.thread_at(TID, NOW)
+    history.thread_of(TID)
     history.note_birth(Born(NOW, LEADER, LEADER, 9, LEADER))
     history.note_name(Named(NOW, LEADER, 10, "ten", program=False))
     assert (len(history.known), len(history._threads)) == (3, 1)

@@ -4,34 +4,48 @@ Invariant: `screen` returns at most as many lines as the terminal has, and no li
 every text from the target is made printable (tests/cli/top/test_view.py).
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from sfsample.cli.top.table import FindNames, Row, Table, TaskKey, function_rows, make_table, task_rows
 from sfsample.core.printable import columns, fit, printable
 from sfsample.core.quantities import brief_time
-from sfsample.modules.location import pid_of
-from sfsample.recording.live_window import WindowRecord
-from sfsample.recording.profile import Profile
+from sfsample.core.stack import StopReason
+from sfsample.modules.location import Location, pid_of
+from sfsample.recording.profile import Profile, WindowRecord
 from sfsample.recording.sample import ThreadKey
 from sfsample.recording.stats import Stats
 
-PLAIN, TITLE, SELECTED, FAINT, LOSS = "plain", "title", "selected", "faint", "loss"
+PLAIN, TITLE, SELECTED, FAINT = "plain", "title", "selected", "faint"
+_NAME_WIDTH = 15  # columns: the longest name of a thread
 FUNCTIONS, THREADS, PROCESSES = VIEWS = ("functions", "threads", "processes")
-KEYS = "q quit  t threads  s sort  p pause  / search  c callers  w write html  ? help"
-HELP = (
-    "up, down, page up/down  select a function (or a thread, a process)",
-    "c, Enter                callers of a function; functions of a thread or process",
-    "t                       functions, threads, processes",
-    "s                       sort by the first or the second column of numbers",
-    "p, space                freeze the screen; sampling goes on",
-    "/                       show names with a word; Enter ends it, Escape clears it",
-    "w                       write the window as a flame graph (html)",
-    "Escape                  back: from callers, a thread, a search",
-    "q, Ctrl-C               quit",
-)
+KEYS = "q quit  t threads, processes  s sort  p pause  / search  c callers  Esc back"
 _STEPS = {"up": -1, "down": 1, "page up": -10, "page down": 10}  # rows
 _FRAME_LINES = 5  # lines above and below the table
+
+
+FunctionName = tuple[str, str]  # a function and its module
+FindNames = Callable[[Location], Sequence[FunctionName]]  # the innermost inlined function first
+TaskKey = ThreadKey | int  # a thread, or the key of a process
+
+
+class Row(NamedTuple):
+    """A row of the table: a function, or a task, which is a thread or a process."""
+
+    name: str
+    where: str  # module of the function, or id of the task
+    first: int  # own samples of the function, or samples of the task
+    second: int  # samples of the function and of its callees, or CPU time of the task in ns
+    task: TaskKey | None = None  # None for a function
+    wait: str = ""  # last wait of a thread; "": it ran
+
+
+class Table(NamedTuple):
+    """The rows, and the numbers of samples."""
+
+    rows: tuple[Row, ...] = ()
+    total: int = 0  # samples in the window
+    truncated: int = 0  # samples whose stack does not reach the outermost frame
 
 
 class Line(NamedTuple):
@@ -49,7 +63,6 @@ class TopView:
         self.table = Table()
         self.span_ns = 0  # time that the table covers
         self.cpu_ns = 0  # CPU time of all records in this time
-        self.message = ""
         self.view = FUNCTIONS
         self.task: TaskKey | None = None  # the only thread or process whose functions are shown
         self.callers_of: str | None = None
@@ -57,12 +70,11 @@ class TopView:
         self.paused = False
         self.word = ""
         self.typing = False
-        self.help = False
         self.selected = 0
 
     def key(self, key: str) -> None:
         """Obey a key: a letter or the name of a key."""
-        self.message, rows = "", self.table.rows
+        rows = self.table.rows
         if self.typing:
             self._type(key)
             return
@@ -74,8 +86,6 @@ class TopView:
                 self.sort_by_second = not self.sort_by_second
             case "p" | " ":
                 self.paused = not self.paused
-            case "?":
-                self.help = not self.help
             case "/":
                 self.typing, self.word = True, ""
             case "escape":
@@ -107,9 +117,7 @@ class TopView:
         self.selected, self.word = 0, ""
 
     def _back(self) -> None:
-        if self.help:
-            self.help = False
-        elif self.word:
+        if self.word:
             self.word = ""
         elif self.callers_of is not None:
             self.callers_of = None
@@ -160,7 +168,7 @@ class TopView:
             Line(
                 f"CPU {_percent(self.cpu_ns, self.span_ns)}  sampler {100 * overhead:.1f} % of a CPU  {pause}"
             ),
-            Line(losses, LOSS if table.truncated or stats.late_ticks else FAINT),
+            Line(losses, TITLE if table.truncated or stats.late_ticks else FAINT),
             Line(self._column_titles(), TITLE),
         ]
 
@@ -168,7 +176,9 @@ class TopView:
         marks = (" ", "*") if self.sort_by_second else ("*", " ")
         if self.view != FUNCTIONS:
             number, name = ("TID", "THREAD") if self.view == THREADS else ("PID", "PROCESS")
-            return f" SHARE{marks[0]}     CPU{marks[1]}         {number}  {name}"
+            waits = "WAITS FOR" * any(row.wait for row in self.table.rows)
+            task = f"{number}  {name:<{_NAME_WIDTH}}  {waits}".rstrip()
+            return f" SHARE{marks[0]}     CPU{marks[1]}         {task}"
         what = "FUNCTION" if self.callers_of is None else f"CALLERS OF {self.callers_of}"
         first = "OWN " if self.callers_of is None else "CALL"
         task = "" if self.task is None else f"  ({_task_text(self.task)})"
@@ -180,9 +190,7 @@ class TopView:
         first = max(0, min(selected - height // 2, len(rows) - height))
         shown = rows[first : first + height]
         lines = [self._row(row, width, at == selected) for at, row in enumerate(shown, first)]
-        if self.help:
-            lines = [Line(text) for text in HELP[:height]]
-        elif not rows:
+        if not rows:
             lines = [Line(self._why_empty(mode), FAINT)][:height]
         return lines + [Line("")] * (height - len(lines))
 
@@ -199,7 +207,7 @@ class TopView:
         second = _percent(row.second, self.table.total if row.task is None else self.span_ns)
         text = f"{_percent(row.first, self.table.total):>7} {second:>8}   "
         if row.task is not None:
-            return Line(f"{text}{row.where:>9}  {row.name}", style)
+            return Line(f"{text}{row.where:>9}  {row.name:<{_NAME_WIDTH}}  {row.wait}".rstrip(), style)
         room = width - len(text) - columns(row.name) - columns(row.where) - 2
         return Line(f"{text}{row.name}{' ' * room}  {row.where}" if room > 0 else text + row.name, style)
 
@@ -208,7 +216,7 @@ class TopView:
         if self.typing:
             return Line(f"/{word}_", TITLE)
         hint = f"[only names with {word!r}; Escape clears it]  " if word else ""
-        return Line(self.message or hint + KEYS, FAINT)
+        return Line(hint + KEYS, FAINT)
 
 
 def _task_text(task: TaskKey) -> str:
@@ -217,3 +225,62 @@ def _task_text(task: TaskKey) -> str:
 
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def make_table(
+    records: Sequence[WindowRecord], rows: Iterable[Row], word: str, *, sort_by_second: bool
+) -> Table:
+    """Return the rows whose `name` or `where` contains a word, the largest first."""
+    word = word.lower()
+    matches = (row for row in rows if word in row.name.lower() or word in row.where.lower())
+    truncated = sum(record.times for record in records if record.key.stop_reason is not StopReason.OUTERMOST)
+
+    def order(row: Row) -> tuple[int, int, str]:
+        numbers = (-row.second, -row.first) if sort_by_second else (-row.first, -row.second)
+        return (*numbers, row.name)
+
+    return Table(tuple(sorted(matches, key=order)), sum(record.times for record in records), truncated)
+
+
+def function_rows(
+    records: Iterable[WindowRecord], find_names: FindNames, callers_of: str | None
+) -> Iterator[Row]:
+    """Return a row for each function, or for each caller of the function `callers_of`."""
+    own: Counter[FunctionName] = Counter()
+    total: Counter[FunctionName] = Counter()
+    for record in records:
+        names = [name for location in record.key.locations for name in find_names(location)]
+        frames = _callers(names, callers_of)
+        if frames:
+            own[frames[0]] += record.times
+        for name in set(frames):
+            total[name] += record.times
+    return (Row(*name, own[name], total[name]) for name in total)
+
+
+def _callers(frames: list[FunctionName], function: str | None) -> list[FunctionName]:
+    """Return the frames outside the outermost frame of `function`; None: all frames."""
+    if function is None:
+        return frames
+    ends = (at for at, (name, _) in enumerate(frames, 1) if name == function)
+    return frames[max(ends, default=len(frames)) :]
+
+
+def task_rows(records: Iterable[WindowRecord], profile: Profile, *, threads: bool) -> Iterator[Row]:
+    """Yield a row for each thread, or for each process; `profile` has their names."""
+    samples: Counter[TaskKey] = Counter()
+    cpu_ns: Counter[TaskKey] = Counter()
+    waits: dict[TaskKey, str] = {}
+    for record in records:
+        task = record.key.thread if threads else record.key.process_key
+        samples[task] += record.times
+        cpu_ns[task] += record.cpu_ns
+        if threads:  # with --blame, waits of holders are further inside
+            places = reversed(record.key.locations)
+            waits[task] = next((f"[{place.wait.text}]" for place in places if place.wait), "")
+    for task, count in samples.items():
+        if isinstance(task, ThreadKey):
+            name, number = profile.threads.get(task), task.tid or pid_of(task.process_key)
+        else:
+            name, number = profile.processes.get(task), pid_of(task)
+        yield Row(name or "?", str(number), count, cpu_ns[task], task, waits.get(task, ""))

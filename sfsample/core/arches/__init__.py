@@ -1,1 +1,1 @@
-"""One file for each machine: its registers, signal frames, system calls and relocations."""
+"""One file for each machine: its registers, signal frames and system calls."""

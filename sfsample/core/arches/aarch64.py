@@ -4,9 +4,9 @@ User code lies below 2**48 unless a program asks for more address space.  Pointe
 the upper bits.  If the mask of a process is known (NT_ARM_PAC_MASK), the complement of the mask replaces
 `ra_mask`.
 
-Source: AADWARF64 section 4.1 (DWARF numbers); AAPCS64 section 6.1.1 (callee-saved registers); AAELF64 section
-5.7 (relocations); Linux arch/arm64/include/uapi/asm/sigcontext.h, ucontext.h, ptrace.h (`struct
-user_pt_regs`) and perf_regs.h, arch/arm64/kernel/signal.c; syscall(2), "Architecture calling conventions".
+Source: AADWARF64 section 4.1 (DWARF numbers); AAPCS64 section 6.1.1 (callee-saved registers); Linux
+arch/arm64/include/uapi/asm/sigcontext.h, ucontext.h, ptrace.h (`struct user_pt_regs`) and perf_regs.h,
+arch/arm64/kernel/signal.c; syscall(2), "Architecture calling conventions".
 """
 
 from sfsample.core.arch_types import NT_PRSTATUS, Arch, RegisterLayout, RegisterSet, SignalFrame
@@ -33,5 +33,3 @@ LAYOUT = RegisterLayout(
     call=(4, b"\x01\0\0\xd4"),
     arguments=(0, 1, 2, 3, 4, 5),
 )
-
-RELOCATIONS = {257: (8, False), 258: (4, False), 260: (8, True), 261: (4, True)}

@@ -1,6 +1,6 @@
 """s390x.
 
-Source: s390x ELF ABI supplement (DWARF register mapping, callee-saved registers, relocations); Linux
+Source: s390x ELF ABI supplement (DWARF register mapping, callee-saved registers); Linux
 arch/s390/include/uapi/asm/sigcontext.h, ucontext.h, ptrace.h (`s390_regs`, `s390_fp_regs`) and perf_regs.h,
 arch/s390/kernel/signal.c; syscall(2), "Architecture calling conventions"; glibc's
 tls.h and nptl/descr.h (`struct pthread`).
@@ -49,5 +49,3 @@ LAYOUT = RegisterLayout(
     # r1, orig_gpr2, the first two access registers
     core_words=CoreWords(number=3, first_argument=26, thread=18, tid_at=0xD0),
 )
-
-RELOCATIONS = {4: (4, False), 5: (4, True), 22: (8, False), 23: (8, True)}

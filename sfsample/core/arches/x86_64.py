@@ -1,7 +1,7 @@
 """x86-64.
 
-Source: AMD64 psABI figure 3.4 (callee-saved registers), section 3.2.2 (red zone), table 3.36 (DWARF numbers)
-and table 4.9 (relocations); Linux arch/x86/include/uapi/asm/sigcontext.h, ucontext.h and perf_regs.h,
+Source: AMD64 psABI figure 3.4 (callee-saved registers), section 3.2.2 (red zone), table 3.36 (DWARF numbers);
+Linux arch/x86/include/uapi/asm/sigcontext.h, ucontext.h and perf_regs.h,
 asm/user_64.h (`struct user_regs_struct`), arch/x86/kernel/signal.c; syscall(2), "Architecture calling
 conventions"; glibc's tls.h and nptl/descr.h (`struct pthread`).
 """
@@ -39,5 +39,3 @@ LAYOUT = RegisterLayout(
     pending_result=(1 << 64) - ENOSYS,  # entry_SYSCALL_64 stores -ENOSYS before it dispatches the call
     core_words=CoreWords(number=15, first_argument=14, thread=21, tid_at=0x2D0),  # orig_rax, rdi, fs_base
 )
-
-RELOCATIONS = {1: (8, False), 2: (4, True), 10: (4, False), 24: (8, True)}

@@ -13,9 +13,7 @@ from sfsample.dumping.diagnose.wait_graph import Node, blockers, chain, cycles, 
 from sfsample.dumping.diagnose.wording import Finding, Wording, common_name, frames_of, task_edges, task_text
 from sfsample.dumping.model import ProcessDump
 from sfsample.runtimes.cpython.waits import MAX_QUEUED, Pool
-from sfsample.waiting.c_library import is_file
-from sfsample.waiting.glibc_locks import is_since_2_25
-from sfsample.waiting.thread import OtherThreads, WaitContext, slept_together
+from sfsample.waiting.thread import WaitContext, is_file, slept_together
 from sfsample.waiting.waits import Wait, wait_of
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
@@ -73,10 +71,11 @@ def judge(processes: ProcessSet) -> Verdict:
     others = {pid: name for dump, _ in processes for pid, name in (*dump.others, *dump.children)}
     asked = frozenset(dump.pid for dump, _ in processes if not dump.followed)
     wording = Wording(threads, waits, names, others, asked)
-    of_go = [dump for dump, _ in processes if dump.goroutines]
-    go_waits = {dump.pid: GoWaits(dump).find() for dump in of_go}
-    go = {dump.pid: GoVerdict(dump, go_waits[dump.pid]) for dump in of_go}
+    of_go = [(dump, own) for dump, own in processes if dump.goroutines]
+    go_waits = {dump.pid: GoWaits(dump).find() for dump, _ in of_go}
+    go = {dump.pid: GoVerdict(dump, go_waits[dump.pid], own) for dump, own in of_go}
     findings = [finding for verdict in go.values() for finding in verdict.rings()]
+    findings += [finding for verdict in go.values() for finding in verdict.stopped()]
     findings += [finding for verdict in go.values() for finding in verdict.blocked()]
     for finding in _VerdictBuilder(wording).findings():
         verdict = go.get(finding.nodes[0].pid) if finding.kind == "main" else None
@@ -107,7 +106,6 @@ def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tupl
     tids = {thread.dump.ns_tid: thread.tid for thread in threads}
     sleepers = Counter(c.syscall.args[0] for t in threads if (c := t.dump.call) and c.name == "futex")
     modules = {module for thread in dump.threads for module in thread.modules if module}
-    others = OtherThreads(tids, sleepers, bool(sleepers) and is_since_2_25(modules))
 
     @cache
     def name_variable(address: int) -> str | None:
@@ -117,7 +115,7 @@ def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tupl
 
     waiting = [thread.waiting for thread in threads]
     context = WaitContext(
-        dump.pid, dump.cmdline, waiting, others, name_variable,
+        dump.pid, dump.cmdline, waiting, tids, sleepers, name_variable,
         dump.tracer, dump.stop_signal, dump.children, dump.locks, dump.peers,
     )  # fmt: skip
     for thread in waiting:
@@ -168,9 +166,8 @@ class _VerdictBuilder:
     def _at_one_instant(self, cycle: Sequence[Node]) -> bool:
         """Return True if all threads of a cycle, and of the processes in it, slept at one instant."""
         pids = {node.pid for node in cycle if not node.tid}
-        return slept_together(
-            thread.dump for node, thread in self._threads.items() if node in cycle or node.pid in pids
-        )
+        threads = self._threads.items()
+        return slept_together([t.dump.asleep for node, t in threads if node in cycle or node.pid in pids])
 
     def _crashed(self) -> Iterator[Finding]:
         """Yield the thread of a core file that got the fatal signal, unless it is the main thread."""
@@ -283,7 +280,7 @@ class _VerdictBuilder:
         known = {node for cycle in self._cycles for node in cycle}
         for (_, pool), nodes in pools.items():
             threads, count = [self._threads[node] for node in nodes], len(pool.pending)
-            is_full = len(nodes) == pool.workers and slept_together(thread.dump for thread in threads)
+            is_full = len(nodes) == pool.workers and slept_together([t.dump.asleep for t in threads])
             if is_full and known.isdisjoint(nodes):
                 calls = f"{count} calls wait" if count > 1 else "1 call waits"
                 calls = f"at least {calls}" if count >= MAX_QUEUED else calls

@@ -37,9 +37,9 @@ _MAX_CORE_NOTES = 1 << 20  # notes that are read of one segment; a thread has ab
 _MAX_OWNER_SIZE, _MAX_BUILD_ID_SIZE = 64, 64  # bytes
 ET_REL = 1
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_GNU_EH_FRAME, PT_GNU_SFRAME = 1, 2, 4, 0x6474E550, 0x6474E554
-SHT_NOBITS, SHT_SYMTAB, SHT_DYNSYM, SHT_RELA = 8, 2, 11, 4
+SHT_NOBITS, SHT_SYMTAB, SHT_DYNSYM = 8, 2, 11
 PF_X, PF_W = 1, 2
-SHF_EXECINSTR = 4
+SHF_EXECINSTR, SHF_COMPRESSED = 4, 0x800
 _NT_GNU_BUILD_ID = 3
 
 
@@ -120,7 +120,6 @@ class ElfImage:
             raise FormatError(self.name, 0, "shorter than an ELF header")
         self.machine = int.from_bytes(self.data[18:20], self.byteorder)
         self.type = int.from_bytes(self.data[16:18], self.byteorder)  # e_type
-        self.relocatable = self.type == ET_REL
 
     def _segments(self) -> Iterator[Segment]:
         header = self._header
@@ -141,9 +140,7 @@ class ElfImage:
 
     @cached_property
     def executable(self) -> tuple[tuple[int, int], ...]:
-        """Vaddr ranges [start, end) of executable segments; in an object file, of code sections."""
-        if self.relocatable:
-            return self.code_sections
+        """Vaddr ranges [start, end) of executable segments."""
         code = (s for s in self.segments if s.type == PT_LOAD and s.flags & PF_X)
         return tuple((s.vaddr, s.vaddr + s.memsz) for s in code)
 

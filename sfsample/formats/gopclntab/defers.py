@@ -23,12 +23,16 @@ _CALL, _CALL_BYTES = 0xE8, 5  # x86-64: call with a relative address
 UNLOCKS = {"(*RWMutex).RUnlock": "RUnlock", "(*RWMutex).Unlock": "write Unlock", "(*Mutex).Unlock": "Unlock"}
 
 
-def open_defers(table: GoTable, function: GoFunction) -> tuple[int, tuple[int, ...]] | None:
-    """Return the offsets of the bits and of the closures below varp, in bytes; None: it has no such defers.
+def open_defers(table: GoTable, vaddr: int) -> tuple[int, tuple[int, ...]] | None:
+    """Return the offsets below varp, in bytes, of the bits and of the closures of the function at `vaddr`.
 
-    Bit `i` belongs to closure `i`; varp is the CFA minus 16 on x86-64.  Raises FormatError.
+    Bit `i` belongs to closure `i`; varp is the CFA minus 16 on x86-64.  None: it has no such defers.
     """
-    at = table.funcdata(function, _FUNCDATA_OPEN_DEFERS)
+    try:
+        function = table.function_at(vaddr)
+        at = table.funcdata(function, _FUNCDATA_OPEN_DEFERS) if function is not None else None
+    except FormatError:
+        return None
     data = None if at is None else table.image.loaded(at, _INFO_BYTES)
     if data is None:
         return None

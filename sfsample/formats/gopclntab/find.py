@@ -1,10 +1,14 @@
-"""Finds `.gopclntab` and `runtime.moduledata` in an ELF file.
+"""Finds `.gopclntab`, `runtime.moduledata` and `runtime.waitReasonStrings` in an ELF file.
 
 The section names the table, unless a linker has merged the section into `.data.rel.ro` (PIE with cgo up to Go
-1.25), or section headers are missing.  Then the magic of its header is searched.  moduledata is found by its
-section (Go 1.26), or as the word in writable data that is the vaddr of the table.
+1.25), or section headers are missing.  Then the magic of its header is searched.  moduledata begins at the
+word in writable data that is the vaddr of the table.
 
-Source: Go, src/runtime/symtab.go (pcHeader, moduledata), src/cmd/link/internal/ld/pcln.go.
+A goroutine has the number of its reason to wait, which differs between versions.  The array
+`waitReasonStrings` has the texts.  It is found by its second text, which is the same in all versions.
+
+Source: Go, src/runtime/symtab.go (pcHeader, moduledata), src/runtime/runtime2.go (waitReasonStrings),
+src/cmd/link/internal/ld/pcln.go.
 """
 
 import re
@@ -25,6 +29,9 @@ _MODULE_WORDS = 48  # words of moduledata that are read
 _BUILD_INFO = re.compile(rb"\xff Go buildinf:")
 _VERSION = re.compile(rb"(?:go|devel go)[0-9][ -~]{0,60}")
 _MAX_VERSION_DISTANCE = 128  # bytes from the mark of the build information to the end of the version
+_SECOND_REASON = b"GC assist marking"
+_STRING_SIZE = 16  # bytes of a string header: address, length
+_MAX_REASONS, _MAX_REASON_SIZE = 128, 64
 
 
 def find_table(image: ElfImage) -> GoTable | None:
@@ -52,12 +59,17 @@ def _candidates(image: ElfImage) -> Iterator[tuple[int, memoryview]]:
     if image.sections and not any(image.section(name) for name in _MARKS):
         return
     # code last: it is large, and its pages would be read for nothing
-    loads = sorted((s for s in image.segments if s.type == PT_LOAD), key=lambda s: bool(s.flags & PF_X))
-    for segment in loads:
-        data = image.data[segment.offset : segment.offset + segment.filesz]
+    for vaddr, data in (*_segments(image, 0, PF_X), *_segments(image, PF_X, PF_X)):
         for found in _HEADER_START.finditer(data):
             if found.start() % 8 == 0:
-                yield segment.vaddr + found.start(), data[found.start() :]
+                yield vaddr + found.start(), data[found.start() :]
+
+
+def _segments(image: ElfImage, flags: int, mask: int) -> Iterator[tuple[int, memoryview]]:
+    """Yield the vaddr and the bytes of the loaded segments whose flags in `mask` are `flags`."""
+    for segment in image.segments:
+        if segment.type == PT_LOAD and segment.flags & mask == flags:
+            yield segment.vaddr, image.data[segment.offset : segment.offset + segment.filesz]
 
 
 def _header(data: memoryview, vaddr: int) -> GoHeader:
@@ -93,28 +105,40 @@ def _funcdata(words: tuple[int, ...], header: GoHeader, size: int) -> int:
 
 def _possible_module_data(image: ElfImage, table: int) -> Iterator[memoryview]:
     """Yield bytes that may be moduledata, which begins with the vaddr of the table."""
-    section = image.section(".go.module")
-    if section is not None:
-        yield _padded(image.contents(section))
-        return
     first = re.compile(re.escape(table.to_bytes(8, "little")))
-    for segment in (s for s in image.segments if s.type == PT_LOAD and s.flags & PF_W):
-        data = image.data[segment.offset : segment.offset + segment.filesz]
-        for found in first.finditer(data):
-            if (segment.vaddr + found.start()) % 8 == 0:
-                yield _padded(data[found.start() :])
-
-
-def _padded(data: memoryview) -> memoryview:
-    return data if len(data) >= 8 * _MODULE_WORDS else memoryview(bytes(data).ljust(8 * _MODULE_WORDS, b"\0"))
+    for vaddr, data in _segments(image, PF_W, PF_W):
+        for found in first.finditer(data, 0, max(0, len(data) - 8 * (_MODULE_WORDS - 1))):
+            if (vaddr + found.start()) % 8 == 0:
+                yield data[found.start() :]
 
 
 def _version(image: ElfImage) -> str:
     """Return the version of the compiler, such as "go1.24.4"; "" if the file does not state it."""
-    for segment in (s for s in image.segments if s.type == PT_LOAD and s.flags & PF_W):
-        data = image.data[segment.offset : segment.offset + segment.filesz]
+    for _, data in _segments(image, PF_W, PF_W):
         found = _BUILD_INFO.search(data)
         version = found and _VERSION.search(data, found.start(), found.start() + _MAX_VERSION_DISTANCE)
         if version:
             return bytes(version[0]).decode().removeprefix("devel ").split()[0]
     return ""
+
+
+def find_wait_reasons(image: ElfImage) -> tuple[str, ...]:
+    """Return the texts of the reasons to wait, by number; empty if the array is not found."""
+    size = len(_SECOND_REASON).to_bytes(8, "little")
+    for vaddr, data in _segments(image, 0, PF_X):
+        for text in re.finditer(_SECOND_REASON, data):
+            second = re.compile(re.escape((vaddr + text.start()).to_bytes(8, "little") + size))
+            for _, array in _segments(image, 0, PF_X):
+                found = second.search(array)
+                if found is not None and found.start() >= _STRING_SIZE:
+                    return tuple(_reasons(image, array[found.start() - _STRING_SIZE :]))
+    return ()
+
+
+def _reasons(image: ElfImage, array: memoryview) -> Iterator[str]:
+    for number in range(min(_MAX_REASONS, len(array) // _STRING_SIZE)):
+        address, size = unpack_from("<QQ", array, number * _STRING_SIZE)
+        text = image.loaded(address, size) if 0 < size <= _MAX_REASON_SIZE else None
+        if text is None and number:  # reason 0 has no text
+            return
+        yield bytes(text or b"").decode("utf-8", "replace")

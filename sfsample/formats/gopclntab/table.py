@@ -11,6 +11,7 @@ Source: Go, src/runtime/symtab.go (pcHeader, _func, pcvalue), src/cmd/link/inter
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from struct import error as struct_error
 from struct import unpack_from
@@ -32,7 +33,6 @@ NO_INDEX = 0xFFFFFFFF  # offset or index of something absent
 class GoLayout(NamedTuple):
     """Facts that depend on the version of the table."""
 
-    versions: str
     function_size: int  # bytes of `_func` before the offsets of its PCDATA
     inline_size: int  # bytes of a record of the tree of inlined calls
     has_parents: bool  # True: that record has the index of its caller's record, with file and line
@@ -40,8 +40,8 @@ class GoLayout(NamedTuple):
 
 
 LAYOUTS = {  # key: magic of the header
-    0xFFFFFFF0: GoLayout("1.18 to 1.19", 40, 20, True, 38),
-    0xFFFFFFF1: GoLayout("1.20 or later", 44, 16, False, 40),
+    0xFFFFFFF0: GoLayout(40, 20, True, 38),  # Go 1.18 and 1.19
+    0xFFFFFFF1: GoLayout(44, 16, False, 40),  # Go 1.20 and later
 }
 
 
@@ -85,14 +85,6 @@ class GoFunction(NamedTuple):
     funcdata_count: int
 
 
-class DepthRange(NamedTuple):
-    """The depth of a frame, and the vaddrs [start, end) at which the frame has it."""
-
-    depth: int  # bytes between sp and the return address; AArch64: between sp and the CFA
-    start: int
-    end: int
-
-
 class GoTable:
     """The table of one file."""
 
@@ -109,25 +101,25 @@ class GoTable:
         """Return the function that covers `vaddr`; None: code of another language.  Raises FormatError."""
         if not self.module.first_pc <= vaddr < self.module.end_pc:
             return None
-        low, high, wanted = 0, self.header.functions, vaddr - self.module.text
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._entry(middle)[0] <= wanted:
-                low = middle
-            else:
-                high = middle
+        wanted = vaddr - self.module.text
+        indexes = range(1, self.header.functions)
+        low = bisect_right(indexes, wanted, key=lambda index: self._entry(index)[0])
         (first, at), (end, _) = self._entry(low), self._entry(low + 1)
         if not first <= wanted < end:
             raise FormatError(SECTION, self.header.table + low * _ENTRY_SIZE, "functions are not in order")
         return self._function(first, end, self.header.table + at)
 
-    def depth_at(self, function: GoFunction, vaddr: int) -> DepthRange | None:
-        """Return the depth of the frame at `vaddr`, or None if it is not stated.  Raises FormatError."""
+    def depth_at(self, function: GoFunction, vaddr: int) -> tuple[int, int, int] | None:
+        """Return the depth of the frame at `vaddr`, and the range [start, end) of vaddrs with this depth.
+
+        The depth is in bytes from sp to the return address; on AArch64, from sp to the CFA.  None: it is not
+        stated.  Raises FormatError.
+        """
         for depth, start, end in self.values(function, function.depth_values):
             if start <= vaddr < end:
                 if not 0 <= depth < _MAX_DEPTH or depth % 8:
                     raise FormatError(SECTION, function.at, f"{function.name}: a frame of {depth} bytes")
-                return DepthRange(depth, start, end)
+                return depth, start, end
         return None
 
     def value_at(self, function: GoFunction, values: int, vaddr: int) -> int:

@@ -2,8 +2,7 @@
 
 Most credentials are in /proc.  A seccomp filter may refuse system calls for any target.  So sfsample tries
 each call on a process that cannot exist: ESRCH means that the kernel accepted the call, and any other error
-means that something refuses the call.  A filter may also kill the caller.  So if sfsample runs under a
-filter, a child process tries the calls.
+means that something refuses the call.
 """
 
 import ctypes
@@ -14,14 +13,12 @@ from errno import ESRCH
 from sfsample.process.permission.gates import SelfCredentials, TargetCredentials, closed_gates_help
 from sfsample.process.proc_text import parse_status
 from sfsample.process.procfs import ProcFs, process_name, read_link, read_text
+from sfsample.process.vm import Iovec, libc
 
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _WHOLE_UID_MAP = ["0", "0", "4294967295"]  # map of the initial user namespace, user_namespaces(7)
-_SECCOMP_MODE_FILTER = "2"
 _PTRACE_DETACH = 17
 _NO_PID = (1 << 31) - 1  # above every pid_max
-_KILLED = -1  # code in place of an errno
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def refusal_help(proc: ProcFs) -> tuple[str, ...]:
@@ -33,46 +30,28 @@ def own_credentials() -> SelfCredentials:
     """Read sfsample's credentials."""
     status = parse_status(read_text("/proc/self/status"))
     return SelfCredentials(
-        os.getuid(),
-        os.getgid(),
-        _bits(status, "CapPrm"),
-        _bits(status, "CapEff"),
-        read_text(_YAMA).strip(),
-        read_link("/proc/self/ns/user"),
-        read_text("/proc/self/uid_map").split() == _WHOLE_UID_MAP,
-        _refused_syscalls(filtered=status.get("Seccomp") == _SECCOMP_MODE_FILTER),
-        _label("/proc/self"),
-    )
+        uid=os.getuid(), gid=os.getgid(), permitted=_bits(status, "CapPrm"),
+        effective=_bits(status, "CapEff"), yama=read_text(_YAMA).strip(),
+        user_namespace=read_link("/proc/self/ns/user"),
+        outermost=read_text("/proc/self/uid_map").split() == _WHOLE_UID_MAP,
+        refused_calls=_refused_calls(), label=_label("/proc/self"),
+    )  # fmt: skip
 
 
 def target_credentials(proc: ProcFs) -> TargetCredentials:
     """Read the target's credentials."""
-    status, owner = proc.status(), None
-    with suppress(OSError):
+    status, owner = proc.status(), os.getuid()
+    with suppress(OSError):  # the process has ended
         owner = os.stat(f"/proc/{proc.pid}/maps").st_uid
     return TargetCredentials(
-        _numbers(status, "Uid"),
-        _numbers(status, "Gid"),
-        _bits(status, "CapPrm"),
-        tracer_of_process(proc),
-        owner,
-        proc.link("ns/user"),
-        _label(f"/proc/{proc.pid}"),
-    )
+        uids=_numbers(status, "Uid"), gids=_numbers(status, "Gid"), permitted=_bits(status, "CapPrm"),
+        tracer=tracer_of_process(proc), files_owner=owner, user_namespace=proc.link("ns/user"),
+        label=_label(f"/proc/{proc.pid}"),
+    )  # fmt: skip
 
 
 def tracer_of(proc: ProcFs, tid: int) -> int:
-    """Return the pid of the process, other than sfsample, that traces a thread; 0: there is none."""
-    pid = _tracing_process(proc, tid)
-    return 0 if pid == os.getpid() else pid
-
-
-def traced_by_sfsample(proc: ProcFs, tid: int) -> bool:
-    """Return True if an OS thread of sfsample, perhaps one that is about to end, traces a thread."""
-    return _tracing_process(proc, tid) == os.getpid()
-
-
-def _tracing_process(proc: ProcFs, tid: int) -> int:
+    """Return the pid of the process that traces a thread, which may be sfsample itself; 0: there is none."""
     tracer = proc.status(tid).get("TracerPid", "0")
     # TracerPid is the tid of the tracing thread; users and kill(1) need its process
     return int(parse_status(read_text(f"/proc/{tracer}/status")).get("Tgid", tracer))
@@ -80,8 +59,8 @@ def _tracing_process(proc: ProcFs, tid: int) -> int:
 
 def tracer_of_process(proc: ProcFs) -> tuple[int, str] | None:
     """Return pid and name of a process, other than sfsample, that traces a thread of `proc`."""
-    pid = next(filter(None, (tracer_of(proc, tid) for tid in proc.threads())), None)
-    return None if pid is None else (pid, process_name(pid))
+    tracers = {tracer_of(proc, tid) for tid in proc.threads()} - {0, os.getpid()}
+    return (min(tracers), process_name(min(tracers))) if tracers else None
 
 
 def _label(directory: str) -> str:
@@ -97,28 +76,11 @@ def _bits(status: dict[str, str], key: str) -> int:
     return int(status.get(key, "0"), 16)
 
 
-def _refused_syscalls(*, filtered: bool) -> tuple[tuple[str, int], ...]:
-    """Return (name, errno) of the refused calls; `filtered`: sfsample runs under a seccomp filter."""
-    names = ("ptrace", "process_vm_readv")
-    errors = ((name, _try_in_child(name) if filtered else _try(name)) for name in names)
-    return tuple((name, errno) for name, errno in errors if errno != ESRCH)
-
-
-def _try(name: str) -> int:
-    """Make a call on a process that cannot exist; return its errno."""
-    if name == "ptrace":
-        failed = _libc.ptrace(_PTRACE_DETACH, _NO_PID, None, None)
-    else:
-        word = ctypes.c_ulong()
-        iovec = (ctypes.c_ulong * 2)(ctypes.addressof(word), ctypes.sizeof(word))  # struct iovec
-        failed = _libc.process_vm_readv(_NO_PID, iovec, 1, iovec, 1, 0)
-    return ctypes.get_errno() if failed else 0
-
-
-def _try_in_child(name: str) -> int:
-    """Make a call in a child, whose exit code is the errno; return _KILLED if the call was fatal."""
-    child = os.fork()
-    if child == 0:
-        os._exit(_try(name))
-    _, status = os.waitpid(child, 0)
-    return _KILLED if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+def _refused_calls() -> frozenset[str]:
+    """Return the system calls that fail for a process that cannot exist, but not with ESRCH."""
+    nowhere = ctypes.byref(Iovec(0, 1))
+    trials = {"ptrace": (_PTRACE_DETACH, _NO_PID, None, None),
+              "process_vm_readv": (_NO_PID, nowhere, 1, nowhere, 1, 0)}  # fmt: skip
+    return frozenset(
+        name for name, words in trials.items() if getattr(libc, name)(*words) and ctypes.get_errno() != ESRCH
+    )

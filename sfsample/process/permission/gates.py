@@ -7,7 +7,6 @@ gate, the gate is "unknown".
 Source: ptrace(2), "Ptrace access mode checking".
 """
 
-from errno import ENOSYS
 from typing import Literal, NamedTuple
 
 CAP_SYS_PTRACE = 19
@@ -25,7 +24,7 @@ class SelfCredentials(NamedTuple):
     yama: str  # kernel.yama.ptrace_scope; empty: the kernel has no Yama
     user_namespace: str | None
     outermost: bool = False  # the user namespace is the initial one: capabilities count for every process
-    refused_calls: tuple[tuple[str, int], ...] = ()  # (system call, errno), refused for any target
+    refused_calls: frozenset[str] = frozenset()  # system calls that are refused for any target
     label: str = ""  # given by the security module (AppArmor, SELinux)
 
     @property
@@ -41,7 +40,7 @@ class TargetCredentials(NamedTuple):
     gids: tuple[int, ...]
     permitted: int  # capabilities, as bits
     tracer: tuple[int, str] | None  # pid and name of a process that already traces one of its threads
-    files_owner: int | None  # uid of its files in /proc: root's uid if the process is not dumpable
+    files_owner: int  # uid of its files in /proc: root's uid if the process is not dumpable
     user_namespace: str | None  # None: sfsample may not read it
     label: str = ""
 
@@ -79,16 +78,17 @@ _SECCOMP = Remedy(
     host="start sfsample outside the sandbox that has this seccomp filter",
     systemd="the unit that runs sfsample: SystemCallFilter=@debug",
     docker="--cap-add=SYS_PTRACE (opens it in docker's own profile), or --security-opt seccomp=unconfined",
-    kubernetes="securityContext.seccompProfile.type: Unconfined, or a profile that allows {call}",
+    kubernetes="securityContext.seccompProfile.type: Unconfined, or a profile that allows the call",
 )
 
 
 def judge_gates(own: SelfCredentials, target: TargetCredentials | None) -> tuple[Gate, ...]:
     """Judge every gate; without a target, the gates that depend on sfsample alone."""
+    calls = [_call(own, call) for call in ("ptrace", "process_vm_readv")]
     if target is None:
-        return (_privilege(own), _execve(own), _yama(own), *_calls(own))
+        return (_privilege(own), _execve(own), _yama(own), *calls)
     return (_tracer(target), _user(own, target), _dumpable(own, target), _capabilities(own, target),
-            _execve(own), _yama(own), _namespace(own, target), *_calls(own),
+            _execve(own), _yama(own), _namespace(own, target), *calls,
             _security_module(own, target))  # fmt: skip
 
 
@@ -130,8 +130,6 @@ def _user(own: SelfCredentials, target: TargetCredentials) -> Gate:
 
 
 def _dumpable(own: SelfCredentials, target: TargetCredentials) -> Gate:
-    if target.files_owner is None:
-        return Gate("dumpable", "unknown", "the owner of its files in /proc cannot be read")
     if not target.uids or target.files_owner == target.uids[1]:
         return Gate("dumpable", "pass", "it is dumpable: its own user may trace it")
     found = "it is not dumpable (setuid, unreadable, or it called prctl(PR_SET_DUMPABLE, 0))"
@@ -164,9 +162,8 @@ def _yama(own: SelfCredentials) -> Gate:
         return Gate(name, "fail", f"{scope}: only a parent may trace", _PRIVILEGE._replace(host=_PARENT))
     if own.yama == "2":
         return Gate(name, "fail", f"{scope}: only CAP_SYS_PTRACE may trace", _PRIVILEGE)
-    return Gate(name, "fail", f"{scope}: no process may trace until the next boot",
-                Remedy("a sysctl.d file sets it; it cannot be lowered at run time: change the file, and boot",
-                       docker="", kubernetes="on the node, as for a host"))  # fmt: skip
+    remedy = Remedy("a sysctl.d file sets it; it cannot be lowered at run time: change the file, and boot")
+    return Gate(name, "fail", f"{scope}: no process may trace until the next boot", remedy)
 
 
 def _namespace(own: SelfCredentials, target: TargetCredentials) -> Gate:
@@ -197,25 +194,10 @@ def _tracer(target: TargetCredentials) -> Gate:
                 Remedy(f"end that process first (gdb, strace, another sampler: kill {pid})"))  # fmt: skip
 
 
-def _calls(own: SelfCredentials) -> tuple[Gate, ...]:
-    refused = dict(own.refused_calls)
-    return tuple(_call(call, refused.get(call)) for call in ("ptrace", "process_vm_readv"))
-
-
-def _call(call: str, errno: int | None) -> Gate:
-    """Judge a system call by a trial.
-
-    `errno`: error of the trial, None if the kernel accepted the call, -1 if the call killed its process.
-    """
-    name = f"{call}(2)"
-    if errno is None:
-        return Gate(name, "pass", "the kernel accepts the call")
-    if errno == ENOSYS:
-        return Gate(name, "fail", f"{name} is not there: the kernel lacks it, or seccomp hides it",
-                    Remedy("a kernel with CONFIG_CROSS_MEMORY_ATTACH, outside a sandbox"))  # fmt: skip
-    remedy = _SECCOMP._replace(kubernetes=_SECCOMP.kubernetes.format(call=call))
-    effect = "kills the caller of" if errno < 0 else "refuses"
-    return Gate(name, "fail", f"a seccomp filter on sfsample {effect} {name}", remedy)
+def _call(own: SelfCredentials, call: str) -> Gate:
+    if call in own.refused_calls:
+        return Gate(f"{call}(2)", "fail", f"a seccomp filter on sfsample refuses {call}(2)", _SECCOMP)
+    return Gate(f"{call}(2)", "pass", "the kernel accepts the call")
 
 
 def _security_module(own: SelfCredentials, target: TargetCredentials) -> Gate:

@@ -8,8 +8,8 @@ Nuitka compiles Python functions to C.  A compiled function links a frame into t
 runs.  Such a frame looks like the frame of a generator.
 
 The memory is data of the target: the chain may be torn, lead anywhere, or be a circle.  That often happens if
-the thread runs while sfsample reads it.  `place.py` goes on behind a break, at the next mark that it finds.
-The budget of the memory (`core.budget`) limits the length of a chain.
+the thread runs while sfsample reads it.  The budget of the memory (`core.budget`) limits the length of a
+chain.
 
 Source: Include/internal/pycore_interpframe.h and Python/ceval.c of CPython 3.11 to 3.15.
 """
@@ -40,9 +40,7 @@ class Run(NamedTuple):
     """The Python frames of one activation of the evaluation loop."""
 
     frames: tuple[PythonFrame, ...]  # Python frames, the innermost first
-    mark: int  # address inside the native frame of the activation; 0: the chain broke before it
-    # Address of the next frame, if it was not copied, or if the chain has it already (a circle).  0: none.
-    missing: int = 0
+    mark: int  # address inside the native frame of the activation; 0: a frame before it was not copied
     is_compiled: bool = False  # True: no activation runs these frames, because they are compiled functions
 
 
@@ -50,43 +48,10 @@ def runs(memory: Memory, layout: Layout, thread_state: int) -> Iterator[Run]:
     """Yield the runs of a thread state, the innermost first; `memory` has the copies of the pause."""
     start = memory.word(thread_state + layout.thread_frame)
     if not layout.has_cframes:
-        yield from _by_sentinels(memory, layout, start or 0, base(memory, layout, thread_state))
+        base = layout.thread_base  # field with the frame that ends every chain of 3.15
+        yield from _runs(memory, layout, start or 0, (base and memory.word(thread_state + base)) or 0)
     elif start:
         yield from _by_cframes(memory, layout, start)
-
-
-def base(memory: Memory, layout: Layout, thread_state: int) -> int:
-    """Return the address of the frame that ends every chain of 3.15; it lies in no native frame.  0: none."""
-    at = layout.thread_base
-    return 0 if at is None else memory.word(thread_state + at) or 0
-
-
-def resumed(memory: Memory, layout: Layout, sentinel: int, end: int = 0) -> Iterator[Run]:
-    """Yield the runs that follow the run that ends with `sentinel`, towards the callers (3.12 and later)."""
-    yield from _by_sentinels(memory, layout, memory.word(sentinel + layout.previous) or 0, end)
-
-
-def _by_sentinels(memory: Memory, layout: Layout, address: int, end: int = 0) -> Iterator[Run]:
-    frames: list[PythonFrame] = []
-    owners, seen = set[int](), {0, end}
-    read, unpack, size, owner = memory.read, _unpacker(layout), layout.frame_bytes, layout.owner
-    sentinels = layout.sentinel_owners
-    while address not in seen:
-        seen.add(address)
-        data = read(address, size)
-        if data is None:
-            break
-        frame = unpack(address, data)
-        if data[owner] in sentinels:
-            yield Run(tuple(frames), address)
-            frames, owners = [], set()
-        else:
-            frames.append(frame)
-            owners.add(data[owner])
-        address = frame.previous
-    missing = 0 if address == end else address
-    if frames or missing:
-        yield Run(tuple(frames), 0, missing, not missing and owners == {OWNER_GENERATOR})
 
 
 def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
@@ -96,42 +61,51 @@ def _by_cframes(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
     activation has no frames, so sfsample leaves it out.  sfsample knows this state by the caller of the
     activation's outermost frame: the caller is not the current frame of the next outer activation.
     """
-    outer = memory.word(cframe + layout.cframe_previous) or 0
+    outer = memory.word(cframe + layout.cframe_frame + 8) or 0
     around = memory.word(outer + layout.cframe_frame)
-    activations = _activations(memory, layout, cframe)
+    activations = _runs(memory, layout, memory.word(cframe + layout.cframe_frame) or 0, cframe=cframe)
     newest = next(activations, None)
     if newest is not None and newest.mark:
         has_sentinel = layout.is_entry is None
         caller = memory.word(newest.mark + layout.previous) if has_sentinel else newest.frames[-1].previous
         if around not in (None, caller):
-            yield from _activations(memory, layout, outer)
+            yield from _runs(memory, layout, around or 0, cframe=outer)
             return
     if newest is not None:
         yield newest
     yield from activations
 
 
-def _activations(memory: Memory, layout: Layout, cframe: int) -> Iterator[Run]:
-    address = memory.word(cframe + layout.cframe_frame) or 0
-    if layout.is_entry is None:  # 3.12 has sentinels
-        yield from _by_sentinels(memory, layout, address)
-        return
+def _runs(memory: Memory, layout: Layout, address: int, end: int = 0, cframe: int = 0) -> Iterator[Run]:
+    """Yield the runs from the frame at `address` to that at `end`.
+
+    A run ends before a sentinel, or in 3.11 with an entry frame; then its mark is `cframe`, and the next
+    `_PyCFrame` is that of the next run.
+    """
     frames: list[PythonFrame] = []
-    unpack, owners, seen = _unpacker(layout), set[int](), {0}
+    owners, seen = set[int](), {0, end}
+    read, unpack, size, owner = memory.read, _unpacker(layout), layout.frame_bytes, layout.owner
+    sentinels, entry = layout.sentinel_owners, layout.is_entry
     while address not in seen:
         seen.add(address)
-        data = memory.read(address, layout.frame_bytes)
+        data = read(address, size)
         if data is None:
             break
-        frames.append(unpack(address, data))
-        owners.add(data[layout.owner])
-        address = frames[-1].previous
-        if data[layout.is_entry]:
-            yield Run(tuple(frames), cframe)
+        frame = unpack(address, data)
+        address, mark = frame.previous, 0
+        if data[owner] in sentinels:
+            mark = frame.address
+        else:
+            frames.append(frame)
+            owners.add(data[owner])
+            if entry is not None and data[entry]:
+                mark, cframe = cframe, memory.word(cframe + layout.cframe_frame + 8) or 0
+        if mark:
+            yield Run(tuple(frames), mark)
             frames, owners = [], set()
-            cframe = memory.word(cframe + layout.cframe_previous) or 0
-    if frames or address:
-        yield Run(tuple(frames), 0, address, not address and owners == {OWNER_GENERATOR})
+    is_broken = address not in (0, end)
+    if frames or is_broken:
+        yield Run(tuple(frames), 0, not is_broken and owners == {OWNER_GENERATOR})
 
 
 @lru_cache(64)

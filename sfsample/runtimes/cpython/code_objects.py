@@ -13,6 +13,7 @@ Every address here is data of the target: if no code object seems to be there, i
 Source: Include/cpython/code.h and Include/cpython/unicodeobject.h of CPython 3.11 to 3.15.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property, partial
@@ -20,7 +21,7 @@ from struct import Struct
 
 from sfsample.core.memory import BytesMemory, Memory, ReadMany, ReadMemory, Span, word_in
 from sfsample.runtimes.cpython.layout import Layout
-from sfsample.runtimes.cpython.line_table import LineTable
+from sfsample.runtimes.cpython.line_table import decode
 
 _MAX_KNOWN = 100_000  # code objects; if there are more, all are forgotten
 _MAX_TEXT = 1 << 16  # characters of a name
@@ -29,7 +30,7 @@ _MAX_KNOWN_BYTES = 1 << 26  # bytes of all location tables
 _MAX_UNITS = 1 << 26  # instructions of a function
 # Pauses that must show the same code object.  If two code objects take turns at an address, the chance that
 # all these pauses show the same one is 1 in 2 ** 15.
-_PROOFS_WITHOUT_VERSION = 16
+_PROOFS_WITHOUT_VERSION, _SEVERAL = 16, -(1 << 60)
 _CODE_TYPE = b"code\0"
 _TEXT_BYTES = 320  # bytes of a string object that are copied in the pause
 _WORD = Struct("<Q")
@@ -51,26 +52,24 @@ class Code:
         self._table, self.first_line, self.units = lines
 
     def line(self, unit: int) -> int | None:
-        """Return the line of instruction `unit`; None: it has none, or the table is damaged."""
-        return self._lines.line(unit) if self._lines is not None else None
+        """Return the line of instruction `unit` (-1: of the definition); None: it has none."""
+        if unit == -1:
+            return self.first_line
+        ends, lines = self._lines
+        at = bisect_right(ends, unit)
+        return lines[at] if unit >= 0 and at < len(lines) else None
 
     @cached_property
-    def _lines(self) -> LineTable | None:
+    def _lines(self) -> tuple[list[int], list[int | None]]:
         try:
-            return LineTable(self._table, self.first_line, self.units)
+            return decode(self._table, self.first_line, self.units)
         except ValueError:
-            return None
+            return [], []
 
 
 def header_of(layout: Layout, address: int) -> Span:
     """Return the span of the header, `ob_type` to `co_linetable`; in it only `co_warmup` may change."""
     return address + layout.type, layout.linetable + 8 - layout.type
-
-
-def name_of(layout: Layout, header: bytes | None) -> Span | None:
-    """Return the span of the qualified name of a code object, by its header; None: it has none."""
-    at = word_in(header, layout.qualname - layout.type)
-    return (at + layout.string_length, _NAME_BYTES) if at else None
 
 
 def texts_of(layout: Layout, header: bytes) -> list[Span]:
@@ -91,8 +90,8 @@ class CodeObjects:
         self._layout, self._read = layout, read
         self._known: dict[int, Code] = {}
         self._known_bytes = 0  # bytes of their location tables
-        self._several: set[int] = set()  # addresses that have had more than one code object
-        self._proofs: Counter[int] = Counter()  # pauses that showed the same code object, by address
+        # pauses that showed the same code object, by address; _SEVERAL: it has had more than one code object
+        self._proofs: Counter[int] = Counter()
         self._needed = _PROOFS_WITHOUT_VERSION if layout.code_version is None else 1
         self.trusted: set[int] = set()
         self._type = 0  # address of the type "code"; 0: not known yet
@@ -104,16 +103,14 @@ class CodeObjects:
         """
         if len(self._known) > _MAX_KNOWN or self._known_bytes > _MAX_KNOWN_BYTES:
             self._known_bytes = 0
-            for cache in (self._known, self._several, self._proofs, self.trusted):
+            for cache in (self._known, self._proofs, self.trusted):
                 cache.clear()
         now = self._keys(addresses, self._read)
         then: list[bytes | None] = now
         if paused is not None:  # a pause copies no header of a trusted code object
             are_trusted = self.trusted.issuperset(addresses)
             then = [None] * len(now) if are_trusted else self._keys(addresses, partial(read_each, paused))
-        codes = [self._code(*keys, paused) for keys in zip(addresses, then, now, strict=True)]
-        return [code or (key and paused and self._dropped(key, paused)) or None
-                for code, key in zip(codes, then, strict=True)]  # fmt: skip
+        return [self._code(*keys, paused) for keys in zip(addresses, then, now, strict=True)]
 
     def _keys(self, addresses: Sequence[int], read: ReadMany) -> list[bytes | None]:
         """Return the key of the code object at each address; another code object there has another key.
@@ -125,8 +122,8 @@ class CodeObjects:
         headers = read([header_of(layout, address) for address in addresses])
         if layout.code_version is not None:
             return headers
-        spans = [name_of(layout, header) for header in headers]
-        names = read([span or (0, 1) for span in spans])
+        texts = (word_in(header, layout.qualname - layout.type) for header in headers)  # 0: no name
+        names = read([(text + layout.string_length, _NAME_BYTES) if text else (0, 1) for text in texts])
         # zero for `co_warmup`, which is a counter; no bytes behind the characters of the string object
         return [None if header is None or name is None
                 else header[:_WARMUP] + bytes(4) + header[_WARMUP + 4 :] + name[: _NAME_HEAD + word_in(name)]
@@ -141,13 +138,15 @@ class CodeObjects:
                 self._prove(address)
             return cached if then or address in self.trusted else None
         if cached is not None:
-            self._several.add(address)
+            self._proofs[address] = _SEVERAL
             self.trusted.discard(address)
-        return self._load(address, then, paused) if then is not None and then == now else None
+        code = self._load(address, then, paused) if then is not None and then == now else None
+        return code or (self._dropped(then, paused) if then and paused else None)
 
     def _dropped(self, key: bytes, paused: Memory) -> Code | None:
         """Return a freed code object from the copies of the pause; None: a string is not among them."""
-        qualname, filename = (self._copied(paused, at) for at in _texts(self._layout, key))
+        qualname, filename = (read_string(self._layout, paused.read, at, _MAX_TEXT)
+                              for at in _texts(self._layout, key))  # fmt: skip
         if not filename or not qualname or not self._is_code(word_in(key)):
             return None
         return Code(key, qualname, filename, (b"", self._first_line(key), 0))
@@ -178,10 +177,9 @@ class CodeObjects:
 
     def _prove(self, address: int) -> None:
         """Note that a pause showed the code object at an address; after enough proofs it is trusted."""
-        if address not in self._several and address not in self.trusted:
-            self._proofs[address] += 1
-            if self._proofs[address] >= self._needed:
-                self.trusted.add(address)
+        self._proofs[address] += 1
+        if self._proofs[address] >= self._needed:
+            self.trusted.add(address)
 
     def _lives(self, address: int, key: bytes) -> bool:
         """Return True if the code object with this key is at an address and has not been freed."""
@@ -198,12 +196,8 @@ class CodeObjects:
 
     def _text(self, copies: Memory, address: int) -> str | None:
         """Return the copied text of a string object, or else its current text; a very long text is cut."""
-        now = partial(read_string, self._layout, lambda *span: self._read([span])[0])
-        return self._copied(copies, address) or now(address, _MAX_TEXT)
-
-    def _copied(self, copies: Memory, address: int) -> str | None:
-        """Return the text of a string object from the copies; None: it was not copied whole."""
-        return read_string(self._layout, copies.read, address, _MAX_TEXT)
+        copied = read_string(self._layout, copies.read, address, _MAX_TEXT)
+        return copied or read_string(self._layout, lambda *span: self._read([span])[0], address, _MAX_TEXT)
 
     def _bytes(self, address: int) -> bytes | None:
         """Return the content of a bytes object; b"" if it is very large."""

@@ -34,12 +34,12 @@ class Interpreter(NamedTuple):
     mapping: Mapping  # mapping of the interpreter's code
     runtime: int  # address of `_PyRuntime`
     layout: Layout
-    program: Mapping | None = None  # mapping of the program's code; None: CPython is linked into the program
+    program: tuple[Mapping, ...] = ()  # mapping of the program's code, if CPython is a library
 
     @property
     def code(self) -> tuple[Mapping, ...]:
         """Return the mappings in which compiled Python functions may lie."""
-        return (self.mapping,) if self.program is None else (self.mapping, self.program)
+        return self.mapping, *self.program
 
 
 def find_interpreter(
@@ -53,7 +53,7 @@ def find_interpreter(
     """
     skipped = set[Module]() if without is None else without
     seen: set[str] = set()
-    program: Mapping | None = None
+    program: tuple[Mapping, ...] = ()
     for mapping in modules.mappings:
         if mapping.executable and mapping.path not in seen and (not seen or _NAME in mapping.path):
             seen.add(mapping.path)
@@ -62,7 +62,7 @@ def find_interpreter(
                 continue
             if (interpreter := _find_in(module, mapping, read)) is not None:
                 return interpreter._replace(program=program)
-            program = program or mapping
+            program = program or (mapping,)
             skipped.add(module)
     return None
 
@@ -95,19 +95,16 @@ def _by_shape(runtime: int, read: ReadMemory) -> Layout:
     A thread state leads back to its interpreter.  The layouts differ in the place of the thread states.
     """
 
-    def fits(layout: Layout) -> bool:
-        interpreter = word_in(read(runtime + layout.interpreters, 8))
-        thread = word_in(read(interpreter + layout.threads, 8))
-        tid = word_in(read(thread + layout.native_thread_id, 8))
-        return (
-            interpreter != 0
-            and word_in(read(thread + layout.thread_interpreter, 8)) == interpreter
-            and 0 < tid <= _MAX_TID
-        )
+    def word(address: int) -> int:
+        return word_in(read(address, 8))
 
-    fitting = [layout for layout in FIXED.values() if fits(layout)]
-    if not word_in(read(runtime + FIXED[12].interpreters, 8)):
+    interpreter = word(runtime + FIXED[12].interpreters)
+    if not interpreter:
         raise NotStarted("the interpreter has not started, and its version is not stated")
+    threads = ((layout, word(interpreter + layout.threads)) for layout in FIXED.values())
+    fitting = [layout for layout, thread in threads
+               if word(thread + layout.thread_interpreter) == interpreter
+               and 0 < word(thread + layout.native_thread_id) <= _MAX_TID]  # fmt: skip
     if len(fitting) != 1:
         raise BadInput("the version of Python is not stated, and its memory is not that of 3.11 or 3.12: "
                        "it is older")  # fmt: skip
@@ -116,7 +113,7 @@ def _by_shape(runtime: int, read: ReadMemory) -> Layout:
 
 def _by_section(image: ElfImage) -> int | None:
     """Return the vaddr of `_PyRuntime`, by its section, or by its first bytes in a data segment."""
-    section = next((section for section in image.sections if section.name == _SECTION), None)
+    section = image.section(_SECTION)
     if section is not None:
         return section.vaddr
     for segment in image.segments if not image.sections else ():

@@ -21,87 +21,59 @@ _MAX_FRAME_BYTES = 1 << 10  # bytes of a frame without its locals
 _RELEASE = 0xF0  # level of a final release in PY_VERSION_HEX; pre-releases have a lower level
 _HEADER = Struct("<8sQQ")  # cookie, version, flag: 1 if there is no GIL
 
-_RUNTIME = "size finalizing interpreters_head"
-_INTERPRETER = ("size id next threads_head gc imports_modules sysdict builtins ceval_gil gil_runtime_state "
-                "gil_enabled gil_locked gil_holder")  # fmt: skip
-_THREAD = "size prev next interp current_frame thread_id native_thread_id datastack_chunk status"
-_FRAME = "size previous executable instr_ptr localsplus owner"
-_CODE = ("size filename name qualname linetable firstlineno argcount localsplusnames localspluskinds "
-         "co_code_adaptive")  # fmt: skip
-_SEQUENCE = "size ob_item ob_size"
-_STRING = "size state length asciiobject_size"
-_TABLE_3_13 = {
-    "runtime": _RUNTIME, "interpreter": _INTERPRETER, "thread": _THREAD, "frame": _FRAME, "code": _CODE,
-    "object": "size ob_type", "type": "size tp_name tp_repr tp_flags", "tuple": _SEQUENCE, "list": _SEQUENCE,
-    "dict": "size ma_keys ma_values", "float": "size ob_fval", "long": "size lv_tag ob_digit",
-    "bytes": "size ob_size ob_sval", "string": _STRING, "gc": "size collecting",
-}  # fmt: skip
-
-
-def _changed(table: dict[str, str], after: dict[str, str], changes: dict[str, str]) -> dict[str, str]:
-    """Return a table with changed groups; `after` maps each new group to the group before it."""
-    result = {}
-    for name, words in table.items():
-        result[name] = changes.get(name, words)
-        result |= {new: changes[new] for new, place in after.items() if place == name}
-    return result
-
-
-_TABLE_3_14 = _changed(
-    _TABLE_3_13,
-    {"set": "list"},
-    {
-        "interpreter": _INTERPRETER.replace("threads_head", "threads_head threads_main")
-        + " code_object_generation tlbc_generation",
-        "frame": _FRAME + " stackpointer tlbc_index", "code": _CODE + " co_tlbc",
-        "set": "size used table mask",
-    },
-) | {
-    "generator": "size gi_name gi_iframe gi_frame_state", "llist": "next prev", "debugger": "a b c d e f",
-}  # fmt: skip
-_TABLE_3_15 = _changed(
-    _TABLE_3_14,
-    {"exception": "thread", "heap_type": "type"},
-    {
-        "thread": _THREAD.replace("current_frame", "current_frame base_frame last_profiled_frame last_seq")
-        + " holds_gil gil_requested current_exception exc_state",
-        "exception": "exc_value", "type": "size tp_name tp_repr tp_flags tp_basicsize tp_dictoffset",
-        "heap_type": "size ht_cached_keys", "string": _STRING + " compactunicodeobject_size",
-        "gc": "size collecting frame generation_stats_size generation_stats",
-    },
-)  # fmt: skip
-_TABLES = {13: _TABLE_3_13, 14: _TABLE_3_14, 15: _TABLE_3_15}
+_TABLE_WORDS = {13: 70, 14: 92, 15: 108}  # words behind the header, by minor version
+# Field of Layout: indexes of its word in the tables of 3.13, 3.14 and 3.15 (struct _Py_DebugOffsets).
+_STATED = {
+    "interpreters": (2, 2, 2),  # runtime_state.interpreters_head
+    "interpreter_next": (5, 5, 5),
+    "threads": (6, 6, 6),  # interpreter_state.threads_head
+    "gil_pointer": (11, 12, 12),  # interpreter_state.ceval_gil
+    "thread_next": (18, 21, 21),
+    "thread_interpreter": (19, 22, 22),
+    "thread_frame": (20, 23, 23),  # thread_state.current_frame
+    "thread_base": (None, None, 24),
+    "native_thread_id": (22, 25, 28),
+    "chunk": (23, 26, 29),  # thread_state.datastack_chunk
+    "previous": (26, 29, 37),  # interpreter_frame, as the next ones
+    "executable": (27, 30, 38),
+    "instruction": (28, 31, 39),
+    "frame_bytes": (29, 32, 40),  # localsplus
+    "owner": (30, 33, 41),
+    "filename": (32, 37, 45),  # code_object, as the next ones
+    "qualname": (34, 39, 47),
+    "linetable": (35, 40, 48),
+    "first_line": (36, 41, 49),
+    "code_bytes": (40, 45, 53),  # co_code_adaptive
+    "code_size": (41, 47, 55),  # pyobject.size: the field ob_size follows
+    "type": (42, 48, 56),
+    "type_name": (44, 50, 58),
+    "bytes_size": (62, 72, 84),
+    "bytes_data": (63, 73, 85),
+    "string_state": (65, 75, 87),
+    "string_length": (66, 76, 88),
+    "ascii_data": (67, 77, 89),  # unicode_object.asciiobject_size
+}
 
 
 class Layout(NamedTuple):
     """Offsets of fields from the start of their structure, in bytes; None: this version lacks the field."""
 
     minor: int
-    free_threaded: bool
     interpreters: int  # field of _PyRuntime: the head of the list of interpreters
     interpreter_next: int  # field of PyInterpreterState: the address of the next interpreter
     threads: int  # field of PyInterpreterState: the head of its list of thread states
-    gil: int | None  # field of _PyRuntime: the GIL itself
-    gil_pointer: int | None  # field of PyInterpreterState: the address of the GIL
     thread_next: int  # field of PyThreadState, like the next ones
     thread_interpreter: int
     native_thread_id: int
-    chunk: int
-    chunk_top: int
-    chunk_limit: int
+    chunk: int  # datastack_chunk; then datastack_top and datastack_limit
     thread_frame: int  # field with the address of the current frame; in 3.11 and 3.12 of a _PyCFrame
-    thread_base: int | None
-    cframe_frame: int  # field of _PyCFrame, like the next one; only 3.11 and 3.12 have this structure
-    cframe_previous: int
     executable: int  # field of _PyInterpreterFrame, like the next ones
     previous: int
     instruction: int
     owner: int
-    is_entry: int | None
     frame_bytes: int  # size of the frame without its locals
     code_size: int  # field of PyCodeObject, like the next ones
     first_line: int
-    code_version: int | None
     filename: int
     qualname: int
     linetable: int
@@ -114,7 +86,14 @@ class Layout(NamedTuple):
     string_state: int
     ascii_data: int  # offset of the characters of an ASCII string
     other_data: int  # offset of the characters of any other string
-    kind_bit: int  # number of the bit in the string's state at which kind (3 bits), compact and ascii begin
+    free_threaded: bool = False
+    gil: int | None = None  # field of _PyRuntime: the GIL itself
+    gil_pointer: int | None = None  # field of PyInterpreterState: the address of the GIL
+    thread_base: int | None = None  # field of PyThreadState: the frame that ends each chain
+    cframe_frame: int = 0  # field of _PyCFrame, which only 3.11 and 3.12 have; then the outer _PyCFrame
+    is_entry: int | None = None  # field of _PyInterpreterFrame
+    code_version: int | None = None  # field of PyCodeObject
+    kind_bit: int = 2  # number of the bit in a string's state at which kind (3 bits), compact and ascii begin
 
     @property
     def has_cframes(self) -> bool:
@@ -129,24 +108,21 @@ class Layout(NamedTuple):
     @property
     def thread_bytes(self) -> int:
         """Return the number of bytes of a PyThreadState that a walk needs."""
-        return self.chunk_limit + 8
+        return self.chunk + 24
 
 
 _OLD: dict[str, Any] = {
-    "free_threaded": False, "interpreters": 40, "interpreter_next": 0, "thread_next": 8,
-    "thread_interpreter": 16, "thread_frame": 56, "thread_base": None, "instruction": 56, "frame_bytes": 72,
-    "code_size": 16, "filename": 112, "qualname": 128, "linetable": 136, "type": 8, "type_name": 24,
-    "bytes_size": 16, "bytes_data": 32, "string_length": 16, "string_state": 32, "kind_bit": 2,
+    "interpreters": 40, "interpreter_next": 0, "thread_next": 8, "thread_interpreter": 16, "thread_frame": 56,
+    "instruction": 56, "frame_bytes": 72, "code_size": 16, "filename": 112, "qualname": 128, "linetable": 136,
+    "type": 8, "type_name": 24, "bytes_size": 16, "bytes_data": 32, "string_length": 16, "string_state": 32,
 }  # fmt: skip
 FIXED = {  # layouts of the versions that state no offsets, by minor version
-    11: Layout(minor=11, gil=360, gil_pointer=None, threads=16, native_thread_id=160, chunk=296,
-               chunk_top=304, chunk_limit=312, cframe_frame=8, cframe_previous=16, executable=32,
-               previous=48, owner=69, is_entry=68, first_line=72, code_version=None, code_bytes=184,
-               ascii_data=48, other_data=72, **_OLD),
-    12: Layout(minor=12, gil=None, gil_pointer=384, threads=72, native_thread_id=144, chunk=232,
-               chunk_top=240, chunk_limit=248, cframe_frame=0, cframe_previous=8, executable=0,
-               previous=8, owner=70, is_entry=None, first_line=68, code_version=92, code_bytes=192,
-               ascii_data=40, other_data=56, **_OLD),
+    11: Layout(minor=11, gil=360, threads=16, native_thread_id=160, chunk=296, cframe_frame=8, executable=32,
+               previous=48, owner=69, is_entry=68, first_line=72, code_bytes=184, ascii_data=48,
+               other_data=72, **_OLD),
+    12: Layout(minor=12, gil_pointer=384, threads=72, native_thread_id=144, chunk=232, executable=0,
+               previous=8, owner=70, first_line=68, code_version=92, code_bytes=192, ascii_data=40,
+               other_data=56, **_OLD),
 }  # fmt: skip
 
 
@@ -165,39 +141,22 @@ def layout_of(version: int, table: bytes = b"") -> Layout:
 
 
 def _stated(minor: int, name: str, table: bytes) -> Layout:
-    names = [(group, word) for group, words in _TABLES[minor].items() for word in words.split()]
-    size = _HEADER.size + 8 * len(names)
+    count = _TABLE_WORDS[minor]
+    size = _HEADER.size + 8 * count
     cookie, _, free_threaded = _HEADER.unpack_from(table.ljust(_HEADER.size, b"\0"))
     if cookie != COOKIE or len(table) < size:
         raise BadInput(f"{name}: its table of offsets is missing")
-    words = Struct(f"<{len(names)}Q").unpack_from(table, _HEADER.size)
-    at = dict(zip(names, words, strict=True))
-    if at["runtime", "interpreters_head"] != size + 48 or at["object", "size"] != at["object", "ob_type"] + 8:
+    words = Struct(f"<{count}Q").unpack_from(table, _HEADER.size)
+    indexes = ((field, places[minor - 13]) for field, places in _STATED.items())
+    at: dict[str, Any] = {field: None if index is None else words[index] for field, index in indexes}
+    if at["interpreters"] != size + 48 or at["code_size"] != at["type"] + 8:
         raise BadInput(f"{name}: its table of offsets is not that of the release")
-    return _checked(name, _from_table(minor, bool(free_threaded), at))
-
-
-def _from_table(minor: int, free_threaded: bool, at: dict[tuple[str, str], int]) -> Layout:
-    ascii_data, chunk = at["string", "asciiobject_size"], at["thread", "datastack_chunk"]
-    return Layout(
-        minor=minor, free_threaded=free_threaded, interpreters=at["runtime", "interpreters_head"],
-        interpreter_next=at["interpreter", "next"], threads=at["interpreter", "threads_head"],
-        gil=None, gil_pointer=None if free_threaded else at["interpreter", "ceval_gil"],
-        thread_next=at["thread", "next"], thread_interpreter=at["thread", "interp"],
-        native_thread_id=at["thread", "native_thread_id"], chunk=chunk, chunk_top=chunk + 8,
-        chunk_limit=chunk + 16, thread_frame=at["thread", "current_frame"],
-        thread_base=at.get(("thread", "base_frame")), cframe_frame=0,
-        cframe_previous=0, executable=at["frame", "executable"], previous=at["frame", "previous"],
-        instruction=at["frame", "instr_ptr"], owner=at["frame", "owner"], is_entry=None,
-        frame_bytes=at["frame", "localsplus"],
-        code_size=at["object", "size"], first_line=at["code", "firstlineno"],
-        code_version=at["code", "firstlineno"] + 24, filename=at["code", "filename"],
-        qualname=at["code", "qualname"], linetable=at["code", "linetable"],
-        code_bytes=at["code", "co_code_adaptive"], type=at["object", "ob_type"],
-        type_name=at["type", "tp_name"], bytes_size=at["bytes", "ob_size"], bytes_data=at["bytes", "ob_sval"],
-        string_length=at["string", "length"], string_state=at["string", "state"], ascii_data=ascii_data,
-        other_data=ascii_data + 16, kind_bit=8 if free_threaded and minor >= 14 else 2,
-    )  # fmt: skip
+    if free_threaded:
+        at["gil_pointer"] = None
+    return _checked(name, Layout(
+        minor=minor, free_threaded=bool(free_threaded), code_version=at["first_line"] + 24,
+        other_data=at["ascii_data"] + 16, kind_bit=8 if free_threaded and minor >= 14 else 2, **at,
+    ))  # fmt: skip
 
 
 def _checked(name: str, layout: Layout) -> Layout:

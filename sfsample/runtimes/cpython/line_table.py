@@ -1,9 +1,8 @@
-"""Finds the line of an instruction in the location table of a code object (CPython 3.11 and later).
+"""Decodes the location table of a code object (CPython 3.11 and later).
 
 Source: Objects/locations.md ("Format of the locations table") and Include/cpython/code.h of CPython.
 """
 
-from bisect import bisect_right
 from itertools import accumulate
 
 _NO_LOCATION, _LONG, _NO_COLUMNS = 15, 14, 13
@@ -12,27 +11,11 @@ _MAX_SHIFT = 36  # bits; a number has 32 at most
 _LONG_VARINTS = 4  # numbers in an entry of the kind _LONG; the first is the step to its line
 
 
-class LineTable:
-    """The lines of a code object that has `units` instructions of two bytes."""
+def decode(table: bytes, line: int, units: int) -> tuple[list[int], list[int | None]]:
+    """Return the end and the line of each entry; an end is a number of instructions of two bytes.
 
-    def __init__(self, table: bytes, first_line: int, units: int) -> None:
-        """Decode a table.  Raises ValueError if it is damaged, or does not describe `units` instructions."""
-        counts, self._lines = _decode(table, first_line)
-        self._ends = [*accumulate(counts)]
-        if (self._ends or [0])[-1] != units:
-            raise ValueError(f"its entries are of {(self._ends or [0])[-1]} units instead of {units}")
-        self._first_line = first_line
-
-    def line(self, unit: int) -> int | None:
-        """Return the line of instruction `unit` (-1: the start of the function); None: it has no line."""
-        if unit == -1:
-            return self._first_line
-        at = bisect_right(self._ends, unit)
-        return self._lines[at] if unit >= 0 and at < len(self._lines) else None
-
-
-def _decode(table: bytes, line: int) -> tuple[list[int], list[int | None]]:
-    """Return the number of units and the line of each entry.  Raises ValueError if the table is damaged."""
+    Raises ValueError if the table is damaged, or does not describe `units` instructions.
+    """
     counts: list[int] = []
     lines: list[int | None] = []
     at, size = 0, len(table)
@@ -55,7 +38,10 @@ def _decode(table: bytes, line: int) -> tuple[list[int], list[int | None]]:
             raise ValueError("its last entry is cut off")
         counts.append((first & 7) + 1)
         lines.append(None if kind == _NO_LOCATION else line)
-    return counts, lines
+    ends = [*accumulate(counts)]
+    if sum(counts) != units:
+        raise ValueError(f"its entries are of {sum(counts)} units instead of {units}")
+    return ends, lines
 
 
 def _varint(table: bytes, at: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ longintrepr.h, genobject.h, methodobject.h, code.h; Objects/exception_handling_n
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import islice
 from struct import Struct, unpack
 
 from sfsample.core.budget import Budget
@@ -27,15 +27,13 @@ _INLINE_VALUES, _MANAGED_DICT = 1 << 2, 1 << 4  # Py_TPFLAGS_...
 _DICT_KEYS, _DICT_VALUES = 32, 40
 _KEYS_HEADER = Struct("<8xBBBxIqq")  # start of PyDictKeysObject: two sizes, kind, version, usable, entries
 _GENERAL_KEYS = 0  # kind of keys whose entries have a hash
-_SHAPE = Struct("<I4xI")  # co_stacksize and co_nlocalsplus of a code object; between them co_firstlineno
 _CODE_NAMES, _CODE_EXCEPTIONS = 32, 40  # offsets of co_names and co_exceptiontable
 _FUNCTION_QUALNAME, _DESCRIPTOR_NAME = 40, 24
 _CALLED, SELF = 16, 24  # offsets in a method: its function, and its object
 SET_USED = 24  # offset of the number of items of a set
 _SET_MASK, _SET_TABLE = 32, 40
-_MAX_SET = 1 << 20  # entries of a set
 
-_MAX_WORDS = 4096  # words of a dict, list or tuple that are read at once
+_MAX_WORDS = 1 << 21  # words of a set, dict, list or tuple that are read; the budget is spent before
 _MAX_INDEX_BITS = 16  # log2 of the size of a dict's index in bytes
 _MAX_NAME = 100  # bytes of the name of a type
 _MAX_SLOTS = 512  # slots of a frame that are read
@@ -55,22 +53,12 @@ class Objects:
         self.layout, self._target, self._budget = layout, read, budget
         # Names of types whose fields cannot be right, because this Python has other offsets.
         self.odd = dict[str, None]()
-        # Caches by the address of a type, a key or a code object: the program seldom frees these.
-        self._name_of_type = lru_cache(_MAX_KNOWN)(
-            lambda kind: self._c_string(self.word(kind + self.layout.type_name))
-        )
-        self._key = lru_cache(_MAX_KNOWN)(self.text)
-        self._names = lru_cache(_MAX_KNOWN)(
-            lambda code: tuple(
-                self._key(at) or "" for at in self.items(self.word(code + layout.filename - 16))
-            )
-        )
-        self._shape = lru_cache(_MAX_KNOWN)(
-            lambda code: _SHAPE.unpack(
-                self.read(code + layout.first_line - 4, _SHAPE.size) or bytes(_SHAPE.size)
-            )
-        )
-        self._depth = lru_cache(_MAX_KNOWN)(self._read_depth)
+        cached = lru_cache(_MAX_KNOWN)  # by the address of a type, a key or a code object: seldom freed
+        self._name_of_type = cached(lambda kind: self._c_string(self.word(kind + layout.type_name)))
+        self._key = cached(self.text)
+        self._names = cached(self._read_names)
+        self._shape = cached(lambda code: self.words(code + layout.first_line - 4, 2) or (0, 0))
+        self._depth = cached(self._read_depth)
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return the bytes at an address; None: they cannot be read, or the budget is spent."""
@@ -124,13 +112,9 @@ class Objects:
 
     def members(self, address: int) -> tuple[int, ...]:
         """Return the addresses of the items of a set; an item that was removed may be among them."""
-        count = self.word(address + _SET_MASK) + 1
-        if self.type_name(address) != "set" or count > _MAX_SET:
-            return ()
-        table = self.word(address + _SET_TABLE)
-        starts = range(0, 2 * count, _MAX_WORDS)  # an entry has two words: the item and its hash
-        entries = (self.words(table + 8 * at, min(_MAX_WORDS, 2 * count - at)) for at in starts)
-        return tuple(filter(None, chain.from_iterable(words[::2] for words in entries)))
+        count = self.word(address + _SET_MASK) + 1 if self.type_name(address) == "set" else 0
+        words = self.words(self.word(address + _SET_TABLE), 2 * count)
+        return tuple(filter(None, words[::2]))  # an entry has two words: the item and its hash
 
     def attribute(self, address: int, name: str) -> int:
         """Return the address of an attribute of a module or an instance, not of its class; 0: none."""
@@ -176,10 +160,14 @@ class Objects:
 
     def slots(self, frame: PythonFrame) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the objects in a frame's locals and cells, and those on its value stack (even old ones)."""
-        room, variables = self._shape(frame.code)
+        room, variables = (word & 0xFFFFFFFF for word in self._shape(frame.code))
         words = self.words(frame.address + self.layout.frame_bytes, min(room + variables, _MAX_SLOTS))
         objects = tuple(0 if word & TAGS == TAGS else word & ~TAGS for word in words)
         return objects[:variables], objects[variables:]
+
+    def _read_names(self, code: int) -> tuple[str, ...]:
+        """Return the names of the locals and cells of a code object; `co_localsplusnames` has them."""
+        return tuple(self._key(at) or "" for at in self.items(self.word(code + self.layout.filename - 16)))
 
     def locals(self, frame: PythonFrame) -> dict[str, int]:
         """Return the addresses of the arguments and locals by name; 0: the variable has no value."""
@@ -274,12 +262,14 @@ class Objects:
             case "builtin_function_or_method":
                 return self._c_string(self.word(called))
             case "method":
-                return self._key(self.word(called + _FUNCTION_QUALNAME)) or ""
+                name = called + _FUNCTION_QUALNAME
             case "method_descriptor":
-                return self._key(self.word(address + _DESCRIPTOR_NAME)) or ""
+                name = address + _DESCRIPTOR_NAME
             case "function":
-                return self._key(self.word(address + _FUNCTION_QUALNAME)) or ""
-        return ""
+                name = address + _FUNCTION_QUALNAME
+            case _:
+                return ""
+        return self._key(self.word(name)) or ""
 
     def _read_depth(self, code: int, instruction: int) -> int:
         """Return the number of entries of the value stack that are certainly in use at an instruction."""

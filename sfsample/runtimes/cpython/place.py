@@ -3,9 +3,7 @@
 A run of Python frames belongs to the native frame in which its mark lies: `sp <= mark < cfa`.  This needs no
 symbols.  So a program may be stripped, and the compiler may have split the evaluation loop.
 
-In one program the distance from the CFA of such a native frame to its mark is always the same.  The chain of
-Python frames breaks if a frame was not copied.  Then sfsample looks at this distance in the native frames
-outside, and goes on at the first one that has a sentinel there.
+The chain of Python frames breaks if a frame was not copied.  Then the stack has no Python frames outside.
 
 Compiled functions have no mark.  Their native frames lie in the program or in the interpreter.  So sfsample
 places them at the innermost native frame there, outside the activations that they have called.
@@ -18,11 +16,11 @@ from typing import NamedTuple
 from sfsample.core.memory import Memory
 from sfsample.core.stack import Frame
 from sfsample.modules.mapping import Mapping
-from sfsample.runtimes.cpython.chain import PythonFrame, Run, base, resumed, runs
+from sfsample.runtimes.cpython.chain import PythonFrame, Run, runs
 from sfsample.runtimes.cpython.layout import Layout
 
 _MAX_STATE_BYTES = 512  # bytes of a thread state of 3.11 or 3.12
-_MAX_TRIED = 8  # failures before sfsample gives up: wrong sentinels, or marks outside of all native frames
+_MAX_OUTSIDE = 8  # marks outside of all native frames; then sfsample gives up
 
 
 class Placed(NamedTuple):
@@ -41,7 +39,8 @@ class Placer:
 
     def __init__(self, layout: Layout, code: Sequence[Mapping] = ()) -> None:
         self._layout, self._code = layout, code
-        self.distance: int | None = None  # bytes from the CFA down to the mark; None: not known yet
+        # bytes from the CFA down to the mark, the same in all frames of a program; None: not known yet
+        self.distance: int | None = None
 
     def place(self, memory: Memory, frames: Sequence[Frame], states: Sequence[int]) -> Placed:
         """Place the frames of a thread, by its thread states; `memory` has the copies of its pause."""
@@ -61,9 +60,7 @@ class Placer:
                 if index is not None:
                     by_index[index] = run.frames
                     self.distance = ends[index] - run.mark
-                elif not run.mark:
-                    self._resume(memory, frames, ends, by_index, base(memory, self._layout, state))
-                elif (outside := outside + 1) == _MAX_TRIED:
+                elif (outside := outside + 1) == _MAX_OUTSIDE:
                     break
         return Placed(tuple(sorted(by_index.items())), is_whole)
 
@@ -87,32 +84,6 @@ class Placer:
             return False
         by_index[index] = run.frames
         return not any(dropwhile(bool, inside[index - first :]))  # no native code has called the program
-
-    def _resume(
-        self,
-        memory: Memory,
-        frames: Sequence[Frame],
-        ends: list[int],
-        by_index: dict[int, tuple[PythonFrame, ...]],
-        base_frame: int,
-    ) -> None:
-        """Go on after a break: add the frames of the activations outside of it to `by_index`."""
-        layout, distance = self._layout, self.distance
-        if distance is None or not layout.sentinel_owners:
-            return
-        first, tried = max(by_index, default=-1) + 1, 0
-        for end in ends[first:]:
-            sentinel = end - distance
-            data = memory.read(sentinel, layout.frame_bytes)
-            if data is None or data[layout.owner] not in layout.sentinel_owners:
-                continue
-            if (tried := tried + 1) > _MAX_TRIED:
-                return
-            placed = [(_index_of(run.mark, frames, ends, first), run)
-                      for run in resumed(memory, layout, sentinel, base_frame)]  # fmt: skip
-            if placed and placed[0][0] is not None:
-                by_index |= {index: run.frames for index, run in placed if index is not None}
-                return
 
 
 def _ends(frames: Sequence[Frame]) -> list[int]:

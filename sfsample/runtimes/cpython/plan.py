@@ -2,37 +2,33 @@
 
 Before the pause a plan lists the pieces of memory that the last sample of the thread needed.  In the pause
 the plan follows the chain from the current frame outwards, until it meets frames of the last sample.  It
-copies frames that are not in its list: those of generators, and those on a new chunk of Python's stack.  It
-also copies the headers of unknown code objects, because after the pause the program may free a function, and
-another one may get its address.
+copies frames that are not in its list: those on a new chunk of Python's stack, and those of generators, with
+their pages, as generators that were made together often lie on one page.  It also copies the headers of
+unknown code objects, because after the pause the program may free a function, and another one may get its
+address.
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
-from itertools import chain, groupby, pairwise
+from collections.abc import Collection, Sequence
+from itertools import chain
 from mmap import PAGESIZE
 
 from sfsample.core.memory import ADDRESS_SPACE, BytesMemory, Memory, Span, word_in
-from sfsample.runtimes.copying import Copying
+from sfsample.runtimes import Copying
 from sfsample.runtimes.cpython.chain import TAGS, PythonFrame
 from sfsample.runtimes.cpython.code_objects import header_of, texts_of
 from sfsample.runtimes.cpython.layout import Layout
 
-_MAX_STATES = 8  # thread states of a thread; with all their chunks the pieces still fit into one call
 _MAX_CHUNKS = 64  # chunks of a data stack
 _CHUNK_HEADER = 24  # bytes: previous, size, top
 _CHUNK_BYTES = 1 << 14  # bytes of a chunk, unless a frame is very large
 _MAX_CHUNK_BYTES = 1 << 20
 _MAX_STACK_BYTES = 1 << 21  # bytes of all chunks of a thread state
-_SLACK_BYTES = 1 << 12  # bytes by which the newest chunk may have grown since the last sample
-_PART_BYTES = 1 << 10  # unit in bytes: the copied part of the newest chunk is a multiple of it
-_MAX_LOOSE = 64  # frames of generators that are foreseen
-_MAX_LINKS = 4000  # links from the frame of a generator to its caller
+_MAX_PAGES = 16  # pages with frames of generators that are foreseen
 _MAX_STEPS = 1000  # steps along the chain in one pause
 _STEPS_A_LOOK = 32  # steps between two looks at the clock
 _SAME_FRAMES = 4  # frames in a row as in the last sample; those outside are believed to be the same too
 _MAX_SEEN = 64  # frames in a row that need no copy; then the walk ends
-_MAX_TOGETHER = 16  # frames that are copied at a time
 _MAX_HEADERS = 200  # headers of code objects that are copied in one pause
 
 
@@ -50,14 +46,11 @@ class Plan:
         self, layout: Layout, states: Sequence[int], counters: Sequence[Span], trusted: Collection[int],
         gils: Sequence[Span] = (),
     ) -> None:  # fmt: skip
-        self.listed, self.states, self.counters = states, tuple(states[:_MAX_STATES]), tuple(counters)
+        self.states, self.counters = tuple(states), tuple(counters)
         self.gils = tuple(gils)
         self._layout, self._trusted = layout, trusted
         self._heads = (*((state, layout.thread_bytes) for state in self.states), *gils, *counters)
-        self._chunks: tuple[tuple[Span, ...], ...] = ()  # chunks of each thread state, the oldest first
-        self._newest = (0,) * len(self.states)  # address of the newest chunk of each thread state
-        self._loose: tuple[int, ...] = ()  # addresses of frames that are in no chunk
-        self._links: dict[int, int] = {}  # address of such a frame -> address of its caller
+        self._pages: tuple[int, ...] = ()  # pages of frames that are in no chunk
         self._untrusted: tuple[int, ...] = ()  # code objects of the last sample that are not trusted
         self._last: dict[int, Span] = {}  # address of a frame of the last sample -> (previous, executable)
         self.groups: tuple[tuple[Span, ...], ...] = (self._heads,)
@@ -67,13 +60,10 @@ class Plan:
     def follow(self, room: Copying, stack: BytesMemory) -> None:
         """Copy the pieces that are needed but not in the groups; see `process.beside.BesidePlan`."""
         layout, codes = self._layout, dict.fromkeys(self._untrusted)
-        for number, state in enumerate(self.states):
-            size = layout.thread_bytes
-            place = number * size // 8 if room.is_whole else room.find(state, size)
+        for state in self.states:
+            place = room.find(state, layout.thread_bytes)
             if place >= 0 and not room.is_late():
-                chunk = room.words[place + layout.chunk // 8]
-                if chunk != self._newest[number] or not room.is_whole:
-                    self._follow_chunks(room, chunk)
+                self._follow_chunks(room, room.words[place + layout.chunk // 8])
                 at = room.words[place + layout.thread_frame // 8]
                 if layout.has_cframes:
                     at = self._current_frame(room, stack, at)
@@ -133,18 +123,11 @@ class Plan:
             at = now[0]
 
     def _copy_frame(self, room: Copying, at: int) -> int:
-        """Copy a frame that no piece has; return the index of its first word, or -1 if it cannot be read."""
-        layout = self._layout
-        for begin in self._newest:  # chunks that were copied in part
-            if begin <= at < begin + _CHUNK_BYTES and begin:
-                return room.copy(at, max((begin + _CHUNK_BYTES - at) & -8, layout.frame_bytes))
-        if at not in self._links:
-            return room.copy(at, layout.frame_bytes)
-        linked = [at]
-        while (at := self._links.get(at, 0)) and len(linked) < _MAX_TOGETHER:
-            linked.append(at)
-        room.copy_all([(frame, layout.frame_bytes) for frame in linked])
-        return room.find(linked[0], layout.frame_bytes)
+        """Copy a frame with its page; return the index of its first word, or -1 if it cannot be read."""
+        size = self._layout.frame_bytes
+        if room.copy(*_page_of(at, size)) < 0:  # a later page may be unreadable
+            return room.copy(at, size)
+        return room.find(at, size)
 
     def _copy_headers(self, room: Copying, codes: list[int]) -> None:
         """Copy the headers and the strings of code objects, before other ones can get their addresses."""
@@ -159,12 +142,10 @@ class Plan:
 
     def learn(self, memory: Memory, frames: Sequence[PythonFrame], *, is_whole: bool) -> None:
         """Plan for the next sample the pieces that this sample needed; `frames` has the innermost first."""
-        self._chunks = tuple(self._chunks_of(memory, state) for state in self.states)
-        self._newest = tuple(chunks[-1][0] if chunks else 0 for chunks in self._chunks)
-        chunks = [*chain.from_iterable(self._chunks)]
-        self._learn_loose(memory, frames, chunks)
-        loose = tuple(_by_page(self._loose, self._layout.frame_bytes))
-        groups = (self._heads, *self._chunks, loose)
+        chunks = [self._chunks_of(memory, state) for state in self.states]
+        self._learn_pages(memory, frames, [*chain.from_iterable(chunks)])
+        loose = tuple(_page_of(page, self._layout.frame_bytes) for page in self._pages)
+        groups = (self._heads, *chunks, loose)
         if groups != self.groups:
             self.groups = groups
         self._untrusted = tuple({frame.code for frame in frames if frame.code not in self._trusted})
@@ -172,6 +153,7 @@ class Plan:
         self._last = {frame.address: (frame.previous, frame.executable) for frame in innermost}
 
     def _chunks_of(self, memory: Memory, state: int) -> tuple[Span, ...]:
+        """Return the chunks of a thread state, the oldest first."""
         chunks: list[Span] = []
         at = memory.word(state + self._layout.chunk)
         left, seen = _MAX_STACK_BYTES, {0, None}
@@ -184,33 +166,18 @@ class Plan:
                 break
             chunks.append((at or 0, size & -8))
             at = word_in(header)
-        return (*reversed(chunks[1:]), *self._in_use(memory, state, *chunks[:1]))
+        return tuple(reversed(chunks))
 
-    def _in_use(self, memory: Memory, state: int, *newest: Span) -> Iterator[Span]:
-        """Yield the part of the newest chunk that will be in use; this part never becomes smaller."""
-        top = memory.word(state + self._layout.chunk_top) or 0
-        for at, size in newest:
-            used = min(size, top - at + _SLACK_BYTES) & -_PART_BYTES if at <= top <= at + size else size
-            before = (had for chunks in self._chunks for begin, had in chunks if begin == at)
-            yield at, max([used, *before])
-
-    def _learn_loose(self, memory: Memory, frames: Sequence[PythonFrame], chunks: list[Span]) -> None:
-        """Note the frames that are in no chunk, and which of them call each other."""
+    def _learn_pages(self, memory: Memory, frames: Sequence[PythonFrame], chunks: list[Span]) -> None:
+        """Note the pages of the frames that are in no chunk."""
         chunks = [(0, 0), *sorted(chunks)]
         below = [(at, chunks[bisect_right(chunks, (at, ADDRESS_SPACE)) - 1]) for at, *_ in frames]
-        addresses = [at for at, (begin, size) in below if at >= begin + size]
-        loose = set(addresses)
-        if len(self._links) > _MAX_LINKS:
-            self._links.clear()
-        self._links |= {frame.address: caller.address for frame, caller in pairwise(frames)
-                        if frame.address in loose and caller.address in loose}  # fmt: skip
-        copied = [at for at in self._loose if memory.read(at, self._layout.frame_bytes) is not None]
-        if len(copied) < len(self._loose) or not loose.issubset(copied):
-            self._loose = tuple([*dict.fromkeys([*addresses, *copied])][:_MAX_LOOSE])
+        pages = dict.fromkeys(at & -PAGESIZE for at, (begin, size) in below if at >= begin + size)
+        copied = [page for page in self._pages if memory.read(page, 8) is not None]
+        if len(copied) < len(self._pages) or not pages.keys() <= {*copied}:
+            self._pages = tuple([*dict.fromkeys([*pages, *copied])][:_MAX_PAGES])
 
 
-def _by_page(frames: Sequence[int], size: int) -> Iterator[Span]:
-    """Yield one piece for the frames on each page: the kernel takes 0.7 us for each piece in the pause."""
-    for _, together in groupby(sorted(frames), key=lambda at: at // PAGESIZE):
-        first, *others = together
-        yield first, [first, *others][-1] - first + size
+def _page_of(at: int, frame_bytes: int) -> Span:
+    """Return the page on which a frame begins, with the rest of a frame that begins at its end."""
+    return at & -PAGESIZE, PAGESIZE + frame_bytes

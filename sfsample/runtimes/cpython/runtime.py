@@ -18,6 +18,7 @@ from sfsample.runtimes.cpython.place import Placer
 from sfsample.runtimes.cpython.plan import Plan
 from sfsample.runtimes.cpython.python_stack import Names, PythonStack
 from sfsample.runtimes.cpython.threads import (
+    SHARED,
     TORN,
     UNBORN,
     Gil,
@@ -25,10 +26,10 @@ from sfsample.runtimes.cpython.threads import (
     gil_words,
     holder_in,
     read_gil,
-    shared_states,
     thread_states,
 )
 
+_MAX_STATES = 8  # thread states of a thread; with all their chunks the pieces fit into one call
 _MAX_LISTS = 3  # attempts to list the threads while they come and go
 _REHEARSED_NS = 1000 * READ_NS  # CPU time in ns to read the frames; the pause copies those that are left
 _MAX_REHEARSED = 300  # code objects; the next pauses copy others, some at a time
@@ -51,7 +52,6 @@ class PythonRuntime:
         self._names = Names(interpreter.layout, read_many, directories)
         self._placer = Placer(interpreter.layout, interpreter.code)
         self._states: dict[int, list[int]] = {}  # thread states by thread id, as old as `_created`
-        self._shared: list[int] = []  # thread states that any thread may run
         self._counters: tuple[Span, ...] = ()
         self._created: tuple[bytes | None, ...] = ()  # values of `_counters`; (): list the threads again
         self._plans: dict[int, Plan] = {}
@@ -63,7 +63,9 @@ class PythonRuntime:
         be one of these, and begin before the pause.
         """
         if tid not in self._plans or tid not in self._states:
-            if self.is_torn or self._created != self._read_counters() or self._has_begun(tid):
+            at = self._layout.native_thread_id
+            has_begun = any(word_in(self._read(state + at, 8)) == tid for state in self.listed(UNBORN))
+            if self.is_torn or self._created != self._read_counters() or has_begun:
                 self._list()
             states = self.listed(tid if tid in self._states else UNBORN)
             if not states:
@@ -75,15 +77,10 @@ class PythonRuntime:
                 self._rehearse(plan)
         return self._plans[tid]
 
-    def listed(self, tid: int) -> list[int]:
-        """Return the thread states that a thread may run, its own first; []: it has no Python."""
+    def listed(self, tid: int) -> tuple[int, ...]:
+        """Return the thread states that a thread may run, its own first; (): it has no Python."""
         own = self._states.get(tid)
-        return [*dict.fromkeys([*own, *self._shared])] if own else []
-
-    def _has_begun(self, tid: int) -> bool:
-        """Return True if a thread that had not begun when sfsample listed the threads now has this id."""
-        at = self._layout.native_thread_id
-        return any(word_in(self._read(state + at, 8)) == tid for state in self._states.get(UNBORN, ()))
+        return tuple(dict.fromkeys([*own, *self._states.get(SHARED, ())]))[:_MAX_STATES] if own else ()
 
     def _rehearse(self, plan: Plan) -> None:
         """Let a plan learn from the current frames of its thread, though the thread may run meanwhile."""
@@ -107,14 +104,13 @@ class PythonRuntime:
         for _ in range(_MAX_LISTS):
             before, self._created = self._states, self._read_counters()
             self._states = thread_states(self._interpreter, self._read)
-            self._shared = shared_states(self._interpreter, self._read)
             if not self.is_torn:
                 break
             self._states = before | self._states  # threads may be missing in the new list
         self._plans = {
             tid: plan
             for tid, plan in self._plans.items()
-            if self.listed(tid) == plan.listed and plan.counters == self._counters
+            if self.listed(tid) == plan.states and plan.counters == self._counters
         }
 
     def stack(self, tid: int, memory: Memory, frames: Sequence[Frame]) -> PythonStack | None:
@@ -131,9 +127,8 @@ class PythonRuntime:
             return None if self.plan(tid) is None else PythonStack((), False)
         placed = self._placer.place(memory, frames, states)
         named = self._names.named(placed, memory)
-        plan.learn(
-            memory, [frame for _, run in placed.activations for frame in run], is_whole=placed.is_whole
-        )
+        found = [frame for _, run in placed.activations for frame in run]
+        plan.learn(memory, found, is_whole=placed.is_whole)
         return named if placed.activations or not placed.is_whole else None
 
     def loop_marks(self, tid: int, memory: Memory, sp: int) -> tuple[list[int], int | None]:
@@ -158,18 +153,16 @@ class PythonRuntime:
         if plan is None:
             return None if self.is_torn else False
         words = [data for span in plan.gils if (data := memory.read(*span)) is not None]
-        at, (low, high) = self._layout.thread_frame, stack
+        at, (low, high), shared = self._layout.thread_frame, stack, self._states.get(SHARED, ())
         own = (state for state in self._own(tid, plan, memory)
-               if state not in self._shared or low <= (memory.word(state + at) or 0) < high)  # fmt: skip
+               if state not in shared or low <= (memory.word(state + at) or 0) < high)  # fmt: skip
         has_gil = not {*map(holder_in, words)}.isdisjoint(own)
         return has_gil if len(words) == len(plan.gils) else None
 
     def _is_current(self, tid: int, plan: Plan, states: list[int], memory: Memory) -> bool:
         """Return True if the plan was right in the pause of the thread; otherwise drop the plan."""
-        if len(states) < len(plan.states):
+        if len(states) < len(plan.states) or memory.word(states[0]) is None:  # no piece was copied
             self._created = ()
-            del self._plans[tid]
-        elif memory.word(plan.states[0]) is None:  # no piece of the thread was copied
             del self._plans[tid]
         elif self._created != tuple(memory.read(*span) for span in plan.counters):
             self._list()  # the thread may have entered another interpreter
@@ -178,5 +171,5 @@ class PythonRuntime:
     def _own(self, tid: int, plan: Plan, memory: Memory) -> list[int]:
         """Return the thread states; leave out unshared ones that had another thread's id in the pause."""
         at = self._layout.native_thread_id
-        shared = self._shared
+        shared = self._states.get(SHARED, ())
         return [state for state in plan.states if memory.word(state + at) in (tid, None) or state in shared]

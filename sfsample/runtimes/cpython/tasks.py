@@ -254,11 +254,9 @@ class TaskReader:
         objects = self._objects
         for frame in frames_in(rows[:1], "asyncio/tasks.py", "sleep"):
             return f"{objects.repr(objects.local(frame, 'delay'))} s of asyncio.sleep", ()
-        for place, frame in rows[:1]:
-            for where, what in _AWAITED.items():
-                if is_in(place, *where):
-                    self_at = objects.local(frame, "self")
-                    return what.format(f"{self_at:#x}"), (self_at,) if "Lock" in what else ()
+        for what in (what for where, what in _AWAITED.items() if rows and is_in(rows[0][0], *where)):
+            self_at = objects.local(rows[0][1], "self")
+            return what.format(f"{self_at:#x}"), (self_at,) if "Lock" in what else ()
         kind = objects.type_name(awaited)
         children, function = self._children(rows, awaited)
         if children:

@@ -94,9 +94,7 @@ class ThreadReader:
         self, interpreter: Interpreter, read: ReadMemory, asyncio: int, should_stop: Callable[[], bool]
     ) -> None:
         self._budget = Budget(DUMP_NS, should_stop)
-        self._budget_of_locals = Budget(DUMP_NS // 2, should_stop)  # a separate budget: locals are many
         self._objects = Objects(interpreter.layout, read, self._budget)
-        self._shown = Objects(interpreter.layout, read, self._budget_of_locals)
         self._interpreter = interpreter
         self._tasks = TaskReader(self._objects, asyncio)
         self._pending = lru_cache(MAX_QUEUED)(self._read_pending)
@@ -105,12 +103,10 @@ class ThreadReader:
     def problems(self) -> Iterator[str]:
         """Yield the sentences that say which facts were left out."""
         if why := self._budget.why:
-            yield f"locks, futures and tasks in Python were read of some threads only: {why}"
+            yield f"locks, futures, tasks and locals in Python were read of some threads only: {why}"
         if odd := self._objects.odd:
             yield (f"objects of this Python differ from those that sfsample knows ({', '.join(odd)}): "
                    "owners and tasks are missing")  # fmt: skip
-        if why := self._budget_of_locals.why:
-            yield f"locals were read of some frames only: {why}"
 
     def facts(self, stack: PythonStack, native_id: int, futex: int) -> PythonFacts:
         """Return the facts of a thread, without locals; it sleeps on the futex word `futex` (0: on none)."""
@@ -158,13 +154,13 @@ class ThreadReader:
     def locals(self, stack: PythonStack) -> tuple[tuple[tuple[str, str], ...], ...]:
         """Return the locals of each frame; (): the frame went on while sfsample read them."""
         frames = stack.frames[:_MAX_FRAMES]
-        texts_of_frames = [tuple(self._shown.reprs(frame)) for frame in frames]
+        texts_of_frames = [tuple(self._objects.reprs(frame)) for frame in frames]
         return tuple(texts if self._is_there(frame) else ()
                      for texts, frame in zip(texts_of_frames, frames, strict=True))  # fmt: skip
 
     def _is_there(self, frame: PythonFrame) -> bool:
         layout = self._interpreter.layout
-        data = self._shown.read(frame.address, layout.frame_bytes)
+        data = self._objects.read(frame.address, layout.frame_bytes)
         code = word_in(data, layout.executable) & ~TAGS
         return (code, word_in(data, layout.instruction)) == (frame.code, frame.instruction)
 

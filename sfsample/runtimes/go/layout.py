@@ -2,16 +2,60 @@
 
 The offsets differ between minor versions of Go.  An unknown version has no layout: nothing is guessed.
 
-Source: Go, src/runtime/runtime2.go (g, gobuf, m, sudog, _defer), src/runtime/netpoll.go
-(pollDesc), from the DWARF of each version's own programs.
+Source: Go, src/runtime/runtime2.go (g, gobuf, m, sudog, _defer, waitReason), src/runtime/netpoll.go
+(pollDesc), src/runtime/traceback.go (goroutineheader), from the DWARF of each version's own programs.
 """
 
+from collections.abc import Sequence
+from struct import unpack_from
 from typing import NamedTuple
+
+from sfsample.core.memory import word_in
 
 # the same in all versions
 G_STACK_LOW, G_STACK_HIGH, G_DEFERS, G_M, G_SP, G_PC, G_SELF = 0, 8, 40, 48, 56, 64, 72
 M_SCHEDULER = 0  # m.g0, the goroutine on whose stack the scheduler runs
-G_BYTES = 152  # bytes of a `g` that are copied
+G_BYTES = 152  # bytes of a `g` that are copied in a pause
+_BYTES_OF_COLLECTOR = 7  # bytes from waitreason on that the garbage collector changes
+_SCAN = 0x1000  # bit of a status: the garbage collector looks at the stack
+_IDLE, _RUNNING, _SYSCALL, _WAITING = 0, 2, 3, 4
+_STATUS_TEXTS = {_IDLE: "idle", 1: "runnable", _RUNNING: "running", _SYSCALL: "syscall", _WAITING: "waiting",
+                 8: "copystack", 9: "preempted", 10: "leaked"}  # fmt: skip
+_DEAD = (6, 11)  # _Gdead, _Gdeadextra
+
+
+class GoWait(NamedTuple):
+    """The wait of a goroutine, as far as its memory shows it."""
+
+    objects: tuple[int, ...] = ()  # addresses of the channels, or of the semaphore's word
+    fd: int = -1  # descriptor; -1: none
+    until_ns: int = 0  # end of a sleep, CLOCK_MONOTONIC; 0: unknown
+
+
+NO_WAIT = GoWait()
+
+
+class Goroutine(NamedTuple):
+    """A goroutine.  Addresses are run-time addresses; 0: there is none."""
+
+    address: int  # address of its `g`
+    id: int
+    state: str  # "running", "chan receive", ...: as in Go's own traceback
+    since_ns: int  # CLOCK_MONOTONIC when a garbage collection first saw it wait; 0: none has seen it
+    parent: int  # id of the goroutine that created it; 0: unknown
+    created_at: int  # return address in the function that created it
+    thread: int  # address of the `m` of the thread that runs it
+    pc: int  # return address at which it stands; 0 if it runs
+    sp: int
+    fp: int
+    high: int  # end of its stack
+    defers: int  # address of its innermost `_defer`
+    waiting: int  # address of its first `sudog`
+    until: int  # field `GoRuntimeLayout.g_until`
+    place: bytes  # facts that change whenever it runs: id, sp, pc, flags, and times of its runs
+    stack: bytes = b""  # its stack from sp; b"" if it runs, or if the stack was moved during each reading
+    tid: int = 0  # thread that runs it, in the pid namespace of the process
+    wait: GoWait = NO_WAIT  # what it waits for
 
 
 class GoRuntimeLayout(NamedTuple):
@@ -33,6 +77,31 @@ class GoRuntimeLayout(NamedTuple):
     defer_link: int  # _defer.link
     has_deadline: bool  # True: g_until is the time itself
     notes_semaphore: bool  # True: g_waiting also has the sudog of a semaphore (Go 1.26 and later)
+
+    def goroutine(self, address: int, g: bytes, reasons: Sequence[str]) -> Goroutine | None:
+        """Return the goroutine with the first bytes of its `g`; None: it has ended.
+
+        `reasons`: texts of the reasons to wait, by number.  In a system call, it stands in the caller.
+        """
+        status = int.from_bytes(g[self.g_status : self.g_status + 4], "little") & ~_SCAN
+        goid, _, since, reason = unpack_from("<QQQB", g, self.g_status + 8)
+        if status in _DEAD or not goid:
+            return None
+        text = reasons[reason] if status == _WAITING and reason < len(reasons) else ""
+        parent, created_at = unpack_from("<QQ", g, self.g_created - 8)
+        sp, pc, fp = word_in(g, G_SP), word_in(g, G_PC), word_in(g, self.g_fp)
+        flags = self.g_status + 32 + _BYTES_OF_COLLECTOR
+        place = g[self.g_status + 8 : self.g_status + 16] + g[G_SP : G_PC + 8] + g[flags : self.g_locked]
+        if status == _SYSCALL and word_in(g, self.g_syscall):
+            (sp, pc), fp = unpack_from("<QQ", g, self.g_syscall), 0
+        elif status in (_IDLE, _RUNNING):
+            sp = pc = fp = 0
+        return Goroutine(
+            address, goid, text or _STATUS_TEXTS.get(status, f"status {status}"),
+            since if status == _WAITING else 0, parent if self.g_has_parent else 0, created_at,
+            word_in(g, G_M), pc, sp, fp, word_in(g, G_STACK_HIGH), word_in(g, G_DEFERS),
+            word_in(g, self.g_waiting), word_in(g, self.g_until), place,
+        )  # fmt: skip
 
 
 _LAYOUTS = {  # key: minor version

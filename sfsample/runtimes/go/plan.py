@@ -19,7 +19,7 @@ from sfsample.core.snapshot import (
     Registers,
     ThreadSnapshot,
 )
-from sfsample.runtimes.copying import Copying
+from sfsample.runtimes import Copying
 from sfsample.runtimes.go.layout import (
     G_BYTES,
     G_M,

@@ -9,10 +9,9 @@ Source: Go, src/runtime/runtime2.go (sudog), chan.go (hchan), sema.go (semacquir
 
 from collections.abc import Callable, Iterable, Sequence
 from struct import unpack_from
-from typing import NamedTuple
 
 from sfsample.core.memory import ReadMany, word_in
-from sfsample.runtimes.go.layout import GoRuntimeLayout
+from sfsample.runtimes.go.layout import Goroutine, GoRuntimeLayout, GoWait
 
 OBJECT_START = -16  # bytes from the address of a channel or a semaphore to the start of its copy
 _OBJECT_BYTES = 56  # bytes of a copy: the state of a channel, or of any lock around its semaphore
@@ -20,32 +19,10 @@ _SUDOG_BYTES, _POLL_BYTES = 96, 48
 _SUDOG_ELEM, _POLL_FD, _TIMER_WHEN = 24, 8, 8
 _MAX_CASES = 16  # channels of one select that are read
 _SEARCHED_BYTES = 640  # bytes of the innermost frames of a stack that are searched
-_HEAP_BYTES = 1 << 38  # greatest distance in bytes between two objects of the heap
-_MAPPED_FROM, _MAPPED_TO = 0x7E << 40, 1 << 47  # addresses of mmap(2): a pollDesc lies outside the heap
+_MAX_SEARCHES = 4  # goroutines of a batch whose frames are searched
 _CHANNEL_STATES = ("chan receive", "chan send", "select")
 _NO_CHANNEL = ("(nil chan)", "(no cases)")
 LOCK_STATES = ("semacquire", "sync.Mutex.", "sync.RWMutex.", "sync.WaitGroup.")
-
-
-class GoWait(NamedTuple):
-    """The wait of a goroutine, as far as its memory shows it."""
-
-    objects: tuple[int, ...] = ()  # addresses of the channels, or of the semaphore's word
-    fd: int = -1  # descriptor; -1: none
-    until_ns: int = 0  # end of a sleep, CLOCK_MONOTONIC; 0: unknown
-
-
-class Parked(NamedTuple):
-    """A parked goroutine."""
-
-    address: int  # address of its `g`
-    head: bytes  # its `g`
-    state: str
-    sp: int
-    stack: bytes
-
-
-NO_WAIT = GoWait()
 
 
 class WaitReader:
@@ -54,62 +31,74 @@ class WaitReader:
     def __init__(self, layout: GoRuntimeLayout, read: ReadMany) -> None:
         self._layout, self._read = layout, read
         self.objects: dict[int, bytes] = {}  # copy of each object, from OBJECT_START on
+        # Distances from sp to the word that points to a sudog or a pollDesc, as goroutines have shown them.
+        self._sudog_places, self._poll_places = set[int](), set[int]()
 
-    def waits(self, goroutines: Sequence[Parked]) -> dict[int, GoWait]:
+    def waits(self, parked: Sequence[Goroutine]) -> dict[int, GoWait]:
         """Return the wait of each goroutine that has one, by the address of its `g`."""
-        found = self._of_sudogs(goroutines) | self._of_descriptors(goroutines) | self._sleeps(goroutines)
+        locked = [g for g in parked if g.state.startswith(LOCK_STATES)]
+        found = self._of_channels(parked) | self._of_locks(locked)
+        found |= self._of_descriptors([g for g in parked if g.state == "IO wait"])
+        found |= self._sleeps([g for g in parked if g.state == "sleep"])
         addresses = {address for wait in found.values() for address in wait.objects} - self.objects.keys()
         pieces = [(address + OBJECT_START, _OBJECT_BYTES) for address in addresses]
         copies = zip(addresses, self._read(pieces), strict=True) if pieces else ()
         self.objects |= {address: copy for address, copy in copies if copy}
         return found
 
-    def _of_sudogs(self, goroutines: Sequence[Parked]) -> dict[int, GoWait]:
-        layout, found = self._layout, dict[int, GoWait]()
-        channels = [(g.address, word_in(g.head, layout.g_waiting))
-                    for g in goroutines if _has_channel(g.state)]  # fmt: skip
+    def _of_channels(self, parked: Sequence[Goroutine]) -> dict[int, GoWait]:
+        link, objects = self._layout.sudog_link, dict[int, tuple[int, ...]]()
+        sudogs = [(g.address, g.waiting) for g in parked if _has_channel(g.state)]
         for _ in range(_MAX_CASES):
-            cases = [(g, data) for g, data in self._pointed(channels, _SUDOG_BYTES) if word_in(data) == g]
+            cases = [(g, data) for g, data in self._pointed(sudogs, _SUDOG_BYTES) if word_in(data) == g]
             for g, data in cases:
-                channel = word_in(data, layout.sudog_link + 16)
-                found[g] = GoWait((*found.get(g, NO_WAIT).objects, channel))
-            channels = [(g, link) for g, data in cases if (link := word_in(data, layout.sudog_link))]
-        for g, data in self._pointed(self._semaphores(goroutines), _SUDOG_BYTES):
-            elem = word_in(data, _SUDOG_ELEM)
-            if word_in(data) == g and elem and not elem % 4:
-                found.setdefault(g, GoWait((elem,)))
-        return found
+                objects[g] = *objects.get(g, ()), word_in(data, link + 16)
+            sudogs = [(g, word_in(data, link)) for g, data in cases]
+        return {g: GoWait(channels) for g, channels in objects.items()}
 
-    def _semaphores(self, goroutines: Sequence[Parked]) -> list[tuple[int, int]]:
-        """Return addresses that may be the sudogs of goroutines that wait for a semaphore."""
-        waiting = [g for g in goroutines if g.state.startswith(LOCK_STATES)]
+    def _of_locks(self, locked: Sequence[Goroutine]) -> dict[int, GoWait]:
         if self._layout.notes_semaphore:
-            return [(g.address, word_in(g.head, self._layout.g_waiting)) for g in waiting]
+            sudogs = self._pointed([(g.address, g.waiting) for g in locked], _SUDOG_BYTES)
+        else:
+            sudogs = self._on_stacks(locked, self._sudog_places, _SUDOG_BYTES, lambda data: (word_in(data),))
+        elems = ((g, word_in(data, _SUDOG_ELEM)) for g, data in sudogs if word_in(data) == g)
+        return {g: GoWait((elem,)) for g, elem in elems if elem and not elem % 4}
 
-        def may_be(g: Parked, word: int) -> bool:
-            return abs(word - g.address) < _HEAP_BYTES and not g.sp <= word < g.sp + len(g.stack)
+    def _of_descriptors(self, waiting: Sequence[Goroutine]) -> dict[int, GoWait]:
+        def waiters(data: bytes) -> tuple[int, ...]:
+            return unpack_from("<QQ", data, self._layout.poll_waiters)
 
-        return [pair for g in waiting for pair in _words(g, may_be)]
+        found = self._on_stacks(waiting, self._poll_places, _POLL_BYTES, waiters)
+        fds = ((g, word_in(data, _POLL_FD)) for g, data in found)
+        return {g: GoWait(fd=fd) for g, fd in fds if fd < 1 << 31}
 
-    def _of_descriptors(self, goroutines: Sequence[Parked]) -> dict[int, GoWait]:
-        found, rg = dict[int, GoWait](), self._layout.poll_waiters
-        waiting = (g for g in goroutines if g.state == "IO wait")
-        pairs = [
-            pair for g in waiting for pair in _words(g, lambda _, word: _MAPPED_FROM <= word < _MAPPED_TO)
-        ]
-        for g, data in self._pointed(pairs, _POLL_BYTES):
-            fd, waiters = word_in(data, _POLL_FD), unpack_from("<QQ", data, rg)
-            if g in waiters and fd < 1 << 31:
-                found[g] = GoWait(fd=fd)
-        return found
-
-    def _sleeps(self, goroutines: Sequence[Parked]) -> dict[int, GoWait]:
-        untils = [
-            (g.address, word_in(g.head, self._layout.g_until)) for g in goroutines if g.state == "sleep"
-        ]
+    def _sleeps(self, sleeping: Sequence[Goroutine]) -> dict[int, GoWait]:
+        untils = [(g.address, g.until) for g in sleeping]
         if not self._layout.has_deadline:
             untils = [(g, word_in(data, _TIMER_WHEN)) for g, data in self._pointed(untils, _TIMER_WHEN + 8)]
         return {g: GoWait(until_ns=until) for g, until in untils if 0 < until < 1 << 63}
+
+    def _on_stacks(
+        self, waiting: Sequence[Goroutine], places: set[int], size: int,
+        refers_to: Callable[[bytes], tuple[int, ...]],
+    ) -> list[tuple[int, bytes]]:  # fmt: skip
+        """Return the memory to which a word of the innermost frames leads, if it refers to the goroutine.
+
+        `places`: distances of such words from sp.  Goroutines that wait for the same kind of object have the
+        same innermost frames, so only the frames of a few are searched for further places.
+        """
+        found, left = dict[int, bytes](), [*waiting]
+        for searched in range(_MAX_SEARCHES + 1):
+            words = ((g.address, word_in(g.stack, place)) for g in left for place in places)
+            found |= {g: data for g, data in self._pointed(words, size) if g in refers_to(data)}
+            left = [g for g in left if g.address not in found]
+            if not left:
+                break
+            g = left[min(searched, len(left) - 1)]
+            frames = range(0, min(len(g.stack), _SEARCHED_BYTES), 8)
+            pointed = ((place, self._read([(word_in(g.stack, place), size)])[0]) for place in frames)
+            places |= {place for place, data in pointed if data and g.address in refers_to(data)}
+        return [*found.items()]
 
     def _pointed(self, pointers: Iterable[tuple[int, int]], size: int) -> list[tuple[int, bytes]]:
         """Return the memory to which pointers lead, each with the goroutine that has the pointer."""
@@ -120,9 +109,3 @@ class WaitReader:
 
 def _has_channel(state: str) -> bool:
     return state.startswith(_CHANNEL_STATES) and not state.endswith(_NO_CHANNEL)
-
-
-def _words(g: Parked, may_be: Callable[[Parked, int], bool]) -> list[tuple[int, int]]:
-    """Return the different words of the innermost frames that are aligned addresses, and may be wanted."""
-    words = memoryview(g.stack[:_SEARCHED_BYTES]).cast("Q")
-    return [(g.address, word) for word in dict.fromkeys(words) if word and not word % 8 and may_be(g, word)]

@@ -13,7 +13,7 @@ from sfsample.core.rule import CFA, Rule
 from sfsample.core.snapshot import GOROUTINE_FP, GOROUTINE_PC, GOROUTINE_SP, SCHEDULER_SP
 from sfsample.core.stack import Found, Frame
 from sfsample.errors import FormatError
-from sfsample.formats.gopclntab.table import DepthRange, GoFunction, GoTable
+from sfsample.formats.gopclntab.table import GoFunction
 from sfsample.modules.module import Module
 from sfsample.unwind.row import OUTERMOST, UnwindRow
 from sfsample.unwind.stepper import ALL_PCS, PcRange, only_this_pc
@@ -42,40 +42,39 @@ class GoStepper:
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
         """Return the row for the depth of the frame at its pc."""
-        table = module.tables.go if module else None
-        if module is None or table is None or arch not in (AMD64, AARCH64):
-            return None
-        try:
-            function, depth = _depth_at(table, module.vaddr(frame.pc), module.vaddr(frame.lookup_pc))
-        except FormatError as damage:
-            module.note_damage(damage)
-            return None
-        return _row(function, depth, frame, module, arch) if function and depth else None
+        found = _depth_at(module, frame.pc, frame.lookup_pc) if arch in (AMD64, AARCH64) else None
+        return _row(found[0], found[1], frame, module, arch) if found and module else None
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
         """Return the addresses at which the frame has the same depth."""
-        table = module.tables.go
-        if table is None:
+        if module.tables.go is None:
             return ALL_PCS
-        pc = module.vaddr(frame.pc)
-        try:
-            function, depth = _depth_at(table, pc, pc)
-        except FormatError:  # damage that `row_at` has noted
+        found = _depth_at(module, frame.pc, frame.pc)
+        if found is None or found[0].name in _BY_FRAME_POINTER:
             return only_this_pc(frame)
-        if function is None or depth is None or function.name in _BY_FRAME_POINTER:
+        _, _, start, end = found
+        if module.vaddr(frame.pc) <= start:  # the first instruction, which may store the frame pointer
             return only_this_pc(frame)
-        if pc <= depth.start:  # the first instruction may store the frame pointer, and then has its own row
-            return only_this_pc(frame)
-        return module.address(depth.start + 1), module.address(depth.end)
+        return module.address(start + 1), module.address(end)
 
 
-def _depth_at(table: GoTable, pc: int, lookup: int) -> tuple[GoFunction | None, DepthRange | None]:
-    function = table.function_at(pc)
-    return function, table.depth_at(function, max(lookup, function.entry)) if function else None
+def _depth_at(module: Module | None, pc: int, lookup_pc: int) -> tuple[GoFunction, int, int, int] | None:
+    """Return the function at `pc`, and the depth of its frame; see `GoTable.depth_at`."""
+    table = module.tables.go if module else None
+    if module is None or table is None:
+        return None
+    try:
+        function = table.function_at(module.vaddr(pc))
+        depth = table.depth_at(function, max(module.vaddr(lookup_pc), function.entry)) if function else None
+    except FormatError as damage:
+        module.note_damage(damage)
+        return None
+    return (function, *depth) if function and depth else None
 
 
-def _row(function: GoFunction, depth: DepthRange, frame: Frame, module: Module, arch: Arch) -> UnwindRow:
-    name, size = function.name, depth.depth
+def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Arch) -> UnwindRow:
+    """Return the row of a frame of `size` bytes."""
+    name = function.name
     # what mcall calls on the scheduler's stack never returns
     if name in _ENDS or (name == _MCALL and not frame.exact):
         return OUTERMOST

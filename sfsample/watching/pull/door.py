@@ -1,51 +1,23 @@
 """Holds what the loop of `watch` and the threads of its HTTP server share: one requested profile, and counts.
 
-A thread of the server asks for a profile here, and waits.  The loop records the profile.  After the
-recording, the loop finds names and encodes the profile, while no target thread is held.  So no thread of the
-server touches a target.
+A thread of the server asks for a profile here, and waits.  The loop records the profile, finds names and
+encodes it.  So no thread of the server touches a target.
 """
 
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from sfsample import api
 from sfsample.errors import SfsampleError
-from sfsample.process.thread_files import open_many
-from sfsample.process.with_names import with_names
-from sfsample.recording.options import Mode, RecordOptions
-from sfsample.recording.profile import Profile
-from sfsample.recording.stats import Pauses, Stats, check_result
-from sfsample.symbolize.options import SymbolOptions
-from sfsample.watching.program import Metrics
+from sfsample.recording.options import Mode
+from sfsample.recording.stats import Pauses, Stats
+from sfsample.watching.program import Sink
 
 _GRACE_S = 10.0  # time for names, encoding and writing
 _PAUSES_S = (0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
 _COUNTED = ("sfsample_slices_total", "sfsample_samples_total", "sfsample_missed_ticks_total",
             "sfsample_failures_total", "sfsample_pulled_profiles_total")  # fmt: skip
-_HELP = {  # metrics in the order of the output; a counter without labels is in _COUNTED too
-    "sfsample_slices_total": "Slices that were recorded, with or without samples.",
-    "sfsample_samples_total": "Samples in the recorded slices.",
-    "sfsample_missed_ticks_total": "Ticks that were not taken, because the sampler was late.",
-    "sfsample_failures_total": "Slices that were lost, and requested profiles that failed.",
-    "sfsample_pulled_profiles_total": "Profiles recorded for a request.",
-    "sfsample_http_responses_total": "Answers to requests, by status.",
-    "sfsample_lost_total": "Samples that are missing in the recorded slices, by reason.",
-    "sfsample_stop_seconds": "For how long threads were stopped, from the request to the release.",
-    "sfsample_triggers_total": "Triggers that were answered, by condition.",
-    "sfsample_history_bytes": "Bytes of the history.",
-    "sfsample_history_oldest_timestamp_seconds": "Begin of the oldest day of the history.",
-    "sfsample_targets": "Processes that were found for the last slice or request.",
-    "sfsample_last_slice_timestamp_seconds": "When the last slice was closed; absent before the first.",
-    "sfsample_push_lag_seconds": "How far a backend of --push is behind the history.",
-    "sfsample_pushed_slices_total": "Slices that a backend has taken, from this watch or an earlier one.",
-    "sfsample_push_dropped_slices_total": "Slices that a backend has refused for good.",
-    "process_cpu_seconds_total": "CPU time of sfsample.",
-    "process_resident_memory_bytes": "Resident memory of sfsample.",
-    "process_open_fds": "Open files of sfsample.",
-}
 
 
 class Wanted:
@@ -58,37 +30,12 @@ class Wanted:
         self.data, self.failure = b"", ""
 
 
-def requested_profile(
-    base: RecordOptions, symbols: SymbolOptions, pids: list[int], wanted: Wanted,
-    should_stop: Callable[[], bool], *, all_of: bool,
-) -> bytes:  # fmt: skip
-    """Record until the time is over or the client has gone; return pprof, b"" for a client that has gone."""
-    if should_stop() or not pids:
-        raise SfsampleError("sfsample ends" if should_stop() else "the process has ended")
-    mode, rate = wanted.mode or base.mode, wanted.rate or base.rate
-    options = replace(base, mode=mode, rate=rate, perf_events=base.perf_events if mode == "cpu" else None)
-    profile = Profile(rate)
-    open_many()
-    api.record(
-        pids, wanted.seconds, options, profile=profile, all_of=all_of,
-        should_stop=lambda: should_stop() or wanted.gone,
-    )  # fmt: skip
-    check_result(profile.stats, pids)
-    if wanted.gone:
-        return b""
-    symbolizer = api.symbolizer(profile, replace(symbols, progress=lambda _text: None))
-    report = with_names(lambda: api.named(profile, symbolizer), symbolizer, should_stop)
-    return api.render(report, "pprof")
-
-
 class Door:
     """The server calls `ask`, `why_unhealthy`, `metrics`, `count`.  The loop calls all other methods."""
 
-    def __init__(
-        self, every_s: float, slice_s: float, of_sinks: Sequence[Callable[[], Metrics]] = ()
-    ) -> None:
+    def __init__(self, every_s: float, slice_s: float, sinks: Sequence[Sink] = ()) -> None:
         self.targets = 0
-        self._of_sinks = of_sinks
+        self._sinks = sinks
         self._patience_s = 2 * every_s + slice_s + _GRACE_S
         self._due_s = time.monotonic() + self._patience_s  # time when the next slice should be closed
         self._last_failure = ""
@@ -160,7 +107,7 @@ class Door:
         return f"no slice was closed for {self._patience_s + late_s:.0f} s: {why}"
 
     def metrics(self) -> str:
-        """Return the metrics as Prometheus text."""
+        """Return the metrics as Prometheus text; docs/pull.md says what each one counts."""
         values: dict[str, dict[str, float]] = {
             **self._counts,
             "sfsample_targets": {"": self.targets},
@@ -169,19 +116,14 @@ class Door:
             "process_resident_memory_bytes": {"": _resident_bytes()},
             "process_open_fds": {"": len(os.listdir("/proc/self/fd"))},
         }
-        for metrics in self._of_sinks:
-            values |= metrics()
+        for sink in self._sinks:
+            values |= sink.metrics()
         lines = []
-        for name, text in _HELP.items():
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} {_kind(name)}"]
-            lines += [f"{name}{end} {number}" for end, number in dict(values.get(name, {})).items()]
+        for name, rows in values.items():
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# TYPE {name} {'histogram' if name == 'sfsample_stop_seconds' else kind}"]
+            lines += [f"{name}{end} {number}" for end, number in dict(rows).items()]
         return "\n".join([*lines, ""])
-
-
-def _kind(name: str) -> str:
-    if name.endswith("_total"):
-        return "counter"
-    return "histogram" if name == "sfsample_stop_seconds" else "gauge"
 
 
 def _pauses(pauses: Pauses) -> dict[str, float]:

@@ -36,18 +36,17 @@ from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.core.printable import printable
 from sfsample.errors import NoThread, SfsampleError
 from sfsample.recording.options import Mode
-from sfsample.recording.overhead import OverheadLimit
+from sfsample.recording.ticks import OverheadLimit
 from sfsample.watching.options import Listen, read_secret
 from sfsample.watching.pull.door import Door, Wanted
 
 _TOKEN = re.compile(rb"[!-~]{16,}")
-_ACCEPT_POLL_S = 0.1
 _MAX_HEAD = 8192  # bytes of the request line and all headers
 _HEAD_S = 5.0  # time for the head to arrive
 _SEND_S = 10.0  # time for a client to take an answer
 _MAX_CONNECTIONS = 32
 _MAX_SHARE = 0.1  # share of a CPU; in a flood, connections wait in the queue of the kernel
-_POLL_S = 0.1  # time between two checks whether the client is still there
+_POLL_S = 0.1  # time between two checks: is there a new client, is a client still there
 _MAX_HOLD_S = 1.0  # time that an answer waits for target threads to be released
 _MAX_SECONDS, _USUAL_SECONDS, _MAX_RATE_HZ = 120, "30", 1000  # Go's net/http/pprof records 30 s too
 _MODES: dict[str, Mode] = {"cpu": "cpu", "wall": "wall"}
@@ -110,7 +109,6 @@ class Server(ThreadingMixIn, TCPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
-    command = ""  # empty for a request that was not parsed
 
     def handle(self) -> None:
         """Answer; give up a client that is slow, or that does not take the answer."""
@@ -168,8 +166,6 @@ class _Handler(BaseHTTPRequestHandler):
         match path:
             case "/debug/pprof/profile":
                 wanted = _wanted(query)
-                if self.command == "HEAD":
-                    return _profile_answer(b"")
                 if busy_s := self.server.door.ask(wanted):
                     raise Refusal(503, "another profile is being recorded", ("Retry-After", str(busy_s)))
                 return wanted
@@ -183,8 +179,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _check(self) -> None:
         """Refuse other methods, browsers that act for another site, and clients without the token."""
-        if self.command not in ("GET", "HEAD"):
-            raise Refusal(405, "only GET and HEAD", ("Allow", "GET, HEAD"))
+        if self.command != "GET":
+            raise Refusal(405, "only GET", ("Allow", "GET"))
         self._check_host()
         site = self.headers.get("Sec-Fetch-Site", "none")
         if "Origin" in self.headers or site not in ("none", "same-origin"):
@@ -213,7 +209,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return None
             if self.server.door.has_ended:
                 break
-        return _profile_answer(wanted.data) if wanted.data else _line(503, wanted.failure or "sfsample ends")
+        if not wanted.data:
+            return _line(503, wanted.failure or "sfsample ends")
+        return Answer(200, wanted.data, (("Content-Type", "application/octet-stream"),))
 
     def _send(self, answer: Answer) -> None:
         self.server.door.count("http_responses_total", f'{{code="{answer.status}"}}')
@@ -223,24 +221,16 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in (*answer.headers, *_ALWAYS, ("Content-Length", str(len(answer.body)))):
             self.send_header(name, value)
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body)
+        self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
         """Refuse what http.server refuses, but without its text, which quotes the request."""
         raise Refusal(code, HTTPStatus(code).phrase)
 
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
 
 def _line(status: int, text: str, *headers: tuple[str, str]) -> Answer:
     data = f"{printable(text)}\n".encode()
     return Answer(status, data, (("Content-Type", "text/plain; charset=utf-8"), *headers))
-
-
-def _profile_answer(data: bytes) -> Answer:
-    return Answer(200, data, (("Content-Type", "application/octet-stream"),))
 
 
 def _wanted(query: str) -> Wanted:
@@ -272,7 +262,7 @@ def listening(where: str | tuple[str, int], how: Listen, door: Door) -> Iterator
     # block signals: in a thread of the server, a signal would not wake the main thread or the tracing thread
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        threading.Thread(target=server.serve_forever, args=(_ACCEPT_POLL_S,), daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True).start()
     except RuntimeError:
         server.socket.close()
         raise NoThread from None

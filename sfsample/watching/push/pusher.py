@@ -19,7 +19,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from select import select
 
 from sfsample import __version__
-from sfsample.core.foreign import http_date, natural
+from sfsample.core.foreign import natural
 from sfsample.errors import BadInput, SfsampleError
 from sfsample.history.facts import SliceFacts
 from sfsample.history.files import HistoryFile
@@ -27,12 +27,10 @@ from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.report.formats import check_numbers
 from sfsample.watching.program import Say, Trouble
-from sfsample.watching.push.backend import Backend, headers_for
+from sfsample.watching.push.backend import Backend, Mark, headers_for
 from sfsample.watching.push.encode import encode
-from sfsample.watching.push.mark import Mark
 
 _LOOK_S = 60.0  # time between two looks for new slices, if no byte comes
-_NICE = 19
 _LATER = (429, 502, 503, 504)
 _MAX_PAUSE_S = 300.0
 _MAX_RETRIES = 9  # retries of a slice after status 500, which the slice itself may cause
@@ -51,9 +49,8 @@ class Pusher:
         self.due_s = 0.0
         self._tries = 0  # attempts in a row that failed
         self._wait_s = 0.0  # Retry-After of the last answer, in seconds
-        self._faulty, self._faults = (0, 0), 0  # slice after which came status 500, and how often
-        self._late = Trouble(say, "slices wait in the history, for two days", once=True)
-        self._refused = Trouble(say, "the slice is counted as dropped", once=True)
+        self._late = Trouble(say, "slices wait in the history, for two days")
+        self._refused = Trouble(say, "the slice is counted as dropped")
 
     def push(self) -> bool:
         """Send the slices; if one cannot be sent now, say why and return False."""
@@ -103,23 +100,15 @@ class Pusher:
             return
         status, refusal, self._wait_s = post(self.backend, body, headers | own)
         why = [*filter(None, [without_secrets(refusal, headers)])]
-        if self._is_to_wait(status, (file.identity, facts.number)):
+        is_redirect = status < 200 or 300 <= status < 400  # the slice waits, as the user can correct the URL
+        may_be_cured = status >= 500 and self._tries < _MAX_RETRIES
+        if is_redirect or may_be_cured or status in _LATER:
             raise SfsampleError(f"status {status}", *why)
         if status >= 300:
             self._drop(f"status {status}", *why)
             return
         self.mark.sent += 1
         self.mark.until_s = max(self.mark.until_s, facts.end_s)
-
-    def _is_to_wait(self, status: int, which: tuple[int, int]) -> bool:
-        """Return True if the slice waits.  After a redirect it waits, too: the user can correct the URL."""
-        if status < 200 or 300 <= status < 400 or status in _LATER:
-            return True
-        if status < 500:
-            return False
-        self._faults = self._faults + 1 if which == self._faulty else 1
-        self._faulty = which
-        return self._faults <= _MAX_RETRIES
 
     def _drop(self, reason: str, *why: str) -> None:
         self.mark.dropped[reason] += 1
@@ -133,7 +122,6 @@ def follow(pushers: list[Pusher]) -> None:
     holds a thread of its target.  The stdin of the child is a pipe from `watch`, which ends when `watch`
     ends, for whatever reason.  If stdin is no pipe, its end is ignored.
     """
-    os.nice(_NICE)
     pipe = [0] if stat.S_ISFIFO(os.fstat(0).st_mode) else []
     if pipe:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd sends SIGTERM to watch and to this process
@@ -143,14 +131,10 @@ def follow(pushers: list[Pusher]) -> None:
             if pusher.due_s <= time.monotonic():
                 pusher.push()
         due_s = [pusher.due_s - time.monotonic() for pusher in pushers if pusher.due_s]
-        has_ended = _wait(pipe, min([_LOOK_S, *due_s]))
+        readable, *_ = select(pipe, [], [], max(0.0, min([_LOOK_S, *due_s])))
+        has_ended = bool(readable) and not os.read(0, 1 << 16)  # a byte announces a slice
     for pusher in pushers:
         pusher.push()
-
-
-def _wait(pipe: list[int], seconds: float) -> bool:
-    """Wait for a byte, which announces a slice; return True if the pipe has ended."""
-    return bool(select(pipe, [], [], max(0.0, seconds))[0]) and not os.read(0, 1 << 16)
 
 
 def post(backend: Backend, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, float]:
@@ -168,17 +152,11 @@ def post(backend: Backend, body: bytes, headers: dict[str, str]) -> tuple[int, b
     except (HTTPException, ValueError) as failure:  # http.client raises ValueError for some garbage
         raise OSError(str(failure) or type(failure).__name__) from None
     else:
-        return answer.status, refusal, _wait_s(answer.headers.get("Retry-After", ""))
+        wait_s = natural(answer.headers.get("Retry-After", "")) or 0
+        return answer.status, refusal, min(wait_s, _MAX_WAIT_S)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         connection.close()
-
-
-def _wait_s(text: str) -> float:
-    """Return the seconds of Retry-After, which is a number or a date (RFC 9110, 10.2.3)."""
-    asked_s = natural(text)
-    wait_s = (http_date(text) or 0.0) - time.time() if asked_s is None else asked_s
-    return min(max(0.0, wait_s), _MAX_WAIT_S)
 
 
 def without_secrets(refusal: bytes, headers: dict[str, str]) -> str:

@@ -121,7 +121,7 @@ def test_credentials_are_read_from_proc() -> None:
 
 
 def test_every_closed_gate_has_a_remedy() -> None:
-    refused = (("ptrace", 1), ("process_vm_readv", 38))
+    refused = frozenset({"ptrace", "process_vm_readv"})
     worst = USER._replace(yama="3", refused_calls=refused, label="a (enforce)")
     target = TargetCredentials((0, 7, 0), (0,) * 3, PTRACE, (42, "gdb"), 0, None)
     for gate in judge_gates(worst, target):

@@ -10,7 +10,7 @@ from sfsample.runtimes.cpython.layout import Layout, layout_of
 from tests.runtimes.cpython.test_layout import table
 
 LAYOUTS = [layout_of(0x030B02F0), layout_of(0x030C01F0),
-           layout_of(0x030E00F0, table(14, 0x030E00F0, code__firstlineno=68))]  # fmt: skip
+           layout_of(0x030E00F0, table(14, 0x030E00F0, first_line=68))]  # fmt: skip
 
 BASE, CODE, TYPE, QUALNAME, FILENAME, LINES = (
     0x10000 + at for at in (0, 0x100, 0x1000, 0x2000, 0x3000, 0x4000)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.runtimes.cpython.line_table import LineTable
+from sfsample.runtimes.cpython.code_objects import Code
+from sfsample.runtimes.cpython.line_table import decode
 
 MODULES = ("dataclasses", "enum", "inspect", "json/decoder", "asyncio/tasks", "_pydecimal", "typing")
 
@@ -24,7 +25,7 @@ def test_lines_are_those_of_cpython(module):
     path = Path(json.__file__).parents[1] / f"{module}.py"
     for code in nested(compile(path.read_text(encoding="utf-8"), str(path), "exec")):
         units = len(code.co_code) // 2
-        table = LineTable(code.co_linetable, code.co_firstlineno, units)
+        table = Code(b"", "", "", (code.co_linetable, code.co_firstlineno, units))
         expected = [line for begin, end, line in code.co_lines() for _ in range(begin // 2, end // 2)]
         assert [table.line(unit) for unit in range(units)] == expected
         assert table.line(-1) == code.co_firstlineno
@@ -44,4 +45,5 @@ def test_lines_are_those_of_cpython(module):
 )
 def test_damaged_table_is_refused(table, units, why):
     with pytest.raises(ValueError, match=why):
-        LineTable(table, 1, units)
+        decode(table, 1, units)
+    assert Code(b"", "", "", (table, 1, units)).line(0) is None

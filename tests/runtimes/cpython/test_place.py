@@ -1,4 +1,4 @@
-"""Runs are placed by address; behind a break the chain goes on at the next sentinel."""
+"""Runs are placed by address; a break ends the chain."""
 
 import struct
 
@@ -39,14 +39,12 @@ def test_each_run_is_at_the_native_frame_that_has_its_sentinel():
     assert placed.is_whole
 
 
-def test_break_costs_one_run():
-    placer = Placer(NEW)
-    assert placer.place(memory(1, CHAIN), LOOPS, [STATE]).is_whole  # teaches where sentinels are
+def test_break_ends_the_chain():
     broken = memory(1, {**CHAIN, 2: (0xB0, 3, THREAD)})
     data = bytearray(broken.data)
-    struct.pack_into("<Q", data, SLOT + NEW.previous, 0xDEAD0000)  # of the innermost frame
-    placed = placer.place(BytesMemory(broken.base, bytes(data)), LOOPS, [STATE])
-    assert placed.activations == ((1, (frame(4, 0xC0, 5),)),)
+    struct.pack_into("<Q", data, 4 * SLOT + NEW.previous, 0xDEAD0000)  # of the outer activation
+    placed = Placer(NEW).place(BytesMemory(broken.base, bytes(data)), LOOPS, [STATE])
+    assert placed.activations == ((0, (frame(1, 0xA0, 2), frame(2, 0xB0, 3))),)
     assert not placed.is_whole
 
 

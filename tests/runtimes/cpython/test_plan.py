@@ -15,7 +15,7 @@ from sfsample.process.vm import CopyBuffer
 from sfsample.runtimes.cpython.chain import PythonFrame, Run, runs
 from sfsample.runtimes.cpython.code_objects import header_of
 from sfsample.runtimes.cpython.layout import layout_of
-from sfsample.runtimes.cpython.plan import Plan, _by_page
+from sfsample.runtimes.cpython.plan import Plan
 from tests.runtimes.cpython.test_chain import NEW as LAYOUT
 
 PID = os.getpid()
@@ -49,7 +49,7 @@ class Area:
     def current(self, frame: int, chunk: int, used: int = 256) -> None:
         self.word(self.state + LAYOUT.thread_frame, frame)
         self.word(self.state + LAYOUT.chunk, self.chunks[chunk])
-        self.word(self.state + LAYOUT.chunk_top, self.chunks[chunk] + used)
+        self.word(self.state + LAYOUT.chunk + 8, self.chunks[chunk] + used)
 
     def code(self, number: int) -> int:
         return self.codes + 256 * number
@@ -80,7 +80,7 @@ def sampled(area: Area, plan: Plan, trusted: set[int]) -> tuple[list[PythonFrame
     found: list[Run] = [*runs(memory, LAYOUT, area.state)]
     frames = [frame for run in found for frame in run.frames]
     trusted |= {frame.code for frame in frames}
-    plan.learn(memory, frames, is_whole=not any(run.missing for run in found))
+    plan.learn(memory, frames, is_whole=all(run.mark for run in found))
     return frames, memory, calls
 
 
@@ -143,22 +143,20 @@ def test_stack_that_grows_by_chunks_is_followed(area):
     assert [frame.address for frame in found] == frames[3:]
 
 
-def test_newest_chunk_is_copied_as_far_as_it_is_in_use(area):
+def test_stack_may_grow_in_its_newest_chunk(area):
     area.chunk(0, None)
     frames = in_chunk(area, 3)
     area.current(frames[0], 0)
-    trusted: set[int] = set()
+    trusted = {area.code(9)}
     plan = Plan(LAYOUT, [area.state], (), trusted)
     sampled(area, plan, trusted)
-    [(_, size)] = plan.groups[1]
-    assert 256 + 3072 <= size < CHUNK_BYTES
-    far = area.frame(area.chunks[0] + CHUNK_BYTES - 80, area.code(9), frames[0])  # beyond that
+    far = area.frame(area.chunks[0] + CHUNK_BYTES - 80, area.code(9), frames[0])
     area.current(far, 0, CHUNK_BYTES)
-    found, _, _ = sampled(area, plan, trusted)
-    assert [frame.address for frame in found] == [far, *frames]
+    found, _, calls = sampled(area, plan, trusted)
+    assert ([frame.address for frame in found], calls) == ([far, *frames], 0)
 
 
-def test_frames_of_generators_are_followed_together_once_they_are_known(area):
+def test_frames_of_generators_are_copied_with_their_page(area):
     area.chunk(0, None)
     frames = in_chunk(area, 2)
     outer, loose = frames[0], list[int]()
@@ -170,19 +168,29 @@ def test_frames_of_generators_are_followed_together_once_they_are_known(area):
     plan = Plan(LAYOUT, [area.state], (), trusted)
     found, _, calls = sampled(area, plan, trusted)
     assert [frame.address for frame in found] == [*loose, *frames]
-    assert calls == 1 + 5  # the chunk, and each frame
+    assert calls == 1 + 1  # the chunk, and the page
     other = area.frame(area.heap + 0x800, area.code(8), loose[0], owner=1)
     area.current(other, 0)
-    assert sampled(area, plan, trusted)[2] == 1
-    for number in range(70):  # others push them out of what is foreseen
-        area.frame(area.heap + 0xA00, area.code(8), frames[0], owner=1)
-        at = area.frame(area.chunks[5] + 128 * number, area.code(8), frames[0], owner=1)
-        area.current(at, 0)
-        sampled(area, plan, trusted)
-    area.current(loose[0], 0)
+    assert sampled(area, plan, trusted)[2] == 0
+    crossing = area.frame(area.heap - 40, area.code(7), other, owner=1)
+    area.current(crossing, 0)
     found, _, calls = sampled(area, plan, trusted)
-    assert [frame.address for frame in found] == [*loose, *frames]
-    assert calls == 1  # all of them together
+    assert [frame.address for frame in found] == [crossing, other, *loose, *frames]
+    assert calls == 1
+
+
+def test_pages_that_are_foreseen_are_bounded(area):
+    area.chunk(0, None)
+    [frame] = in_chunk(area, 1)
+    trusted = {area.code(8)}
+    plan = Plan(LAYOUT, [area.state], (), trusted)
+    heap = ctypes.create_string_buffer(40 * 0x1000)
+    for number in range(1, 40):
+        at = (ctypes.addressof(heap) & -0x1000) + 0x1000 * number
+        area.current(area.frame(at, area.code(8), frame, owner=1), 0)
+        found, _, _ = sampled(area, plan, trusted)
+        assert [each.address for each in found] == [at, frame]
+        assert len(plan.groups[-1]) == min(number, 16)
 
 
 def test_frame_that_cannot_be_read_ends_the_chain(area):
@@ -241,9 +249,3 @@ def test_chunks_of_a_state_are_bounded(area):
     plan = Plan(LAYOUT, [area.state], (), set())
     sampled(area, plan, set())
     assert sum(size for group in plan.groups for _, size in group) < 1 << 21
-
-
-def test_frames_on_one_page_are_one_piece():
-    frames = [0x7000_0030, 0x6FFF_F000, 0x7000_0FC0, 0x7000_0400]
-    assert [*_by_page(frames, 80)] == [(0x6FFF_F000, 80), (0x7000_0030, 0xF90 + 80)]
-    assert [*_by_page([], 80)] == []

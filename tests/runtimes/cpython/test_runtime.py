@@ -24,11 +24,11 @@ SIZE = 0x4000
 AREA = (ctypes.c_char * SIZE)()
 BASE = ctypes.addressof(AREA)  # of this process, which is read as if it were a target
 OFFSETS = {
-    "interpreter__next": 8,
-    "interpreter__threads_head": 16,
-    "thread__next": 8,
-    "thread__interp": 16,
-    "thread__native_thread_id": 24,
+    "interpreter_next": 8,
+    "threads": 16,
+    "thread_next": 8,
+    "thread_interpreter": 16,
+    "native_thread_id": 24,
 }
 LAYOUTS = [layout_of(0x030B02F0), layout_of(0x030C01F0),
            layout_of(0x030E00F0, table(14, 0x030E00F0, **OFFSETS))]  # fmt: skip

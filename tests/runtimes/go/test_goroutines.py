@@ -21,15 +21,19 @@ def head(size, status, goid=7):
     return bytes(data)
 
 
+def addresses(at, size):
+    return b"".join((place - ARRAY).to_bytes(8, "little") for place in range(at, at + size, 8))
+
+
 class Process:
-    """A process in which each address has the same goroutine."""
+    """A process in which each address below the array has the same goroutine."""
 
     def __init__(self, status):
         self._status, self.calls = status, 0
 
     def read(self, spans):
         self.calls += 1
-        return [bytes(size) if at >= ARRAY else head(size, self._status) for at, size in spans]
+        return [addresses(at, size) if at >= ARRAY else head(size, self._status) for at, size in spans]
 
 
 @pytest.mark.parametrize("status", [WAITING, DEAD])

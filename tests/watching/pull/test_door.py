@@ -6,11 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from sfsample.errors import SfsampleError
-from sfsample.recording.options import RecordOptions
 from sfsample.recording.stats import Stats
-from sfsample.symbolize.options import SymbolOptions
 from sfsample.watching.pull import door as module
-from sfsample.watching.pull.door import Door, Wanted, requested_profile
+from sfsample.watching.pull.door import Door, Wanted
+from tests.builders.watches import watch_of
 
 
 @pytest.fixture
@@ -34,12 +33,11 @@ def values(text: str) -> dict[str, float]:
     kinds: dict[str, str] = {}
     found: dict[str, float] = {}
     for line in lines:
-        if match := re.fullmatch(r"# HELP ([a-z_]+) \S.*\.", line):
+        if match := re.fullmatch(r"# TYPE ([a-z_]+) (counter|gauge|histogram)", line):
             family = match[1]
-        elif match := re.fullmatch(rf"# TYPE {family} (counter|gauge|histogram)", line):
             assert family not in kinds
-            kinds[family] = match[1]
-            assert (match[1] == "counter") == family.endswith("_total")
+            kinds[family] = match[2]
+            assert (match[2] == "counter") == family.endswith("_total")
         else:
             match = re.fullmatch(r'([a-z_]+)(\{[a-z]+="[^"\\]+"\})? (\d+(\.\d+)?(e[+-]\d+)?)', line)
             assert match, line
@@ -152,5 +150,7 @@ def test_failed_profile_costs_the_loop_nothing(failure: Exception) -> None:
 @pytest.mark.parametrize(("ends", "pids", "why"), [(True, [1], "sfsample ends"), (False, [], "has ended")])
 def test_request_that_cannot_be_recorded_is_refused(ends: bool, pids: list[int], why: str) -> None:
     """An empty profile would say that nothing ran."""
+    recorder = watch_of("1")._recorder
+    recorder._program = recorder._program._replace(should_stop=lambda: ends)
     with pytest.raises(SfsampleError, match=why):
-        requested_profile(RecordOptions(), SymbolOptions(), pids, Wanted(1), lambda: ends, all_of=True)
+        recorder.requested(pids, Wanted(1))

@@ -3,21 +3,17 @@
 The rules for CFA, return address and frame pointer are compared as they are written.  If CFI has an
 expression (PLT, stack realignment), both rows are executed with synthetic registers and memory instead.  Each
 interval in which the rows of both tables stay the same is compared once.
-
-A hostile file may have functions of 4 GiB, rows that repeat at every byte, and rows that many functions
-share.  So the work is bounded in proportion to the size of the file.  Real files stay far below these bounds.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import chain
 from typing import NamedTuple
 
 from sfsample.core.arch import AMD64, Arch, ByteOrder, arch_of
 from sfsample.core.rule import Rule
 from sfsample.core.snapshot import Registers
 from sfsample.core.stack import StopReason
-from sfsample.errors import FormatError, SfsampleError
+from sfsample.errors import FormatError
 from sfsample.formats.dwarf.eh_frame import EhFrame, Fde
 from sfsample.formats.sframe import SFrameFde, SFrameTable
 from sfsample.modules.module import Module
@@ -25,11 +21,6 @@ from sfsample.unwind.row import UnwindRow, apply_row
 from sfsample.unwind.steppers.cfi import to_row as row_of_cfi
 from sfsample.unwind.steppers.sframe import to_row as row_of_sframe
 
-_PROGRAM_BYTES = 512  # bytes of call frame instructions; a longer program costs more intervals
-_LEAST_SIZE = 50_000_000  # bytes; a smaller file may take as much work as a file of this size
-_BYTES_PER_ROW = 25  # bytes of the file for each row that is read; a row has at least 3 bytes
-_BYTES_PER_INTERVAL = 100  # bytes of the file for each interval that is compared
-_MAX_TABLE_SHARE = 4  # an unwind table may have a quarter of the size of the file
 _MIX = 0x9E3779B97F4A7C15  # odd multiplier (2**64 / golden ratio), which spreads addresses over 64-bit words
 
 
@@ -59,31 +50,18 @@ class Verification(NamedTuple):
     disagreements: tuple[Disagreement, ...]
 
 
-def check_tables(module: Module) -> None:
-    """Raise SfsampleError if a table is too large, or has too many rows."""
-    size = max(len(module.image.data), _LEAST_SIZE)
-    eh_frame = module.tables.eh_frame
-    table_bytes = max(sum(table.used for table in module.tables.sframe), eh_frame.size if eh_frame else 0)
-    if table_bytes > size // _MAX_TABLE_SHARE:
-        raise _error(module, f"an unwind table of {table_bytes} bytes")
-    rows = sum(fde.num_fres for table in module.tables.sframe for fde in table.fdes())
-    if rows > size // _BYTES_PER_ROW:
-        raise _error(module, f"SFrame functions with {rows} rows")
-
-
 def verify(module: Module) -> Verification:
-    """Compare all SFrame rows with those of `.eh_frame`.  Raises SfsampleError for too many intervals."""
+    """Compare all SFrame rows with those of `.eh_frame`."""
     arch = arch_of(module.image.machine, module.image.byteorder)
     eh_frame = module.tables.eh_frame
     if eh_frame is None or arch is None:
         return Verification(0, sum(table.num_fres for table in module.tables.sframe), ())
     compared = sframe_only = 0
     disagreements = []
-    intervals = Intervals(module)
     cfi_fdes = sorted(eh_frame.fdes(), key=lambda fde: fde.start)
     for table in module.tables.sframe:
         for fde in table.fdes():
-            for vaddr in _interval_starts(table, fde, eh_frame, cfi_fdes, intervals):
+            for vaddr in _interval_starts(table, fde, eh_frame, cfi_fdes, module):
                 pair = row_pair_at(module, table, vaddr, arch)
                 if pair is None:
                     continue
@@ -133,24 +111,6 @@ def rows_disagree(sframe: UnwindRow, cfi: UnwindRow, pc: int, arch: Arch = AMD64
     return _execute(sframe, pc, arch) != _execute(cfi, pc, arch)
 
 
-class Intervals:
-    """Counts the intervals that `verify` may still compare."""
-
-    def __init__(self, module: Module) -> None:
-        self.module = module
-        self._left = max(len(module.image.data), _LEAST_SIZE) // _BYTES_PER_INTERVAL
-
-    def take(self, count: int) -> None:
-        """Count intervals.  Raises SfsampleError if there are too many."""
-        self._left -= count
-        if self._left < 0:
-            raise _error(self.module, "too many places to compare with --verify")
-
-
-def _error(module: Module, what: str) -> SfsampleError:
-    return SfsampleError(f"cannot inspect: {module.path}: {what}", "give a file whose tables are not damaged")
-
-
 class _SyntheticMemory:
     """Memory with a different word at every address."""
 
@@ -175,24 +135,18 @@ def _execute(row: UnwindRow, pc: int, arch: Arch) -> tuple[int, Registers] | Sto
 
 
 def _interval_starts(
-    table: SFrameTable, fde: SFrameFde, eh_frame: EhFrame, cfi_fdes: list[Fde], intervals: Intervals
+    table: SFrameTable, fde: SFrameFde, eh_frame: EhFrame, cfi_fdes: list[Fde], module: Module
 ) -> list[int]:
     """Return the vaddrs at which a row of SFrame or CFI begins; also each vaddr with an expression in CFI."""
-    module = intervals.module
     limits = [high for low, high in module.image.executable if low <= fde.start < high]
     end = min([fde.start + fde.size, *limits]) if limits else fde.start  # no address outside the code
-    overlapping = _overlapping(cfi_fdes, fde.start, end, intervals)
-    starts = set()
+    overlapping = _overlapping(cfi_fdes, fde.start, end)
     try:
         cfi_starts = _cfi_starts(eh_frame, overlapping, fde.start, end)
-        for start in chain(_sframe_starts(table, fde, end), cfi_starts):
-            intervals.take(1)
-            starts.add(start)
+        starts = {*_sframe_starts(table, fde, end), *cfi_starts}
     except FormatError as damage:
         module.note_damage(damage)
         return []
-    longest = max((cfi_fde.program_end - cfi_fde.program_begin for cfi_fde in overlapping), default=0)
-    intervals.take(len(starts) * (longest // _PROGRAM_BYTES))
     return sorted(start for start in starts if fde.start <= start < end)
 
 
@@ -204,11 +158,10 @@ def _sframe_starts(table: SFrameTable, fde: SFrameFde, end: int) -> Iterator[int
         yield from (block + fre.start for fre in rows)
 
 
-def _overlapping(fdes: list[Fde], start: int, end: int, intervals: Intervals) -> list[Fde]:
+def _overlapping(fdes: list[Fde], start: int, end: int) -> list[Fde]:
     """Return the FDEs that share code with [start, end).  `fdes` are sorted, and do not overlap."""
     first = max(0, bisect_right(fdes, start, key=lambda fde: fde.start) - 1)
     last = bisect_left(fdes, end, key=lambda fde: fde.start)
-    intervals.take(max(0, last - first))
     return [fde for fde in fdes[first:last] if fde.start + fde.size > start]
 
 

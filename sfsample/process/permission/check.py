@@ -1,8 +1,13 @@
-"""Checks that a process can be sampled, before the first stop; each error has help lines."""
+"""Checks that a process can be sampled, before the first stop; each error has help lines.
+
+`diagnose` also judges every gate: every check of the kernel that can refuse an attach.  The kernel has the
+last word, so sfsample asks it by process_vm_readv(2), for which the kernel makes the checks of PTRACE_SEIZE.
+"""
 
 import os
 import time
-from contextlib import closing
+from contextlib import closing, suppress
+from typing import NamedTuple
 
 from sfsample.core.arch import ARCHES, Arch, ByteOrder, arch_of
 from sfsample.errors import (
@@ -12,9 +17,11 @@ from sfsample.errors import (
     NotPermitted,
     UnsupportedTarget,
 )
-from sfsample.process.permission.evidence import refusal_help, tracer_of
-from sfsample.process.proc_text import PF_KTHREAD, Stat
+from sfsample.process.permission.evidence import own_credentials, refusal_help, target_credentials, tracer_of
+from sfsample.process.permission.gates import Gate, judge_gates
+from sfsample.process.proc_text import PF_KTHREAD
 from sfsample.process.procfs import ProcFs, process_name
+from sfsample.process.vm import may_access
 
 _MAX_TRACER_CHECKS, _TRACER_POLL_S = 10, 0.005
 _IDENT_BYTES = 20  # length of an ELF header up to the end of e_machine
@@ -35,16 +42,12 @@ def check(proc: ProcFs) -> Arch:
             pid, f"kernel thread: {pid} ({stat.name})",
             f"it has no user stack; root can read its kernel stack: cat /proc/{pid}/stack")  # fmt: skip
     if stat.state in "ZX" and proc.has_ended():
-        raise _zombie(pid, stat)
+        parent = f"{stat.parent} ({process_name(stat.parent)})" if stat.parent else "in another pid namespace"
+        raise NoSuchProcess(
+            pid, f"process has ended: {pid} ({stat.name}) is a zombie",
+            f"its parent, process {parent}, has not waited for it;",
+            "there is no stack any more")  # fmt: skip
     return _arch(proc)
-
-
-def _zombie(pid: int, stat: Stat) -> NoSuchProcess:
-    parent = f"process {stat.parent} ({process_name(stat.parent)})" if stat.parent else (
-        "in another pid namespace")  # fmt: skip
-    return NoSuchProcess(
-        pid, f"process has ended: {pid} ({stat.name}) is a zombie",
-        f"its parent, {parent}, has not waited for it;", "there is no stack any more")  # fmt: skip
 
 
 def _check_proc_mount(pid: int) -> None:
@@ -86,11 +89,16 @@ def _ident(exe: str) -> bytes:
         return file.read(_IDENT_BYTES)
 
 
-def check_free(proc: ProcFs) -> None:
-    """Refuse a process that a debugger traces.  Check again and again: another sampler detaches soon."""
+def check_permitted(proc: ProcFs) -> None:
+    """Refuse a process that sfsample may not trace, or that a debugger traces.
+
+    Look for a tracer again and again: another sampler detaches soon.
+    """
+    if not may_access(proc.anchor()):
+        raise not_permitted(proc)
     for _ in range(_MAX_TRACER_CHECKS):
         tids = proc.threads()
-        if not tids or not all(tracer_of(proc, tid) for tid in tids):
+        if not tids or any(tracer_of(proc, tid) in (0, os.getpid()) for tid in tids):
             return
         time.sleep(_TRACER_POLL_S)
     raise AlreadyTraced(proc.pid, f"not permitted to trace: {proc.pid}", *refusal_help(proc))
@@ -108,8 +116,46 @@ def start_time(pid: int) -> int:
     """
     with closing(ProcFs(pid)) as proc:
         stat = proc.stat()
-        if stat is None:
+        if stat is None or (stat.state in "ZX" and proc.has_ended()):
             raise NoSuchProcess(pid, f"process has ended: {pid}")
-        if stat.state in "ZX" and proc.has_ended():
-            raise _zombie(pid, stat)
         return stat.starttime
+
+
+# -- the gates
+
+
+class Diagnosis(NamedTuple):
+    """The gates to a process."""
+
+    pid: int | None  # None: the gates depend on sfsample alone
+    name: str | None
+    gates: tuple[Gate, ...]
+    may_attach: bool | None  # None: there is no process
+
+    @property
+    def is_closed(self) -> bool:
+        """True if sfsample may not attach; without a process, True if a gate is closed."""
+        is_any_closed = any(gate.status == "fail" for gate in self.gates)
+        return is_any_closed if self.may_attach is None else not self.may_attach
+
+
+def diagnose(pid: int | None) -> Diagnosis:
+    """Judge every gate to a process; `pid` None: the gates that depend on sfsample alone.
+
+    Raises NoSuchProcess and UnsupportedTarget.
+    """
+    if pid is None:
+        return Diagnosis(None, None, judge_gates(own_credentials(), None), None)
+    if pid == os.getpid():
+        raise UnsupportedTarget(pid, f"cannot sample itself: {pid}")
+    with closing(ProcFs(pid)) as proc:
+        with suppress(NotPermitted):  # permission is what the gates are about
+            check(proc)
+        stat = proc.stat()
+        judged = judge_gates(own_credentials(), target_credentials(proc))
+        # the kernel's answer about credentials does not cover another tracer, nor a filter on ptrace(2)
+        is_refused = any(gate.status == "fail" for gate in judged if gate.name in ("tracer", "ptrace(2)"))
+        attach = Gate("attach", "pass", "the kernel permits it")
+        if is_refused or not may_access(proc.anchor()):
+            attach = Gate("attach", "fail", "the kernel refuses it (Operation not permitted)")
+        return Diagnosis(pid, stat.name if stat else "?", (*judged, attach), attach.status == "pass")

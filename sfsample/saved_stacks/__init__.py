@@ -1,1 +1,0 @@
-"""Saves incomplete stacks to files, and unwinds them again later or on another machine."""
