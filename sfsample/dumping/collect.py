@@ -1,8 +1,7 @@
 """Collects the facts that a dump shows of a live process: every thread, captured once or several times.
 
 A thread that cannot be captured is shown with the reason, never left out; sfsample does not wait for it.
-This module reads everything that needs the living process; the meaning comes later, from the values
-(`dumping.model`).
+This module reads what needs the living process; the meaning comes later, from the values (`dumping.model`).
 """
 
 import os

@@ -80,8 +80,7 @@ class ThreadDump(NamedTuple):
     def moving(self) -> bool | None:
         """True if it ran between the looks; None: there was only one look, or the kernel does not tell.
 
-        A stop makes a sleeping thread run for an instant, so a stopped thread at the same place has not
-        moved.
+        A stop makes a sleeping thread run for an instant: a stopped thread at the same place has not moved.
         """
         if len(self.looks) < 2 or any(look.usage is None for look in self.looks):
             return None
@@ -95,8 +94,7 @@ class ThreadDump(NamedTuple):
     def asleep(self) -> tuple[float, float] | None:
         """The begin and the end of a time in which it certainly slept (monotonic); None: unknown.
 
-        Between two looks its counters prove that.  After a single look only `idle_s` does, which is less
-        exact.
+        Its counters prove that between two looks, and `idle_s` after one look, which is less exact.
         """
         if self.capture is Capture.CORE:
             return (0.0, 0.0)  # one instant for all threads
