@@ -18,6 +18,7 @@ from sfsample.recording.summary import missing_name_lines, no_sample_lines
 from sfsample.report.formats import FORMATS
 from sfsample.report.report import Report
 from sfsample.report.services import by_service, with_service
+from sfsample.report.waits import fold_idle
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.watching.options import WatchOptions
 from sfsample.watching.program import Program, Sink, Trouble, notify
@@ -103,10 +104,9 @@ class SliceRecorder:
 
     def _named(self, profile: Profile) -> tuple[Report, Symbolizer]:
         symbolizer = api.symbolizer(profile, self._program.symbols)
-        report = with_names(
-            lambda: api.named(profile, symbolizer), symbolizer.give_up, self._program.should_stop
-        )
-        return report, symbolizer
+        end, ends = symbolizer.give_up, self._program.should_stop
+        report = with_names(lambda: api.named(profile, symbolizer), end, ends)
+        return report if self._options.idle else fold_idle(report)[0], symbolizer
 
     def failed(self, failure: Exception, lost: Trouble | None = None) -> None:
         """Say that a slice is lost.  Raises the failure if it ends the watch."""

@@ -63,9 +63,8 @@ def condition(text: str) -> Condition:
     """Parse the value of --trigger."""
     match = _CONDITION.fullmatch(text.replace(" ", ""))
     if match and match[1] in _METRICS:
-        parse, _ = _METRICS[match[1]]
         with suppress(ValueError):
-            return Condition(match[0], match[1], parse(match[2]))
+            return Condition(match[0], match[1], _METRICS[match[1]][0](match[2]))
     raise refusal(text, f"a condition ({_EXAMPLES}; in quotes, because of >)")
 
 
