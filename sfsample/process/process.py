@@ -44,13 +44,9 @@ class LiveProcess:
     """Process `pid`.  Raises the TargetError that explains why it cannot be sampled."""
 
     def __init__(
-        self,
-        pid: int,
-        stack_bytes: int = DEFAULT_STACK_BYTES,
-        *,
-        attach: bool = True,
-        image_cache: ImageCache | None = None,
-    ) -> None:
+        self, pid: int, stack_bytes: int = DEFAULT_STACK_BYTES, *,
+        attach: bool = True, image_cache: ImageCache | None = None,
+    ) -> None:  # fmt: skip
         """Open the process.
 
         `attach` False: do not check now whether sfsample may trace it.  Processes may share `image_cache`.

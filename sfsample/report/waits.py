@@ -104,7 +104,7 @@ class WaitTotal(NamedTuple):
     name: str
     waited_ns: int
     held_ns: int  # part of it whose holder is known
-    holder: str  # "holder: rebuild_cache": the widest function of the holders; "": unknown
+    holder: str  # "refresher, in rebuild_cache": the widest function of the holders; "": unknown
 
 
 def wait_totals(report: Report) -> list[WaitTotal]:
@@ -124,7 +124,7 @@ def wait_totals(report: Report) -> list[WaitTotal]:
         totals[name] += ns
         if behind := frames[at + 1 :]:
             function = next((frame.text for frame in reversed(behind[1:]) if _is_own(frame)), "?")
-            held[name][f"{behind[0].text.removeprefix('[held by]')}: {function}"] += ns
+            held[name][f"{behind[0].text.removeprefix('[held by]')}, in {function}"] += ns
     return [
         WaitTotal(name, ns, held[name].total(), next((text for text, _ in held[name].most_common(1)), ""))
         for name, ns in totals.most_common()
@@ -148,7 +148,7 @@ def wait_lines(report: Report, idle: Mapping[str, int], limit: int = 5) -> Itera
     shares = ", ".join(f"{name} {100 * ns / total:.1f} %" for name, ns in classes.most_common())
     yield f"waiting   {100 * classes.total() / total:.1f} % of the threads' time: {shares}"
     for name, waited_ns, held_ns, holder in wait_totals(report)[:limit]:
-        by = f", {100 * held_ns / waited_ns:.0f} % of it for {holder}" if holder else ""
+        by = f", {100 * held_ns / waited_ns:.0f} % of it held by {holder}" if holder else ""
         yield f"          {waited_ns / 1e9:.2f} s {name}{by}"
     if idle:
         groups = listed(sorted(idle), limit)

@@ -103,7 +103,9 @@ class SliceRecorder:
 
     def _named(self, profile: Profile) -> tuple[Report, Symbolizer]:
         symbolizer = api.symbolizer(profile, self._program.symbols)
-        report = with_names(lambda: api.named(profile, symbolizer), symbolizer, self._program.should_stop)
+        report = with_names(
+            lambda: api.named(profile, symbolizer), symbolizer.give_up, self._program.should_stop
+        )
         return report, symbolizer
 
     def failed(self, failure: Exception, lost: Trouble | None = None) -> None:

@@ -156,9 +156,6 @@ class FakeProcess:
     def read(self, thread):
         return self.readings.get(thread.tid)
 
-    def restarts(self, _asleep):
-        return True
-
     def learn(self, _thread, _stack):
         return self.learned.pop() if self.learned else False
 
@@ -181,7 +178,7 @@ class FakeProcess:
             self.times_run += 1
         return b"%d 0 %d" % (self.ran_ns.get(tid, 0), self.fixed_times_run.get(tid, self.times_run))
 
-    def moved(self, _modules):
+    def moved(self, _modules, _without_module):
         return False
 
     def replaced(self, _tid, _modules):
