@@ -123,7 +123,9 @@ class Dumper:
             waits = (member.wait for group in self._goroutines for member in group.members)
             fds = islice((wait.fd for wait in waits if wait.fd >= 0), _MAX_GO_FILES)
             files = {fd: file for fd in fds if (file := self._facts.descriptor(fd)) is not None}
-            self._go = GoFacts(reader.objects, files, read_ns=time.clock_gettime_ns(time.CLOCK_MONOTONIC))
+            done, count = reader.read_of
+            now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+            self._go = GoFacts(reader.objects, files, read_ns=now_ns, is_whole=done == count)
 
     def _note_locks(self, found: Iterable[FoundGoroutine]) -> Iterator[FoundGoroutine]:
         """Yield the same goroutines, and note those that wait for a lock or have an Unlock pending."""

@@ -73,10 +73,10 @@ def name_goroutines(groups: Iterable[GoroutineGroup], namer: Namer, pid: int) ->
             named = known._replace(members=tuple(members), creator_names={**known.creator_names, **creators})
         same[key] = named
     joined = sorted(same.values(), key=_largest_first)
-    return tuple(sorted(joined, key=lambda group: (_is_of_runtime(group), group.state in _IDLE_STATES)))
+    return tuple(sorted(joined, key=lambda group: (is_of_runtime(group), group.state in _IDLE_STATES)))
 
 
-def _is_of_runtime(group: GoroutineGroup) -> bool:
+def is_of_runtime(group: GoroutineGroup) -> bool:
     """Return True if the runtime, not the program's code, has started the goroutines of a group."""
     names = group.creator_names.values()
     return bool(names) and all((name.function or "").startswith("runtime.") for name in names)

@@ -158,6 +158,7 @@ class GoFacts(NamedTuple):
     # ids of the goroutines with locks that have not run between the looks; None: there was one look
     unmoved: frozenset[int] | None = None
     read_ns: int = 0  # CLOCK_MONOTONIC when they were read
+    is_whole: bool = False  # True: all goroutines were read
 
 
 class ProcessDump(NamedTuple):

@@ -5,6 +5,7 @@ that calls itself is one line.  On a terminal each line fits its width: long nam
 Control characters in texts of the target are replaced (`Style.clean`).
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -33,6 +34,7 @@ _MAX_COMMAND = 240  # characters of a command line
 _MAX_TIDS = 12  # thread ids that are shown of one group
 _MAX_CREATORS = 3  # places that created a group of goroutines
 _MAX_TASKS = 100  # tasks shown of a thread
+_WRAPPER = re.compile(r"\.gowrap\d+$")
 
 
 class Style(NamedTuple):
@@ -166,7 +168,7 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
     known = [waits[goid] for goid in ids if goid in waits]
     others = ", and the others for others of that kind" * (len({wait.address for wait in known}) > 1)
     yield from (style.clean(f"  {wait.text}{others}") for wait in known[:1])
-    rows = [*enumerate(group.rows(style.depth))]
+    rows = [*enumerate(_without_wrappers(group.rows(style.depth)))]
     first = next((depth for depth, (_, _, names) in rows if not _is_of_go_runtime(names)), 0)
     yield from _frames(rows[first:], style)
     if group.stack is not None:
@@ -176,6 +178,12 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
         parents = f" in goroutine {_tids(created_in)}" if created_in else ""
         creators = [*dict.fromkeys(name.text for name in group.creator_names.values())]
         yield f"  created by {listed(creators, _MAX_CREATORS)}{parents}"
+
+
+def _without_wrappers(rows: Iterable[FrameRow]) -> Iterator[FrameRow]:
+    """Yield the rows without the functions that Go's compiler makes for `go f(x)`."""
+    for frame, module, names in rows:
+        yield frame, module, tuple(name for name in names if not _WRAPPER.search(name.function or ""))
 
 
 def _is_of_go_runtime(names: Sequence[NamedFrame]) -> bool:

@@ -152,10 +152,9 @@ def read_facts(name: str, row: Sequence[Any]) -> SliceFacts:
 
 def read_gap(row: Sequence[Any]) -> Gap:
     """Return the gap in a row.  Raises BadInput."""
-    begin_s, end_s, service, why = row
-    if not (all(map(_is_time, row[:2])) and all(map(_is_text, row[2:])) and begin_s <= end_s):
+    if not (all(map(_is_time, row[:2])) and all(map(_is_text, row[2:])) and row[0] <= row[1]):
         raise BadInput("a gap is not valid")
-    return Gap(begin_s, end_s, service, why)
+    return Gap(*row)
 
 
 def _is_text(value: object) -> bool:

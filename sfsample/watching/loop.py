@@ -51,7 +51,7 @@ class Watch:
         self._targets = TargetFinder(options.target)
         label = _label(self._targets.service, options.target.pid)
         sinks = _choose_sinks(options, program, label)
-        self.door = Door(options.every, options.slice_s, [sink.metrics for sink in sinks])
+        self.door = Door(options.every, options.slice_s, sinks)
         meter = LoadMeter([condition.metric for condition in options.triggers])
         self.triggers = Triggers(options.triggers, options.cooldown, meter.read, self._say)
         dumps = SliceFiles(options.files.output_dir or program.history or "", label, ".dump.txt")

@@ -147,20 +147,16 @@ class SliceRecorder:
             parts = [whole._replace(service=n, report=part) for n, part in by_service(report, profile)]
         places = [self._attempt(partial(sink.add, whole, parts), lost) for sink, lost in self._sinks]
         self.has_kept = any(places)
-        for place, (_, lost) in zip(places, self._sinks, strict=True):
-            if place is not None:
-                self._say_over(lost)
+        over = [lost for place, (_, lost) in zip(places, self._sinks, strict=True) if place is not None]
+        for lost in (*over, self._lost):
+            if slices := lost.over():
+                self._say(f"slices are written again: {counted(slices, 'slice')} lost")
         notify(f"STATUS={self._target}: {_outcome(stats)}")
-        self._say_over(self._lost)
         if not options.quiet and self.has_kept:
             causes = {f"{name.where}: {name.why}": str(name) for name in symbolizer.missing_names()}
             new = self._unsaid(causes | {problem: problem for problem in symbolizer.problems})
             missing = missing_name_lines(new, verbose=options.verbose)
             self._say(f"{', '.join(filter(None, places))}: {_outcome(stats)}", *stats.failure, *missing)
-
-    def _say_over(self, lost: Trouble) -> None:
-        if slices := lost.over():
-            self._say(f"slices are written again: {counted(slices, 'slice')} lost")
 
     def begin_gap(self, now_s: float, why: str) -> None:
         """Note that there is no slice from now on, and why.  The first reason counts."""

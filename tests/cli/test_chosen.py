@@ -1,4 +1,4 @@
-"""A name that selects processes: the message says which ones."""
+"""If a name selects processes, a message says which ones."""
 
 import os
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from sfsample.core.arch import AMD64
-from tests.live.cli_runner import begun, ended, sampled, sfsample, stops_of
+from tests.live.cli_runner import STOPPING, begun, ended, sampled, sfsample, stops_of
 from tests.live.hanging import hung
 from tests.live.targets import (
     ARCH,
@@ -361,7 +361,7 @@ def test_folded_stacks_replace_control_characters_in_names(
     hostile: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
     for flags in (["-t"], ["-v"], ["--stats", "-"]):
-        done = sampled("-p", hostile.pid, *flags)
+        done = sampled("-p", hostile.pid, *STOPPING, *flags)
         assert done.code == 0
         for stack in done.stacks():
             assert stack.startswith("e?[31mv?:")

@@ -1,4 +1,4 @@
-"""Why a process had no sample is said by what it and its children do."""
+"""sfsample says why a process had no sample: what the process and its children do."""
 
 import os
 import signal

@@ -65,7 +65,7 @@ def test_sampler_on_the_calling_thread_ends_with_its_priority():
 
 
 def test_own_run_has_no_load_average_at_real_time_priority():
-    """It would be that of the time before."""
+    """The load average would be that of the time before the real-time priority."""
     priority, own_run = RealTimePriority(), OwnRun()
     if (before := parse_last_run(own_run.read())) is not None and may_have_real_time_priority():
         priority.begin()
