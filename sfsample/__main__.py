@@ -18,7 +18,7 @@ def main() -> int:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
         if "dump" in sys.argv[1:2]:
-            from sfsample.process.hurry import hurry
+            from sfsample.process.priority import hurry
 
             hurry()
         from sfsample.cli import main as run

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, overload
 
 from sfsample import __version__
 from sfsample.errors import NoReturn, NoThread, ReadFailed, TargetError
-from sfsample.process.descendants import Descendants
-from sfsample.process.idle import why_idle
+from sfsample.process.descendants import Descendants, why_no_samples
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.labels import identify
 from sfsample.process.process import LiveProcess
@@ -65,28 +64,21 @@ def record(
     counts.stats.mode, counts.labels = options.mode, dict(options.labels)
     began_s: float | None = None  # time of the first tick (time.monotonic)
 
-    def identify_all(processes: Processes, images: ImageCache) -> None:
-        for process in processes.named:
-            try:
-                counts.identify(process.pid, identify(process, images, environ=options.environ))
-            except ReadFailed as failure:
-                counts.stats.note(f"labels are missing: {failure}")
-
-    def work(stop: Callable[[], bool]) -> Profile:
+    def work(stop: Callable[[], bool]) -> None:
         nonlocal began_s
-        images = ImageCache(options.debug_dirs)
+        images = ImageCache()
         open_process = partial(LiveProcess, stack_bytes=options.stack_bytes, image_cache=images)
         finder = Descendants(wanted, partial(open_process, attach=False)) if options.subprocesses else None
         processes = Processes((), finder)
         try:
             open_named = partial(open_process, attach=not options.perf_events)
             processes.open_named(wanted, open_named, counts.stats, all_of=all_of and began_s is None)
-            identify_all(processes, images)
+            _identify(counts, processes, images, environ=options.environ)
             start, began_s = began_s, began_s or time.monotonic()
             recording = Recording(processes, options, counts, duration, start, tell or (lambda _: None))
             choose_sampler(recording, clock).run(stop)
-            identify_all(processes, images)  # a program that had just started has more labels by now
-            return counts
+            # a program that had just started has more labels by now
+            _identify(counts, processes, images, environ=options.environ)
         finally:
             processes.close(counts.stats)
 
@@ -103,7 +95,7 @@ def record(
     while True:
         thread = TracerThread(work, should_end, may_leave)
         try:
-            return _explained(thread.run(), wanted, options)
+            thread.run()
         except NoReturn as stuck:
             counts.leave(thread.cpu_ns / 1e9)
             if not should_end() and not stuck.holds_others and may_leave(stuck.pid):
@@ -113,19 +105,13 @@ def record(
                 raise
             counts.stats.duration_s = time.monotonic() - begin_s
             (counts.stats.end_stuck if should_end() else counts.stats.end_early)(stuck)
-            return _explained(counts, wanted, options)
         except (TargetError, NoThread) as failure:
             if began_s is None or not counts.stats.samples:
                 raise
             counts.stats.end_early(failure)
-            return _explained(counts, wanted, options)
-
-
-def _explained(profile: Profile, pids: list[int], options: RecordOptions) -> Profile:
-    """Return the profile; if it has no sample, its statistics say why."""
-    if not profile.stats.samples and not options.subprocesses:
-        profile.stats.why_idle = why_idle(pids)
-    return profile
+        if not counts.stats.samples and not options.subprocesses:
+            counts.stats.why_idle = why_no_samples(wanted)
+        return counts
 
 
 def _check(pids: int | Iterable[int], duration: float | None) -> list[int]:
@@ -136,6 +122,15 @@ def _check(pids: int | Iterable[int], duration: float | None) -> list[int]:
     if duration is not None and not duration > 0:
         raise ValueError(f"duration must be positive, not {duration}")
     return wanted
+
+
+def _identify(profile: Profile, processes: Processes, images: ImageCache, *, environ: bool) -> None:
+    """Note whose the processes are: labels and facts about the program."""
+    for process in processes.named:
+        try:
+            profile.identify(process.pid, identify(process, images, environ=environ))
+        except ReadFailed as failure:
+            profile.stats.note(f"labels are missing: {failure}")
 
 
 def symbolizer(profile: Profile, naming: SymbolOptions = DEFAULT_SYMBOL_OPTIONS) -> Symbolizer:

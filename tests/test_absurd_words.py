@@ -32,8 +32,7 @@ from sfsample.history.facts import COLUMNS, Selection
 from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.process import proc_text
-from sfsample.process.facts.descriptors import SocketTable
-from sfsample.process.facts.peer_processes import parse_locks
+from sfsample.process.facts.descriptors import SocketTable, parse_locks
 from sfsample.process.find_target import TargetFinder
 from sfsample.process.target import Target
 from sfsample.report.formats import parse as parse_profile
@@ -383,25 +382,28 @@ def two_days(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 FIELDS = [*(("slice", name) for name, *_ in COLUMNS), ("gap", "begin_s"), ("gap", "end_s"), ("gap", "why"),
           ("stacks", "stats"), ("stacks", "rows"), ("names", "batch")]  # fmt: skip
-ADDED = ("begin_s", "labels", "samples", "cpu_charged_ns", "ticks", "rows")  # when slices are merged
+ADDED = ("begin_s", "labels", "samples", "cpu_charged_ns", "rows")  # when slices are merged
 
 
-@values
+LITERALS = {_literal(value): name for name, value in VALUES.items()}  # different values may be one in SQL
+
+
+@pytest.mark.parametrize("literal", LITERALS, ids=LITERALS.values())
 def test_fields_of_a_history(
-    value: str, two_days: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    literal: str, two_days: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for table, column in FIELDS:
         directory = tmp_path / f"{table}-{column}"
         shutil.copytree(two_days, directory)
         with closing(sqlite3.connect(file_names(str(directory))[1].path, isolation_level=None)) as database:
             database.execute("PRAGMA synchronous=OFF")
-            database.execute(f"UPDATE {table} SET {column} = {_literal(value)} WHERE rowid = 1")  # noqa: S608
+            database.execute(f"UPDATE {table} SET {column} = {literal} WHERE rowid = 1")  # noqa: S608
         common = ["--history", str(directory)]
         times = ["--at", "2024-10-05", "--with", "2024-10-05T00:01"]
         for words in (["list"], ["diff", "--service", "shop", *times], ["show", "--service", "shop"]):
             run(capsys, "history", *words, *common)
         with closing(History(str(directory))) as history:
-            assert list(history.findings()) or value  # it ends
+            list(history.findings())  # it ends
             if column in ADDED:
                 history.tidy(MIDNIGHT_S + 5 * DAY_S)
                 assert len(history.slices(Selection("redis"))) == 1  # of the other day: they were merged
@@ -503,7 +505,6 @@ PROC = {
     "container_ids": "0::/docker/" + "a" * 64 + "\n",
     "pod_uids": "0::/kubepods/pod" + "a" * 32 + "\n",
     "cgroup_paths": "4:cpu,cpuacct:/a\n0::/b\n",
-    "parse_monotonic_offset_ns": "monotonic 1 2\nboottime 3 4\n",
     "parse_cpu_idle": "cpu0 1 2 3 4 5 6 7\n",
 }
 

@@ -20,7 +20,7 @@ from sfsample.errors import SfsampleError, TargetError
 from sfsample.process.descendants import Descendants
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
-from sfsample.process.with_names import with_names
+from sfsample.process.tracer_thread import with_names
 from sfsample.symbolize.options import SymbolOptions
 
 if TYPE_CHECKING:
@@ -56,8 +56,10 @@ def run(command: DumpCommand) -> int:
     dumps = [dump for dump, _ in verdict.processes]
     output.write(render(verdict, command))
     if not command.quiet:
-        missing_names = examine.missing_names() if command.verbose else []
-        for text in dict.fromkeys([*_problems(dumps, kernel=command.kernel), *missing_names]):
+        problems = [problem for dump in dumps for problem in dump.problems]
+        if command.kernel and not any(thread.kernel_stack for dump in dumps for thread in dump.threads):
+            problems.append(KERNEL_STACK_REFUSED)
+        for text in dict.fromkeys([*problems, *(examine.missing_names() if command.verbose else ())]):
             say(text)
     missing = any(thread.capture is Capture.FAILED for dump in dumps for thread in dump.threads)
     return _EXIT_INCOMPLETE if missing or failures else 0
@@ -69,14 +71,6 @@ def symbols(command: DumpCommand) -> SymbolOptions:
     return symbol_options(
         command.names, options.debug_dirs, quiet=command.quiet, online=False, python=options.python
     )
-
-
-def _problems(dumps: list[ProcessDump], *, kernel: bool) -> list[str]:
-    """Return the problems of all dumps; `kernel`: the user asked for kernel stacks."""
-    problems = [problem for dump in dumps for problem in dump.problems]
-    if kernel and not any(thread.kernel_stack for dump in dumps for thread in dump.threads):
-        problems.append(KERNEL_STACK_REFUSED)
-    return problems
 
 
 def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) -> Dumps:
@@ -111,9 +105,6 @@ def _render_text(verdict: "Verdict", command: DumpCommand) -> str:
                   python=command.options.python)  # fmt: skip
     if command.output.path == "-" and sys.stdout.isatty():  # colour, and lines that fit, only on a terminal
         width = os.get_terminal_size(sys.stdout.fileno()).columns or None
-        style = style._replace(width=width, bold=str if os.environ.get("NO_COLOR") else _bold)
+        bold = str if os.environ.get("NO_COLOR") else "\x1b[1m{}\x1b[0m".format
+        style = style._replace(width=width, bold=bold)
     return "".join(f"{line}\n" for line in dump_text(verdict, style))
-
-
-def _bold(text: str) -> str:
-    return f"\x1b[1m{text}\x1b[0m"

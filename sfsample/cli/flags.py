@@ -43,7 +43,13 @@ def dump_flags(parser: ArgumentParser) -> None:
         help="list at most N connections of an event loop{default}")  # fmt: skip
     add("--locals", action="store_true",
         help="show arguments and locals of Python frames; they may be secret")  # fmt: skip
-    add("--no-stop", action="store_false", dest="stop", help="stop no thread; running threads are not shown")
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument(
+        "--no-stop", action="store_false", dest="stop", help="stop no thread; running threads are not shown"
+    )
+    when.add_argument("--consistent", action="store_true",
+                      help="capture all threads at one instant: hold every running thread until all are "
+                      "captured")  # fmt: skip
     add("-s", "--subprocesses", action="store_true", help="dump descendants too")
     add("--core", metavar="CORE", help="read a core file instead of a process")
     add("--exe", metavar="FILE", help="with --core: the program, if its path has changed")
@@ -58,7 +64,7 @@ def watch_flags(parser: ArgumentParser) -> None:
     _add_target(parser)
     _add_groups(parser)
     add = parser.add_argument
-    add("--unit", type=values.unit, metavar="UNIT", help="select all processes of a systemd unit")
+    add("--unit", type=values.name, metavar="UNIT", help="select all processes of a systemd unit")
     _add_sampling(parser, ", for all processes together{default}")
     add("--every", type=seconds, help="start a slice every TIME{default}")
     add("--for", type=seconds, dest="slice", help="length of a slice (default: as --every, without gaps)")
@@ -220,10 +226,10 @@ def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:
 
 def _add_groups(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("several processes at once").add_argument
-    add("--cgroup", type=values.cgroup, metavar="PATH", help="all in a control group and in its subgroups")
-    add("--container", type=values.container, metavar="ID",
+    add("--cgroup", type=values.name, metavar="PATH", help="all in a control group and in its subgroups")
+    add("--container", type=values.name, metavar="ID",
         help="all of a container (docker, containerd, CRI-O, podman); ID may be a prefix")  # fmt: skip
-    add("--pod", type=values.pod, metavar="UID", help="all of a Kubernetes pod")
+    add("--pod", type=values.name, metavar="UID", help="all of a Kubernetes pod")
     add("--user", type=values.name, metavar="NAME|UID", help="all that a user runs")
     add("--busiest", type=values.positive,
         help="the N that use most CPU time in a second; watch: since the last slice")  # fmt: skip
@@ -273,8 +279,10 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
 
 
 def _add_walking(parser: ArgumentParser) -> None:
-    _add_unwinding(parser)
     add = parser.add_argument
+    add("--unwind", type=values.steppers, dest="steppers", metavar="LIST",
+        help="ways to unwind, in order{default}")  # fmt: skip
+    add("--max-frames", type=values.positive, help="end a stack after N frames{default}")
     add("--stack-bytes", type=values.size, metavar="N",
         help="copy at most N bytes of stack per thread{default}")  # fmt: skip
     add("--kernel", action=BooleanOptionalAction,
@@ -285,12 +293,6 @@ def _add_walking(parser: ArgumentParser) -> None:
     add("--native", "--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,
         help="keep the interpreter's own frames between Python frames")  # fmt: skip
     _add_names(parser)
-
-
-def _add_unwinding(parser: ArgumentParser) -> None:
-    parser.add_argument("--unwind", type=values.steppers, dest="steppers", metavar="LIST",
-                        help="ways to unwind, in order{default}")  # fmt: skip
-    parser.add_argument("--max-frames", type=values.positive, help="end a stack after N frames{default}")
 
 
 def _add_names(parser: ArgumentParser) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
@@ -81,8 +80,18 @@ def _list(history: History, command: options.HistoryList) -> int:
 
 
 def _slice_json(facts: SliceFacts) -> dict[str, object]:
-    known = ("id", "service", "samples", "tier", "pinned", "build_id", "host", "rate_hz", "mode", "ticks",
-             "late_ticks", "duration_ns", "recorder")  # fmt: skip
+    known = (
+        "id",
+        "service",
+        "samples",
+        "tier",
+        "pinned",
+        "build_id",
+        "host",
+        "rate_hz",
+        "mode",
+        "duration_ns",
+    )
     return {
         "begin": facts.begin_s, "end": facts.end_s, "labels": dict(facts.labels),
         "cpu_s": facts.cpu_charged_ns / 1e9, "coverage": facts.coverage,
@@ -97,18 +106,16 @@ def _table(slices: list[SliceFacts], gaps: list[Gap], *, verbose: bool) -> Itera
     wide = max(len(local(row.begin_s)) for row in rows)
     yield f"{begin:{wide}}  {'length':>8}  {'service':{width}}  samples  CPU time  covered"
     for row in rows:
-        what = f"gap: {row.why}" if isinstance(row, Gap) else _columns(row)
         length = long_time(row.end_s - row.begin_s)
-        yield f"{local(row.begin_s):{wide}}  {length:>8}  {row.service:{width}}  {what}"
-        if verbose and isinstance(row, SliceFacts) and row.labels:
+        columns = f"{local(row.begin_s):{wide}}  {length:>8}  {row.service:{width}}"
+        if isinstance(row, Gap):
+            yield f"{columns}  gap: {row.why}"
+            continue
+        covered = "-" if row.coverage is None else f"{100 * row.coverage:.0f} %"
+        cpu, pinned = f"{row.cpu_charged_ns / 1e9:.2f} s", "  pinned" if row.pinned else ""
+        yield f"{columns}  {row.samples:7}  {cpu:>8}  {covered:>7}{pinned}"
+        if verbose and row.labels:
             yield "    " + " ".join(f"{key}={value}" for key, value in row.labels.items())
-
-
-def _columns(facts: SliceFacts) -> str:
-    covered = "-" if facts.coverage is None else f"{100 * facts.coverage:.0f} %"
-    pinned = "  pinned" if facts.pinned else ""
-    cpu = f"{facts.cpu_charged_ns / 1e9:.2f} s"
-    return f"{facts.samples:7}  {cpu:>8}  {covered:>7}{pinned}"
 
 
 def _show(history: History, command: options.HistoryShow) -> int:
@@ -142,14 +149,10 @@ def _summary(
     for title, counts in (("by own time", by_self), ("with what they call", by_total)):
         yield ""
         yield f"functions {title} (share of {what}):"
-        yield from _functions(counts, report.total(weight), verbose=command.verbose)
-
-
-def _functions(counts: Counter[str], total: int, *, verbose: bool) -> Iterator[str]:
-    shown = counts.most_common(None if verbose else _MAX_ROWS)
-    yield from (f"  {100 * number / total:6.2f} %  {name}" for name, number in shown)
-    if len(counts) > len(shown):
-        yield f"  and {len(counts) - len(shown)} more (-v shows all)"
+        shown = counts.most_common(None if command.verbose else _MAX_ROWS)
+        yield from (f"  {100 * number / report.total(weight):6.2f} %  {name}" for name, number in shown)
+        if len(counts) > len(shown):
+            yield f"  and {len(counts) - len(shown)} more (-v shows all)"
 
 
 def _export(history: History, command: options.HistoryExport) -> int:

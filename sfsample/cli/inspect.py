@@ -64,11 +64,8 @@ def _inspect(module: Module, base: int | None = None) -> Inspection:
 
 def _text_lines(inspection: Inspection, command: InspectCommand) -> Iterator[str]:
     symbolizer, module = Symbolizer(), inspection.module
-
-    def name(vaddr: int) -> str:
-        return symbolizer.frames(Location(module, vaddr, vaddr))[0].text
-
-    return inspection_text(inspection, name, rows=command.rows, verbose=command.verbose)
+    return inspection_text(inspection, lambda at: symbolizer.frames(Location(module, at, at))[0].text,
+                           rows=command.rows, verbose=command.verbose)  # fmt: skip
 
 
 def _render_process(pid: int, command: InspectCommand) -> str:

@@ -1,7 +1,7 @@
 """Turns Ctrl-C and the signals that end a process into a request to stop, so the result is still written.
 
 A Python signal handler runs when the main thread returns from its present system call.  So the main thread
-makes no call that may never return: other threads do (`process.tracer_thread`, `process.with_names`).
+makes no call that may never return: other threads do (`process.tracer_thread`).
 """
 
 import os

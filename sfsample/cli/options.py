@@ -54,7 +54,5 @@ class DumpCommand(Command):
         if self.options.locals and (self.core or self.options.python == "off"):
             raise UsageError("--locals needs the Python frames of a live process",
                              "leave out --core and --python off")  # fmt: skip
-        if self.core is None and self.exe is not None:
-            raise UsageError("--exe needs --core: FILE is the program of the core file")
-        if self.core is None and self.sysroot is not None:
-            raise UsageError("--sysroot needs --core: a live process has a root directory of its own")
+        if self.core is None and (self.exe is not None or self.sysroot is not None):
+            raise UsageError("--exe and --sysroot need --core: they say where its program is now")

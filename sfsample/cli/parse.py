@@ -140,10 +140,10 @@ def _command(
             arguments["pid"] = [*arguments["pid"], *values.pids(word)]
         except BadValue as refusal:
             raise _not_a_pid(command, word, refusal) from None
+    if program is not None and (command != "record" or not program):
+        raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
     if "pid" in arguments:
         _check_target(command, arguments, program)
-    elif program is not None:
-        raise UsageError("-- COMMAND is for record", "try: sfsample -- PROGRAM ARG")
     if "backends" in arguments:
         arguments["backends"] = [*dict.fromkeys(arguments["backends"])]
     if command == "record":
@@ -206,14 +206,10 @@ def _history_action(words: list[str]) -> tuple[str, list[str]]:
         return f"history {words[0]}", words[1:]
     if "--help" in words or "-h" in words:
         _command_parser("history").parse_args(["--help"])  # raises SystemExit
-    actions = [f"sfsample {name:15} {entry.summary}" for name, entry in ENTRIES.items()
-               if name.startswith("history ")]  # fmt: skip
-    raise UsageError("history needs an action, as its first word", *actions)
+    raise UsageError("history needs an action, as its first word", f"actions: {', '.join(HISTORY_ACTIONS)}")
 
 
 def _check_target(command: str, arguments: Mapping[str, Any], program: list[str] | None) -> None:
-    if program is not None and (command != "record" or not program):
-        raise UsageError("-- COMMAND is for record, and needs a command", "try: sfsample -- PROGRAM ARG")
     ways = {"PID": "pid", "-n NAME": "name", **_OWN_WAYS.get(command, {})}
     named = {**arguments, "program": program}
     number = sum(named[way] not in (None, []) for way in ways.values())
@@ -229,9 +225,7 @@ def _main_parser() -> argparse.ArgumentParser:
     commands, examples = [ABOUT, ""], ["examples:"]
     for title, entries in GROUPS:
         commands += [f"{title}:", *(f"  {entry.name:<11} {entry.summary}" for entry in entries)]
-        examples += [
-            f"  sfsample {words:<33}  {caption}" for words, caption in (e.examples[0] for e in entries)
-        ]
+        examples += ["  sfsample {:<33}  {}".format(*entry.examples[0]) for entry in entries]
     parser = _Parser("sfsample", "\n".join(commands), "\n".join([*examples, "", _FOOTER]))
     parser.usage = "sfsample COMMAND [options]\n       sfsample PID [options]"
     parser.add_argument("--version", action="version", version=f"sfsample {__version__}")

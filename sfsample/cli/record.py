@@ -22,7 +22,7 @@ from sfsample.cli.terminal import Progress, emit, progress_printer, say
 from sfsample.core.quantities import counted
 from sfsample.errors import NoSuchProcess, SfsampleError, UsageError
 from sfsample.process.thread_files import open_many
-from sfsample.process.with_names import with_names
+from sfsample.process.tracer_thread import with_names
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import check_result
 from sfsample.recording.summary import summary_lines

@@ -57,14 +57,14 @@ def spelled(text: str) -> str:
     return text
 
 
+def progress_printer(*, quiet: bool, tell: Callable[[str], None] = say) -> Callable[[str], None]:
+    """Return `tell`, or a function without effect if stderr is no terminal: the summary repeats the texts."""
+    return tell if shows_progress(quiet=quiet) else lambda _text: None
+
+
 def shows_progress(*, quiet: bool) -> bool:
-    """Return True if progress is printed: only on a terminal, because the summary repeats it."""
+    """Return True if stderr is a terminal, and the user wants to see progress."""
     return not quiet and sys.stderr is not None and sys.stderr.isatty()
-
-
-def progress_printer(*, quiet: bool) -> Callable[[str], None]:
-    """Return `say`; if progress is not shown, a function without effect."""
-    return say if shows_progress(quiet=quiet) else lambda _text: None
 
 
 def silence(stream: TextIO) -> None:

@@ -82,25 +82,11 @@ def pids(text: str) -> list[int]:
     return [positive(part, what="a process id (from 1 on)") for part in text.split(",")]
 
 
-def _matching(pattern: str, what: str, spell: Callable[[str], str] = str) -> Callable[[str], str]:
-    """Return a parser of texts that match a whole pattern; `spell` gives equal values the same spelling."""
-
-    def parse(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise refusal(text, what)
-        return spell(text)
-
-    return parse
-
-
-name = _matching(r"(?s).*\S.*", "a name")
-unit = _matching(r"[^/]*[^/\s][^/]*", "a systemd unit (nginx, nginx.service)")
-cgroup = _matching(r"(?s)/.*", "a path of a control group (/system.slice/nginx.service)")
-container = _matching("(?ai)[0-9a-f]{3,64}", "the id of a container, or its first digits (4f1d8b7c2a90)",
-                      str.lower)  # fmt: skip
-pod = _matching("(?ai)[0-9a-f]{4,32}|[0-9a-f]{8}[-_][0-9a-f_-]{0,27}",
-                "the uid of a pod (kubectl get pod NAME -o jsonpath={.metadata.uid})",
-                lambda uid: uid.lower().replace("_", "-"))  # fmt: skip
+def name(text: str) -> str:
+    """Parse the name of a process, a unit, a container, ...; its look-up refuses a name that is wrong."""
+    if not text.strip():
+        raise refusal(text, "a name")
+    return text
 
 
 def name_as_kept(text: str) -> str:

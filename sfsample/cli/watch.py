@@ -10,7 +10,7 @@ import signal
 from sfsample.cli.config import execute_anew
 from sfsample.cli.environment import history_directory, symbol_options
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.terminal import say, say_at, shows_progress
+from sfsample.cli.terminal import progress_printer, say, say_at
 from sfsample.cli.watch_options import WatchCommand
 from sfsample.process.stuck import hand_over, take_over
 from sfsample.watching.loop import Watch
@@ -66,5 +66,5 @@ def make_watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool = F
     symbols = symbol_options(
         command.names, options.record.debug_dirs, quiet=options.quiet, python=options.record.python
     )
-    tell = say_at if shows_progress(quiet=options.quiet) else lambda _text: None
+    tell = progress_printer(quiet=options.quiet, tell=say_at)
     return Watch(options, Program(say_at, tell, interrupt, symbols, history), is_anew=is_anew)

@@ -26,7 +26,8 @@ from sfsample.dumping.model import (
 )
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
-from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes, parse_locks
+from sfsample.process.consistent_capture import ConsistentCapture
+from sfsample.process.facts.descriptors import NearEnd, PeerProcess, find_peer_processes, parse_locks
 from sfsample.process.facts.syscall_arguments import (
     CHILD_CALLS,
     FILE_LOCK_CALLS,
@@ -67,12 +68,13 @@ class Dumper:
     """Dumps one process: call `look` once or several times, then `result`."""
 
     def __init__(
-        self, process: LiveProcess, unwinder: Unwinder, *, stop: bool = True, python: bool = True,
-        with_locals: bool = False, max_connections: int = 0,
+        self, process: LiveProcess, unwinder: Unwinder, *, stop: bool = True, consistent: bool = False,
+        python: bool = True, with_locals: bool = False, max_connections: int = 0,
     ) -> None:  # fmt: skip
         self.process = process
         self._capturer = ThreadCapturer(process, unwinder, stop=stop, python=python)
-        self._with_locals = with_locals
+        self._consistent, self._with_locals = consistent, with_locals
+        self._at_one_instant: ConsistentCapture | None = None  # capture of the last look
         self._facts = FactReader(process.proc, max_connections)
         self._time = time.time()
         self._threads: dict[int, ThreadDump] = {}
@@ -94,6 +96,10 @@ class Dumper:
         self._process_name = process_name(self.process.pid)
         self._should_stop = should_stop
         self._facts.begin()
+        if self._consistent:
+            for tid in self.process.proc.threads():
+                self._capturer.prepare(self.process.thread(tid))
+            self._capturer.source = self._at_one_instant = self.process.capture_consistently()
         self._to_collect = dict(self.process.threads())
         try:
             while self._to_collect and not should_stop():
@@ -106,13 +112,13 @@ class Dumper:
 
     def _look_at_goroutines(self) -> None:
         """Read all goroutines at the first look, and at the next ones whether those with locks have run."""
-        reader = self._capturer.goroutine_reader
+        reader = self._capturer.go.reader
         if reader is not None:
             self._go = self._go._replace(unmoved=reader.unmoved(self._with_locks))
             return
         found = self._capturer.goroutines(self._should_stop)
         self._goroutines = group_goroutines(self._note_locks(found), self.process.modules.find)
-        reader = self._capturer.goroutine_reader
+        reader = self._capturer.go.reader
         if reader is not None:
             waits = (member.wait for group in self._goroutines for member in group.members)
             fds = islice((wait.fd for wait in waits if wait.fd >= 0), _MAX_GO_FILES)
@@ -169,7 +175,7 @@ class Dumper:
         files = self.process.proc.thread(tid)
         if self._wait_until_asleep(tid, stat):
             stat = files.stat() or stat
-        for _ in range(_MAX_ATTEMPTS):
+        for _ in range(1 if self._consistent else _MAX_ATTEMPTS):
             before, thread = files.counters(), self._read_facts(tid, stat)
             counters = before if files.counters() == before else None
             thread, is_one_moment = self._capture(thread, counters)
@@ -184,7 +190,7 @@ class Dumper:
 
     def _wait_until_asleep(self, tid: int, stat: Stat) -> bool:
         """Give a thread that seldom runs time to fall asleep again; True: that took time."""
-        usage = self._facts.usage(tid)
+        usage = None if self._consistent else self._facts.usage(tid)
         if usage is None or not is_seldom(usage.ran_ns, _age_ns(stat.starttime)):
             return False
         now = time.perf_counter_ns()
@@ -200,7 +206,7 @@ class Dumper:
         call = self._facts.decode(syscall)
         return ThreadDump(
             tid=tid, name=stat.name, state=stat.state, syscall=syscall, wchan=wchan,
-            ns_tid=self._facts.ns_tid(tid), cpu_ns=usage and usage.ran_ns, call=call,
+            ns_tid=self.process.own_id(tid), cpu_ns=usage and usage.ran_ns, call=call,
             kernel_stack=self.process.proc.thread(tid).kernel_stack() or (),
             memory=self._facts.lock_memory(call),
             last_ran=None if stat.state == "R" else self._facts.last_ran(tid), born=stat.starttime,
@@ -226,7 +232,8 @@ class Dumper:
         """
         self.process.modules.allow_refresh()
         self._calls = ()
-        found = self._capturer.capture(self.process.thread(thread.tid), thread.state)
+        slept = self._at_one_instant is not None and thread.tid in self._at_one_instant.asleep
+        found = self._capturer.capture(self.process.thread(thread.tid), "S" if slept else thread.state)
         if isinstance(found, NotCaptured):
             return thread._replace(error=_GONE if found.reason is Reason.GONE else found.detail), True
         snapshot = found.snapshot
@@ -313,7 +320,7 @@ class Dumper:
             locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
             tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
             goroutines=self._goroutines, go=self._go,
-            root=target.root,
+            ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,
         )  # fmt: skip
 
     def awaited(self, _should_stop: Callable[[], bool]) -> set[int]:

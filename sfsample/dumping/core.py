@@ -9,8 +9,7 @@ from sfsample.dumping.options import DEFAULT_DUMP_OPTIONS, DumpOptions
 from sfsample.errors import CoreError
 from sfsample.formats.elf.core_file import LEAST_SIZE, CoreThread
 from sfsample.process.core_process import CoreProcess, open_core
-from sfsample.process.core_python import CorePython
-from sfsample.process.facts.core_syscalls import core_call, own_tid
+from sfsample.process.core_threads import CorePython, core_call, own_tid
 from sfsample.unwind.unwinder import Unwinder
 
 _BYTES_PER_FRAME = 320  # bytes of the file: threads that share one stack could have any number of frames
@@ -21,7 +20,7 @@ def dump_core(
     path: str, exe: str | None = None, how: DumpOptions = DEFAULT_DUMP_OPTIONS, *, sysroot: str = ""
 ) -> ProcessDump:
     """Unwind every thread.  Raises CoreError.  `exe`: moved program; `sysroot`: files of another machine."""
-    core = open_core(path, exe, sysroot, how.debug_dirs)
+    core = open_core(path, exe, sysroot)
     unwinder = Unwinder(core.modules, steppers=how.steppers, max_frames=how.max_frames)
     threads, problems = tuple(_threads(core, unwinder, path)), core.problems
     if how.python is not PythonView.OFF:  # after the walk: without Python frames there is no problem

@@ -55,6 +55,7 @@ def dump_json(
     """Return one element of `processes`, with at most `depth` frames of each stack."""
     waits = {thread.tid: verdict.waits.get(Node(dump.pid, thread.tid)) for thread in threads}
     return _fields(dump, _OF_PROCESS) | {
+        "consistent": None if dump.ran is None else not dump.ran,
         "goroutines": _goroutines(dump.goroutines, verdict.goroutine_waits.get(dump.pid, {}), depth) or None,
         "groups": [[thread.tid for thread in group] for group in group_threads(threads)],
         "threads": [_thread(thread, waits[thread.tid], depth) for thread in threads],

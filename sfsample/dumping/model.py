@@ -8,8 +8,7 @@ from sfsample.core.memory import Memory, PiecewiseMemory
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Frame, Stack
 from sfsample.modules.module import Module
-from sfsample.process.facts.descriptors import Descriptor
-from sfsample.process.facts.peer_processes import FileLock, PeerProcess
+from sfsample.process.facts.descriptors import Descriptor, FileLock, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SchedStat, SyscallInfo
@@ -177,6 +176,7 @@ class ProcessDump(NamedTuple):
     peers: tuple[PeerProcess, ...] = ()  # processes at the other ends of pipes and sockets
     others: tuple[tuple[int, str], ...] = ()  # pid and name of other processes that sentences name
     tracer: tuple[int, str] | None = None  # pid and name of the process that traces it
+    ran: tuple[int, ...] | None = None  # threads captured later than all others; None: not --consistent
     followed: bool = False  # True: it was not asked for, but another process waits for it
     goroutines: tuple[GoroutineGroup, ...] = ()  # largest group first
     go: GoFacts = GoFacts()

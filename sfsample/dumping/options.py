@@ -22,6 +22,7 @@ class DumpOptions:
     stack_bytes: int = DEFAULT_STACK_BYTES
     steppers: "Sequence[str | Stepper]" = DEFAULT_ORDER
     stop: bool = True  # True: sfsample may stop running threads
+    consistent: bool = False  # True: capture all threads at one instant
     debug_dirs: Sequence[str] = ()  # directories with debug files, searched before the system's
     python: PythonView = PythonView.AUTO
     connections: int = 5  # connections of an event loop that are listed

@@ -89,7 +89,7 @@ class _Run:
 
     def __init__(self, how: DumpOptions, should_stop: Callable[[], bool], *, follow: bool) -> None:
         self._how, self._was_asked, self._with_awaited = how, should_stop, follow
-        self._images = ImageCache(how.debug_dirs)
+        self._images = ImageCache()
         self._followed: set[int] = set()  # process ids
         self._end_s = time.monotonic() + how.timeout
         self._dumpers: dict[int, Dumper] = {}  # dumper by process id
@@ -193,9 +193,10 @@ def _open(pid: int, how: DumpOptions, image_cache: ImageCache, _stop: object) ->
     except AlreadyTraced:  # (the next attempt fails too if the process is set aside)
         process = LiveProcess(pid, how.stack_bytes, attach=False, image_cache=image_cache)
     unwinder = Unwinder(process.modules, steppers=how.steppers, max_frames=how.max_frames)
+    consistent = how.consistent and how.stop
     return Dumper(
-        process, unwinder, stop=how.stop, python=how.python is not PythonView.OFF, with_locals=how.locals,
-        max_connections=how.connections,
+        process, unwinder, stop=how.stop, consistent=consistent, python=how.python is not PythonView.OFF,
+        with_locals=how.locals, max_connections=how.connections,
     )  # fmt: skip
 
 

@@ -59,6 +59,9 @@ def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
             yield ""
         yield _header(dump, style)
         yield from findings * (not are_several)
+        if dump.ran is not None:
+            others = f", except {len(dump.ran)} that ran: {_tids(dump.ran)}" if dump.ran else ""
+            yield f"   all threads at one instant{others}"
         for goroutines in dump.goroutines:
             yield ""
             found = verdict.goroutine_waits[dump.pid]

@@ -9,9 +9,9 @@ from sfsample.core.foreign import total
 from sfsample.errors import BadInput
 from sfsample.recording.stats import coverage_of
 from sfsample.report.merge import sum_known
-from sfsample.report.report import CPU, WEIGHTS, Report
+from sfsample.report.report import Report
 
-_COUNTS = ("cpu_charged_ns", "cpu_sampled_ns", "ticks", "late_ticks")  # numbers of a report's statistics
+_COUNTS = ("cpu_charged_ns", "cpu_sampled_ns")  # numbers of a report's statistics
 TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # the length of a slice of the tier, in seconds
 _MAX_TIME_S = 9.2e9  # seconds since the epoch, in the year 2261: every format can hold it as ns in 64 bits
 _MAX_COUNT = (1 << 63) - 1
@@ -50,16 +50,12 @@ class SliceFacts(NamedTuple):
     host: str | None
     rate_hz: float | None
     mode: str | None
-    weights: tuple[str, ...]  # names of the weights of its stacks
     duration_ns: int | None  # the time that was recorded; the sum if slices were merged
     samples: int
     cpu_charged_ns: int  # CPU time of the threads
     cpu_sampled_ns: int  # CPU time that samples represent
-    ticks: int
-    late_ticks: int
-    recorder: str | None  # the program and its version
     tier: str
-    pinned: bool  # True: not merged, and deleted last
+    pinned: bool  # True: not merged
 
     @property
     def number(self) -> int:
@@ -100,14 +96,11 @@ class Selection(NamedTuple):
 def facts_of(closed: Slice) -> SliceFacts:
     """Return the facts of a slice.  Raises BadInput if a history cannot keep them."""
     report, stats, target = closed.report, closed.report.stats, closed.report.target or {}
-    known = (*report.weights, *((CPU,) if stats.has_cpu_time else ()))  # CPU time may be known, and be 0
-    weights = tuple(name for name in WEIGHTS if name in known)
     counts: dict[str, Any] = {name: stats.number(name) for name in _COUNTS}
     facts = SliceFacts(
         "", float(closed.begin_s), float(closed.end_s), closed.service, report.labels or {},
-        target.get("build_id"), report.host, report.rate_hz, stats.text("mode"), weights,
-        report.duration_ns, report.total(), recorder=stats.text("recorder"), tier="1m", pinned=False,
-        **counts,
+        target.get("build_id"), report.host, report.rate_hz, stats.text("mode"), report.duration_ns,
+        report.total(), tier="1m", pinned=False, **counts,
     )  # fmt: skip
     return read_facts("", as_row(facts))
 
@@ -132,8 +125,7 @@ def grouped(slices: Iterable[SliceFacts], key: Callable[[SliceFacts], _K]) -> di
 def merge_key(facts: SliceFacts, tier: str) -> tuple[object, ...]:
     """Return a key; a tier merges slices with equal keys."""
     return (facts.service, tuple(sorted(facts.labels.items())), facts.build_id, facts.host, facts.rate_hz,
-            facts.mode, facts.weights, facts.duration_ns is None, facts.recorder,
-            facts.begin_s // TIERS[tier])  # fmt: skip
+            facts.mode, facts.duration_ns is None, facts.begin_s // TIERS[tier])  # fmt: skip
 
 
 # -- rows
@@ -141,9 +133,7 @@ def merge_key(facts: SliceFacts, tier: str) -> tuple[object, ...]:
 
 def as_row(facts: SliceFacts) -> tuple[Any, ...]:
     """Return the values of the columns."""
-    row = facts._replace(labels=json.dumps(dict(facts.labels)),  # type: ignore[arg-type]
-                         weights=",".join(facts.weights), pinned=int(facts.pinned))  # type: ignore[arg-type]  # fmt: skip
-    return row[1:]
+    return facts._replace(labels=json.dumps(dict(facts.labels)), pinned=int(facts.pinned))[1:]  # type: ignore[arg-type]
 
 
 def read_facts(name: str, row: Sequence[Any]) -> SliceFacts:
@@ -157,8 +147,7 @@ def read_facts(name: str, row: Sequence[Any]) -> SliceFacts:
         raise BadInput(f"slice {name}: labels are not valid")
     if facts.end_s < facts.begin_s:
         raise BadInput(f"slice {name}: ends before it begins")
-    weights = tuple(str(facts.weights).split(","))
-    return facts._replace(labels=labels, weights=weights, pinned=bool(facts.pinned))
+    return facts._replace(labels=labels, pinned=bool(facts.pinned))
 
 
 def read_gap(row: Sequence[Any]) -> Gap:
@@ -182,7 +171,6 @@ def _or_none(is_valid: _Check) -> _Check:
 
 
 _is_time, _is_count = _number(0, _MAX_TIME_S, int, float), _number(0, _MAX_COUNT, int)
-_WEIGHTS = {",".join((WEIGHTS[0], *more)) for more in ((), WEIGHTS[1:2], WEIGHTS[2:], WEIGHTS[1:])}
 COLUMNS: tuple[tuple[str, str, _Check], ...] = (
     ("begin_s", "REAL", _is_time),
     ("end_s", "REAL", _is_time),
@@ -192,14 +180,10 @@ COLUMNS: tuple[tuple[str, str, _Check], ...] = (
     ("host", "TEXT", _or_none(_is_text)),
     ("rate_hz", "REAL", _or_none(_number(1e-9, 1e9, int, float))),
     ("mode", "TEXT", {None, "cpu", "wall"}.__contains__),
-    ("weights", "TEXT", _WEIGHTS.__contains__),
     ("duration_ns", "INTEGER", _or_none(_is_count)),
     ("samples", "INTEGER", _is_count),
     ("cpu_charged_ns", "INTEGER", _is_count),
     ("cpu_sampled_ns", "INTEGER", _is_count),
-    ("ticks", "INTEGER", _is_count),
-    ("late_ticks", "INTEGER", _is_count),
-    ("recorder", "TEXT", _or_none(_is_text)),
     ("tier", "TEXT", TIERS.__contains__),
     ("pinned", "INTEGER", {0, 1}.__contains__),
 )

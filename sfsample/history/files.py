@@ -36,8 +36,11 @@ from sfsample.report.report import WEIGHTS, Report
 from sfsample.report.stats import ReportStats, sum_stats
 from sfsample.report.time_slices import TIME_UNIT_NS, Columns, TimeSlice, add_columns
 
-_VERSION = 3  # version of the tables
+_VERSION = 4  # version of the tables
 _BUSY_S = 30.0  # seconds to wait while another process writes
+_SETTINGS = ("trusted_schema=OFF", "cell_size_check=ON")
+_READER_SETTINGS = (*_SETTINGS, "query_only=ON")
+_WRITER_SETTINGS = (*_SETTINGS, "journal_mode=WAL", "synchronous=NORMAL", "secure_delete=ON")
 _MAX_STEPS = 500  # callbacks during one statement, each after _STEP instructions: 10 to 20 s
 _STEP = 1_000_000
 _MAX_VALUE_BYTES = 100 << 20
@@ -79,22 +82,18 @@ class HistoryFile:
 
     def _prepare(self, *, write: bool) -> None:
         self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
-        self._run("PRAGMA trusted_schema=OFF")
-        self._run("PRAGMA cell_size_check=ON")
+        for setting in _WRITER_SETTINGS if write else _READER_SETTINGS:
+            self._db.execute(f"PRAGMA {setting}")
         if write:
-            self._run("PRAGMA journal_mode=WAL")
-            self._run("PRAGMA synchronous=NORMAL")
-            self._run("PRAGMA secure_delete=ON")
             with self.writing():
-                if self._version() == 0:
+                if self._pragma("user_version") == 0:
                     for statement in _SCHEMA:
-                        self._run(statement)
-                    self._run(f"PRAGMA user_version={_VERSION}")
-                    self._run(f"PRAGMA application_id={1 + randbelow((1 << 31) - 1)}")
+                        self._db.execute(statement)
+                    self._db.execute(f"PRAGMA user_version={_VERSION}")
+                    self._db.execute(f"PRAGMA application_id={1 + randbelow((1 << 31) - 1)}")
         else:
-            self._run("PRAGMA query_only=ON")
-            self._run("BEGIN")
-        version = self._version()
+            self._db.execute("BEGIN")
+        version = self._pragma("user_version")
         if version not in (0, _VERSION):
             raise BadInput(f"written by another version of sfsample (tables {version}, not {_VERSION})")
         tables = {sql for (sql,) in self._rows("SELECT sql FROM sqlite_master LIMIT 100")}
@@ -107,17 +106,9 @@ class HistoryFile:
         """Close the file."""
         self._db.close()
 
-    def _version(self) -> int:
-        [(version,)] = self._rows("PRAGMA user_version")
-        return int(version)
-
-    def _run(self, statement: str, *values: object) -> int:
-        try:
-            return self._db.execute(statement, values).lastrowid or 0
-        except sqlite3.DatabaseError as failure:
-            if type(failure) is sqlite3.DatabaseError:  # a subclass is another failure, such as a full disk
-                raise BadInput(f"damaged: {failure}") from None
-            raise
+    def _pragma(self, name: str) -> int:
+        [(number,)] = self._rows(f"PRAGMA {name}")
+        return int(number)
 
     def _rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query.  Raises BadInput if damage makes the query fail or take too long."""
@@ -134,13 +125,13 @@ class HistoryFile:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Commit all changes of the block; if the block fails, commit none."""
-        self._run("BEGIN IMMEDIATE")
+        self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
-            self._run("COMMIT")
+            self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
-                self._run("ROLLBACK")
+                self._db.execute("ROLLBACK")
             raise
 
     @property
@@ -153,8 +144,7 @@ class HistoryFile:
     @property
     def identity(self) -> int:
         """A random number that identifies the file; a new file with the same path has another number."""
-        [(number,)] = self._rows("PRAGMA application_id")
-        return int(number)
+        return self._pragma("application_id")
 
     # -- reading
 
@@ -171,10 +161,6 @@ class HistoryFile:
         for number, *row in self._rows(query, *values):
             yield read_facts(f"{stem}.{number}", row)
 
-    def tiers(self) -> set[str]:
-        """Return the tiers of the slices that are not pinned."""
-        return {tier for (tier,) in self._rows("SELECT DISTINCT tier FROM slice WHERE NOT pinned LIMIT 9")}
-
     def gaps(self) -> list[Gap]:
         """Return the times without slices."""
         query = f"SELECT begin_s, end_s, service, why FROM gap LIMIT {_MAX_SLICES}"  # noqa: S608 - constants
@@ -190,15 +176,13 @@ class HistoryFile:
         return self._names[service]
 
     def report(self, facts: Sequence[SliceFacts]) -> Report:
-        """Return one report of slices of one service that have the same weights."""
+        """Return one report of slices of one service."""
         return self._report(facts, *self._sums(facts, map(self.stacks, facts)))
 
     def _report(self, facts: Sequence[SliceFacts], stats: ReportStats, columns: Columns) -> Report:
-        weights = facts[0].weights
         numbers, samples, *times = columns
-        sums = [samples, *([time * TIME_UNIT_NS for time in column] for column in times)]
-        kept = [numbers, *(sums[WEIGHTS.index(name)] for name in weights)]
-        report = self.names(facts[0].service).report(kept, weights)
+        times = [[time * TIME_UNIT_NS for time in column] for column in times]
+        report = self.names(facts[0].service).report([numbers, samples, *times])
         build_id = common(each.build_id for each in facts)
         return report._replace(
             started_ns=round(min(each.begin_s for each in facts) * 1e9) or None,
@@ -239,12 +223,6 @@ class HistoryFile:
             return ReportStats(unpack_json(stats, self._budget).plain_object()), columns
         raise BadInput(f"slice {facts.id}: no stacks")
 
-    def is_whole(self, facts: SliceFacts) -> bool:
-        """Return True if the stacks of a slice can be read."""
-        with suppress(BadInput):
-            return bool(self.stacks(facts))
-        return False
-
     def integrity(self) -> list[str]:
         """Return the damage that SQLite finds, a sentence each."""
         return [str(text) for (text,) in self._rows("PRAGMA integrity_check(5)") if text != "ok"]
@@ -256,7 +234,7 @@ class HistoryFile:
         names = self.names(facts.service)
         numbers = names.number_stacks(report)
         if batch := names.pack():
-            self._run("INSERT INTO names (service, batch) VALUES (?, ?)", facts.service, batch)
+            self._db.execute("INSERT INTO names (service, batch) VALUES (?, ?)", (facts.service, batch))
         samples, *times = map(report.column, WEIGHTS)
         # A stack may occur twice, because threads have no ids; `add_columns` adds it up.
         columns = (numbers, samples, *map(in_units, times))
@@ -268,9 +246,10 @@ class HistoryFile:
 
     def _insert(self, facts: SliceFacts, stats: ReportStats, columns: Columns) -> None:
         row = as_row(facts)
-        number = self._run(f"INSERT INTO slice ({_FACTS}) VALUES ({', '.join('?' * len(row))})", *row)  # noqa: S608
+        places = ", ".join("?" * len(row))
+        number = self._db.execute(f"INSERT INTO slice ({_FACTS}) VALUES ({places})", row).lastrowid  # noqa: S608
         blobs = pack_json(stats.document), pack_columns(columns)
-        self._run("INSERT INTO stacks VALUES (?, ?, ?)", number, *blobs)
+        self._db.execute("INSERT INTO stacks VALUES (?, ?, ?)", (number, *blobs))
 
     def merge(self, group: Sequence[SliceFacts], merged: SliceFacts) -> None:
         """Replace slices of one service by one slice with the facts `merged`."""
@@ -278,22 +257,22 @@ class HistoryFile:
         self.delete(group)
         self._insert(merged, stats, columns)
 
-    def pin(self, facts: SliceFacts) -> None:
-        """Pin a slice, so that it is not merged, and is deleted last if the history is too large."""
-        self._run("UPDATE slice SET pinned = 1 WHERE id = ?", facts.number)
+    def pin(self, facts: Iterable[SliceFacts]) -> None:
+        """Pin slices, so that they are not merged."""
+        self._db.executemany("UPDATE slice SET pinned = 1 WHERE id = ?", [(each.number,) for each in facts])
 
     def compact(self) -> None:
         """Free the space of deleted slices if it is an eighth of the file; not within `writing`."""
         [(free, pages)] = self._rows("SELECT * FROM pragma_freelist_count, pragma_page_count")
         if 8 * free > pages:
-            self._run("VACUUM")
+            self._db.execute("VACUUM")
 
     def insert_gap(self, gap: Gap) -> None:
         """Add a time without slices."""
-        self._run("INSERT INTO gap VALUES (?, ?, ?, ?)", *gap)
+        self._db.execute("INSERT INTO gap VALUES (?, ?, ?, ?)", gap)
 
-    def delete(self, facts: Iterable[SliceFacts]) -> None:
+    def delete(self, facts: Sequence[SliceFacts]) -> None:
         """Delete slices."""
-        for each in facts:
-            self._run("DELETE FROM slice WHERE id = ?", each.number)
-            self._run("DELETE FROM stacks WHERE id = ?", each.number)
+        for table in ("slice", "stacks"):
+            query = f"DELETE FROM {table} WHERE id = ?"  # noqa: S608 - constants
+            self._db.executemany(query, [(each.number,) for each in facts])

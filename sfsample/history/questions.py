@@ -42,9 +42,7 @@ def choose(history: History, selection: Selection, *, one_service: bool = True) 
     """Return the selected slices.  Raises SfsampleError if there are none, or if services differ."""
     slices = history.slices(selection)
     if not slices:
-        raise SfsampleError(
-            f"no slice is selected: {_selected(selection)}", *contents(history, selection.service)
-        )
+        raise SfsampleError(f"no slice is selected{_time(selection)}", *contents(history, selection.service))
     services = sorted({facts.service for facts in slices})
     if one_service and len(services) > 1:
         raise SfsampleError(f"several services are selected: {', '.join(services)}", "use --service NAME")
@@ -82,16 +80,10 @@ def _missing(selection: Selection, slices: list[SliceFacts], report: Report) -> 
     return missing
 
 
-def _selected(selection: Selection) -> str:
+def _time(selection: Selection) -> str:
     begin_s, end_s = selection.begin_s, selection.end_s
     span = f"{local(begin_s)} {zone(begin_s)} to now" if end_s == inf else local_span(begin_s, end_s)
-    parts = [
-        selection.service and f"--service {selection.service}",
-        span if begin_s else "",
-        *(f"--label {key}={value}" for key, value in selection.labels.items()),
-        selection.build_id and f"build-id {selection.build_id}",
-    ]
-    return ", ".join(filter(None, parts)) or "the history is empty"
+    return f": {span}" if begin_s else ""
 
 
 def contents(history: History, wanted: str | None = None) -> Iterator[str]:

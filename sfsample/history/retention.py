@@ -1,11 +1,11 @@
 """Keeps a history small: merges old slices, and deletes slices that are too old or too many.
 
 Slices of a minute are kept for two days, then merged to slices of ten minutes, and after two weeks to slices
-of an hour.  A slice that a trigger has pinned is not merged.  If the history is too large, pinned slices are
-deleted last.
+of an hour.  A slice that a trigger has pinned is not merged.
 
-The file of a day is deleted `keep_for` seconds after the end of this day (90 days by default).  Each merged
-slice is one commit, so if the process is killed, the next process does the rest.
+The file of a day is deleted `keep_for` seconds after the end of this day (90 days by default), or if the
+history is too large.  The last day always stays.  Each merged slice is one commit, so if the process is
+killed, the next process does the rest.
 
 Invariant: the sums of each stack of each service stay the same (tests/history/test_retention.py).
 """
@@ -36,36 +36,21 @@ def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipp
             elif tier:
                 with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
                     _merge(file, tier)
-        _shrink(directory, keep_bytes, skipping)
+        for name in file_names(directory)[:-1]:
+            if size_of(directory) > keep_bytes:
+                remove(name)
     finally:
         os.close(fd)
 
 
 def _merge(file: HistoryFile, tier: str) -> None:
     """Merge the slices of a file to those of a tier."""
-    slices = () if file.tiers() <= {tier} else (facts for facts in file.facts() if not facts.pinned)
+    slices = (facts for facts in file.facts() if not facts.pinned)
     for group in grouped(slices, lambda facts: merge_key(facts, tier)).values():
         if {facts.tier for facts in group} != {tier} or len(group) > 1:
             with file.writing():
                 file.merge(group, merged_facts(group, tier))
     file.compact()
-
-
-def _shrink(directory: str, keep_bytes: int, skipping: Skipping) -> None:
-    """Delete the oldest slices until `keep_bytes` are left; delete pinned slices last, the last day never."""
-    names = file_names(directory)[:-1]
-    for name in names:
-        if size_of(directory) > keep_bytes:
-            with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
-                with file.writing():
-                    facts = [*file.facts()]
-                    file.delete(each for each in facts if not each.pinned)
-                if not any(each.pinned for each in facts):
-                    remove(name)
-                file.compact()
-    for name in names:
-        if size_of(directory) > keep_bytes:
-            remove(name)
 
 
 def size_of(directory: str) -> int:

@@ -8,6 +8,7 @@ from errno import EDQUOT, ENOSPC
 from shlex import quote
 from typing import TypeVar
 
+from sfsample.core.quantities import counted
 from sfsample.errors import BadInput, NoSpace, SfsampleError
 from sfsample.history import RETENTION
 from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, grouped, read_gap
@@ -53,7 +54,8 @@ class History:
             if code in _SPACE or getattr(failure, "errno", 0) in (ENOSPC, EDQUOT):
                 raise NoSpace(f"{what}: {path}: {text}", "free some space") from None
             remedy = "choose another directory with --history"
-            if isinstance(failure, BadInput) and what == "cannot write":
+            is_damaged = isinstance(failure, BadInput) or type(failure) is sqlite3.DatabaseError
+            if is_damaged and what == "cannot write":
                 aside = f"{quote(self.directory)}/aside"
                 remedy = f"to go on in a new file: mkdir -pm 700 {aside}; mv {quote(path)}* {aside}"
             raise SfsampleError(f"{what}: {path}: {text}", remedy) from None
@@ -86,10 +88,9 @@ class History:
         """Pin the slices of services in a time; return their number."""
 
         def pin(file: HistoryFile) -> int:
-            own = [facts for facts in file.facts() if facts.service in services]
-            chosen = [facts for facts in own if facts.begin_s < end_s and facts.end_s > begin_s]
-            for facts in chosen:
-                file.pin(facts)
+            chosen = [facts for facts in file.facts() if facts.service in services
+                      and facts.begin_s < end_s and facts.end_s > begin_s]  # fmt: skip
+            file.pin(chosen)
             return len(chosen)
 
         return sum(self._change(name, pin) for name in file_names(self.directory)
@@ -143,13 +144,12 @@ class History:
         ends = [*(facts.end_s for facts in self.slices(recent)), *(gap.end_s for gap in self.gaps(recent))]
         return max(ends, default=None)
 
-    def _read(self, selections: Sequence[Selection], ask: Callable[[HistoryFile], Iterable[_T]]) -> list[_T]:
-        """Return the answers of all files of the selected times, the oldest first."""
+    def _read(self, selection: Selection, ask: Callable[[HistoryFile], Iterable[_T]]) -> list[_T]:
+        """Return the answers of all files of the selected time, the oldest first."""
         found: list[_T] = []
         with self._errors("cannot read", self.directory):
             for name in file_names(self.directory):
-                if any(name.end_s + DAY_S >= each.begin_s and name.day * DAY_S <= each.end_s
-                       for each in selections):  # fmt: skip
+                if name.end_s + DAY_S >= selection.begin_s and name.day * DAY_S <= selection.end_s:
                     with self.skipping(name.path), closing(HistoryFile(name.path)) as file:
                         found.extend(ask(file))  # answers before the damage are kept
         return found
@@ -165,12 +165,12 @@ class History:
 
     def slices(self, selection: Selection = Selection()) -> list[SliceFacts]:  # noqa: B008 - immutable
         """Return the facts of slices, the oldest first."""
-        found = self._read([selection], lambda file: filter(selection.has, file.facts(chosen=selection)))
+        found = self._read(selection, lambda file: filter(selection.has, file.facts(chosen=selection)))
         return sorted(found, key=lambda facts: (facts.begin_s, facts.service))
 
     def gaps(self, selection: Selection = Selection()) -> list[Gap]:  # noqa: B008 - immutable
         """Return the times without slices, the oldest first."""
-        return sorted(self._read([selection], lambda file: filter(selection.has_gap, file.gaps())))
+        return sorted(self._read(selection, lambda file: filter(selection.has_gap, file.gaps())))
 
     def report(self, selection: Selection = Selection()) -> Report:  # noqa: B008 - immutable
         """Return one report of slices: counts, durations and statistics are added."""
@@ -190,7 +190,7 @@ class History:
                 found.extend(self._answers(file, facts, selection, file.report))
                 yield
 
-        self._read(selections, ask)
+        self._read(around, ask)
         return [*map(self._merge, parts)]
 
     def time_slices(self, selection: Selection) -> tuple[Report, TimeSlices]:
@@ -199,25 +199,17 @@ class History:
         def ask(file: HistoryFile) -> Iterator[tuple[Report, list[TimeSlice]]]:
             return self._answers(file, file.facts(chosen=selection), selection, file.time_slices)
 
-        parts = self._read([selection], ask)
+        parts = self._read(selection, ask)
         gaps = [(gap.begin_s, gap.end_s, gap.why) for gap in self.gaps(selection)]
         return self._merge([report for report, _ in parts]), TimeSlices(renumber(parts), gaps)
 
     def _answers(self, file: HistoryFile, slices: Iterable[SliceFacts], selection: Selection,
                  ask: Callable[[Sequence[SliceFacts]], _T]) -> Iterator[_T]:  # fmt: skip
-        """Yield the answer for each group of slices; leave out unreadable slices, and note a problem."""
+        """Yield the answer for each group of slices; leave out a damaged group, and note a problem."""
         chosen = filter(selection.has, slices)
-        for group in grouped(chosen, lambda facts: (facts.service, facts.weights)).values():
-            try:
-                answer = ask(group)
-            except BadInput as failure:
-                whole = [*filter(file.is_whole, group)]
-                what = f"{len(group) - len(whole)} of {len(group)} slices of {group[0].service}"
-                self.problems[f"{file.path}: {what}: {failure}"] = None
-                if not whole:
-                    continue
-                answer = ask(whole)
-            yield answer
+        for group in grouped(chosen, lambda facts: facts.service).values():
+            with self.skipping(f"{file.path}: {counted(len(group), 'slice')} of {group[0].service}"):
+                yield ask(group)
 
     def _merge(self, reports: list[Report]) -> Report:
         try:

@@ -27,7 +27,6 @@ _MAX_CRC_BYTES = 1 << 30  # bytes of a file, which are read within 1 to 3 s
 _CHUNK_BYTES = 1 << 20  # bytes read between two checkpoints
 
 FetchDebugFile = Callable[[str], mmap | None]  # argument: build-id
-FindDebugFile = Callable[[ElfImage, str], "DebugFile"]  # arguments: image, path from which it was mapped
 
 
 class DebugFile(NamedTuple):
@@ -99,11 +98,6 @@ class DebugFiles:
 @cache
 def _here() -> Root:
     return Root()
-
-
-def debug_file_finder(root: Root | None, directories: Sequence[str]) -> FindDebugFile:
-    """Return a function that finds debug files for the unwinder.  `root`: root directory of the target."""
-    return lambda image, path: DebugFiles([root] if root else [], directories).find(image, path)
 
 
 def debug_link(image: ElfImage) -> tuple[str, int] | None:

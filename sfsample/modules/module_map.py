@@ -34,12 +34,12 @@ _MAX_CODE_PAGES = 256  # pages of generated code that are kept
 ReadCode = Callable[[int, int], bytes]  # arguments: address, size; up to `size` bytes
 ReadMaps = Callable[[], tuple[Mapping, ...]]
 OpenImage = Callable[[Mapping], ElfImage]
-TablesOf = Callable[[ElfImage, str], UnwindTables]
+TablesOf = Callable[[ElfImage], UnwindTables]
 IsCode = Callable[[int], bool]
 
 
 class ModuleMap:
-    """The executable mappings of one process and their modules; `tables_of`: tables by image and path."""
+    """The executable mappings of one process and their modules; `tables_of`: tables by image."""
 
     def __init__(
         self, read_maps: ReadMaps, open_image: OpenImage,
@@ -276,7 +276,7 @@ class ModuleMap:
         # one object can have several executable mappings (mprotect(2) splits them)
         key = (mapping.path, mapping.device, mapping.inode, bias)
         if key not in self._mapped:
-            module = Module(image, bias, mapping.path, self._tables_of(image, mapping.path))
+            module = Module(image, bias, mapping.path, self._tables_of(image))
             self._mapped[key] = self._all_modules.setdefault((image, bias, mapping.path), module)
         return self._mapped[key]
 

@@ -12,26 +12,17 @@ from functools import cached_property
 from sfsample.core.filesystem import Root
 from sfsample.errors import FormatError
 from sfsample.formats.dwarf.eh_frame import EhFrame, eh_frame_address
-from sfsample.formats.elf.compressed import section_bytes
-from sfsample.formats.elf.image import ElfImage
+from sfsample.formats.elf.image import SHF_COMPRESSED, ElfImage
 from sfsample.formats.gopclntab.find import find_table
 from sfsample.formats.gopclntab.table import GoTable
 from sfsample.formats.sframe import SECTION, SFrameTables, read_tables
-from sfsample.modules.debug_files import DebugFile, FindDebugFile
 
 
 class UnwindTables:
-    """The tables of `image`, which was mapped from `path`.
+    """The tables of `image`, and the root directory of the processes that map it."""
 
-    `find` finds the separate debug file.  It is called if the image itself has no `.debug_frame`. `root` is
-    the root directory of the processes.  Debug files are searched there, and in sfsample's own root.
-    """
-
-    def __init__(
-        self, image: ElfImage, path: str = "", find: FindDebugFile = lambda *_: DebugFile(None),
-        root: Root | None = None,
-    ) -> None:  # fmt: skip
-        self.image, self.root, self._path, self._find = image, root, path, find
+    def __init__(self, image: ElfImage, root: Root | None = None) -> None:
+        self.image, self.root = image, root
         self.problems: list[str] = []
         # cache of unwind/steppers/code_analysis/stepper.py, which lives as long as the tables
         self.code_analysis: object = None
@@ -43,10 +34,8 @@ class UnwindTables:
         if data is None:
             return SFrameTables()
         machine = (self.image.machine, self.image.byteorder)
-        is_v1 = bytes(data[0][2:3]) == b"\1"  # version whose wrong PLT rows are known by their section
-        sections = {s.name: (s.vaddr, s.vaddr + s.size) for s in self.image.sections} if is_v1 else None
         try:
-            tables = read_tables(*data, machine=machine, executable=self.image.executable, sections=sections)
+            tables = read_tables(*data, machine=machine, executable=self.image.executable)
         except FormatError as damage:
             self.note_problem(str(damage))
             return SFrameTables()
@@ -73,22 +62,11 @@ class UnwindTables:
 
     @cached_property
     def debug_frame(self) -> EhFrame | None:
-        """The CFI of `.debug_frame` in the image, or in its debug file.  Go programs have only this CFI."""
-        debug_frame = self._debug_frame_of(self.image)
-        if debug_frame is None:
-            debug = self._find(self.image, self._path)
-            if debug.refused:
-                self.note_problem(debug.refused)
-            debug_frame = self._debug_frame_of(debug.image) if debug.image else None
-        return debug_frame
-
-    def _debug_frame_of(self, image: ElfImage) -> EhFrame | None:
-        try:
-            section = section_bytes(image, ".debug_frame")
-        except FormatError as damage:
-            self.note_problem(str(damage))
+        """The CFI of `.debug_frame`, which a program without `.eh_frame` may have; None: it is compressed."""
+        section = self.image.section(".debug_frame")
+        if section is None or section.flags & SHF_COMPRESSED:
             return None
-        return None if section is None else EhFrame(*section, image.byteorder, debug=True)
+        return EhFrame(self.image.contents(section), section.vaddr, self.image.byteorder, debug=True)
 
     @cached_property
     def go(self) -> GoTable | None:

@@ -23,6 +23,7 @@ from sfsample.modules.location import Located
 from sfsample.modules.module import Module
 from sfsample.process.capture_running import ANY_THREAD, AWAKE_THREADS, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread
+from sfsample.process.consistent_capture import ConsistentCapture
 from sfsample.process.go_capture import FoundGoroutine, GoCapture
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import SyscallInfo
@@ -34,7 +35,6 @@ from sfsample.process.thread import LastStop, Thread
 from sfsample.process.thread_files import KERNEL_STACK_REFUSED
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.threads import Gil
-from sfsample.runtimes.go.goroutines import GoroutineReader
 from sfsample.unwind.unwinder import Unwinder
 
 _MAX_ATTEMPTS = 8
@@ -69,7 +69,7 @@ class CapturedStack(NamedTuple):
 
 
 class ThreadCapturer:
-    """Captures threads of one process; `stop` False: without ever stopping a thread.
+    """Captures threads of one process, from `source`; `stop` False: without ever stopping a thread.
 
     `kernel` None: with the system call of a running thread; True: kernel functions of a sleeping one, too.
     """
@@ -79,8 +79,9 @@ class ThreadCapturer:
         python: bool = False, gil: bool = False,
     ) -> None:  # fmt: skip
         self.python = PythonCapture(process, with_gil=gil) if python or gil else None
-        self._go = GoCapture(process)
+        self.go = GoCapture(process)
         self._process = process
+        self.source: LiveProcess | ConsistentCapture = process
         self._unwinder = unwinder
         self._stop = stop
         self._with_kernel = kernel
@@ -111,7 +112,7 @@ class ThreadCapturer:
             stop_filter = AWAKE_THREADS if stops else stop_filter
             generation, asked = process.modules.generation, thread.asked_generation
             thread.asked_generation = None
-            self._prepare(thread)
+            self.prepare(thread)
             taken = self._take(thread, state, patience_ns, stop_filter)
             if isinstance(taken, NotCaptured):
                 if taken.reason is Reason.PENDING:
@@ -128,7 +129,7 @@ class ThreadCapturer:
                 # a checkpoint captured the thread before this check, perhaps after the libraries had changed
                 if evidence and evidence.stopped_ns < checked_ns and asked != generation:
                     checked = frozenset()
-            if not is_last and (process.copy.learn(thread, stack) or self._go.learn(thread, snapshot, stack)):
+            if not is_last and (process.copy.learn(thread, stack) or self.go.learn(thread, snapshot, stack)):
                 _log.debug("thread %d is captured again: another stack of it was found", thread.tid)
                 continue
             if self.python is not None and stack.stop_reason is not StopReason.OUTERMOST:
@@ -160,12 +161,12 @@ class ThreadCapturer:
             Reason.UNSTABLE, "its libraries were replaced during each capture", stops=tuple(stops)
         )
 
-    def _prepare(self, thread: Thread) -> None:
+    def prepare(self, thread: Thread) -> None:
         """Make the next copy of a thread include the memory that its Python frames need."""
         thread.beside = None if self.python is None else thread.beside
         if self.python is not None:
             self.python.prepare(thread)
-        self._go.prepare(thread)
+        self.go.prepare(thread)
 
     def walk(self, snapshot: ThreadSnapshot, last: Located | None = None) -> CapturedStack:
         """Unwind a snapshot that exists already; neither check nor capture anything again."""
@@ -174,7 +175,7 @@ class ThreadCapturer:
     def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[FoundGoroutine]:
         """Yield all goroutines of a Go program, with the stacks of those that no thread runs."""
         arch = self._process.arch
-        for goroutine in self._go.goroutines(should_stop):
+        for goroutine in self.go.goroutines(should_stop):
             stack = None
             if goroutine.stack:
                 registers = {arch.pc: goroutine.pc, arch.sp: goroutine.sp, arch.fp: goroutine.fp}
@@ -182,17 +183,12 @@ class ThreadCapturer:
                 stack = self._unwinder.walk_parked(
                     ThreadSnapshot(0, registers, memory, False, 0, False, arch)
                 )
-            unlocks = self._go.unlocks(goroutine, stack) if stack is not None else ()
+            unlocks = self.go.unlocks(goroutine, stack) if stack is not None else ()
             yield FoundGoroutine(goroutine._replace(stack=b""), stack, unlocks)
-
-    @property
-    def goroutine_reader(self) -> GoroutineReader | None:
-        """The reader of the goroutines; None: they were not read."""
-        return self._go.reader
 
     def stop_breaks_call(self, thread: Thread) -> bool:
         """Return True if a stop would break the system call in which the thread slept at its last reading."""
-        return thread.asleep is not None and not self._process.restarts(thread.asleep)
+        return thread.asleep is not None and not self.source.restarts(thread.asleep)
 
     def wait_until_asleep(self, thread: Thread, until_ns: int) -> bool:
         """Wait until a thread sleeps, at most until `until_ns`; return True if the wait took some time.
@@ -211,11 +207,11 @@ class ThreadCapturer:
         self, thread: Thread, state: str, patience_ns: int, stop_filter: StopFilter
     ) -> _Walked | NotCaptured:
         """Read a thread if it sleeps now, stop it if it runs; `state` may be out of date."""
-        reading = None if state == "R" else self._process.read(thread)
+        reading = None if state == "R" else self.source.read(thread)
         if reading is None:
             return self._walk_stopped(thread, self._capture_running(thread, state, patience_ns, stop_filter))
         thread.asleep = reading.asleep
-        reading = reading._replace(snapshot=self._go.complete(thread, reading.snapshot))
+        reading = reading._replace(snapshot=self.go.complete(thread, reading.snapshot))
         stack = self._unwinder.walk(reading.snapshot)
         if not self._needs_stop(reading, stack, state):
             return self._search(reading, stack)
@@ -234,7 +230,7 @@ class ThreadCapturer:
             self._stop
             and state != "D"
             and stack.stop_reason is StopReason.REGISTER_UNKNOWN
-            and (state == "T" or self._process.restarts(reading.asleep))
+            and (state == "T" or self.source.restarts(reading.asleep))
         )
 
     def _search(self, reading: SleepingThread, stack: Stack) -> _Walked:
@@ -273,7 +269,7 @@ class ThreadCapturer:
         """Walk a stopped thread; if it was asleep, keep the registers that calls preserve."""
         if isinstance(taken, NotCaptured):
             return taken
-        taken = self._go.complete(thread, taken)
+        taken = self.go.complete(thread, taken)
         stack, asleep = self._unwinder.walk(taken), thread.asked_asleep
         thread.asked_asleep = None
         if asleep is not None and asleep.sp == taken.registers[taken.arch.sp]:
@@ -289,7 +285,7 @@ class ThreadCapturer:
             )
         if not self._stop:
             return NotCaptured(Reason.NOT_STOPPABLE, "it runs, and nothing may be stopped (--no-stop)")
-        return self._process.capture(thread, patience_ns, stop_filter)
+        return self.source.capture(thread, patience_ns, stop_filter)
 
     def _kernel(self, thread: Thread, reading: SleepingThread) -> tuple[str, ...]:
         """Return the kernel functions in which a thread sleeps; (): unknown, or it has run since."""
@@ -305,7 +301,7 @@ class ThreadCapturer:
     def language_problems(self) -> tuple[str, ...]:
         """Reasons why Python frames are not shown, or why stacks of Go end early; empty if there are none."""
         python = "" if self.python is None else self.python.problem
-        return tuple(filter(None, (python, self._go.problem, self._go.lost)))
+        return tuple(filter(None, (python, self.go.problem, self.go.lost)))
 
     @property
     def problems(self) -> Counter[str]:
@@ -321,7 +317,7 @@ class ThreadCapturer:
     def _check_libraries(self, thread: Thread) -> frozenset[Module]:
         """Return the modules that the stack may show and that are still mapped at their addresses."""
         process = self._process
-        process.identities.moved(thread.modules | process.modules.unstable_modules)
+        self._have_moved(thread.modules | process.modules.unstable_modules)
         expected = thread.modules | process.modules.unstable_modules
         for _ in range(_MAX_ATTEMPTS):
             if not process.identities.replaced(thread.tid, expected):
@@ -344,9 +340,17 @@ class ThreadCapturer:
             return False
         frames = zip(stack.frames, modules, strict=True)
         without_module = frozenset(frame.lookup_pc for frame, module in frames if module is None)
-        if self._process.identities.moved(mapped, without_module):
+        if self._have_moved(mapped, without_module):
             return False
         return not any(map(module_map.will_retry_open, without_module))
+
+    def _have_moved(self, modules: frozenset[Module], without_module: frozenset[int] = frozenset()) -> bool:
+        """Return True if pages of these modules were replaced since the maps were read.
+
+        A capture of all threads has read the maps while they stood still, so it needs no later ones.
+        """
+        identities = self._process.identities
+        return self.source is self._process and identities.moved(modules, without_module)
 
     def _captured(self, snapshot: ThreadSnapshot, stack: Stack, last: Located | None) -> CapturedStack:
         module_map, known = self._process.modules, self._modules

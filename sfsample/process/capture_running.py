@@ -1,6 +1,6 @@
 """Captures a running thread: stops it, copies registers and a piece of stack, and lets it run again.
 
-While the thread is stopped (`copy_stopped`), sfsample makes system calls and nothing else.  It does all
+While the thread is stopped (`_stop_and_copy`), sfsample makes system calls and nothing else.  It does all
 parsing, look-ups of modules and allocations before or after.  It releases the thread whatever happens.
 """
 
@@ -14,12 +14,11 @@ from sfsample.core.snapshot import SchedulerEvidence, ThreadSnapshot
 from sfsample.process.not_captured import OTHER_PROCESS, NotCaptured, Reason
 from sfsample.process.priority import REAL_TIME_PRIORITY
 from sfsample.process.run_state import BeforeStop, RunState, WakeUp, balance_of, classify, times_run
-from sfsample.process.stack_copy import StackCopy
+from sfsample.process.stack_copy import NO_LIMIT_NS, StackCopy
 from sfsample.process.stop_request import PATIENCE_NS, Tracer
 from sfsample.process.syscall_mending import mend
 from sfsample.process.thread import Thread
 
-NO_LIMIT_NS = 1 << 62
 _MAX_READINGS = 3  # attempts to read the scheduler's figures at one instant
 _NO_CPU = "it has no CPU"
 
@@ -43,7 +42,7 @@ class CopiedThread(NamedTuple):
     """What was read of a thread while it was stopped."""
 
     sp: int
-    counters: bytes | None
+    counters: bytes | None  # None: another process has the thread id
     mended: bool
 
 
@@ -64,7 +63,7 @@ def snapshot_of(
     """Return the snapshot of the thread that `tracer` and `copy` have read last."""
     if copied is None:
         return NotCaptured(Reason.GONE, "killed while it was stopped")
-    if copied.counters is None:  # this process has no such thread any more
+    if copied.counters is None:
         return NotCaptured(Reason.GONE, OTHER_PROCESS)
     registers = tracer.reader.by_dwarf_number()
     memory, bounded = copy.result(thread, copied.sp)
@@ -126,8 +125,7 @@ class RunningCapture:
                 self.close()
 
     def _stop_and_copy(self, thread: Thread, patience_ns: int) -> ThreadSnapshot | NotCaptured:
-        request, tracer = thread.stop, self.tracer
-        copied, stopped_ns = None, 0
+        request, tracer, copied, stopped_ns = thread.stop, self.tracer, None, 0
         try:
             missed = tracer.stop(request, patience_ns)
             if missed is None:

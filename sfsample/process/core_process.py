@@ -7,7 +7,7 @@ becomes a line of `problems`.
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -23,8 +23,7 @@ from sfsample.formats.elf.core_file import (
     CoreThread,
     MappedFile,
 )
-from sfsample.formats.elf.image import PF_X, PT_LOAD, ElfImage, Segment
-from sfsample.modules.debug_files import debug_file_finder
+from sfsample.formats.elf.image import PAGE, PF_X, PT_LOAD, ElfImage, Segment
 from sfsample.modules.mapping import Mapping, split_mark
 from sfsample.modules.module import Module
 from sfsample.modules.module_map import ModuleMap
@@ -34,13 +33,6 @@ from sfsample.process.registers import NT_ARM_PAC_MASK, decode, layout_of, with_
 _NO_FILES = "the core file does not say which files were mapped (no NT_FILE): code has no names"
 _HELP = "give a core file: gcore -o FILE PID, or coredumpctl dump -o FILE"
 _PF_R = 4  # bit "readable" of a segment's p_flags
-_PAGE_BYTES = 4096
-_COMPRESSED = {  # magic number -> program; systemd-coredump stores core files like this
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\xfd7zXZ": "xz",
-    b"\x1f\x8b": "gzip",
-    b"\x04\x22\x4d\x18": "lz4",
-}
 
 
 class CoreMemory:
@@ -92,34 +84,26 @@ class CoreMemory:
         return data if len(data) == size else None
 
 
-def open_core(
-    path: str, exe: str | None = None, sysroot: str = "", debug_dirs: Sequence[str] = ()
-) -> "CoreProcess":
+def open_core(path: str, exe: str | None = None, sysroot: str = "") -> "CoreProcess":
     """Open a core file; `exe` and `sysroot`: as `CoreImages`.  Raises CoreError."""
-    head = b""
     try:
-        data = map_and_close(open_regular(path))
-        head = data[:8]
-        return CoreProcess(ElfImage(data, path, is_core=True), exe, sysroot, debug_dirs)
+        image = ElfImage(map_and_close(open_regular(path)), path, is_core=True)
+        return CoreProcess(image, exe, sysroot)
     except (OSError, FormatError) as failure:
         shown = path or repr("")
         if isinstance(failure, OSError):
             raise CoreError(f"cannot read core file: {shown}: {failure.strerror}", _HELP) from None
-        why = str(failure).removeprefix(f"{path}+0x0: ")
-        program = next((program for magic, program in _COMPRESSED.items() if head.startswith(magic)), None)
         raise CoreError(
-            f"cannot read core file: {shown}: {why}",
-            f"it is compressed; unpack it first: {program} -d < FILE > core" if program
-            else "it must be a 64-bit ELF core file, as the kernel and gcore write them",
+            f"cannot read core file: {shown}: {str(failure).removeprefix(f'{path}+0x0: ')}",
+            "it must be a 64-bit ELF core file, as the kernel and gcore write them;",
+            "unpack one of systemd-coredump first: zstd -d < FILE > core",
         ) from None  # fmt: skip
 
 
 class CoreProcess:
     """A process as its core file describes it.  Raises FormatError when the file is damaged beyond use."""
 
-    def __init__(
-        self, image: ElfImage, exe: str | None = None, sysroot: str = "", debug_dirs: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, image: ElfImage, exe: str | None = None, sysroot: str = "") -> None:
         arch = arch_of(image.machine, image.byteorder)
         if arch is None:
             known = ", ".join(arch.name for arch in ARCHES)
@@ -129,7 +113,7 @@ class CoreProcess:
         self.memory = CoreMemory(self._core)
         self.opener = CoreImages(self._core, self.memory, exe, sysroot)
         root = self.opener.root if sysroot else None
-        tables_of = partial(UnwindTables, find=debug_file_finder(root, debug_dirs), root=root)
+        tables_of = partial(UnwindTables, root=root)
         self.modules = ModuleMap(self._maps, self.opener, self.memory.dumped, tables_of)
         self.modules.refresh()
         self.memory.modules = self.modules
@@ -249,7 +233,7 @@ class CoreImages:
     def _difference(self, image: ElfImage, mapping: Mapping) -> str:
         """Return the build-ids of the image and of the mapped file as text; "": the mapped one is unknown."""
         start = next((f.start for f in self._core.files if (f.path, f.offset) == (mapping.path, 0)), None)
-        head = None if start is None else self._memory.dumped(start, _PAGE_BYTES)
+        head = None if start is None else self._memory.dumped(start, PAGE)
         try:
             mapped = ElfImage(head or b"", mapping.path).build_id
         except FormatError:

@@ -6,17 +6,22 @@ new inode is another process with a reused id.)  If a process ends before sfsamp
 belongs to init, and sfsample does not find it.  sfsample and its children are left out.
 
 Source: proc(5), /proc/PID/stat: the fourth field is the parent.  (/proc/PID/task/TID/children needs
-CONFIG_PROC_CHILDREN and would have to be read for every thread of every process.)
+CONFIG_PROC_CHILDREN and would have to be read for every thread of every process.)  Times are clock ticks; the
+children's times are of children waited for.
 """
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 
 from sfsample.errors import NoSuchProcess, TargetError
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import NewIds, stat_of
+
+_LOOK_S = 0.1  # seconds between two looks at the CPU time of the children: ten clock ticks
 
 
 class Descendants:
@@ -78,3 +83,26 @@ class Descendants:
     def close(self) -> None:
         """Close the file."""
         self._new_ids.close()
+
+
+def why_no_samples(pids: list[int]) -> tuple[str, str] | None:
+    """Return the state of processes that do not run, and a way to get samples; None: they just sleep."""
+    if all((stat := stat_of(pid)) and stat.state == "T" for pid in pids):
+        return "it is stopped", f"to resume it: kill -CONT {' '.join(map(str, pids))}"
+    _, before = _children(pids)
+    time.sleep(_LOOK_S)
+    number, after = _children(pids)
+    if after <= before:
+        return None
+    running = {0: "children that it starts run", 1: "its child runs"}.get(
+        number, f"its {number} children run"
+    )
+    return f"idle, while {running}", "to sample them too: -s"
+
+
+def _children(pids: list[int]) -> tuple[int, int]:
+    """Return the number of descendants of processes, and their CPU time, ended descendants included."""
+    with closing(Descendants(pids, LiveProcess)) as found:
+        descendants = [stat for _, stat in found.list_new()]
+    reaped = sum(stat.reaped_cpu for pid in pids if (stat := stat_of(pid)))
+    return len(descendants), reaped + sum(stat.cpu + stat.reaped_cpu for stat in descendants)

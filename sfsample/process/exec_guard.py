@@ -40,16 +40,7 @@ def is_young(process: Stat) -> bool:
     return process.cpu < least_s * _TICKS_PER_S
 
 
-class ExecGuard:
-    """Decides whether running threads of process `pid` may be stopped."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._permits = False
-
-    def forbids(self) -> bool:
-        """Return True if a stop is a risk; after the first False, the answer stays False."""
-        if not self._permits:
-            process = None if stops_keep_privileges() else stat_of(self._pid)
-            self._permits = process is None or not is_young(process)
-        return not self._permits
+def stops_cost_privileges(pid: int) -> bool:
+    """Return True if process `pid` may lose privileges when one of its running threads is stopped."""
+    process = None if stops_keep_privileges() else stat_of(pid)
+    return process is not None and is_young(process)

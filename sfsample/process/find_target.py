@@ -77,8 +77,8 @@ class TargetFinder:
         return _programs(pids, f"container {self.service}")
 
     def _by_pod(self, prefix: str) -> list[int]:
-        name, pids = _the_group("pod", prefix)
-        return _programs(pids, f"pod {name}")
+        self.service, pids = _the_group("pod", prefix)
+        return _programs(pids, f"pod {self.service}")
 
     def _by_cgroup(self, path: str) -> list[int]:
         groups, path = groups_by_cgroup("cgroup"), path.removeprefix(_CGROUPS).rstrip("/") or "/"
@@ -97,9 +97,7 @@ class TargetFinder:
         try:
             uid = int(user) if user.isascii() and user.isdecimal() else pwd.getpwnam(user).pw_uid
         except (KeyError, ValueError):  # ValueError: number of more than 4,300 digits
-            alike = similar(user, {entry.pw_name: entry.pw_name for entry in pwd.getpwall()})
-            remedy = f"did you mean: {', '.join(alike)}" if alike else _users(groups)
-            raise UsageError(f"no such user: {user}", remedy) from None
+            raise UsageError(f"no such user: {user}", _users(groups)) from None
         if not (pids := programs(groups.get(uid, ()))):
             raise NoSuchProcess(0, f"no such process: none is run by user {user}", _users(groups))
         return pids
@@ -112,7 +110,7 @@ def target_pids(target: Target) -> list[int]:
 
 def _the_group(kind: str, prefix: str) -> tuple[str, list[int]]:
     """Return id and pids of the only container or pod (`kind`) whose id begins with `prefix`."""
-    groups = groups_by_cgroup(kind)
+    groups, prefix = groups_by_cgroup(kind), prefix.lower().replace("_", "-")  # as in the path of a group
     found = [name for name in groups if name.startswith(prefix)]
     if len(found) > 1:
         raise UsageError(f"{len(found)} {kind}s match: {prefix}", "give more of the id:",

@@ -2,22 +2,21 @@
 
 Two files are the same if their device, inode, time of the last change and size are the same.  Only the kernel
 sets these values, while any program can make a file with the same build-id or path.  Processes share tables
-only if their root directory is the same, too: a debug file below the root directory adds to the tables.  The
-cache drops the least recently used entries; processes keep references to the images that they still use.
+only if their root directory is the same, too: there sfsample looks for debug files with names.  The cache
+drops the least recently used entries; processes keep references to the images that they still use.
 
 Invariant: no process can put its file or its debug file in the place of another process's file
 (tests/process/test_image_cache.py).
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from mmap import ACCESS_READ, mmap
 from typing import TypeVar
 
 from sfsample.core.filesystem import Root
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import ElfImage
-from sfsample.modules.debug_files import debug_file_finder
 from sfsample.modules.unwind_tables import UnwindTables
 
 _MAX_ENTRIES = 256  # entries of each kind; each image keeps a file open
@@ -27,10 +26,9 @@ _V = TypeVar("_V")
 
 
 class ImageCache:
-    """Keeps opened files.  `debug_dirs` are searched for debug files before the system's directories."""
+    """Keeps opened files."""
 
-    def __init__(self, debug_dirs: Sequence[str] = ()) -> None:
-        self._debug_dirs = debug_dirs
+    def __init__(self) -> None:
         self._images: dict[tuple[object, ...], ElfImage] = {}
         self._tables: dict[tuple[ElfImage, Root | None], UnwindTables] = {}
         self._roots: dict[tuple[object, ...], Root] = {}
@@ -47,10 +45,9 @@ class ImageCache:
         """Return the image of these bytes.  Raises FormatError."""
         return _cached(self._images, (name, data), lambda: ElfImage(data, name))
 
-    def tables_of(self, root: Root | None, image: ElfImage, path: str) -> UnwindTables:
-        """Return the unwind tables of an image that a process with this root directory mapped from `path`."""
-        find = debug_file_finder(root, self._debug_dirs)
-        return _cached(self._tables, (image, root), lambda: UnwindTables(image, path, find, root))
+    def tables_of(self, root: Root | None, image: ElfImage) -> UnwindTables:
+        """Return the unwind tables of an image that a process with this root directory has mapped."""
+        return _cached(self._tables, (image, root), lambda: UnwindTables(image, root))
 
     def root(self, path: str, mounts: str | None) -> Root:
         """Return the root directory `path`; `mounts` names its mount namespace.  Raises OSError."""

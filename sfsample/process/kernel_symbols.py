@@ -8,6 +8,7 @@ Source: Linux kernel/kallsyms.c (s_show, kallsyms_show_value); nm(1), types of s
 """
 
 from bisect import bisect_right
+from functools import cache
 
 _PATH = "/proc/kallsyms"
 _TYPE = 17  # index of the type in a line
@@ -35,17 +36,11 @@ class KernelSymbols:
     def __init__(self, path: str = _PATH) -> None:
         self._path = path
         self._lines: list[bytes] = []  # lines of functions, by address
-        self._names: dict[int, str] = {}  # name by address asked for
+        self._name = cache(self._find)
 
     def names(self, chain: tuple[int, ...]) -> tuple[str, ...]:
         """Return the functions of a call chain: a pc, then return addresses, each inside its call."""
         return tuple(self._name(address - bool(at)) for at, address in enumerate(chain))
-
-    def _name(self, address: int) -> str:
-        name = self._names.get(address)
-        if name is None:
-            name = self._names[address] = self._find(address)
-        return name
 
     def _find(self, address: int) -> str:
         """Return the name of the last function that begins at or before an address.

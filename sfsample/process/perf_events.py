@@ -14,14 +14,14 @@ So sfsample gives each thread on which it sets timers another event that is not 
 pin, the thread keeps its own timers.
 
 Source: perf_event_open(2); Linux include/uapi/linux/perf_event.h, kernel/events/core.c (perf_mmap,
-perf_event_set_output, perf_swevent_start_hrtimer, context_equiv, perf_cgroup_connect); time_namespaces(7).
+perf_event_set_output, perf_swevent_start_hrtimer, context_equiv, perf_cgroup_connect).
 """
 
 import ctypes
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from errno import EACCES, EBADF, EINVAL, ENODEV, EPERM, ESRCH
+from errno import EACCES, EBADF, EINVAL, EPERM, ESRCH
 from fcntl import ioctl
 from mmap import MAP_SHARED, PAGESIZE, PROT_READ, PROT_WRITE, mmap
 from operator import attrgetter
@@ -32,7 +32,6 @@ from sfsample.core.arch import Arch
 from sfsample.errors import NO_FILE_ERRNOS, NotPermitted, TargetError, UnsupportedTarget
 from sfsample.process.cgroup import common_cgroup
 from sfsample.process.perf_records import HEADER, SAMPLE_TYPE, Family, Parser, Record
-from sfsample.process.proc_text import parse_monotonic_offset_ns
 from sfsample.process.procfs import read_text
 from sfsample.process.vm import libc
 
@@ -106,9 +105,6 @@ class PerfEvents:
         self._events: list[int] = []
         self.lacks_memory = False  # the rings are small, because no more memory may be locked
         self._poll = poll()
-        offsets = read_text("/proc/self/timens_offsets")  # "": a kernel without time namespaces
-        # offset in ns by which CLOCK_MONOTONIC of sfsample's time namespace is ahead of the clock in records
-        self._ahead_ns = parse_monotonic_offset_ns(offsets) or 0
         cpus = _online_cpus()
         share = min(_ALL_RINGS_BYTES // len(cpus), _MAX_RING_BYTES)
         self._ring_bytes = max(_FULL_RING_BYTES, 1 << (share.bit_length() - 1))
@@ -159,12 +155,7 @@ class PerfEvents:
         """Make the ring of a CPU by an event of sfsample's own thread, which outlives the target's."""
         attributes = _Attributes.from_buffer_copy(self._attributes)
         attributes.config, attributes.sample_period = _DUMMY, 0
-        try:
-            event = _open(self._syscall, attributes, _CALLING_THREAD, cpu)
-        except OSError as failure:
-            if failure.errno == ENODEV:
-                return  # the CPU went offline
-            raise
+        event = _open(self._syscall, attributes, _CALLING_THREAD, cpu)
         try:
             self._rings[cpu] = _Ring(event, self._ring_bytes)
         except PermissionError as failure:
@@ -229,8 +220,6 @@ class PerfEvents:
         heads = [(ring, ring.head()) for ring in self._rings.values()]
         parsed = (parse(data) for ring, head in heads for data in ring.take(head))
         records: list[Record] = sorted(filter(None, parsed), key=_time_of)
-        if self._ahead_ns:
-            records = [record._replace(at_ns=record.at_ns + self._ahead_ns) for record in records]
         return records if self._only is None else list(filter(self._only.has, records))
 
     def close(self) -> None:

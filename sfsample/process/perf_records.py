@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sfsample.core.arch import Arch
 from sfsample.core.memory import BytesMemory
 from sfsample.core.snapshot import Registers
-from sfsample.process.registers import event_registers
+from sfsample.process.registers import layout_of
 
 _TID, _TIME, _CALLCHAIN, _PERIOD, _REGS_USER, _STACK_USER = 1 << 1, 1 << 2, 1 << 5, 1 << 8, 1 << 12, 1 << 13
 SAMPLE_TYPE = _TID | _TIME | _CALLCHAIN | _PERIOD | _REGS_USER | _STACK_USER
@@ -86,7 +86,8 @@ class Parser:
 
     def __init__(self, arch: Arch) -> None:
         self._arch = arch
-        self._numbers, self.mask = event_registers(arch)
+        pairs = layout_of(arch).event_bits
+        self._numbers, self.mask = [number for _, number in pairs], sum(1 << bit for bit, _ in pairs)
 
     def parse(self, data: bytes) -> Record | None:
         """Return one record; None for a kind that sfsample does not use."""

@@ -7,14 +7,20 @@ only when the target falls asleep, and sees too much of the code before the slee
 While sfsample holds a target thread, or has asked it to stop, sfsample runs at the lowest real-time priority
 (which needs CAP_SYS_NICE).  Otherwise the thread would stay stopped until sfsample runs again: many
 milliseconds on an overloaded machine.  A sampler by stops has that priority all the time, as long as it uses
-a small share of a CPU (`begin_ticks`).  At the normal priority, on full CPUs, the kernel may keep it waiting
-for 100 ms after any of its steps (docs/overhead.md).  A dump begins with this priority (`process.hurry`).
+a small share of a CPU (`during_ticks`).  At the normal priority, on full CPUs, the kernel may keep it waiting
+for 100 ms after any of its steps (docs/overhead.md).  A dump begins with this priority (`hurry`), because
+dumps are taken on overloaded machines.
 
-Source: sched(7); prctl(2); sched_setattr(2); Linux kernel/sched/fair.c, "custom slice".
+This module imports little: it runs before the imports of a dump, which take most of the dump's CPU time.
+
+Source: sched(7); prctl(2); sched_setattr(2); setitimer(2), ITIMER_PROF; Linux kernel/sched/fair.c, "custom
+slice".
 """
 
+import atexit
 import ctypes
 import os
+import signal
 import threading
 import time
 from struct import Struct
@@ -26,6 +32,7 @@ _PR_SET_TIMERSLACK = 29  # option of prctl(2): ns by which a sleep may last long
 _SHORT_SLICE_NS = 100_000  # shortest slice that the kernel accepts
 _DEFAULT_NS = 0  # value for a slice or a slack: the kernel's default
 _REAL_TIME, _NORMAL = os.sched_param(1), os.sched_param(0)
+_MAX_HURRY_S = 0.3  # seconds of CPU time: most dumps need less, and other programs need their CPUs, too
 
 
 def wake_promptly() -> None:
@@ -38,7 +45,7 @@ def avoid_preempting() -> None:
 
     Its share of CPU time stays the same.  A nice value would make the share smaller: on Linux 6.18, beside
     six busy loops on two CPUs, a thread alone in its autogroup with nice 10 did not run for 100 s, because
-    the other group's virtual time went backwards (docs/overhead.md).  Source: sched(7), SCHED_BATCH.
+    the other group's virtual time went backwards.  Source: sched(7), SCHED_BATCH.
     """
     _schedule(os.SCHED_BATCH, _DEFAULT_NS, slack_ns=_DEFAULT_NS)
 
@@ -54,12 +61,41 @@ def _schedule(policy: int, slice_ns: int, *, slack_ns: int) -> None:
     libc.syscall(number, 0, attributes, 0)
 
 
+def hurry() -> None:
+    """Run a whole dump at the lowest real-time priority, until it has used `_MAX_HURRY_S`.
+
+    Threads that start later inherit the priority; processes would, too, so the program must start none.  It
+    changes nothing if the kernel does not permit it, or if the user has made the program nice or chosen a
+    policy.  Call it in the main thread.
+    """
+    if os.sched_getscheduler(0) == os.SCHED_OTHER and os.getpriority(os.PRIO_PROCESS, 0) <= 0:
+        try:
+            os.sched_setscheduler(0, os.SCHED_RR, _REAL_TIME)
+        except OSError:
+            return
+        signal.signal(signal.SIGPROF, _end_hurry)
+        signal.setitimer(signal.ITIMER_PROF, _MAX_HURRY_S)
+        atexit.register(signal.setitimer, signal.ITIMER_PROF, 0)  # later, Python has no handler any more
+
+
+def _end_hurry(_signal_number: int, _frame: object) -> None:
+    try:
+        tids = os.listdir("/proc/self/task")
+    except OSError:  # no files left: only the calling thread can be found
+        tids = ["0"]
+    for tid in tids:
+        try:
+            os.sched_setscheduler(int(tid), os.SCHED_OTHER, _NORMAL)
+        except OSError:  # the thread has ended
+            continue
+
+
 class RealTimePriority(threading.local):
     """Real-time priority of the calling thread, from the first `begin` to the last `end`."""
 
     def __init__(self) -> None:
         self._depth = 0  # number of open calls to `begin`
-        self._takes_ticks = False  # one of these calls is that of `begin_ticks`
+        self._takes_ticks = False  # True: one of these calls is that of `during_ticks`
         self._is_raised = False
         self._began_s = 0.0  # CPU time of the thread when its priority was raised
         self._used_s = 0.0  # CPU time that the thread used at that priority before `_began_s`
@@ -91,17 +127,11 @@ class RealTimePriority(threading.local):
         """Return the CPU time in s that the calling thread has used at this priority."""
         return self._used_s + (time.thread_time() - self._began_s if self._is_raised else 0.0)
 
-    def begin_ticks(self) -> None:
-        """Call `begin`, unless the thread has called `begin_ticks` since its last `end_ticks`."""
-        if not self._takes_ticks:
-            self._takes_ticks = True
-            self.begin()
-
-    def end_ticks(self) -> None:
-        """End the thread's `begin_ticks`, if there was one."""
-        if self._takes_ticks:
-            self._takes_ticks = False
-            self.end()
+    def during_ticks(self, *, is_wanted: bool) -> None:
+        """Call `begin` or `end` for the ticks of a sampler, unless that was done already."""
+        if is_wanted != self._takes_ticks:
+            self._takes_ticks = is_wanted
+            (self.begin if is_wanted else self.end)()
 
 
 REAL_TIME_PRIORITY = RealTimePriority()

@@ -3,8 +3,7 @@
 Two kinds of files are parsed elsewhere: memory maps (`modules.mapping`), and the files that only
 `process.facts` and `process.permission` read.
 
-Source: proc(5); Linux fs/proc/base.c, proc_pid_stack; time_namespaces(7), /proc/PID/timens_offsets;
-cgroups(7), /proc/PID/cgroup.
+Source: proc(5); Linux fs/proc/base.c, proc_pid_stack; cgroups(7), /proc/PID/cgroup.
 """
 
 import re
@@ -161,18 +160,9 @@ def pod_uids(cgroup: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=_CGROUPS)
 def cgroup_paths(cgroup: str) -> frozenset[str]:
-    """Return the paths of the control groups that a process is in, and of the groups above them.
-
-    The result has each path as the kernel writes it (/a), and as it is below /sys/fs/cgroup in version 1,
-    where the first directory is the controller (/memory/a, /systemd/a, or /unified/a for version 2).
-    """
-    paths = set()
-    for _, kind, path in _groups(cgroup):
-        mounts = [kind.removeprefix("name="), *kind.split(",")] if kind else ["unified"]
-        names = path.rstrip("/").split("/")
-        above = ["/".join(names[: end + 1]) for end in range(len(names))]
-        paths |= {f"{root}{one}" or "/" for root in ("", *(f"/{mount}" for mount in mounts)) for one in above}
-    return frozenset(paths)
+    """Return the paths of the control groups that a process is in, and of the groups above them."""
+    names = [path.rstrip("/").split("/") for *_, path in _groups(cgroup)]
+    return frozenset("/".join(each[:end]) or "/" for each in names for end in range(1, len(each) + 1))
 
 
 def _matches(pattern: re.Pattern[str], cgroup: str) -> tuple[str, ...]:
@@ -183,14 +173,6 @@ def _matches(pattern: re.Pattern[str], cgroup: str) -> tuple[str, ...]:
 def _groups(cgroup: str) -> list[list[str]]:
     """Return number, kind and path of each line; a path may have any character except the newline."""
     return [line.split(":", 2) for line in cgroup.split("\n") if line.count(":") >= 2]
-
-
-@total
-def parse_monotonic_offset_ns(timens_offsets: str) -> int:
-    """Return the ns by which CLOCK_MONOTONIC of a time namespace is ahead of the machine's."""
-    rows = map(str.split, timens_offsets.splitlines())
-    offsets = {clock: int(seconds) * 10**9 + int(ns) for clock, seconds, ns in rows}
-    return offsets["monotonic"]
 
 
 @total

@@ -7,21 +7,22 @@ import os
 import time
 from functools import partial
 
+from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Address
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.walk_limits import DEFAULT_STACK_BYTES
-from sfsample.errors import NotPermitted, UnsupportedTarget
-from sfsample.modules.mapping import Mapping
+from sfsample.errors import UnsupportedTarget
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_running import ANY_THREAD, RunningCapture, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
+from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.image_opener import ImageOpener
 from sfsample.process.module_identity import ModuleIdentities
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.permission.check import check, check_permitted, not_permitted
-from sfsample.process.permission.evidence import traced_by_sfsample, tracer_of
+from sfsample.process.permission.evidence import tracer_of
 from sfsample.process.proc_text import Stat, SyscallInfo
 from sfsample.process.procfs import NewIds, ProcFs
 from sfsample.process.stack_copy import StackCopy
@@ -63,7 +64,6 @@ class LiveProcess:
         check_not_aside(pid)
         self.proc = ProcFs(pid)
         self.accounted_ns: int | None = None  # CPU time that a recording has counted
-        self._mapped = False
         try:
             self.arch = check(self.proc)
             if attach:
@@ -74,7 +74,7 @@ class LiveProcess:
             # `start_time` in clock ticks since boot
             self.start_time, self.name = (stat.starttime, stat.name) if stat else (0, "?")
             tables_of = partial(images.tables_of, self.root.root)
-            self.modules = ModuleMap(self._maps, self.opener, self._read_memory, tables_of)
+            self.modules = ModuleMap(self.proc.maps, self.opener, self._read_memory, tables_of)
             self.modules.refresh()
         except BaseException:
             self.proc.close()
@@ -89,7 +89,7 @@ class LiveProcess:
     def _wait_for_own_detach(self, tid: int) -> None:
         """Wait until a finished thread of sfsample has really ended: its end detaches."""
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
-        while traced_by_sfsample(self.proc, tid) and time.monotonic() < deadline:
+        while tracer_of(self.proc, tid) == os.getpid() and time.monotonic() < deadline:
             time.sleep(_DETACH_POLL_S)
 
     def _extent(self, sp: int) -> tuple[int, int] | None:
@@ -101,20 +101,6 @@ class LiveProcess:
         top = stat.stack_top if stat else 0
         return mapping.start, top if sp < top < mapping.end else mapping.end
 
-    def _maps(self) -> tuple[Mapping, ...]:
-        """Return the memory map; () if it has become unreadable (prctl(2) can cause that)."""
-        try:
-            maps = self.proc.maps()
-        except NotPermitted as refusal:
-            problem = f"{refusal} any more; files mapped later have no names"
-            if not self._mapped:
-                raise
-            if problem not in self.opener.problems:
-                self.opener.problems.append(problem)
-            return ()
-        self._mapped = True
-        return maps
-
     def _read_memory(self, address: int, size: int) -> bytes | None:
         return read_memory(self.proc.anchor(), address, size)
 
@@ -125,7 +111,7 @@ class LiveProcess:
         """
         stats = self.proc.thread_stats()
         self._forget_ended([tid for tid, _ in stats])
-        held = {tid for tid, stat in stats if stat.state == "t" and traced_by_sfsample(self.proc, tid)}
+        held = {tid for tid, stat in stats if stat.state == "t" and tracer_of(self.proc, tid) == os.getpid()}
         return [(tid, stat._replace(state="R") if tid in held else stat)
                 for tid, stat in stats if stat.state not in "ZX"]  # fmt: skip
 
@@ -156,13 +142,22 @@ class LiveProcess:
         for tid in self._threads.keys() - {*alive}:
             self._threads.pop(tid).stop.thread = None  # ends its captures, and breaks the reference cycle
 
+    def capture_consistently(self) -> ConsistentCapture:
+        """Capture all threads at one instant."""
+        arch = self.running_capture.tracer.reader.arch
+        with PENDING_STOPS.calling(lambda: None):
+            return capture_consistently(
+                self.proc, arch, self.copy, self.thread, self._refusal,
+                read_maps=self.modules.refresh, child=self.is_child,
+            )  # fmt: skip
+
+    def restarts(self, asleep: SyscallInfo) -> bool:
+        """Return True if a stop of a thread that sleeps in this call has no effect on the call."""
+        return restarts(self.proc, asleep)
+
     def read(self, thread: Thread) -> SleepingThread | None:
         """Read one thread without stopping it; None: it does not sleep, has ended, or may not be read."""
         return read_sleeping_thread(self.running_capture.tracer.reader.arch, self.copy, thread)
-
-    def restarts(self, asleep: SyscallInfo) -> bool:
-        """Return True if a thread that sleeps in this call can be stopped without an effect on the call."""
-        return restarts(self.proc, asleep)
 
     def capture(
         self, thread: Thread, patience_ns: int = PATIENCE_NS, stop_filter: StopFilter = ANY_THREAD
@@ -188,7 +183,7 @@ class LiveProcess:
             return NotCaptured(Reason.GONE, "exited")
         self._wait_for_own_detach(tid)
         tracer = tracer_of(self.proc, tid)
-        if tracer:
+        if tracer not in (0, os.getpid()):
             return NotCaptured(Reason.REFUSED, f"process {tracer} traces it")
         return None
 

@@ -184,15 +184,16 @@ class ProcFs:
         `chunks`: the most MiB to read of a file whose size the target chooses.
         """
         try:
-            return self._contents(name, lambda pieces: islice(pieces, chunks))
+            return b"".join(islice(self._chunks(name), chunks))
         except OSError as failure:
             self._raise_if_in_trouble(failure)
             return None
 
-    def _contents(self, name: str, pieces: Callable[[Iterator[bytes]], Iterable[bytes]]) -> bytes:
+    def _chunks(self, name: str) -> Iterator[bytes]:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir)
         try:
-            return b"".join(pieces(_chunks(fd)))
+            while chunk := os.read(fd, _CHUNK_BYTES):
+                yield chunk
         finally:
             os.close(fd)
 
@@ -251,7 +252,7 @@ class ProcFs:
         """Return the memory map; empty if the process has ended.  Raises NotPermitted."""
         self._close_maps()
         try:
-            return self._maps.parse(self._contents(f"task/{self.anchor()}/maps", with_checkpoints))
+            return self._maps.parse(b"".join(with_checkpoints(self._chunks(f"task/{self.anchor()}/maps"))))
         except OSError as failure:
             if cause_of(failure) is Cause.REFUSED:
                 raise NotPermitted(self.pid, f"not permitted to read the memory map of {self.pid}") from None
@@ -342,8 +343,3 @@ def _refusal(pid: int, failure: OSError) -> ReadFailed:
     if failure.errno in NO_FILE_ERRNOS:
         return ReadFailed(pid, f"no files left to open: to look at {pid}", FILES_HELP)
     return ReadFailed(pid, f"cannot look at {pid}: {failure.strerror}")
-
-
-def _chunks(fd: int) -> Iterator[bytes]:
-    while chunk := os.read(fd, _CHUNK_BYTES):
-        yield chunk

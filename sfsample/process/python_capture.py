@@ -14,7 +14,7 @@ from sfsample.core.budget import CAPTURE_NS, READ_NS, TASKS_NS, Budget
 from sfsample.core.memory import Memory, Span
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Frame, Stack, StopReason
-from sfsample.errors import BadInput, UnsupportedTarget
+from sfsample.errors import BadInput
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module import Module
 from sfsample.process.beside import Beside, Room
@@ -40,33 +40,8 @@ _MAX_BREAKS = 64  # breaks in one stack that the walk of the native frames gets 
 def runs_python(process: LiveProcess) -> bool:
     """Return True if a process has an interpreter of a known version."""
     with suppress(BadInput):
-        return _interpreter_of(process) is not None
+        return find_interpreter(process.modules, partial(read_memory, process.proc.anchor())) is not None
     return False
-
-
-def check_gils(processes: Sequence[LiveProcess]) -> None:
-    """Raise UnsupportedTarget if no process has a GIL; a child of sfsample may start Python later."""
-    reasons = ["" if process.is_child else _no_gil(process) for process in processes]
-    if reasons and all(reasons):
-        pid, why = processes[0].pid, f"--gil needs the GIL of CPython: {processes[0].pid}: {reasons[0]}"
-        raise UnsupportedTarget(pid, why, "leave out --gil")
-
-
-def _no_gil(process: LiveProcess) -> str:
-    """Return the reason why a process has no GIL that is known, or ""."""
-    try:
-        interpreter = _interpreter_of(process)
-    except NotStarted:
-        return ""
-    except BadInput as unknown:
-        return str(unknown)
-    if interpreter is None:
-        return "it runs no Python"
-    return "its Python is free-threaded" if interpreter.layout.free_threaded else ""
-
-
-def _interpreter_of(process: LiveProcess) -> Interpreter | None:
-    return find_interpreter(process.modules, partial(read_memory, process.proc.anchor()))
 
 
 def _own_directories(proc: ProcFs) -> list[str]:

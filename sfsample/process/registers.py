@@ -33,9 +33,3 @@ def with_pac_mask(arch: Arch, raw: bytes | bytearray | memoryview) -> Arch:
     order = "<" if arch.byteorder == "little" else ">"
     mask: int = unpack_from(f"{order}2Q", raw)[1]  # data mask, code mask
     return arch._replace(ra_mask=~mask & (1 << 64) - 1) if mask else arch
-
-
-def event_registers(arch: Arch) -> tuple[tuple[int, ...], int]:
-    """Return the DWARF numbers of the registers in a perf sample, and the mask that requests them."""
-    pairs = layout_of(arch).event_bits
-    return tuple(number for _, number in pairs), sum(1 << bit for bit, _ in pairs)

@@ -128,19 +128,13 @@ def find_by_unit(unit: str, proc: str = "/proc") -> list[int]:
     return programs(groups_by_cgroup("unit", proc).get(_unit_name(unit), ()), proc)
 
 
-def why_no_unit(unit: str, proc: str = "/proc", root: str = "") -> list[str]:
+def why_no_unit(unit: str, proc: str = "/proc") -> list[str]:
     """Return help lines for a systemd unit without a process."""
     name, groups = _unit_name(unit), groups_by_cgroup("unit", proc)
     units = {os.path.splitext(group)[0]: group for group in groups if group.endswith(_UNIT_SUFFIXES)}
-    is_booted = os.path.isdir(f"{root}/run/systemd/system")  # sd_booted(3)
-    if not is_booted and not units:
-        return ["systemd does not run here: there is no /run/systemd/system, and no process is in a unit;",
-                "-n NAME finds a process by its name or command line"]  # fmt: skip
     alike = similar(os.path.splitext(name)[0], units)
     lines = [f"units with processes and similar names: {', '.join(alike)}"] if alike else []
-    if is_booted:
-        lines.append(f"does the unit exist, and is it active?  systemctl status {quote(name)}")
-    return lines
+    return [*lines, f"does the unit exist, and is it active?  systemctl status {quote(name)}"]
 
 
 def _unit_name(unit: str) -> str:

@@ -23,7 +23,7 @@ from sfsample.process.vm import CopyBuffer
 _MAX_OTHER_STACKS = 6  # stacks that a thread's own stack leads to
 _SAVED_REGISTERS_BYTES = 512  # space below a return address, in which its frame may have saved registers
 _PIECE_BYTES = 128 * 1024  # bytes copied between two checks of the time limit
-_NO_LIMIT_NS = 1 << 63
+NO_LIMIT_NS = 1 << 62
 _REHEARSED_BYTES = 1024  # bytes at the top of the stack, read in advance to warm the CPU's caches
 
 StackExtent = Callable[[int], tuple[int, int] | None]
@@ -40,7 +40,7 @@ class StackCopy:
         self._buffer = CopyBuffer(self._slice)
         self._spares: list[CopyBuffer] = []
         self._base = self._count = self._requested = 0
-        self._until_ns, self._out_of_time = _NO_LIMIT_NS, False
+        self._until_ns, self._out_of_time = NO_LIMIT_NS, False
         self.cut_short = 0  # copies that the time limit has ended
         self._beside: Beside | None = None  # memory copied together with the last thread's stack
         self._extra: list[tuple[int, int]] = []  # address and size of the content of each spare
@@ -53,9 +53,9 @@ class StackCopy:
         self._buffer.fill(thread.tid, high - _REHEARSED_BYTES, _REHEARSED_BYTES)
         if thread.beside is not None:
             thread.beside.fill(thread.tid, self._buffer, high - _REHEARSED_BYTES, _REHEARSED_BYTES)
-            self._follow(thread.beside, high - _REHEARSED_BYTES, _REHEARSED_BYTES, _NO_LIMIT_NS)
+            self._follow(thread.beside, high - _REHEARSED_BYTES, _REHEARSED_BYTES, NO_LIMIT_NS)
 
-    def fill(self, thread: Thread, sp: int, until_ns: int = _NO_LIMIT_NS) -> None:
+    def fill(self, thread: Thread, sp: int, until_ns: int = NO_LIMIT_NS) -> None:
         """Copy the stack from `sp`; after `until_ns` (perf_counter_ns) only its first piece."""
         tid, (low, high) = thread.tid, thread.stack_extent
         end = high if low <= sp < high else ADDRESS_SPACE

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from sfsample.core.arch import Arch
 from sfsample.core.snapshot import Registers
-from sfsample.process.exec_guard import TOO_YOUNG, ExecGuard
+from sfsample.process.exec_guard import TOO_YOUNG, stops_cost_privileges
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.procfs import stat_of
 from sfsample.process.ptrace import (
@@ -115,7 +115,7 @@ class Tracer:
 
     def __init__(self, pid: int, arch: Arch, *, child: bool = False) -> None:
         self._pid = pid
-        self._guard = ExecGuard(pid)
+        self._is_guarded = True  # False: no stop can cost the process privileges any more
         self._child = pid if child else 0
         self._own_pid = os.getpid()
         self._layout = layout_of(arch)
@@ -157,9 +157,11 @@ class Tracer:
         sfsample would see a thread that handles many signals only at its signals.
         """
         tid = request.tid
-        if not request.before.asleep and self._guard.forbids():
-            self._held = None
-            return NotCaptured(Reason.NOT_STOPPABLE, TOO_YOUNG)
+        if self._is_guarded and not request.before.asleep:
+            self._is_guarded = stops_cost_privileges(self._pid)
+            if self._is_guarded:
+                self._held = None
+                return NotCaptured(Reason.NOT_STOPPABLE, TOO_YOUNG)
         if tid != self._child:  # a child's end belongs to the code that started it
             _TRACED.add(tid)
         seized = False

@@ -37,9 +37,8 @@ class _Aside(NamedTuple):
         return os.path.exists(f"/proc/self/task/{self.os_thread}")
 
 
-_aside: dict[
-    tuple[int, int], _Aside
-] = {}  # (process id, start time) -> the stuck OS thread, and when the process is tried again
+# (process id, start time) -> the stuck OS thread, and when the process is tried again
+_aside: dict[tuple[int, int], _Aside] = {}
 
 
 def target_of(ident: int) -> int | None:

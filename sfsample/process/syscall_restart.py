@@ -12,7 +12,8 @@ than signal(7) lists for signal handlers: poll, nanosleep, msgrcv and others res
 Source: signal(7), "Interruption of system calls"; Linux kernel/entry/common.c and arch_do_signal_or_restart;
 fs/eventpoll.c, fs/aio.c, io_uring, ipc/sem.c and do_sigtimedwait return -EINTR.  A socket with SO_RCVTIMEO
 returns -EINTR, too (sock_intr_errno), and a driver may.  So read and write are safe only on pipes and
-eventfds.
+eventfds.  A write of more than PIPE_BUF bytes (pipe(7)) may have written a part of them: a stop makes it
+return early, with the size of this part (fs/pipe.c, anon_pipe_write).
 
 Some sleeps with a time-out continue as restart_syscall(2): those that set a restart_block, which are
 FUTEX_WAIT (kernel/futex/waitwake.c), poll (fs/select.c), and nanosleep and clock_nanosleep (kernel/time).
@@ -29,7 +30,8 @@ _ALWAYS = frozenset({
     "futex", "wait4", "waitid", "pause", "rt_sigsuspend",
     "msgrcv", "msgsnd", "mq_timedreceive", "mq_timedsend", "flock", "io_pgetevents",
 })  # fmt: skip
-_ON_PIPES = frozenset({"read", "readv", "write", "writev"})
+_ON_PIPES = frozenset({"read", "readv", "write"})
+_PIPE_BUF = 4096  # bytes
 _ANON = "anon_inode:"
 _PIPES = ("pipe:", f"{_ANON}[eventfd]", f"{_ANON}[timerfd]", f"{_ANON}[signalfd]", f"{_ANON}inotify")
 
@@ -40,7 +42,8 @@ def restarts(proc: ProcFs, asleep: SyscallInfo) -> bool:
         return True  # a page fault, which the CPU repeats; or a stopped thread
     name = syscall_name(asleep.number)
     if name in _ON_PIPES:
-        return (proc.link(f"fd/{asleep.args[0]}") or "").startswith(_PIPES)
+        is_whole = name != "write" or asleep.args[2] <= _PIPE_BUF
+        return is_whole and (proc.link(f"fd/{asleep.args[0]}") or "").startswith(_PIPES)
     return name in _ALWAYS
 
 

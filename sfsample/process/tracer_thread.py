@@ -10,18 +10,21 @@ that the work has stopped stay stopped until the call returns.  Then the work ge
 the result, and ends.
 
 The calling thread waits in `run` and makes no call that can block, so it always receives signals.  Python
-raises Ctrl-C there, so it cannot interrupt the work while a target thread is stopped.
+raises Ctrl-C there, so it cannot interrupt the work while a target thread is stopped.  `with_names` uses a
+thread for the same reason.
 """
 
 import _thread
 import ctypes
 import gc
+import logging
 import os
 import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Generic, TypeVar
+from math import inf
+from typing import Generic, Protocol, TypeVar
 
 from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.errors import NoReturn, NoThread
@@ -30,6 +33,7 @@ from sfsample.process.stop_request import reap_killed_tracees, traces_others_tha
 from sfsample.process.stuck import LeftBehind, set_aside, target_of, waits_for_sfsample
 
 _T = TypeVar("_T")
+_log = logging.getLogger("sfsample.symbolize")
 _END_POLL_S = 0.001
 _REAP_S = 0.1  # seconds between two attempts to reap killed tracees
 _PATIENCE_S = 1.5  # seconds in which the work must end once a stop is wanted
@@ -159,3 +163,39 @@ class TracerThread(Generic[_T]):
         finally:
             self._finished = True
             self._work_lock.release()
+
+
+class Namer(Protocol):
+    """A symbolizer that can be stopped."""
+
+    def give_up(self, why: str) -> None:
+        """Look up no name from now on."""
+
+
+def with_names(
+    work: Callable[[], _T], namer: Namer, should_stop: Callable[[], bool], until_s: float = inf
+) -> _T:
+    """Return the result of `work`, which looks up names with `namer`, in another thread.
+
+    (A file of the target may be in a file system that does not answer, FUSE or NFS, and the main thread
+    handles a signal only when its system call returns.)  `work` must end soon after a first signal, and soon
+    after `until_s` (time.monotonic).  If it does not, or if it fails or is stuck, it is done again without
+    further look-ups.  If no thread can start, the calling thread does `work`.
+    """
+    was_requested = should_stop()
+
+    def should_end() -> bool:
+        return (should_stop() and not was_requested) or time.monotonic() > until_s
+
+    try:
+        try:
+            return TracerThread(lambda _: work(), should_end, lambda _: True).run()
+        except NoThread:
+            return work()
+    except NoReturn:
+        why = "took too long" + (", and was ended by a signal" if should_stop() else "")
+    except Exception as failure:  # noqa: BLE001 - it costs names, not the result
+        _log.debug("looking up names failed", exc_info=True)
+        why = f"failed: {failure!r}"
+    namer.give_up(f"the look-up of names {why}")
+    return work()

@@ -12,7 +12,6 @@ from sfsample.modules.location import Location, WaitPlace
 from sfsample.process.thread import Thread
 from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.recorder import Recorder
-from sfsample.recording.sample import Places
 from sfsample.recording.wait_finder import FoundWait
 
 UNSEEN = "[stack not captured]"  # frame of a holder that did not stop in time, as it waits for a CPU
@@ -51,7 +50,7 @@ class Blame:
             if thread.gone or thread.last_stack is None:
                 continue  # its ticks belong to its next sample
             stack, before = thread.last_stack
-            places = Places((*chain, *thread.places))
+            places = (*chain, *thread.places)
             if capture is None and (places == before or self._recorder.is_brief(thread)):
                 self._recorder.count_idle([thread])
                 continue
@@ -84,7 +83,8 @@ class Blame:
             self._holders[lock] = self._find_holder(thread)
             if self._holders[lock] is None:
                 self._recorder.stats.holders_changed += 1
-        return self._holders[lock]
+        still_waits = thread.wait is not None and thread.wait.lock == lock  # the look may be one at it
+        return self._holders[lock] if still_waits else None
 
     def _find_holder(self, thread: SampledThread) -> SampledThread | None:
         wait = thread.wait

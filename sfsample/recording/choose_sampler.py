@@ -4,9 +4,8 @@ Stops are exact: random instants, any stack, any thread.  Their cost, some perce
 no CPU is free.  And threads that run for microseconds at a time have left their CPU before sfsample can stop
 them.  In these two cases the kernel's timers cost less and see more, if sfsample may set them.
 
-So a recording in cpu mode begins with stops.  After half a second, sfsample decides once, for all threads and
-until the end of the recording.  (It decides earlier if all CPUs are full, or if samples stand for less than
-half of the CPU time.)  It never goes back, and `Stats` has the choice and the reason.
+So a recording in cpu mode begins with stops.  After half a second, sfsample decides once, for good.  (It
+decides earlier if all CPUs are full, or if samples stand for less than half of the CPU time.)
 """
 
 import logging
@@ -21,7 +20,7 @@ from sfsample.process.exec_guard import stops_keep_privileges
 from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, can_set_cpu_timers, can_set_timers
 from sfsample.process.proc_text import parse_cpu_idle
 from sfsample.process.procfs import read_text
-from sfsample.process.python_capture import check_gils, runs_python
+from sfsample.process.python_capture import runs_python
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
 from sfsample.recording.processes import Recording
@@ -44,8 +43,6 @@ def choose_sampler(
 ) -> "PtraceSampler | PerfSampler | TrialSampler":
     """Return the sampler that the options ask for, or one that decides by itself."""
     options, stats = recording.options, recording.profile.stats
-    if options.gil and not options.subprocesses:
-        check_gils(recording.processes.named)
     if options.perf_events:
         stats.timers_since_s, stats.engine_why = 0.0, "asked for"
         return PerfSampler(recording)
@@ -109,14 +106,11 @@ class TrialSampler:
             self._find_sparse_samples()
             is_full = self._cpus.all_busy() > _NEARLY_ALL_THE_TIME
             due = self._spares_execs or is_full or elapsed_s >= _TRIAL_S
-            if self._has_tried and (due or self._too_brief or self._too_short):
+            # sleeping threads cost almost nothing, and decide nothing
+            has_tried = self._spares_execs or self._stats.pauses.count or self._stats.waiting_for_cpu
+            if has_tried and (due or self._too_brief or self._too_short):
                 self._decide()
         return bool(self._why) and stops.collect()
-
-    @property
-    def _has_tried(self) -> bool:
-        """True if stops were needed so far: sleeping threads cost almost nothing, and decide nothing."""
-        return bool(self._spares_execs or self._stats.pauses.count or self._stats.waiting_for_cpu)
 
     def _find_sparse_samples(self) -> None:
         stats = self._stats

@@ -1,10 +1,9 @@
 """Decides which threads of a process are due at a tick.
 
-If all processes of a recording have fewer than 16 threads, each thread is due at every tick.  If there are
-more, threads that have long been quiet take turns.  The next turn comes after a random number of ticks, at
-most a quarter of the time that the thread has been quiet.  About 16 quiet threads, in all processes, are due
-in a tick.  A thread is quiet while it does not run (cpu mode), or runs hardly ever (wall mode: timers of idle
-services).
+If a recording has fewer than 16 threads, each is due at every tick.  If there are more, those that have long
+been quiet take turns, about 16 in a tick.  The next turn comes after a random number of ticks, at most a
+quarter of the time that the thread has been quiet.  A thread is quiet while it does not run (cpu mode), or
+runs hardly ever (wall mode: timers of idle services).
 
 A sample stands for all ticks since the previous one.  That is exact for a thread whose scheduler counters
 have not changed.  For other threads it is right on average, because the turns are random.
@@ -25,14 +24,7 @@ _QUIET_SHARE = 1 / 400  # share of the time up to which a thread runs hardly eve
 
 
 class SampledThread:
-    """A thread of a recording, between two of its samples.
-
-    `counted` is the tick up to which samples of the thread were counted.  The thread has not run up to the
-    tick `idle_until`, and hardly ever since `quiet_since`.  `last` has the frames of the last sample.
-
-    While the scheduler's counters are still `off_cpu_counters`, the thread has not run, and `last_stack` is
-    counted again; None: samples of it do not count until it has run (cpu mode).
-    """
+    """A thread of a recording, between two of its samples."""
 
     def __init__(self, thread: Thread, counted: TickTime, ran_ns: int) -> None:
         self.process_thread = thread
@@ -43,17 +35,20 @@ class SampledThread:
         self.state = ""  # letter of its state (proc(5)) before its last capture
         self.wait: FoundWait | None = None  # wait of its last sample
         self.seen = counted  # tick of its last capture
-        self.places = Places()  # places of its last stack, without those of other threads
+        self.places: Places = ()  # places of its last stack, without those of other threads
         self.file_holder: int | None = None  # `ThreadFiles.holder` when the thread was due
-        self.counted = self.idle_until = self.quiet_since = counted
-        self.off_cpu_counters: bytes | None = None
+        self.counted = counted  # tick up to which samples of the thread were counted
+        self.idle_until = counted  # tick up to which it has not run
+        self.quiet_since = counted  # tick since which it hardly ever runs
+        self.off_cpu_counters: bytes | None = None  # the scheduler's, as long as the thread has not run
+        # Stack that is counted again until the thread runs; None: its samples do not count (cpu mode).
         self.last_stack: tuple[Stack, Places] | None = None
         # Stacks of suspended tasks, each with the number of these tasks; None: unknown since the thread ran.
         self.tasks: list[tuple[Places, float]] | None = None
         self.tasks_counted = counted  # tick up to which samples of tasks were counted
         self.tasks_due_ns = 0  # time of the next look at tasks (perf_counter_ns)
         self.is_left_out = False  # True: --gil, and the thread did not hold the GIL at the last capture
-        self.last = Located()
+        self.last = Located()  # frames of the last sample
         self.ran_ns = ran_ns  # CPU time in ns at the last turn
         self.quiet_ran_ns = ran_ns  # CPU time in ns at the tick `quiet_since`
         self.uncounted_cpu_ns = 0  # CPU time that no sample stands for yet

@@ -5,8 +5,8 @@ not run.  The period differs from 1/rate by a small random part, the same throug
 recordings do not keep step with each other.  No sample depends on the time when sfsample wakes up, so other
 threads run first.  Copies wait in the rings; those for which a ring has no space are counted.
 
-With descendants, a new process inherits the timers of its creator, so its samples begin with its first
-instruction.  They are unwound once the process is open.  If it ends before that, they are counted as lost.
+With descendants, a new process inherits the timers of its creator.  Its samples, from its first instruction
+on, are unwound once the process is open.  If it ends before that, they are counted as lost.
 """
 
 import math

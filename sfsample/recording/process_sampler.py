@@ -21,8 +21,7 @@ from sfsample.process.run_state import RunState, WakeUp, classify, ran_ns
 from sfsample.process.stop_request import await_stop
 from sfsample.recording.blame import Blame
 from sfsample.recording.due_threads import SampledThread
-from sfsample.recording.options import RecordOptions
-from sfsample.recording.profile import Profile
+from sfsample.recording.processes import Recording
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import ThreadKey, TickTime
 from sfsample.recording.wait_finder import WaitFinder
@@ -49,8 +48,7 @@ class ProcessSampler:
         self,
         process: LiveProcess,
         capturer: ThreadCapturer,
-        profile: Profile,
-        options: RecordOptions,
+        recording: Recording,
         random: Callable[[], float],
         *,
         named: bool,
@@ -59,13 +57,13 @@ class ProcessSampler:
     ) -> None:
         self.process = process
         self._capturer = capturer
-        self._profile = profile
+        options, profile = recording.options, recording.profile
+        self._options, self._profile = options, profile
         self._wall = options.mode == "wall"
         self._waits = waits
         self._looked_at: SampledThread | None = None  # thread whose stack is captured, but not counted
         self._max_pause_ns = round(options.max_pause * 1e9)
         process.running_capture.max_held_ns = self._max_pause_ns
-        self._with_tasks = options.tasks
         self._named = named
         self._random = random
         self.threads: dict[int, SampledThread] = {}  # living threads by id
@@ -80,7 +78,6 @@ class ProcessSampler:
         self._blame: Blame | None = None
         if waits is not None and options.blame:
             self._blame = Blame(self._recorder, waits.owner, self.threads.get, self._look_again)
-        profile.put_off.add(self._flush)
 
     @property
     def living(self) -> set[ThreadKey]:
@@ -280,23 +277,13 @@ class ProcessSampler:
         self._pending.pop(thread, None)
         if thread.files.holder != thread.file_holder:
             thread.gone = True  # another thread has its id, and may be the captured one
-        elif isinstance(captured, NotCaptured):
-            self._record_failure(thread, captured)
-        else:
+        elif not isinstance(captured, NotCaptured):
             self._record_stack(thread, captured, woken)
-
-    def _record_failure(self, thread: SampledThread, failure: NotCaptured) -> None:
-        if failure.reason is Reason.OFF_CPU:
-            thread.off_cpu_counters = failure.counters
-            self._leave_out(thread, failure.state)
-        elif failure.reason is not Reason.GONE:
-            self._recorder.count_failed(thread, failure.detail)
-
-    def _leave_out(self, thread: SampledThread, state: RunState) -> None:
-        if state is RunState.WAITING:
-            self._recorder.count_waiting(thread)
-        else:
-            self._recorder.skip(thread)
+        elif captured.reason is Reason.OFF_CPU:
+            thread.off_cpu_counters = captured.counters
+            self._recorder.leave_out(thread, captured.state)
+        elif captured.reason is not Reason.GONE:
+            self._recorder.count_failed(thread, captured.detail)
 
     def _record_stack(self, thread: SampledThread, captured: CapturedStack, woken: WakeUp) -> None:
         recorder, evidence = self._recorder, captured.snapshot.scheduler
@@ -305,7 +292,7 @@ class ProcessSampler:
             recorder.charge(thread, evidence.after)
         state = classify(thread.process_thread.stop.before, evidence, woken)
         if not self._wall and not state.counts_as_cpu:
-            self._leave_out(thread, state)
+            recorder.leave_out(thread, state)
             return
         if captured.has_gil is None:
             recorder.count_failed(thread, "its GIL could not be read")
@@ -315,7 +302,7 @@ class ProcessSampler:
         recorder.see(thread, captured, (thread.wait.location,) if thread.wait else ())
         if thread is self._looked_at:
             return
-        if self._with_tasks:
+        if self._options.tasks:
             self._look_at_tasks(thread, captured)
         if self._blame is not None and self._blame.takes(thread, captured.snapshot.capture):
             return
@@ -365,20 +352,13 @@ class ProcessSampler:
             if self._wall:
                 self._recorder.count_failed(thread, _STILL_PENDING)
             else:
-                self._recorder.count_waiting(thread)
+                self._recorder.leave_out(thread, RunState.WAITING)
         self._pending.clear()
 
     # -- the end
 
-    def _flush(self) -> None:
-        """Count the known samples without a look at the process, in which sfsample may be stuck."""
-        for thread in self.threads.values():
-            self._recorder.flush(thread)
-        self._recorder.charge_process()
-
     def finish(self) -> None:
         """Count the ticks since the last sample of each thread, and the figures known only at the end."""
-        self._profile.put_off.discard(self._flush)
         self._wait_for_pending(time.perf_counter_ns() + _END_PATIENCE_NS)
         self._give_up_pending()
         recorder = self._recorder

@@ -105,9 +105,7 @@ class Recording(NamedTuple):
     profile: Profile
     duration: float | None = None  # seconds; None: until the processes end
     start: float | None = None  # time.monotonic when it began, if another sampler took the first samples
-    tell: Callable[[str], None] = lambda _: (
-        None
-    )  # gets a line of text after missed ticks, at most once a second
+    tell: Callable[[str], object] = str  # gets a line of text after missed ticks, at most once a second
 
 
 def _note(text: str, refusal: TargetError, stats: Stats) -> None:

@@ -6,7 +6,7 @@ Addresses are kept as (module, vaddr), so that they can be symbolized later and 
 import os
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.stack import StopReason
 from sfsample.modules.location import PROCESS_KEY_STEP, pid_of
 from sfsample.process.labels import Identity
-from sfsample.recording.sample import Places, Sample, StackKey, ThreadKey
+from sfsample.recording.sample import Sample, StackKey, ThreadKey
 from sfsample.recording.stats import Stats
 
 KeepRecord = Callable[[StackKey, int, int, int, int], None]
@@ -94,7 +94,6 @@ class Profile:
         self._by_second: Counter[tuple[int, int]] = Counter()  # CPU time in ns, by process key and second
         self._start_times: dict[int, int] = {}  # process key -> start time in clock ticks since boot
         self._sampled: set[int] = set()  # keys of processes with a sample
-        self.put_off: set[Callable[[], object]] = set()  # functions that count samples not yet counted
         self.stats = Stats(rate_hz)
 
     @property
@@ -124,17 +123,12 @@ class Profile:
             self.processes[key] = name
 
     def identify(self, pid: int, identity: Identity) -> None:
-        """Note the identity of a process.  Fields that are unknown now stay as they were.
-
-        Fields that an execve(2) changed during the recording apply to only some samples, so they are dropped.
-        """
+        """Note the identity of a process: that of its last program.  Fields that are unknown now stay."""
         before = self.identities.get(pid, Identity({}))
         known = {name: value for name, value in identity._asdict().items() if value is not None}
-        labels = before.labels | identity.labels
-        if before.exe and identity.exe and before.exe != identity.exe:
-            known |= {"exe": None, "build_id": None}
-            labels = {name: value for name, value in labels.items() if before.labels.get(name) == value}
-        self.identities[pid] = before._replace(**known | {"labels": labels})
+        if identity.exe not in (None, before.exe):
+            known["build_id"] = identity.build_id
+        self.identities[pid] = before._replace(**known | {"labels": before.labels | identity.labels})
 
     def forget_process(self, key: int) -> None:
         """Drop the name, the root and the start time of a process that has no sample."""
@@ -192,12 +186,7 @@ class Profile:
         self.unseen_ns.clear()
 
     def leave(self, sampler_cpu_s: float) -> None:
-        """Count what was put off: the thread that sampled so far is stuck, and counts nothing more.
-
-        The CPU time of sfsample is what that thread has used.
-        """
-        while self.put_off:
-            self.put_off.pop()()
+        """Note that the thread that sampled so far is stuck, and the CPU time that it has used."""
         self.stats.sampler_cpu_s += sampler_cpu_s
         self.stats.subprocesses.watched = 0  # those that still live are opened again
 
@@ -214,7 +203,7 @@ class Profile:
         total = self.totals.get(key)
         if total is None:
             if len(self.totals) >= STACK_LIMIT:
-                key = key._replace(locations=Places())
+                key = key._replace(locations=())
                 self.stats.note(f"more than {STACK_LIMIT} stacks that differ: the later ones have no frames")
             total = self.totals.setdefault(key, StackTotals())
         total.times += times
@@ -255,13 +244,3 @@ class LiveWindow:
     def last(self, now_ns: int) -> list[WindowRecord]:
         """Return the records of the window that ends `now_ns` after the start of the recording."""
         return [record for record in self._records.copy() if record.at_ns >= now_ns - self.length_ns]
-
-    def as_profile(self, records: Iterable[WindowRecord]) -> Profile:
-        """Return records as a profile that no longer changes."""
-        live, profile = self.profile, Profile(self.profile.stats.rate_hz)
-        profile.processes, profile.threads = dict(live.processes), dict(live.threads)
-        profile.roots = dict(live.roots)
-        profile.stats.duration_s = self.length_ns / 1e9
-        for record in records:
-            profile.keep(*record)
-        return profile

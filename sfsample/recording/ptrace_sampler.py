@@ -1,12 +1,8 @@
 """Samples processes by stopping or reading their threads, at the ticks of a schedule.
 
 The schedule is fixed at the start and does not depend on the cost of samples.  If sfsample misses a tick, or
-leaves it out to stay below the limit of overhead, it counts the tick and takes no later one in its place.  It
-unwinds stacks while the target runs.
-
-Each tick follows births and deaths.  Then, for each process, it requests the due threads to stop, collects
-those that have stopped, releases, unwinds and records them (`ProcessSampler.tick`).  The next checkpoint
-collects a thread that stops late.
+leaves it out to stay below the limit of overhead, it counts the tick and takes no later one in its place.
+Each tick follows births and deaths, and samples the due threads of each process (`ProcessSampler.tick`).
 """
 
 import time
@@ -56,6 +52,7 @@ class PtraceSampler:
     def __init__(
         self, recording: Recording, clock: Clock | None = None, jitter: Callable[[], float] = uniform
     ) -> None:
+        self._recording = recording
         self._processes, self._options, self.profile, self._duration, start, self._tell = recording
         self._clock = clock or Clock()
         self._jitter = jitter
@@ -85,7 +82,7 @@ class PtraceSampler:
         if options.mode == "wall":
             waits = WaitFinder(process, capturer, self._names, details=options.wait_details)
         return ProcessSampler(
-            process, capturer, self.profile, options, self._jitter, named=named, since=self._last_tick,
+            process, capturer, self._recording, self._jitter, named=named, since=self._last_tick,
             waits=waits,
         )  # fmt: skip
 
@@ -106,7 +103,7 @@ class PtraceSampler:
                 stats, self._samplers = Stats(0), []  # the thread that goes on has the statistics
                 raise
             finally:
-                REAL_TIME_PRIORITY.end_ticks()
+                REAL_TIME_PRIORITY.during_ticks(is_wanted=False)
                 stats.duration_s = clock.now() - self._start
                 for sampler in self._samplers:
                     sampler.finish()
@@ -175,10 +172,8 @@ class PtraceSampler:
     def _choose_priority(self) -> None:
         """Use real-time priority, up to a share of one CPU.  Long work calls this at its checkpoints."""
         now = self._clock.now()
-        if self._real_time.resume_at(now, REAL_TIME_PRIORITY.used_s()) <= now:
-            REAL_TIME_PRIORITY.begin_ticks()
-        else:
-            REAL_TIME_PRIORITY.end_ticks()
+        is_wanted = self._real_time.resume_at(now, REAL_TIME_PRIORITY.used_s()) <= now
+        REAL_TIME_PRIORITY.during_ticks(is_wanted=is_wanted)
 
     def _tick(self, at_ns: int, woken: WakeUp, go_on: Callable[[], bool]) -> bool:
         """Sample every process; False: the named ones have ended."""

@@ -20,11 +20,11 @@ from sfsample.modules.location import (
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
-from sfsample.process.run_state import held_ns, ran_ns
+from sfsample.process.run_state import RunState, held_ns, ran_ns
 from sfsample.recording.due_threads import FLUSH_NS, SampledThread
 from sfsample.recording.merge_python import as_shown, with_python
 from sfsample.recording.profile import Profile
-from sfsample.recording.sample import Places, Sample, ThreadKey, TickTime
+from sfsample.recording.sample import Sample, ThreadKey, TickTime
 from sfsample.runtimes.cpython.tasks import WaitingTasks
 from sfsample.symbolize.perf_map import PerfMapFile
 
@@ -120,10 +120,9 @@ class Recorder:
         thread.is_left_out = not captured.has_gil
         if captured.python is not None and self._python is not PythonView.OFF:
             locations = with_python(locations, captured.python, self._python)
-            self.stats.has_python = True
             stack = as_shown(stack, captured.python, self._python)
         thread.seen = self.now
-        thread.places = Places((*waits, *kernel, *locations))
+        thread.places = (*waits, *kernel, *locations)
         thread.last_stack = stack, thread.places
 
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
@@ -223,7 +222,7 @@ class Recorder:
 
     def see_tasks(self, thread: SampledThread, tasks: WaitingTasks) -> None:
         """Keep the suspended tasks of a thread that sleeps, for `count`."""
-        thread.tasks = [(Places(stack), tasks.scale * number) for stack, number in tasks.stacks.items()]
+        thread.tasks = [(stack, tasks.scale * number) for stack, number in tasks.stacks.items()]
 
     def _count_tasks(self, thread: SampledThread, key: ThreadKey, capture: Capture, until: TickTime) -> None:
         """Count each suspended task like a thread, for the time since the last look at the tasks."""
@@ -249,10 +248,10 @@ class Recorder:
         self.skip(thread)
         self.stats.count_failed(why, times)
 
-    def count_waiting(self, thread: SampledThread) -> None:
-        """Count a thread that was skipped because it waited for a CPU."""
+    def leave_out(self, thread: SampledThread, state: RunState) -> None:
+        """Count no sample of a thread that has no CPU, but note that it waits for one."""
         self.skip(thread)
-        self.stats.waiting_for_cpu += 1
+        self.stats.waiting_for_cpu += state is RunState.WAITING
 
     def finish(self, capturer: ThreadCapturer) -> None:
         """Note modules and problems; forget a process without samples."""

@@ -6,18 +6,7 @@ from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack, StopReason
 from sfsample.modules.location import Location
 
-_MAX_HASHED = 64  # places in the hash of a stack, at each of its two parts
-
-
-class Places(tuple[Location, ...]):
-    """The places of a stack, innermost first.  As there may be thousands, only some are in its hash."""
-
-    __slots__ = ()
-
-    def __hash__(self) -> int:
-        if len(self) <= 2 * _MAX_HASHED:
-            return super().__hash__()
-        return hash((len(self), self[:_MAX_HASHED], self[_MAX_HASHED :: len(self) // _MAX_HASHED]))
+Places = tuple[Location, ...]  # places of a stack, innermost first
 
 
 class ThreadKey(NamedTuple):
@@ -33,7 +22,7 @@ class StackKey(NamedTuple):
 
     process_key: int
     tid: int
-    locations: tuple[Location, ...]  # innermost first
+    locations: Places
     stop_reason: StopReason
     start_time: int = 0  # clock ticks, see `ThreadKey`
 

@@ -109,7 +109,6 @@ class Stats:
         self.timers_since_s: float | None = None  # time from which on timers took the samples; None: never
         self.engine_why = ""  # reason for stops or timers
         self.lacks_timers = False  # timers would have been better than stops
-        self.has_python = False  # there are Python frames, which timers do not show
         self.timers_of: str | None = None  # "threads" or "cpus"
         self.timers_refused = False  # timers would have been better, but the kernel does not permit them
         self.max_stack_bytes = 0  # distance from the innermost frame of a stack to the outermost one

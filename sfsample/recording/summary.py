@@ -12,7 +12,7 @@ _MAX_LINES = 5  # lines of one kind, unless verbose
 _LOW_COVERAGE = 0.9  # share of the CPU time; a lower one is the first line
 _MANY_LATE = 0.1  # share of the ticks; if sfsample missed more, a permission is advised
 _CHANCE = 2  # standard deviations of the count of samples by timers of CPUs
-_HIGH_COST = 0.03  # share of one CPU; from there on the flags that lower it are named
+_HIGH_COST = 0.03  # share of one CPU; from there on the flag that limits it is named
 _NOTABLE_SAMPLES = 5  # samples; if the CPU time was worth more and none was taken, a flag is advised
 _NOTABLE_CPU_NS = 5_000_000  # CPU time; less would be printed as 0.00 s
 _HINTS = {
@@ -69,10 +69,13 @@ def summary_lines(
     if stats.captures[Capture.FAILED]:
         yield f"failed    {counted(stats.captures[Capture.FAILED], 'capture')}"
     yield from _pauses(stats)
-    yield from _cost(stats, mode)
+    yield from _cost(stats)
     yield from _stacks(stats)
     if verbose:
-        yield from _modules(stats)
+        with_sframe = [path for path, has_sframe in stats.module_paths if has_sframe]
+        number = len(with_sframe)
+        yield f"modules   {number} with SFrame, {len(stats.module_paths) - number} without"
+        yield from (f"          sframe    {path}" for path in with_sframe)
     yield from missing_name_lines(missing_names, verbose=verbose)
     yield from _problems(stats, verbose=verbose)
 
@@ -158,17 +161,13 @@ def _pauses(stats: Stats) -> Iterator[str]:
         yield f"EINTR     {stops} interrupted a system call that does not restart by itself (signal(7))"
 
 
-def _cost(stats: Stats, mode: str) -> Iterator[str]:
+def _cost(stats: Stats) -> Iterator[str]:
     """Yield the CPU time of sfsample, which the target lacks if no CPU is free."""
     if not stats.sampler_cpu_s or not stats.duration_s:
         return
     share = stats.sampler_cpu_s / stats.duration_s
     percent = _percent(round(stats.sampler_cpu_s * 1e9), round(stats.duration_s * 1e9))
-    hint = ""
-    if share >= _HIGH_COST and not stats.spared_ticks:
-        do_not_help = stats.lacks_timers or stats.has_python or stats.without_gil
-        timers_help = mode == "cpu" and stats.timers_since_s is None and not do_not_help
-        hint = f" ({'--perf-events costs less, ' if timers_help else ''}--max-overhead limits it)"
+    hint = " (--max-overhead limits it)" if share >= _HIGH_COST and not stats.spared_ticks else ""
     yield f"cost      {percent} of one CPU{hint}"
 
 
@@ -191,15 +190,6 @@ def _stacks(stats: Stats) -> Iterator[str]:
         total = sum(steps.values())
         shares = (f"{_percent(count, total)} by {found}" for found, count in steps.items())
         yield "callers   " + ", ".join(shares)
-
-
-def _modules(stats: Stats) -> Iterator[str]:
-    with_sframe = [path for path, has_sframe in stats.module_paths if has_sframe]
-    without = [path for path, has_sframe in stats.module_paths if not has_sframe]
-    names = ", ".join(path.rpartition("/")[2] for path in with_sframe[:_MAX_LINES])
-    yield f"modules   {len(with_sframe)} with SFrame{f' ({names})' if names else ''}, {len(without)} without"
-    yield from (f"          sframe    {path}" for path in with_sframe)
-    yield from (f"          eh_frame  {path}" for path in without)
 
 
 def _problems(stats: Stats, *, verbose: bool) -> Iterator[str]:

@@ -1,16 +1,14 @@
 """The kernel's timers of a recording: of threads or of CPUs, and the bytes of stack that they copy.
 
-`process/perf_events.py` describes the two kinds of timers.  A thread that ends before its own timer fires
-has no sample.  If too many samples are missing for that reason, `see_short_threads` chooses timers of CPUs
-for the rest of the recording.
+`process/perf_events.py` describes the two kinds of timers.
 """
 
 import logging
 from collections.abc import Callable, Collection
 from math import sqrt
 
-from sfsample.errors import TargetError, UnsupportedTarget
-from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents, can_set_cpu_timers
+from sfsample.errors import TargetError
+from sfsample.process.perf_events import MAX_SAMPLE_STACK_BYTES, PerfEvents
 from sfsample.process.perf_records import Lost, PerfSample, Record
 from sfsample.recording.perf_process import StackUse
 from sfsample.recording.processes import Processes
@@ -19,7 +17,6 @@ from sfsample.recording.stats import Stats
 _MIN_FIT_SAMPLES = 20  # samples before the size of the copies is chosen
 _MIN_STACK_BYTES = 4 << 10
 _MIN_COVERAGE = 0.8  # share of the CPU time that timers of threads must cover
-_MAX_TRIES = 4  # attempts to set timers while no thread is born
 _DEVIATIONS = 3  # standard deviations of a count; a larger lack of samples is not by chance
 _log = logging.getLogger("sfsample.recording")
 
@@ -60,46 +57,25 @@ class TimerSet:
     def open(self) -> None:
         """Set and start timers: timers of CPUs if they are wanted and permitted, else timers of threads.
 
-        Timers of CPUs are also set if there are too many threads for the open files.  Raises NotPermitted and
-        UnsupportedTarget.
+        Raises NotPermitted, and UnsupportedTarget if there are too many threads for the open files.
         """
         if self._per_cpu:
             try:
-                self.events = self._started(self._tids())
+                self.events = self._started()
             except TargetError as failure:
                 _log.debug("timers of CPUs: %s", failure)
                 self._per_cpu, self._stats.timers_refused = False, True
         if not self._per_cpu:
-            try:
-                self._open_thread_timers()
-            except UnsupportedTarget:  # too many threads for the open files; there are fewer CPUs
-                if not can_set_cpu_timers(self._processes.all[0].arch):
-                    raise
-                self._per_cpu = True
-                self.events = self._started(self._tids())
+            self.events = self._started()
         self._stats.timers_of = "cpus" if self._per_cpu else "threads"
         self.begin_coverage()
 
-    def _open_thread_timers(self) -> None:
-        """Set the timers of all threads; repeat it if a thread was born meanwhile, which may have none."""
-        tids = self._tids()
-        for _ in range(_MAX_TRIES):
-            self.events = self._started(tids)
-            before, tids = tids, self._tids()
-            if {*tids} <= {*before}:
-                return
-            self.events.close()
-        self.events = self._started(tids)
-
-    def _tids(self) -> list[int]:
+    def _started(self) -> PerfEvents:
         self._open_new()
-        return self._processes.tids()
-
-    def _started(self, tids: list[int]) -> PerfEvents:
         targets, follow = self._processes.all, self._processes.follows_births
         events = PerfEvents(
-            [process.pid for process in targets], tids, targets[0].arch, self._period_ns, self._stack_bytes,
-            subprocesses=follow, per_cpu=self._per_cpu, kernel=self._kernel,
+            [process.pid for process in targets], self._processes.tids(), targets[0].arch, self._period_ns,
+            self._stack_bytes, subprocesses=follow, per_cpu=self._per_cpu, kernel=self._kernel,
         )  # fmt: skip
         try:
             events.begin()

@@ -14,8 +14,7 @@ from sfsample.core.wait_kind import WaitKind
 from sfsample.modules.location import Location, WaitPlace, locate
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
-from sfsample.process.facts.descriptors import KeptDescriptors
-from sfsample.process.facts.peer_processes import FileLock, parse_locks
+from sfsample.process.facts.descriptors import FileLock, KeptDescriptors, parse_locks
 from sfsample.process.facts.syscall_arguments import FILE_LOCK_CALLS
 from sfsample.process.facts.thread_facts import FactReader, as_made
 from sfsample.process.proc_text import SyscallInfo
@@ -28,9 +27,14 @@ from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.symbolize.variables import module_of, variable_at
-from sfsample.waiting.c_library import C_LIBRARIES, is_file, library_functions
 from sfsample.waiting.place import NO_CPU, wait_place
-from sfsample.waiting.thread import OtherThreads, WaitContext, WaitingThread
+from sfsample.waiting.thread import (
+    C_LIBRARIES,
+    WaitContext,
+    WaitingThread,
+    is_file,
+    library_functions,
+)
 from sfsample.waiting.waits import Wait, wait_of
 
 _MAX_STACKS = 10_000  # stacks whose functions of the C library are kept
@@ -48,8 +52,13 @@ class FoundWait(NamedTuple):
 
     @property
     def lock(self) -> tuple[str, int] | None:
-        """The lock, equal for all its waiters; None: it has no known owner."""
-        return (self.wait.kind, self.wait.address) if self.wait and self.wait.tid is not None else None
+        """The lock, equal for all its waiters; None: it has no owner.
+
+        A mutex may have been between two owners when the wait was found.
+        """
+        wait = self.wait
+        has_owner = wait is not None and (wait.tid is not None or wait.kind is WaitKind.MUTEX)
+        return (wait.kind, wait.address) if wait and has_owner else None
 
 
 class WaitFinder:
@@ -167,8 +176,8 @@ class WaitFinder:
         name: Callable[[int], str | None] = partial(variable_at, modules) if self._details else lambda _: None
         title = self._process.proc.read("cmdline") if self._process.name == "postgres" else None
         words = (title or b"").decode("utf-8", "replace").rstrip("\0").split("\0")
-        others, locks = OtherThreads(self._tids, {}), self._file_locks(waiting)
-        return WaitContext(self._process.pid, words, (waiting,), others, name, locks=locks)
+        locks = self._file_locks(waiting)
+        return WaitContext(self._process.pid, words, (waiting,), self._tids, {}, name, locks=locks)
 
     def _file_locks(self, waiting: WaitingThread) -> tuple[FileLock, ...]:
         if waiting.call is None or waiting.call.name not in FILE_LOCK_CALLS:

@@ -14,7 +14,7 @@ from sfsample.core.wait_kind import WaitClass
 from sfsample.report.merge import rebuild, rebuild_stacks
 from sfsample.report.report import WALL, Report, ReportStack
 from sfsample.symbolize.named_frame import NamedFrame
-from sfsample.waiting.c_library import C_LIBRARIES, is_file
+from sfsample.waiting.thread import C_LIBRARIES, is_file
 
 _HELD = (WaitClass.LOCK, WaitClass.GIL, WaitClass.CONDITION)  # classes of waits for other threads
 _RUNNING = NamedFrame("[no wait]", "[no wait]")

@@ -5,11 +5,11 @@ Invariant: the cache never makes a result wrong, and never makes a run fail
 
 * The name of a file has a hash of all bytes from which the result was made.  A build-id would not do, because
   a program can claim the build-id of another.
-* A file is used only if it belongs to the user of this process, and its checksum is right.
+* A file is used only if it belongs to the user of this process.
 * No other user may enter or replace the directory, or a directory above it.  This holds for the path as it is
   written, and for the path behind its symbolic links.  Root is trusted.  In a sticky directory (/tmp), a user
   can rename only the user's own files, inode(7).
-* A file appears complete or not at all, so no lock is needed.
+* A file appears complete or not at all, also after a loss of power (fsync(2)), so no lock is needed.
 
 If the directory is too large, the files that were not used for the longest time are deleted.
 """
@@ -20,14 +20,9 @@ from contextlib import suppress
 from functools import cached_property
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from struct import Struct
-from zlib import crc32
 
 from sfsample.core.filesystem import whole_file
 
-_HEADER = Struct("<8sIIQ")  # magic, version, CRC of the payload, size of the payload
-_MAGIC, _VERSION = b"sfsnames", 1
-_CHUNK_BYTES = 1 << 20
 _MAX_BYTES = 512 << 20  # bytes of all files
 
 
@@ -47,10 +42,10 @@ class DiskCache:
         except OSError:
             return None
         try:
-            if not _is_own(os.fstat(fd), stat.S_IFREG) or not _is_intact(fd):
+            if not _is_own(os.fstat(fd), stat.S_IFREG):
                 return None
             os.utime(fd)  # time of the last use
-            return memoryview(mmap(fd, 0, access=ACCESS_READ))[_HEADER.size :]
+            return memoryview(mmap(fd, 0, access=ACCESS_READ))
         except (OSError, ValueError):
             return None
         finally:
@@ -63,8 +58,9 @@ class DiskCache:
             return
         with suppress(OSError):
             with whole_file(path, 0o600) as file:
-                file.write(_HEADER.pack(_MAGIC, _VERSION, crc32(payload), len(payload)))
                 file.write(payload)
+                file.flush()
+                os.fsync(file.fileno())
             self._delete_oldest()
 
     def _path(self, name: str) -> str | None:
@@ -113,18 +109,3 @@ def _is_protected(path: Path) -> bool:
 
 def _is_own(status: os.stat_result, kind: int) -> bool:
     return stat.S_IFMT(status.st_mode) == kind and status.st_uid == os.geteuid()
-
-
-def _is_intact(fd: int) -> bool:
-    """Return True if the checksum is right.  It reads in pieces, which takes little memory."""
-    header = os.pread(fd, _HEADER.size, 0)
-    if len(header) < _HEADER.size:
-        return False
-    magic, version, checksum, size = _HEADER.unpack(header)
-    if (magic, version) != (_MAGIC, _VERSION) or os.fstat(fd).st_size != _HEADER.size + size:
-        return False
-    actual, at = 0, _HEADER.size
-    while chunk := os.pread(fd, _CHUNK_BYTES, at):
-        actual = crc32(chunk, actual)
-        at += len(chunk)
-    return actual == int(checksum)

@@ -14,8 +14,7 @@ import re
 from typing import Any, NamedTuple
 
 from sfsample.errors import FormatError
-from sfsample.formats.elf.compressed import section_bytes
-from sfsample.formats.elf.image import PT_LOAD, ElfImage
+from sfsample.formats.elf.image import PT_LOAD, SHF_COMPRESSED, ElfImage
 from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.options import Progress
 
@@ -122,12 +121,14 @@ def _view(data: bytes | memoryview) -> Any:  # noqa: ANN401 - the library has no
 
 
 def split_dwarf_problem(image: ElfImage) -> str:
-    """Return a text if skeleton units say that lines are in other files (split DWARF), else ""."""
-    try:
-        strings = section_bytes(image, ".debug_str") if image.section(".debug_addr") else None
-    except FormatError:
+    """Return a text if skeleton units say that lines are in other files (split DWARF), else "".
+
+    Compressed skeleton units are not read.
+    """
+    strings = image.section(".debug_str") if image.section(".debug_addr") else None
+    if strings is None or strings.flags & SHF_COMPRESSED:
         return ""
-    if strings is None or re.search(rb"\.dwo\0", strings[0]) is None:
+    if not re.search(rb"\.dwo\0", image.contents(strings)):
         return ""
     return (
         f"{image.name}: lines and inlined functions of some of its units are in .dwo or .dwp files "

@@ -10,13 +10,13 @@ nptl/descr.h (the tid that pthread_join waits for, and the list of robust mutexe
 of the target's own pid namespace.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple
 
 from sfsample.core.memory import Memory
 from sfsample.core.quantities import counted
 from sfsample.core.wait_kind import WaitKind
-from sfsample.waiting.thread import OtherThreads, WaitingThread
+from sfsample.waiting.thread import WaitingThread
 
 _COMMAND_MASK, _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 127, 0, 6, 9, 13  # FUTEX_CMD_MASK, FUTEX_WAIT ...
 _OWNER_MASK, _WAITERS = 0x3FFFFFFF, 0x80000000  # FUTEX_TID_MASK, FUTEX_WAITERS
@@ -54,6 +54,7 @@ class _Futex(NamedTuple):
     value: int
     memory: Memory
     alive: Container[int]  # living threads, in the target's pid namespace
+    tid: int  # sleeping thread, in the target's pid namespace
 
     def u32(self, address: int) -> int | None:
         """Return the 32-bit word at an address; None: there is no copy of it."""
@@ -61,14 +62,17 @@ class _Futex(NamedTuple):
         return None if data is None else int.from_bytes(data, self.memory.byteorder)
 
 
-def lock_of(thread: WaitingThread, others: OtherThreads) -> Lock | None:
-    """Return the lock that a thread sleeps on; None if it is not glibc's, or if the facts disagree."""
+def lock_of(thread: WaitingThread, alive: Container[int], sleepers: Mapping[int, int]) -> Lock | None:
+    """Return the lock that a thread sleeps on; None if it is not glibc's, or if the facts disagree.
+
+    `alive` and `sleepers`: see `WaitContext`.
+    """
     call = thread.call
     if call is None or call.name != "futex":
         return None
     word, operation, value, timeout = call.syscall.args[:4]
     command, value = operation & _COMMAND_MASK, value & 0xFFFFFFFF
-    futex, functions = _Futex(word, value, thread.memory, others.tids), set(thread.functions)
+    futex, functions = _Futex(word, value, thread.memory, alive, thread.ns_tid), set(thread.functions)
     if command in (_LOCK_PI, _LOCK_PI2):
         return _priority_inheriting(futex)
     if value & _WAITERS and command in (_WAIT, _WAIT_BITSET):
@@ -83,24 +87,32 @@ def lock_of(thread: WaitingThread, others: OtherThreads) -> Lock | None:
     join = _join(futex)
     if join or not thread.in_c_library:
         return join
-    semaphore = _semaphore(futex, others.sleepers.get(word, 0))
+    semaphore = _semaphore(futex, sleepers.get(word, 0))
     return semaphore or (_unnamed_mutex(futex) if timeout else None)
 
 
 def _mutex(futex: _Futex) -> Lock | None:
-    """Check __lock (0) and __owner (8)."""
-    address, owner = futex.word, futex.u32(futex.word + 8)
-    if futex.u32(address) != _CONTENDED or owner is None:
-        return None  # the mutex was released since the thread went to sleep
-    if owner == 0:
+    """Check __lock (0) and __owner (8).
+
+    A thread that is woken may find that another one, which did not sleep, has taken the mutex: __lock is 1.
+    """
+    address, state, owner = futex.word, futex.u32(futex.word), futex.u32(futex.word + 8)
+    if state is None or state > _CONTENDED or owner is None:
+        return None
+    if state == 0 or owner == 0:
         return Lock(WaitKind.MUTEX, address, None, "between two owners")
     note = "" if owner in futex.alive else "which has ended without unlocking it"
     return Lock(WaitKind.MUTEX, address, owner, note)
 
 
 def _priority_inheriting(futex: _Futex) -> Lock | None:
-    """Check the word of a priority-inheriting mutex, which has the owner's tid (the kernel's protocol)."""
+    """Check the word of a priority-inheriting mutex, which has the owner's tid (the kernel's protocol).
+
+    The kernel writes the tid of the next owner before it wakes that thread.
+    """
     owner = (futex.u32(futex.word) or 0) & _OWNER_MASK
+    if owner == futex.tid:
+        return Lock(WaitKind.MUTEX, futex.word, None, "which it has just got")
     return Lock(WaitKind.MUTEX, futex.word, owner) if owner in futex.alive else None
 
 
@@ -119,7 +131,8 @@ def _unnamed_mutex(futex: _Futex) -> Lock | None:
     The owner is alive, the mutex has users (12), and its __kind (16) is valid.
     """
     users, kind = futex.u32(futex.word + 12), futex.u32(futex.word + 16)
-    if futex.value != _CONTENDED or not users or kind is None or kind >= _KIND_END:
+    is_contended = futex.value == futex.u32(futex.word) == _CONTENDED
+    if not is_contended or not users or kind is None or kind >= _KIND_END:
         return None
     lock = _mutex(futex)
     return lock if lock is not None and lock.owner in futex.alive else None

@@ -63,8 +63,6 @@ def _of_call(call: DecodedSyscall, kind: WaitKind | None) -> tuple[str, WaitClas
     descriptor, name = _only_descriptor(call), call.name or "?"
     if kind is WaitKind.NAME_RESOLUTION:
         return "DNS server", WaitClass.NETWORK
-    if kind is WaitKind.OPEN_FIFO:
-        return f"{name}: FIFO", WaitClass.PIPE
     if descriptor is None and kind is WaitKind.KERNEL and call.refers_to:  # a path
         return f"disk: {name}", WaitClass.DISK
     if descriptor is None:

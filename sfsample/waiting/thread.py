@@ -1,13 +1,17 @@
 """Defines a waiting thread and its process: the evidence of a wait, read by a dump or by a recording."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from sfsample.core.memory import Memory, PiecewiseMemory
-from sfsample.process.facts.peer_processes import FileLock, PeerProcess
+from sfsample.process.facts.descriptors import FileLock, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts
+from sfsample.symbolize.named_frame import NamedFrame
+
+# file names of modules begin like this
+C_LIBRARIES = ("libc.so", "libc-2.", "libpthread", "ld-linux", "ld-musl", "libresolv", "librt", "[vdso]")
 
 
 class WaitingThread(NamedTuple):
@@ -28,20 +32,14 @@ class WaitingThread(NamedTuple):
     asleep: tuple[float, float] | None = None  # time in which it certainly slept (monotonic); None: unknown
 
 
-class OtherThreads(NamedTuple):
-    """The living threads of a process, and the number of them that sleep on each futex word."""
-
-    tids: Mapping[int, int]  # tid in the process's own pid namespace -> tid in sfsample's
-    sleepers: Mapping[int, int]
-
-
 class WaitContext(NamedTuple):
     """The process around a thread, as far as the finding of its wait needs it."""
 
     pid: int
     cmdline: Sequence[str]
     threads: Sequence[WaitingThread]
-    others: OtherThreads
+    tids: Mapping[int, int]  # living threads: tid in the process's own pid namespace -> tid in sfsample's
+    sleepers: Mapping[int, int]  # futex word -> number of threads that sleep on it
     variable_at: Callable[[int], str | None]  # address -> name of the variable there
     tracer: tuple[int, str] | None = None
     children: tuple[tuple[int, str], ...] = ()  # pids and names
@@ -77,3 +75,24 @@ def gil_state(gil: Gil | None, ns_tid: int, call: DecodedSyscall | None) -> str 
 def sleeps_on_gil(gil: Gil, call: DecodedSyscall | None) -> bool:
     """Return True if a thread in this system call sleeps on a futex of the GIL."""
     return call is not None and call.name == "futex" and gil.begin <= call.syscall.args[0] < gil.end
+
+
+def library_functions(frames: Sequence[tuple[NamedFrame, ...]], paths: Sequence[str]) -> Iterator[str]:
+    """Yield the bare names of the C library's functions on a stack; of a static program, all.
+
+    `frames` has the functions of each frame, `paths` its module (""), the innermost first.
+    """
+    static = not any(is_file(path, C_LIBRARIES) for path in paths)
+    for names, path in zip(frames, paths, strict=True):
+        if static or is_file(path, C_LIBRARIES):
+            yield from (bare_symbol(name.raw) for name in names if name.raw)
+
+
+def bare_symbol(symbol: str) -> str:
+    """Return "sem_wait" for "__sem_wait@@GLIBC_2.34" and for "__sem_wait.constprop.0" (a clone by gcc)."""
+    return symbol.partition("@")[0].partition(".")[0].lstrip("_")
+
+
+def is_file(path: str, prefixes: tuple[str, ...]) -> bool:
+    """Return True if the name of the file begins with one of `prefixes`."""
+    return path.rpartition("/")[2].startswith(prefixes)

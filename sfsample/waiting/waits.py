@@ -34,11 +34,6 @@ _LOCK_TEXTS = {WaitKind.MUTEX: "mutex {}", WaitKind.READ_LOCK: "the read lock of
                WaitKind.CONDITION: "a signal on condition variable {}",
                WaitKind.SEMAPHORE: "semaphore {}", WaitKind.BARRIER: "the other threads at barrier {}",
                WaitKind.ONCE: "an initialisation that another thread has begun"}  # fmt: skip
-_GO_WAITS = {  # function of Go's scheduler (runtime/proc.go) -> what its thread waits for, outer ones first
-    "runtime.findRunnable": "a goroutine to run",
-    "runtime.stopm": "work of Go's scheduler",
-    "runtime.sysmon": "the next check of Go's monitor",
-}
 _MAX_CHILDREN_NAMED = 3
 _READ_CALLS = ("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg")
 _WRITE_CALLS = ("write", "writev", "pwrite64", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice")
@@ -132,18 +127,17 @@ def _futex(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) ->
     if gil is not None and sleeps_on_gil(gil, call):
         if gil_state(gil, thread.ns_tid, call) == "holds":
             return None  # it has just got the GIL
-        return Wait(WaitKind.GIL, "the GIL", context.others.tids.get(gil.holder), idle=not gil.holder,
+        return Wait(WaitKind.GIL, "the GIL", context.tids.get(gil.holder), idle=not gil.holder,
                     address=gil.begin)  # fmt: skip
     python = thread.facts.wait
     if python is not None:
-        tid, note = thread_to_act(thread, python, context.threads, context.others.tids)
+        tid, note = thread_to_act(thread, python, context.threads, context.tids)
         what = "the end of" if python.kind is WaitKind.THREAD and tid is not None else python.what
         return Wait(python.kind, what, tid, note=note, idle=python.idle, address=python.address)
-    lock = lock_of(thread, context.others)
+    lock = lock_of(thread, context.tids, context.sleepers)
     if lock is None:
-        of_go = (text for function, text in _GO_WAITS.items() if function in thread.functions)
-        return Wait(WaitKind.FUTEX, next(of_go, f"futex {call.refers_to[0]}"), idle=True)
-    owner = context.others.tids.get(lock.owner) if lock.owner is not None else None
+        return Wait(WaitKind.FUTEX, f"futex {call.refers_to[0]}", idle=True)
+    owner = context.tids.get(lock.owner) if lock.owner is not None else None
     if lock.kind is WaitKind.THREAD:
         return Wait(WaitKind.THREAD, "the end of", owner, address=lock.address)
     variable = context.variable_at(lock.address)

@@ -24,8 +24,7 @@ from sfsample.watching.program import Program, Sink, Trouble, notify
 from sfsample.watching.pull.door import Door
 from sfsample.watching.slice_files import FileSink, SliceFiles
 from sfsample.watching.slice_recorder import SliceRecorder
-from sfsample.watching.triggered import Response
-from sfsample.watching.triggers import Triggers
+from sfsample.watching.triggers import Response, Triggers
 
 _MAX_SLEEP_S = 0.2  # time between two checks for a request to stop
 _LOOK_S = 2.0  # time between two look-ups of a target that is missing or has ended
@@ -180,9 +179,7 @@ def slots(every_s: float, should_stop: Callable[[], bool], between: Callable[[],
     less than half a slot, it is shortened; if it would begin later, it is left out.
     """
     start, slot = time.monotonic(), 0
-    while True:
-        if not wait_until(start + slot * every_s, should_stop, between):
-            return
+    while wait_until(start + slot * every_s, should_stop, between):
         if (current := round((time.monotonic() - start) / every_s)) > slot:  # `between` took long
             slot = current
             continue

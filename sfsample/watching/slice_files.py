@@ -11,7 +11,7 @@ import time
 from calendar import timegm
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from errno import EDQUOT, ENOSPC, ENOTDIR
+from errno import EDQUOT, ENOSPC
 from math import inf
 
 from sfsample import api
@@ -38,10 +38,9 @@ class FileSink(Sink):
         """Make the directory if it is missing.  Raises SfsampleError if no file can be written in it."""
         directory = self._files.directory
         try:
-            os.makedirs(directory, exist_ok=True)
+            with suppress(FileExistsError):  # it is no directory, as the next call says
+                os.makedirs(directory, exist_ok=True)
             check_replaceable(self._files.free_path(), None)
-        except FileExistsError:
-            raise not_written(directory, OSError(ENOTDIR, os.strerror(ENOTDIR))) from None
         except OSError as failure:
             raise not_written(directory, failure) from None
 

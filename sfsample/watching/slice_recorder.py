@@ -10,7 +10,7 @@ from sfsample.core.quantities import counted
 from sfsample.errors import NoReturn, NoSpace, NoSuchProcess, ReadFailed, SfsampleError
 from sfsample.history.facts import Slice
 from sfsample.process.thread_files import open_many
-from sfsample.process.with_names import with_names
+from sfsample.process.tracer_thread import with_names
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats, check_result
@@ -24,7 +24,6 @@ from sfsample.watching.program import Program, Sink, Trouble, notify
 from sfsample.watching.pull.door import Door, Wanted
 
 _MIN_GAP_S = 1.0  # shortest gap; writing a slice may take less time
-_LATE = "sfsample was late, or answered a request or a trigger, or the clock was set"
 _MIN_LEFT = 0.25  # share of --max-overhead that samples get, whatever other work costs
 _MIN_PASSED_S = 1.0  # least time to which other costs are compared: the costly start takes less
 
@@ -53,13 +52,9 @@ class SliceRecorder:
 
     def close(self) -> None:
         """Close the sinks, as the watch ends."""
-        if self._gap and self._gap[1] != _LATE:  # else the time was needed to write the last slice
-            self._end_gap(time.time())
+        self._end_gap(time.time())
         for sink, _ in self._sinks:
             sink.close()
-        for trouble in (self._lost, *(lost for _, lost in self._sinks)):
-            if slices := trouble.over():
-                self._say(f"the last {counted(slices, 'slice')} could not be written")
 
     def record(self, pids: list[int], slice_s: float, should_stop: Callable[[], bool],
                options: RecordOptions | None) -> Stats:  # fmt: skip
@@ -83,8 +78,6 @@ class SliceRecorder:
         end_s = begin_s + stats.duration_s
         if stats.ended_by == "target":
             self.begin_gap(end_s, "the target ended")
-        elif self._options.slice_s == self._options.every:
-            self.begin_gap(end_s, _LATE)
         self._door.closed(stats)
         return stats
 
@@ -168,9 +161,8 @@ class SliceRecorder:
             self._say(f"slices are written again: {counted(slices, 'slice')} lost")
 
     def begin_gap(self, now_s: float, why: str) -> None:
-        """Note that there is no slice from now on.  The first reason that is not `_LATE` counts."""
-        began_s, first_why = self._gap or (now_s, _LATE)
-        self._gap = (began_s, why if first_why == _LATE else first_why)
+        """Note that there is no slice from now on, and why.  The first reason counts."""
+        self._gap = self._gap or (now_s, why)
 
     def _end_gap(self, now_s: float) -> None:
         begin_s, why = self._gap or (now_s, "")

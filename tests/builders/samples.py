@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Stack
 from sfsample.modules.location import Location
-from sfsample.recording.sample import Places, Sample, ThreadKey
+from sfsample.recording.sample import Sample, ThreadKey
 
 
 def sample(
@@ -20,4 +20,4 @@ def sample(
     times: int = 1,
 ) -> Sample:
     """Return a sample of a thread that was stopped."""
-    return Sample(thread, name, stack, Places(places), Capture.STOPPED, at_ns, wall_ns, cpu_ns, times)
+    return Sample(thread, name, stack, tuple(places), Capture.STOPPED, at_ns, wall_ns, cpu_ns, times)

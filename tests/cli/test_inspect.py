@@ -105,6 +105,7 @@ def test_mistake_prints_one_line_and_help(arguments, code, what):
 
 
 @pytest.mark.live
+@pytest.mark.any_load
 def test_process_has_every_module():
     command = [FIXTURES / "v3/target", "library", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as target:

@@ -88,6 +88,7 @@ def test_profile_has_the_keys_of_its_document(report):
 
 
 @pytest.mark.live
+@pytest.mark.any_load
 def test_recording_has_the_keys_of_its_document(recorded):
     check_all(document(recorded), "profile-json.md")
     assert (recorded.host, recorded.stats.text("mode")) == (os.uname().nodename, "wall")
@@ -95,6 +96,7 @@ def test_recording_has_the_keys_of_its_document(recorded):
 
 
 @pytest.mark.live
+@pytest.mark.any_load
 def test_difference_has_the_keys_of_its_document(recorded):
     reports = (full(), from_lines("p;a 3", "p;b 900"), from_lines(), recorded)
     differences = [

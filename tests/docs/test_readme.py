@@ -27,6 +27,7 @@ def run(command: list[str], pid: int) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.live
+@pytest.mark.any_load
 def test_library_example_runs():
     read, write = os.pipe()
     command = [ROOT / "tests/fixtures/v3/target", "recursion", str(write)]

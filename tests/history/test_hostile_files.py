@@ -70,7 +70,6 @@ def check_skipped(history: History, what: str) -> None:
         ("UPDATE slice SET labels = '[]'", "labels are not valid"),
         ("UPDATE slice SET labels = '{\"a\": 1}'", "labels are not valid"),
         ("UPDATE slice SET labels = replace(hex(zeroblob(9000)), '0', '[')", "labels are not valid"),
-        ("UPDATE slice SET weights = 'lines'", "weights is not valid"),
         ("UPDATE slice SET rate_hz = 0", "rate_hz is not valid"),
         ("UPDATE slice SET tier = '5m'", "tier is not valid"),
         ("UPDATE stacks SET rows = 'x'", "not a blob"),
@@ -189,7 +188,7 @@ def test_remedy_for_a_damaged_file_keeps_new_slices_and_what_is_left(history, be
         file.seek(begin)
         file.write(random.Random(1).randbytes(os.path.getsize(path(history)) - begin))  # noqa: S311 - no secret
     writer = History(history.directory)
-    with pytest.raises(SfsampleError, match="damaged") as failure:
+    with pytest.raises(SfsampleError, match=r"malformed|not a database|disk image") as failure:
         writer.add(minute(1450))
     [remedy] = failure.value.help
     commands = remedy.removeprefix("to go on in a new file: ")

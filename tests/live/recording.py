@@ -19,7 +19,6 @@ from sfsample.recording.options import Mode, RecordOptions
 from sfsample.recording.processes import Processes, Recording
 from sfsample.recording.profile import Profile
 from sfsample.recording.ptrace_sampler import PtraceSampler
-from sfsample.recording.sample import Places
 from sfsample.unwind.stepper import Stepper
 from sfsample.unwind.unwinder import DEFAULT_STEPPERS
 from tests.live.targets import ARCH, HANG_S
@@ -100,6 +99,6 @@ def without_waits(profile: Profile) -> Profile:
     """Drop the frames of waits; stacks that are equal then are added up."""
     totals, profile.totals = profile.totals, {}
     for key, total in totals.items():
-        places = Places(place for place in key.locations if place.wait is None)
+        places = tuple(place for place in key.locations if place.wait is None)
         profile.keep(key._replace(locations=places), 0, total.wall_ns, total.cpu_ns, total.times)
     return profile

@@ -45,6 +45,12 @@ def empty_pipe() -> int:
     return ends[0]
 
 
+def pipe_to_fill() -> int:
+    ends = os.pipe()
+    keep.append(ends)
+    return ends[1]
+
+
 def full_pipe() -> int:
     _, end = os.pipe()
     os.set_blocking(end, False)
@@ -155,6 +161,7 @@ CALLS: dict[str, tuple[str, Callable[[], tuple[object, ...]]]] = {
     "read_eventfd": ("read", lambda: reader(os.eventfd(0))),
     "read_inotify": ("read", lambda: reader(libc.inotify_init())),
     "write_pipe": ("write", lambda: (full_pipe(), words(1), 8)),
+    "write_partly": ("write", lambda: (pipe_to_fill(), bytes(1 << 17), 1 << 17)),
     "poll": ("poll", lambda: (poll_entry(), 1, -1)),
     "poll_timeout": ("poll", lambda: (poll_entry(), 1, 3_600_000)),
     "ppoll": ("ppoll", lambda: (poll_entry(), 1, NONE, NONE, 8)),

@@ -21,6 +21,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "accuracy"
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.any_load,
     pytest.mark.skipif(bool(missing()), reason=f"not installed: {', '.join(missing())}"),
 ]
 

@@ -99,7 +99,7 @@ def stacks(profile: sfsample.Profile) -> dict[str, Counter[str]]:
 def test_chains_and_cycles_are_followed(tmp_path: Path) -> None:
     with started(compile_c(tmp_path, "chains", CHAINS, "-pthread", "-g")) as process:
         wait_for_calls(process.pid, futex=5, clock_nanosleep=1, pause=1)
-        found = stacks(record_samples(process.pid, 400, rate=50, mode="wall", waits=True, blame=True))
+        found = stacks(record_samples(process.pid, 400, rate=200, mode="wall", waits=True, blame=True))
         assert {name: [*counts] for name, counts in found.items() if name != "chains"} == {
             "first": ["[sleep]"],
             "second": ["[mutex a] > [held by]first > [sleep]"],
@@ -113,7 +113,7 @@ def test_chains_and_cycles_are_followed(tmp_path: Path) -> None:
 
 def test_shares_of_blame_are_those_of_the_time_that_the_lock_was_held(tmp_path: Path) -> None:
     with started(compile_c(tmp_path, "shares", SHARES, "-pthread", "-g")) as process:
-        profile = record_samples(process.pid, 1200, rate=50, mode="wall", waits=True, blame=True)
+        profile = record_samples(process.pid, 1200, rate=100, mode="wall", waits=True, blame=True)
         report = sfsample.named(profile)
         held: dict[str, Counter[str]] = {"waiter": Counter(), "main": Counter()}
         for stack in report.stacks:
@@ -141,7 +141,7 @@ def test_the_owner_of_a_lock_of_python_is_blamed() -> None:
     with python(code) as process:
         assert first_line(process) == "ready"
         report = sfsample.named(
-            record_samples(process.pid, 200, rate=50, mode="wall", waits=True, blame=True)
+            record_samples(process.pid, 200, rate=200, mode="wall", waits=True, blame=True)
         )
         texts = [[report.frames[at].text for at in reversed(stack.frames)] for stack in report.stacks]
         blamed = [each for each in texts if any(text.startswith("[held by]") for text in each)]

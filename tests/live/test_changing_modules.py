@@ -56,7 +56,7 @@ def test_libraries_that_take_turns_at_one_address(tmp_path):
     for name in ("a", "b"):
         compile_c(tmp_path, f"{name}.so", SMALL_PLUGIN.replace("NAME", name), "-shared", "-fPIC")
     with started(compile_c(tmp_path, "host", HOST, "-ldl")) as process:
-        text = sfsample.folded(record_samples(process.pid, 300, rate=99, mode="wall"))
+        text = sfsample.folded(record_samples(process.pid, 300, rate=250, mode="wall"))
     counts = {stack: int(count) for stack, _, count in (line.rpartition(" ") for line in text.splitlines())}
     right = [n for stack, n in counts.items() if stack.endswith(("run_a;entry;a_burn", "run_b;entry;b_burn"))]
     wrong = [n for stack, n in counts.items() if stack.endswith(("run_a;entry;b_burn", "run_b;entry;a_burn"))]
@@ -71,7 +71,7 @@ def test_row_of_unloaded_library_library_is_not_used(tmp_path):
         source = PLUGIN.replace("NAME", name).replace("SIZE", size)
         compile_c(tmp_path, f"{name}.so", source, "-shared", "-fPIC", "-fno-stack-protector")
     with started(compile_c(tmp_path, "host", HOST, "-ldl")) as process:
-        profile = record_samples(process.pid, fewer(150), rate=99, until=in_both)
+        profile = record_samples(process.pid, fewer(150), rate=250, until=in_both)
     lines = sfsample.folded(profile).splitlines()
     stacks = [line.rpartition(" ")[0] for line in lines]
     cut_short = [stack for stack in stacks if "[truncated" in stack]

@@ -34,12 +34,12 @@ from tests.live.targets import (
 )
 from tests.live.test_cli_errors import TRACE, unused_pid
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 HEX = re.compile("0x[0-9a-f]+")
 NONE = type(None)
 PROCESS = {
-    "pid": int, "name": str, "cmdline": list, "exe": (str, NONE),
+    "pid": int, "name": str, "cmdline": list, "exe": (str, NONE), "consistent": (bool, NONE),
     "goroutines": (list, NONE), "groups": list, "threads": list,
 }  # fmt: skip
 READ = {"x86_64": 0, "aarch64": 63, "s390x": 3}  # number of the system call

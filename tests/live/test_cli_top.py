@@ -70,17 +70,6 @@ def test_top_shows_functions_and_obeys_keys(terminal, workload):
     assert terminal.settings() == before
 
 
-def test_w_writes_the_window_as_a_flame_graph(terminal, workload, tmp_path):
-    terminal.run(top(workload, "--window", "10m"))
-    terminal.wait_for(r"find_match +workload")
-    terminal.keys("w")
-    terminal.wait_for(r"written: sfsample-\d+-\w+\.html")
-    [page] = tmp_path.glob("*.html")
-    assert "find_match" in page.read_text()
-    terminal.keys("C-c")
-    terminal.wait_for("left=0")
-
-
 def test_top_follows_the_size_of_the_terminal(terminal, workload):
     terminal.run(top(workload, "--window", "10m"))  # so long that a row stays, also on a busy machine
     terminal.wait_for(r"workload$|workload\n")

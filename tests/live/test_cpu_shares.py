@@ -1,28 +1,23 @@
 """In cpu mode a function's share of the samples is its share of CPU time, also where no CPU is free.
 
 The program itself measures its CPU time; in the second case each CPU also runs a busy thread of another
-program. The tolerance follows from the number of samples, plus what the kernel adds when it switches threads
+program.  The tolerance follows from the number of samples, plus what the kernel adds when it switches threads
 (`_BLUR`).
 """
 
 import os
-import shutil
-import subprocess
 from math import sqrt
 
 import pytest
 
 import sfsample
-from tests.live.compiled import compile_c
+from tests.live.compiled import compile_c, needs_gcc
 from tests.live.compiled import started as begun
 from tests.live.cpu_time import SOURCE, cpu_ns, measured_by, samples_of, shares
 from tests.live.recording import record_samples
 from tests.live.targets import started
 
-pytestmark = [
-    pytest.mark.live,
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with"),
-]
+pytestmark = [pytest.mark.live, needs_gcc]
 
 _SAMPLES = 80
 _SIGMAS = 4.0
@@ -31,10 +26,7 @@ _BLUR = 0.03  # of the CPU time: the kernel charges some of the context switch t
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    path = tmp_path_factory.mktemp("cpu") / "parts"
-    command = ["gcc", "-O1", "-pthread", "-x", "c", "-", "-o", path]
-    subprocess.run(command, input=SOURCE, text=True, check=True)
-    return path
+    return compile_c(tmp_path_factory.mktemp("cpu"), "parts", SOURCE, "-pthread")
 
 
 @pytest.mark.parametrize("others", [0, os.cpu_count()])

@@ -24,15 +24,16 @@ pytestmark = [
     pytest.mark.skipif(not can_set_cpu_timers(ARCH), reason="the kernel permits no timers of CPUs"),
 ]
 
-SHORT = ONE_BY_ONE.replace("40000000", "5000000")  # ns; half a period
+RATE = 198
+SHORT = ONE_BY_ONE.replace("40000000", "2500000")  # ns; half a period
 SAMPLES = fewer(300)
 CPU_CLOCK = 0  # PERF_COUNT_SW_CPU_CLOCK
 
 
 def record(pid, samples=SAMPLES, until=lambda _stats: True, **options):
-    profile = Profile(99)
+    profile = Profile(RATE)
     sfsample.record(
-        pid, 4 * HANG_S, sfsample.RecordOptions(rate=99, **options), profile=profile,
+        pid, 4 * HANG_S, sfsample.RecordOptions(rate=RATE, **options), profile=profile,
         should_stop=lambda: profile.stats.samples >= samples and until(profile.stats),
     )  # fmt: skip
     return profile

@@ -11,7 +11,7 @@ from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.recording import fewer
 from tests.live.targets import HANG_S, assert_untraced, wait_until
 
-pytestmark = [pytest.mark.live, needs_gcc]
+pytestmark = [pytest.mark.live, pytest.mark.any_load, needs_gcc]
 
 # `down` is 3,000 times on the stack; then `over` and `up` call themselves to any depth up to 700.  The
 # callees of an `up` are only ups.

@@ -13,7 +13,7 @@ from sfsample.process.descendants import Descendants
 from tests.live.parent_program import parent, send_order
 from tests.live.targets import started
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 
 class Refused:

@@ -43,7 +43,7 @@ from tests.live.targets import (
     wait_until,
 )
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 WALL_500 = sfsample.RecordOptions(rate=500, mode="wall")
 
@@ -250,7 +250,7 @@ def test_recording_ends_with_the_target():
     program = str(fixture("v3"))
     with running(program, "exit", 1, ends=True) as target:
         # perf sampling may also sample it in exit(3), after `main` has returned
-        profile = sfsample.record(target.pid, 60, sfsample.RecordOptions(rate=200, perf_events=False))
+        profile = sfsample.record(target.pid, 60, sfsample.RecordOptions(rate=1000, perf_events=False))
         assert profile.stats.ended_by == "target"
         assert profile.stats.samples >= 5
         Checker(program).check(profile, {target.pid: listed_chains(program)["exit"]}, labels=False)

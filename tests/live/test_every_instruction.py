@@ -33,6 +33,7 @@ from tests.live.targets import EACH_GENERATION, fixture
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.any_load,
     pytest.mark.skipif(os.uname().machine != "x86_64", reason="the program is x86-64's"),
 ]
 

@@ -21,6 +21,7 @@ from tests.live.test_every_instruction import Judge, Wrong, begin, explain, judg
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.any_load,
     pytest.mark.skipif(os.uname().machine != "x86_64", reason="the program is x86-64's"),
     pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to build the program with"),
 ]

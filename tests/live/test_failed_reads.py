@@ -13,7 +13,7 @@ from tests.live.cli_runner import begun, ended
 from tests.live.cli_runner import sfsample as sfsample_run
 from tests.live.targets import extended, fixture, running, wait_until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 # Runs sfsample; opening files of that name below a directory of /proc fails from the N-th time on, so often.
 FAULTS = """

@@ -48,7 +48,12 @@ int main(void)
 
 @pytest.mark.parametrize("perf_events", [False, pytest.param(True, marks=needs_timers)])
 def test_function_at_an_address_is_that_of_the_time(perf_events, tmp_path):
-    program, profile, at_switch = compile_c(tmp_path, "jit", JIT), sfsample.Profile(99), list[int]()
+    rate = 99 if perf_events else 400  # samples of timers are named when the ring is read, twice a second
+    program, profile, at_switch = (
+        compile_c(tmp_path, "jit", JIT, "-fno-plt"),
+        sfsample.Profile(rate),
+        list[int](),
+    )
     with started(program, stdin=subprocess.PIPE) as target:
         assert target.stdin is not None
         assert target.stdout is not None
@@ -64,7 +69,7 @@ def test_function_at_an_address_is_that_of_the_time(perf_events, tmp_path):
                 assert stdout.readline() == b"ready\n"
             return len(at_switch) == 3
 
-        options = sfsample.RecordOptions(rate=99, perf_events=perf_events)
+        options = sfsample.RecordOptions(rate=rate, perf_events=perf_events, kernel=False)
         sfsample.record(target.pid, None, options, profile=profile, should_stop=should_stop)
         assert_untraced(target.pid)
     report = named(profile)

@@ -24,7 +24,10 @@ from tests.live.cli_runner import sfsample
 from tests.live.compiled import unpack_go
 from tests.live.targets import ARCH, HANG_S, LineReader, assert_untraced, wait_until_busy
 
-pytestmark = [pytest.mark.live, pytest.mark.skipif(ARCH is not AMD64, reason="the programs are for x86-64")]
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(ARCH is not AMD64, reason="the programs are for x86-64"),
+]
 
 # functions that jump to the function that they were called for
 JUMP = {"runtime.systemstack", "runtime.morestack_noctxt", "runtime.newstack"}
@@ -137,6 +140,7 @@ def goroutines_of_traceback(text):
     return found
 
 
+@pytest.mark.any_load
 def test_goroutines_are_those_of_the_traceback(program):
     with running(program, "p") as process:
         done = sfsample("dump", "-p", process.pid, "--json")

@@ -15,7 +15,11 @@ from tests.live.cli_runner import sfsample
 from tests.live.compiled import unpack_go
 from tests.live.targets import ARCH, LineReader, assert_untraced
 
-pytestmark = [pytest.mark.live, pytest.mark.skipif(ARCH is not AMD64, reason="the programs are for x86-64")]
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.any_load,
+    pytest.mark.skipif(ARCH is not AMD64, reason="the programs are for x86-64"),
+]
 
 MOVING_DUMPS = 5
 # name: kind of the wait, and the name of the only goroutine that is known to be able to end it

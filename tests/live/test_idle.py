@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from sfsample.process.idle import why_idle
+from sfsample.process.descendants import why_no_samples
 from tests.live.cli_runner import sfsample
 from tests.live.targets import HANG_S, LineReader, fixture, running, states, wait_until
 
@@ -44,7 +44,7 @@ def shell(code: str) -> Iterator[int]:
 )  # fmt: skip
 def test_children_that_run_are_named(code: str, cause: str) -> None:
     with shell(code) as pid:
-        found = next(filter(None, (why_idle([pid]) for _ in range(ATTEMPTS))))
+        found = next(filter(None, (why_no_samples([pid]) for _ in range(ATTEMPTS))))
     assert found[0].startswith("idle, while ")
     assert cause in found[0]
     assert found[1] == "to sample them too: -s"
@@ -52,15 +52,15 @@ def test_children_that_run_are_named(code: str, cause: str) -> None:
 
 def test_sleeping_process_with_sleeping_children_is_just_idle() -> None:
     with shell("sleep 1000 & echo x; wait") as pid:
-        assert why_idle([pid]) is None
-        assert why_idle([pid, os.getpid()]) is None, "sfsample is a child that does not count"
+        assert why_no_samples([pid]) is None
+        assert why_no_samples([pid, os.getpid()]) is None, "sfsample is a child that does not count"
 
 
 def test_stopped_process_is_named() -> None:
     with running(fixture("v3"), "leaf", stopped=True) as target:
         target.signal(signal.SIGSTOP)
         wait_until(lambda: states(target.pid) == {"T"}, "it is stopped")
-        assert why_idle([target.pid]) == ("it is stopped", f"to resume it: kill -CONT {target.pid}")
+        assert why_no_samples([target.pid]) == ("it is stopped", f"to resume it: kill -CONT {target.pid}")
         done = sfsample(target.pid, "-d", "300ms")
     assert done.code == 0
     assert "ticks taken: it is stopped" in done.err[1]

@@ -14,6 +14,7 @@ import pytest
 
 import sfsample
 from sfsample.core.snapshot import Capture
+from sfsample.dumping.options import DumpOptions
 from sfsample.dumping.run import dump_all
 from sfsample.process import stop_request as tracer
 from sfsample.process.process import LiveProcess
@@ -239,11 +240,12 @@ def test_target_of_another_tracer_is_refused(mode):
         wait_until(lambda: not tracers(target.pid), "untraced")
 
 
-def test_dump_names_the_other_tracer():
+@pytest.mark.parametrize("consistent", [False, True])
+def test_dump_names_the_other_tracer(consistent):
     with running(fixture("v3"), "leaf") as target:
         with python(TRACER, target.pid, "running") as other:
             assert first_line(other) == "tracing"
-            [dump], failures = dump_all((target.pid,))
+            [dump], failures = dump_all((target.pid,), DumpOptions(consistent=consistent))
             assert not failures
             [thread] = dump.threads
             assert (thread.stack, thread.error) == (None, f"process {other.pid} traces it")

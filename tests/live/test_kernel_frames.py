@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
+import sfsample
 from sfsample.core.arch import AMD64
 from sfsample.process.kernel_symbols import KERNEL_SYMBOLS_HIDDEN, shows_addresses
 from sfsample.recording.profile import Profile
-from tests.live.cli_runner import STOPPING, Done, sampled
+from tests.live.cli_runner import STOPPING, parse_folded, sampled
 from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.perf_recording import needs_timers, record_by_perf
 from tests.live.targets import ARCH, python
@@ -152,23 +153,20 @@ def counts_by_phase(stacks: dict[str, int]) -> Counter[str]:
     return found
 
 
-def has_enough(done: Done) -> bool:
-    return sum(done.stacks().values()) > SAMPLES
-
-
 @needs_timers
 @needs_symbols
 def test_kernel_functions_follow_the_function_that_calls_the_kernel(calls: Path) -> None:
     """The registers of such a sample are those at the entry to the kernel."""
     with started(calls) as target:
-        done = sampled(target.pid, "--perf-events", "-r", RATE, enough=has_enough)
+        profile = record_by_perf(target.pid, SAMPLES, rate=RATE)
+    stacks = parse_folded(sfsample.folded(profile).encode())
     in_calls: Counter[str] = Counter()
-    for stack, count in done.stacks().items():
+    for stack, count in stacks.items():
         phase, user, kernel = split(stack)
         if phase and any(map(IN_A_CALL.search, kernel)):
             in_calls[phase] += count
             assert user in {*WRAPPERS[phase], "clock_gettime"}, stack
-    by_phase = counts_by_phase(done.stacks())
+    by_phase = counts_by_phase(stacks)
     total = by_phase.total()
     for phase, part in SHARES.items():
         share = part / sum(SHARES.values())

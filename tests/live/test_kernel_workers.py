@@ -3,7 +3,6 @@
 They have no stack in user space.  One runs, the other sleeps.
 """
 
-import shutil
 import subprocess
 
 import pytest
@@ -12,10 +11,11 @@ import sfsample
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from tests.live.cli_runner import sfsample as run
+from tests.live.compiled import compile_c, needs_gcc
 from tests.live.recording import record_samples
 from tests.live.targets import started, tids, wait_until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load, needs_gcc]
 
 # A ring that a kernel thread polls, and another where a read from an empty pipe waits in a worker.
 RINGS = """
@@ -55,10 +55,7 @@ int main(int argc, char **argv)
 
 @pytest.fixture
 def rings(tmp_path):
-    if shutil.which("gcc") is None:
-        pytest.skip("no gcc to build the target with")
-    program = tmp_path / "rings"
-    subprocess.run(["gcc", "-x", "c", "-", "-o", program], input=RINGS, text=True, check=True)
+    program = compile_c(tmp_path, "rings", RINGS)
     if subprocess.run([program], check=False).returncode == 77:
         pytest.skip("this kernel offers no io_uring")
     with started([str(program), "{fd}"]) as target:

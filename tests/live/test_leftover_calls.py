@@ -1,7 +1,6 @@
 """Return addresses that earlier calls have left are no callers of a coroutine whose code has no table."""
 
 import os
-import subprocess
 
 import pytest
 
@@ -13,6 +12,7 @@ from tests.live.targets import wait_until_busy
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.any_load,
     needs_gcc,
     pytest.mark.skipif(os.uname().machine != "x86_64", reason="the program is x86-64's"),
 ]
@@ -61,9 +61,8 @@ def test_leftover_return_addresses_are_no_callers(tmp_path, call):
     whole: it ends in `runs_on`, whose frame is on another stack.
     """
     flags = ("-fno-asynchronous-unwind-tables", "-fno-exceptions")
-    command = ["gcc", "-O2", "-c", *flags, "-x", "c", "-", "-o", tmp_path / "entry.o"]
-    subprocess.run(command, input=ENTRY, text=True, check=True)
-    linked = (f"-DDEEP={call}", "-x", "none", str(tmp_path / "entry.o"))
+    entry = compile_c(tmp_path, "entry.o", ENTRY, "-O2", "-c", *flags)
+    linked = (f"-DDEEP={call}", "-x", "none", str(entry))
     program = compile_c(tmp_path, "leftover", PROGRAM, *flags, *linked)
     for offset in range(4104, 4216, 16):
         with started(program, wrapper=("env", f"OFFSET={offset}")) as process:

@@ -16,7 +16,7 @@ from sfsample.core.arch import AMD64
 from sfsample.process.syscall_names import syscall_name
 from tests.live.targets import ARCH, GENERATIONS, HANG_S, fixture, running, status, tids, wait_until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.any_load]
 
 
 def recorded(*pids: int, **options: object) -> sfsample.Profile:
@@ -163,10 +163,23 @@ def test_steppers_are_passed_on():
 
 
 def test_should_stop():
+    """It is called at each tick, and the recording ends when it is true."""
+    calls, profile = [], sfsample.Profile(100)
+    stats = profile.stats
+
+    def ticks_taken() -> int:
+        return stats.ticks - stats.late_ticks
+
+    def enough() -> bool:
+        calls.append(ticks_taken())
+        return stats.samples >= 5
+
     with running(fixture("v3"), "leaf") as target:
-        profile = recorded(target.pid)
-        assert profile.stats.ended_by == "signal"
-        assert 5 <= profile.stats.samples < 10  # should_stop is called at each tick
+        options = sfsample.RecordOptions(rate=100, perf_events=False)
+        sfsample.record(target.pid, HANG_S, options, profile=profile, should_stop=enough)
+    assert stats.ended_by == "signal"
+    assert len(calls) >= ticks_taken() >= 1
+    assert ticks_taken() <= calls[-1] + 1
 
 
 def test_schedule_uses_the_clock_of_the_caller():

@@ -18,6 +18,7 @@ from tests.live.test_every_instruction import Judge, begin, judged
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.any_load,
     pytest.mark.skipif(os.uname().machine != "x86_64", reason="the program is x86-64's"),
     pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the program with"),
 ]

@@ -31,7 +31,7 @@ from sfsample.unwind.unwinder import Unwinder
 from tests.builders.elf_builder import Load, elf
 from tests.live.compiled import compile_c, needs_gcc
 from tests.live.recording import fewer
-from tests.live.targets import HANG_S, fixture, running, states, status, wait_until
+from tests.live.targets import HANG_S, extended, fixture, running, states, status, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -290,11 +290,12 @@ def test_reaping_consumes_no_stop_of_a_living_thread():
         target.assert_unharmed()
 
 
-def test_parent_gets_the_exit_status_of_a_sampled_child():
+@pytest.mark.parametrize("children", [12, extended(40)])
+def test_parent_gets_the_exit_status_of_a_sampled_child(children):
     script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 7"
     codes: Counter[int] = Counter()
     samples = 0
-    while codes.total() < fewer(40) or samples <= fewer(40):
+    while codes.total() < fewer(children) or samples <= fewer(children):
         child = subprocess.Popen(["/bin/sh", "-c", script])
         try:
             samples += sfsample.record(

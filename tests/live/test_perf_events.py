@@ -16,8 +16,6 @@ from sfsample.process import perf_events
 from sfsample.process.perf_events import PerfEvents
 from sfsample.process.perf_records import Named
 from sfsample.process.process import LiveProcess
-from sfsample.process.procfs import ProcFs
-from sfsample.recording import timer_set
 from sfsample.recording.due_threads import Thread
 from sfsample.recording.profile import Profile
 from tests.live.cli_runner import NOBODY, ended, is_root, sampled
@@ -163,19 +161,14 @@ def test_personality_of_sfsample_makes_no_difference():
     assert done.code == 0
 
 
-def test_timers_are_closed_when_not_all_can_be_set(monkeypatch):
-    threads, calls = ProcFs.threads, iter(range(1000))
+def test_timers_are_closed_if_they_cannot_be_started(monkeypatch):
+    def fails(events):
+        raise sfsample.TargetError(0, "cannot be started")
 
-    def fails(self):
-        if next(calls):
-            raise sfsample.TargetError(self.pid, "too many files")
-        return threads(self)
-
-    with running(fixture("v3"), "leaf") as target:
-        monkeypatch.setattr(ProcFs, "threads", fails)
-        with pytest.raises(sfsample.TargetError, match="too many files"):
-            sfsample.record(target.pid, 1, sfsample.RecordOptions(perf_events=True))
-        monkeypatch.undo()
+    monkeypatch.setattr(PerfEvents, "begin", fails)
+    refusal = pytest.raises(sfsample.TargetError, match="cannot be started")
+    with running(fixture("v3"), "leaf") as target, refusal:
+        sfsample.record(target.pid, 1, sfsample.RecordOptions(perf_events=True))
     assert not [name for name in files_of(os.getpid()) if "perf_event" in name]
 
 
@@ -267,8 +260,7 @@ def test_missing_permission_is_reported():
     assert any("perf_event_paranoid" in line for line in more)
 
 
-@pytest.mark.parametrize("permitted", [True, False])
-def test_too_few_files_for_timers_of_threads_take_timers_of_cpus(monkeypatch, permitted):
+def test_too_few_files_for_timers_of_threads_are_said(monkeypatch):
     def without_files(syscall, attributes, tid, cpu, flags=0):
         if tid > 0 and not flags:  # no control group
             raise OSError(errno.EMFILE, "Too many open files")
@@ -276,15 +268,9 @@ def test_too_few_files_for_timers_of_threads_take_timers_of_cpus(monkeypatch, pe
 
     open_event = perf_events._open
     monkeypatch.setattr(perf_events, "_open", without_files)
-    if not permitted:
-        monkeypatch.setattr(timer_set, "can_set_cpu_timers", lambda _: False)
-    with running(fixture("v3"), "threads") as target:
-        if permitted:
-            stats = record_by_perf(target.pid).stats
-            assert (stats.timers_of, stats.samples > 0) == ("cpus", True)
-            return
-        with pytest.raises(sfsample.UnsupportedTarget, match="for the timers of 5 threads") as refused:
-            record_by_perf(target.pid)
+    refusal = pytest.raises(sfsample.UnsupportedTarget, match="for the timers of 5 threads")
+    with running(fixture("v3"), "threads") as target, refusal as refused:
+        record_by_perf(target.pid)
     assert re.search(r"allow \d+: ulimit -n", refused.value.help[0])
 
 

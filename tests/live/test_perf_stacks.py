@@ -13,7 +13,7 @@ from tests.live.targets import HANG_S, fixture, python, running
 from tests.live.test_chains import PLAIN, chains_of
 from tests.live.test_interference import TRACER
 
-pytestmark = [pytest.mark.live, needs_timers]
+pytestmark = [pytest.mark.live, pytest.mark.any_load, needs_timers]
 
 # The interrupt copies from sp upwards, and not beyond a page that the thread has not touched yet.
 ALTERNATE_STACKS = ("signal", "nested-signal")  # handlers run on another stack

@@ -1,8 +1,6 @@
 """Samples of perf sampling stand for the CPU time that the kernel charged, and a recording ends in time."""
 
-import json
 import os
-import subprocess
 import time
 from itertools import pairwise
 from math import sqrt
@@ -179,22 +177,6 @@ def test_recording_shorter_than_a_period_is_no_overload():
         done = sfsample_command("-p", target.pid, "--perf-events", "-r", 1, "-d", 0.3)
     assert done.code == 0
     assert not any("overloaded" in line for line in done.err)
-
-
-def _has_time_namespaces():
-    words = ["unshare", "--time", "--monotonic", "1000", "--fork", "true"]
-    return subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode == 0
-
-
-@pytest.mark.skipif(not _has_time_namespaces(), reason="unshare(1) makes no time namespace")
-@pytest.mark.parametrize("ahead", ["1000", extended("-1")])
-def test_times_are_right_in_a_time_namespace(ahead):
-    with running(fixture("v3"), "leaf") as target:
-        words = ["-p", target.pid, "--perf-events", "-r", "500", "-d", "1", "--format", "json"]
-        done = sfsample_command(*words, wrapper=("unshare", "--time", "--monotonic", ahead, "--fork"))
-    assert done.code == 0
-    seconds = [at_ns / 1e9 for at_ns in json.loads(done.out)["timeline"]["at_ns"]]
-    assert min(seconds) < 0.5 < max(seconds)
 
 
 def test_timers_run_again_before_the_samples_are_unwound(monkeypatch):

@@ -95,13 +95,13 @@ def test_ticks_begin_and_end_once(monkeypatch):
     monkeypatch.setattr(os, "sched_setscheduler", lambda _tid, policy, _param: policies.append(policy))
     priority = RealTimePriority()
     for _ in range(2):
-        priority.begin_ticks()
+        priority.during_ticks(is_wanted=True)
     priority.begin()
-    priority.end_ticks()
+    priority.during_ticks(is_wanted=False)
     assert policies == [os.SCHED_RR]
     priority.end()
     used_s = priority.used_s()
-    priority.end_ticks()
+    priority.during_ticks(is_wanted=False)
     assert policies == [os.SCHED_RR, os.SCHED_OTHER]
     assert priority.used_s() == used_s > 0
 

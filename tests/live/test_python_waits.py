@@ -18,7 +18,7 @@ from sfsample.runtimes.cpython.waits import ThreadReader
 from tests.live.cli_runner import in_this_process
 from tests.live.cli_runner import sfsample as run_cli
 from tests.live.pythons import PYTHONS, running
-from tests.live.targets import wait_until
+from tests.live.targets import extended, wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.any_load, pytest.mark.parametrize("python", PYTHONS, ids=str)]
 
@@ -125,10 +125,11 @@ def test_lock_that_was_released_inside_its_with_is_not_held(python):
         assert str(pid) in found[wants]["note"]  # the main thread, which holds it
 
 
-def test_the_gil_has_one_holder_and_its_waiters_no_time(python):
+@pytest.mark.parametrize("flags", [(), ("--consistent",)])
+def test_the_gil_has_one_holder_and_its_waiters_no_time(python, flags):
     with hung(python, "gil") as (pid, _):
         for _ in range(4):
-            dump = json.loads(in_this_process("dump", "-p", pid, "--json").out)
+            dump = json.loads(in_this_process("dump", "-p", pid, "--json", *flags).out)
             states = [thread["gil"] for thread in dump["processes"][0]["threads"]]
             assert states.count("holds") <= 1
             assert not any("for the GIL" in finding["text"] and " s for " in finding["text"]
@@ -230,8 +231,9 @@ def test_lock_of_a_condition_that_a_task_waits_for_is_not_held(python):
             "DEADLOCK: asyncio task again waits for itself"]  # fmt: skip
 
 
+@pytest.mark.parametrize("seeds", [range(8), extended(range(8, 60))], ids=str)
 @pytest.mark.parametrize("way", ["rlocks", "pool2", "tasks", "locals"])
-def test_memory_that_is_damaged_gives_facts_or_none(python, way):
+def test_memory_that_is_damaged_gives_facts_or_none(python, way, seeds):
     """Words that are read are others at random: pointers lead to objects of another type."""
     with hung(python, way) as (pid, _):
         dump_when(pid, lambda dump: deadlocks(dump) or waits(dump))
@@ -240,7 +242,7 @@ def test_memory_that_is_damaged_gives_facts_or_none(python, way):
         interpreter = find_interpreter(process.modules, lambda at, size: read_memory(pid, at, size))
         assert interpreter is not None
         assert stacks
-        for seed in range(30):
+        for seed in seeds:
             chance, seen = random.Random(seed), [0, 1, (1 << 64) - 1]  # noqa: S311
 
             def read(at, size, chance=chance, seen=seen):

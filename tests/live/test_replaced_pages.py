@@ -13,7 +13,7 @@ from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.recording import record_samples
 from tests.live.targets import assert_untraced
 
-pytestmark = [pytest.mark.live, needs_gcc]
+pytestmark = [pytest.mark.live, pytest.mark.any_load, needs_gcc]
 
 LIBRARY = """
 #define PAGE(name) __attribute__((section(name), aligned(4096)))

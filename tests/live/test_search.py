@@ -24,7 +24,7 @@ from tests.live.compiled import compile_c, needs_gcc
 from tests.live.recording import record_samples
 from tests.live.targets import ARCH, HANG_S, LineReader, assert_untraced, extended, states, tids, wait_until
 
-pytestmark = [pytest.mark.live, needs_gcc]
+pytestmark = [pytest.mark.live, pytest.mark.any_load, needs_gcc]
 
 # `leave_traces` first calls every function, so that the stack on which it sleeps later holds return addresses
 # of earlier calls.

@@ -17,12 +17,12 @@ import pytest
 import sfsample
 from sfsample.core.checkpoint import SUSPEND_LOCK
 from sfsample.dumping.collect import STUCK, TIME_OVER
-from tests.live.cli_runner import begun, ended, is_root, parse_folded, wait_until_sampled
+from tests.live.cli_runner import begun, catches_sigterm, ended, is_root, parse_folded, wait_until_sampled
 from tests.live.cli_runner import sfsample as sfsample_run
 from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.targets import HANG_S, Target, assert_untraced, extended, fixture, running, wait_until
 
-pytestmark = [pytest.mark.live, needs_gcc]
+pytestmark = [pytest.mark.live, pytest.mark.any_load, needs_gcc]
 
 NO_USERFAULTFD = 9  # exit code
 # After a byte on its input, a page in the middle of its stack is one that nothing brings; after another byte,
@@ -230,6 +230,7 @@ def test_watch_goes_on_with_the_others_and_comes_back(target, neighbour, tmp_pat
         wait_until(lambda: not is_held(target.pid), "it runs again")
         bring_page(target)
         wait_until(lambda: target.pid in slices_in(tmp_path / "slices")[-1], "it is sampled again")
+        wait_until(lambda: catches_sigterm(child.pid), "it goes on")
         child.send_signal(signal.SIGTERM)
         done = ended(child)
     assert done.code == 0
@@ -276,9 +277,10 @@ def test_signal_ends_a_recording_of_the_others(target, neighbour, tmp_path, numb
     wait_until(lambda: not is_held(target.pid), "it runs again")
 
 
-def test_dump_shows_the_others(target, neighbour):
+@pytest.mark.parametrize("flags", [(), ("--consistent",)])
+def test_dump_shows_the_others(target, neighbour, flags):
     withhold(target)
-    done = sfsample_run("dump", "-p", f"{target.pid},{neighbour.pid}", "--json")
+    done = sfsample_run("dump", "-p", f"{target.pid},{neighbour.pid}", "--json", *flags)
     assert done.code == 5
     assert [line for line in done.err if line.startswith("sfsample: ")] == [
         f"sfsample: stuck: a system call on the target, or a computation, did not end: {target.pid}"

@@ -17,6 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs/steppers.md").read_text(encoding="utf-
 
 
 @pytest.mark.live
+@pytest.mark.any_load
 @needs_generated_code
 def test_example_steps_through_generated_code():
     [example] = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

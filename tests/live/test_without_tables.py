@@ -4,21 +4,21 @@ This holds also without section headers and with a static libc.
 """
 
 import platform
-import shutil
-import subprocess
 
 import pytest
 
 import sfsample
 from sfsample.core.stack import Found, StopReason
+from tests.live.compiled import compile_c, needs_gcc
 from tests.live.recording import record_samples
 from tests.live.targets import started
 from tests.live.test_awkward_modules import without_section_headers
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.any_load,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="sfsample analyses x86-64 code only"),
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to build the target with"),
+    needs_gcc,
 ]
 
 PROGRAM = """
@@ -51,10 +51,8 @@ FUNCTIONS = {name for chain in CHAINS for name in chain}
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_every_stack_is_whole(tmp_path, build):
-    program = tmp_path / "program"
     untabled = ("-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer")
-    command = ["gcc", "-x", "c", "-", "-o", program, *BUILDS[build], *untabled]
-    subprocess.run(command, input=PROGRAM, text=True, check=True)
+    program = compile_c(tmp_path, "program", PROGRAM, *BUILDS[build], *untabled)
     if build == "static":
         without_section_headers(program)
     with started([str(program), "{fd}"]) as target:

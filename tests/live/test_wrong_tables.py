@@ -12,12 +12,14 @@ import pytest
 
 from sfsample.core.arch import AMD64
 from sfsample.core.stack import StopReason
+from tests.live.compiled import compile_c
 from tests.live.recording import dumped, record_samples
 from tests.live.targets import ARCH, started
 
 TOOLS = ("gcc", "gdb", "eu-stack")
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.any_load,
     pytest.mark.skipif(any(shutil.which(tool) is None for tool in TOOLS), reason=f"needs {', '.join(TOOLS)}"),
     pytest.mark.skipif(ARCH is not AMD64, reason="the program is x86-64's"),
 ]
@@ -50,8 +52,7 @@ def functions_printed_by(*words: object) -> list[str]:
 
 
 def test_stack_ends_where_the_table_says(tmp_path):
-    program = tmp_path / "program"
-    subprocess.run(["gcc", "-O1", "-x", "c", "-", "-o", program], input=PROGRAM, text=True, check=True)
+    program = compile_c(tmp_path, "program", PROGRAM)
     with started([str(program), "{fd}"]) as target:
         target.await_ready()
         profile = record_samples(target.pid, 10)

@@ -3,7 +3,6 @@
 Real kernels and gcore wrote the fixtures (scripts/build-cores); gdb's output is stored beside them.
 """
 
-import gzip
 import json
 import lzma
 import re
@@ -346,9 +345,7 @@ def test_thread_with_too_few_registers_has_a_reason():
         (core(b""), "no thread is described"),
         (core(ONE_THREAD, machine=8), "e_machine 8 is none of x86_64, aarch64"),
         (core(ONE_THREAD)[:40], "shorter than an ELF header"),
-        (gzip.compress(core(ONE_THREAD), mtime=0), "unpack it first: gzip -d"),
-        (lzma.compress(core(ONE_THREAD)), "unpack it first: xz -d"),
-        (bytes.fromhex("28b52ffd 0458"), "unpack it first: zstd -d"),
+        (bytes.fromhex("28b52ffd 0458"), "unpack one of systemd-coredump first: zstd -d"),
     ],
 )
 def test_file_that_is_no_core_file_is_an_error(data, expected, tmp_path, capsysbinary):

@@ -7,9 +7,9 @@ import pytest
 from sfsample.core.budget import COPIED_NS
 from sfsample.core.stack import Frame
 from sfsample.formats.elf.image import ElfImage
-from sfsample.process import core_python
+from sfsample.process import core_threads
 from sfsample.process.core_process import CoreProcess
-from sfsample.process.core_python import CorePython
+from sfsample.process.core_threads import CorePython
 from sfsample.runtimes.cpython.find import Interpreter
 from sfsample.runtimes.cpython.layout import layout_of
 from tests.builders.core_builder import Load, core, prstatus
@@ -48,8 +48,8 @@ def test_frames_without_end_are_read_to_a_limit(monkeypatch: pytest.MonkeyPatch)
         reads += 1
         return read(address, size)
 
-    monkeypatch.setattr(core_python, "DUMP_NS", LIMIT)
-    monkeypatch.setattr(core_python, "find_interpreter", lambda *_: Interpreter(None, BASE, LAYOUT))  # type: ignore[arg-type]
+    monkeypatch.setattr(core_threads, "DUMP_NS", LIMIT)
+    monkeypatch.setattr(core_threads, "find_interpreter", lambda *_: Interpreter(None, BASE, LAYOUT))  # type: ignore[arg-type]
     monkeypatch.setattr(process.memory, "read", counted)
     python = CorePython(process)
     assert python.problems == ()

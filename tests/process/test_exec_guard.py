@@ -5,7 +5,7 @@ import os
 import pytest
 
 from sfsample.process import exec_guard as module
-from sfsample.process.exec_guard import ExecGuard, is_young, stops_keep_privileges
+from sfsample.process.exec_guard import is_young, stops_cost_privileges, stops_keep_privileges
 from sfsample.process.permission.gates import CAP_SYS_PTRACE
 from sfsample.process.proc_text import PF_FORKNOEXEC, PF_KTHREAD, Stat
 from sfsample.process.procfs import stat_of
@@ -54,23 +54,21 @@ def ages(monkeypatch: pytest.MonkeyPatch) -> list[Stat | None]:
     return made
 
 
-def test_a_guard_looks_until_the_process_is_no_longer_young(ages: list[Stat | None]) -> None:
+def test_a_process_is_looked_at_each_time(ages: list[Stat | None]) -> None:
     ages += [process(0.0), process(0.05), process(0.3)]
-    guard = ExecGuard(PID)
-    assert [guard.forbids() for _ in range(5)] == [True, True, False, False, False]
-    assert ages == []
+    assert [stops_cost_privileges(PID) for _ in range(3)] == [True, True, False]
 
 
 def test_a_process_that_has_ended_is_left_to_the_kernel(ages: list[Stat | None]) -> None:
     ages.append(None)
-    assert not ExecGuard(PID).forbids()
+    assert not stops_cost_privileges(PID)
 
 
 def test_with_the_capability_nothing_is_looked_at(
     ages: list[Stat | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "stops_keep_privileges", lambda: True)
-    assert not ExecGuard(PID).forbids()
+    assert not stops_cost_privileges(PID)
     assert ages == []
 
 

@@ -26,7 +26,7 @@ def test_file_and_its_tables_are_opened_once():
     image = open_image(cache, LIBRARY)
 
     assert open_image(cache, LIBRARY) is image
-    assert cache.tables_of(None, image, "/lib/x.so") is cache.tables_of(None, image, "/lib/x.so")
+    assert cache.tables_of(None, image) is cache.tables_of(None, image)
     assert open_image(ImageCache(), LIBRARY) is not image
 
 
@@ -62,11 +62,11 @@ def test_tables_are_not_shared_between_roots(tmp_path):
     """A debug file in the root of one process must not give another process its unwind tables."""
     cache = ImageCache()
     image, root = open_image(cache, LIBRARY), Root(str(tmp_path))
-    tables = cache.tables_of(root, image, "/lib/x.so")
+    tables = cache.tables_of(root, image)
 
     assert tables.root is root
-    assert cache.tables_of(root, image, "/lib/x.so") is tables
-    assert cache.tables_of(None, image, "/lib/x.so") is not tables
+    assert cache.tables_of(root, image) is tables
+    assert cache.tables_of(None, image) is not tables
 
 
 def test_replaced_file_is_another_image(tmp_path):

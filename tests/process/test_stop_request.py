@@ -119,19 +119,24 @@ def test_signal_that_stopped_the_thread_is_delivered_once(tracer, kernel):
         ("detach", TID, signal.SIGUSR1), ("detach", TID, 0)]  # fmt: skip
 
 
-def test_a_running_thread_of_a_young_process_is_not_traced(tracer, kernel):
-    request = StopRequest(TID)
-    tracer._guard = SimpleNamespace(forbids=lambda: True)
-    refusal = tracer.stop(request)
-    assert (refusal.reason, refusal.detail) == (Reason.NOT_STOPPABLE, TOO_YOUNG)
-    tracer.release()
-    assert (request.state, tracer.pending, kernel.calls) == (StopState.IDLE, {}, [])
+def test_a_running_thread_of_a_young_process_is_not_traced_until_it_is_older(tracer, kernel, monkeypatch):
+    request, answers = StopRequest(TID), [True, True, False]
+    monkeypatch.setattr(module, "stops_cost_privileges", lambda _: answers.pop(0))
+    for _ in range(2):
+        refusal = tracer.stop(request)
+        assert (refusal.reason, refusal.detail) == (Reason.NOT_STOPPABLE, TOO_YOUNG)
+        tracer.release()
+        assert (request.state, tracer.pending, kernel.calls) == (StopState.IDLE, {}, [])
+    for _ in range(2):  # the second time without another look
+        kernel.statuses[TID] = EVENT_STOP
+        assert tracer.stop(request) is None
+        tracer.release()
 
 
-def test_a_thread_that_sleeps_is_not_within_execve(tracer, kernel):
+def test_a_thread_that_sleeps_is_not_within_execve(tracer, kernel, monkeypatch):
     request = StopRequest(TID)
     request.before = BeforeStop(asleep=True)
-    tracer._guard = SimpleNamespace(forbids=lambda: True)
+    monkeypatch.setattr(module, "stops_cost_privileges", lambda _: True)
     kernel.statuses[TID] = EVENT_STOP
     assert tracer.stop(request) is None
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from sfsample.cli.interrupt import Interrupt
-from sfsample.process.with_names import with_names
+from sfsample.process.tracer_thread import with_names
 
 
 class Namer:

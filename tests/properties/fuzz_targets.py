@@ -13,7 +13,6 @@ from itertools import islice
 from pathlib import Path
 from struct import error as struct_error
 from struct import pack, unpack_from
-from zlib import compress
 
 from sfsample.core.memory import BytesMemory
 from sfsample.errors import BadInput, FormatError
@@ -40,8 +39,6 @@ from sfsample.unwind.row import apply_row
 from sfsample.unwind.steppers.sframe import to_row
 from sfsample.unwind.unwinder import Unwinder
 from tests.builders.debug_frame_builder import section as debug_frame_section
-from tests.builders.elf_builder import Bytes, Load
-from tests.builders.elf_builder import elf as elf_file
 from tests.builders.reports import full
 from tests.builders.symbol_tables import SymbolTable
 from tests.properties.fuzz_names import NAMES
@@ -52,7 +49,6 @@ CRASH = FIXTURES / "v3" / "crash"
 LIBC = [Path("/lib/x86_64-linux-gnu/libc.so.6"), Path("/lib64/libc.so.6")]
 ADDRESS = 0x2000
 STACK = 0x7000
-_SHF_COMPRESSED = 0x800
 MAX_ITEMS = 30  # functions, entries or rows that are read from one input
 
 
@@ -67,9 +63,8 @@ def sframe(data: bytes) -> None:
     """Read tables, functions, rows, the row at addresses, and problems; execute each row."""
     options, section = data[:1] or b"\0", data[1:]
     executable = [(0x1000, 0x9000)] if options[0] & 1 else []
-    sections = {".plt": (0x1000, 0x1100), ".plt.sec": (0x1100, 0x1200)} if options[0] & 2 else {}
     try:
-        tables = read_tables(section, ADDRESS, executable=executable, sections=sections)
+        tables = read_tables(section, ADDRESS, executable=executable)
     except FormatError as refusal:
         _inside(refusal, HEADER_SIZE)
         return
@@ -130,13 +125,8 @@ def eh_frame(data: bytes) -> None:
 
 
 def debug_frame(data: bytes) -> None:
-    """Read the bytes as .debug_frame, and as the contents of a compressed section."""
+    """Read the bytes as .debug_frame."""
     _frames(EhFrame(data, 0, "little", debug=True), len(data))
-    section = Bytes(".debug_frame", 0, data, flags=_SHF_COMPRESSED)
-    image = ElfImage(elf_file([Load(0x1000, bytes(16))], [section]), "fuzz")
-    found = Module(image, 0, "fuzz").tables.debug_frame
-    if found is not None:
-        _frames(found, 1 << 30)
 
 
 def _frames(frames: EhFrame, size: int) -> None:
@@ -335,10 +325,7 @@ def _eh_frame_seeds(image: ElfImage) -> Iterator[bytes]:
 def _debug_frame_seeds() -> Iterator[bytes]:
     for wide in (False, True):
         for version in (1, 3, 4):
-            plain = debug_frame_section(wide=wide, version=version)
-            yield plain
-            yield pack("<IIQQ", 1, 0, len(plain), 1) + compress(plain)
-            yield b"ZLIB" + pack(">Q", len(plain)) + compress(plain)
+            yield debug_frame_section(wide=wide, version=version)
 
 
 def _expression_seeds(image: ElfImage) -> Iterator[bytes]:

@@ -181,7 +181,7 @@ class FakeProcess:
             self.times_run += 1
         return b"%d 0 %d" % (self.ran_ns.get(tid, 0), self.fixed_times_run.get(tid, self.times_run))
 
-    def moved(self, _modules):
+    def moved(self, _modules, _without_module):
         return False
 
     def replaced(self, _tid, _modules):

@@ -8,7 +8,7 @@ from sfsample.core.wait_kind import WaitKind
 from sfsample.modules.location import Location
 from sfsample.recording.blame import UNSEEN, Blame
 from sfsample.recording.due_threads import SampledThread
-from sfsample.recording.sample import BEGINNING, Places
+from sfsample.recording.sample import BEGINNING
 from sfsample.recording.wait_finder import FoundWait
 from sfsample.waiting.waits import Wait
 
@@ -36,7 +36,7 @@ class Counted:
 
 def thread(tid, function, waits_for=None):
     made = SampledThread(SimpleNamespace(tid=tid, files=None), BEGINNING, 0)
-    made.name, made.places = f"t{tid}", Places([Location(None, 0, 0, kernel=function)])
+    made.name, made.places = f"t{tid}", (Location(None, 0, 0, kernel=function),)
     made.last_stack = WHOLE, made.places
     if waits_for is not None:
         wait = Wait(WaitKind.MUTEX, "mutex 0x1", tid=waits_for, address=waits_for)
@@ -44,7 +44,7 @@ def thread(tid, function, waits_for=None):
     return made
 
 
-def counted(*threads, owners=None, unseen=()):
+def counted(*threads, owners=None, unseen=(), running=()):
     """Return the recorder after a tick; `owners`: the next answers about the owner of each lock."""
     by_tid, recorder = {each.tid: each for each in threads}, Counted()
     answers = {tid: list(each) for tid, each in (owners or {}).items()}
@@ -53,12 +53,28 @@ def counted(*threads, owners=None, unseen=()):
         known = answers.get(found.wait.tid)
         return known.pop(0) if known else found.wait.tid
 
-    blame = Blame(recorder, owner, by_tid.get, lambda holder: holder.tid not in unseen)
+    def look(holder):
+        if holder.tid in running:
+            holder.wait = None
+        return holder.tid not in unseen
+
+    blame = Blame(recorder, owner, by_tid.get, look)
     assert [blame.takes(each, Capture.READ) for each in threads] == [
         each.wait is not None for each in threads
     ]
     blame.count()
     return recorder
+
+
+def test_mutex_that_was_between_two_owners_is_asked_for_its_owner_again():
+    waiting = thread(1, "a", 2)
+    waiting.wait = waiting.wait._replace(wait=waiting.wait.wait._replace(tid=None))
+    assert counted(waiting, thread(2, "b"), owners={None: [2, 2]}).stacks[1] == ["b", "[held by]t2", "a"]
+
+
+def test_waiter_that_has_got_the_lock_meanwhile_holds_up_only_the_others():
+    recorder = counted(thread(1, "a", 1), thread(2, "b", 1), running={1})
+    assert recorder.stacks == {1: ["a"], 2: ["a", "[held by]t1", "b"]}
 
 
 def test_a_chain_has_the_stack_of_each_holder():

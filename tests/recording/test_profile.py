@@ -325,11 +325,11 @@ def test_stacks_beyond_the_limit_are_kept_without_frames(monkeypatch):
     assert profile.stats.problems == {"more than 2 stacks that differ: the later ones have no frames": 2}
 
 
-def test_what_an_execve_has_changed_is_unknown():
+def test_identity_after_an_execve_is_that_of_the_new_program():
     profile, labels = Profile(19.0), {"host.name": "h", "team": "a"}
     profile.identify(1, Identity({"comm": "sh", **labels}, exe="/bin/sh", build_id="aa", unit="u.service"))
     profile.identify(1, Identity({"comm": "app", **labels}, exe="/bin/app", build_id="bb", unit="u.service"))
-    assert profile.identities[1] == Identity(labels, unit="u.service")
+    assert profile.identities[1] == Identity({"comm": "app", **labels}, "/bin/app", "bb", unit="u.service")
 
 
 def test_what_a_program_has_more_after_its_start_is_known():

@@ -79,11 +79,8 @@ class FakePriority:
         self.clock, self.share = clock, share
         self.is_raised, self.raised_s = False, 0.0
 
-    def begin_ticks(self) -> None:
-        self.is_raised = True
-
-    def end_ticks(self) -> None:
-        self.is_raised = False
+    def during_ticks(self, *, is_wanted: bool) -> None:
+        self.is_raised = is_wanted
 
     def used_s(self) -> float:
         return self.share * self.raised_s

@@ -4,16 +4,16 @@ tests/live/test_hangs.py shows that the layouts are glibc's.
 """
 
 import struct
+from collections.abc import Mapping
 
 import pytest
 
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory
 from sfsample.waiting.glibc_locks import Lock, lock_of
-from sfsample.waiting.thread import OtherThreads
 from tests.builders.hang_builder import LOCK_PI, WAIT, WAIT_BITSET, futex, thread, words
 
 AT = 0x5000
-ALIVE = OtherThreads({1: 1, 7: 7, 8: 8}, {})
+ALIVE, NONE = {1: 1, 7: 7, 8: 8}, dict[int, int]()
 
 
 def find_lock(  # noqa: PLR0917 - the order of futex(2)
@@ -22,11 +22,11 @@ def find_lock(  # noqa: PLR0917 - the order of futex(2)
     operation: int,
     value: int,
     memory: Memory,
-    others: OtherThreads = ALIVE,
+    sleepers: Mapping[int, int] = NONE,
     timeout: int = 0,
 ) -> Lock | None:
     call = futex(word, operation, value, timeout)
-    return lock_of(thread(None, function, "|", "main", call=call, memory=memory).waiting, others)
+    return lock_of(thread(None, function, "|", "main", call=call, memory=memory).waiting, ALIVE, sleepers)
 
 
 def mutex(lock: int = 2, owner: int = 7) -> Memory:
@@ -63,6 +63,10 @@ def test_mutex_without_a_living_owner_says_so() -> None:
     assert find_lock("pthread_mutex_lock", AT, WAIT, 2, mutex(owner=0)) == Lock(
         "mutex", AT, None, "between two owners"
     )
+    released = find_lock("pthread_mutex_lock", AT, WAIT, 2, mutex(lock=0))
+    assert released == Lock("mutex", AT, None, "between two owners")
+    taken = find_lock("pthread_mutex_lock", AT, WAIT, 2, mutex(lock=1))
+    assert taken == Lock("mutex", AT, 7), "by a thread that did not sleep, before the woken one"
     lost = find_lock("pthread_mutex_lock", AT, WAIT, 2, mutex(owner=99))
     assert lost == Lock("mutex", AT, 99, "which has ended without unlocking it")
 
@@ -72,7 +76,7 @@ def test_mutex_without_a_living_owner_says_so() -> None:
     [
         ("pthread_mutex_lock", WAIT, 1, mutex()),  # glibc's waiters wait for 2
         ("pthread_mutex_lock", WAIT_BITSET, 2, mutex()),
-        ("pthread_mutex_lock", WAIT, 2, mutex(lock=0)),  # released since
+        ("pthread_mutex_lock", WAIT, 2, mutex(lock=3)),  # another structure
         ("pthread_mutex_lock", WAIT, 2, BytesMemory(0, b"")),
         ("malloc", WAIT, 2, mutex()),  # an internal lock of libc has no owner field
         (None, WAIT, 2, mutex()),
@@ -84,14 +88,19 @@ def test_mutex_is_not_recognised(function: str | None, operation: int, value: in
 
 def test_function_must_be_in_the_c_library() -> None:
     static = thread("pthread_mutex_lock", "main", call=futex(AT, WAIT, 2), memory=mutex())
-    assert lock_of(static.waiting, ALIVE) == Lock("mutex", AT, 7), "a static program has no C library"
+    assert lock_of(static.waiting, ALIVE, NONE) == Lock("mutex", AT, 7), "a static program has no C library"
     own_function = thread(None, "|", "pthread_mutex_lock", "main", call=futex(AT, WAIT, 2), memory=mutex())
-    assert lock_of(own_function.waiting, ALIVE) is None
+    assert lock_of(own_function.waiting, ALIVE, NONE) is None
 
 
 def test_priority_inheriting_mutex_has_its_owner() -> None:
     assert find_lock(None, AT, LOCK_PI, 0, words(AT, {0: 0x80000007})) == Lock("mutex", AT, 7)
     assert find_lock(None, AT, LOCK_PI, 0, words(AT, {0: 0x80000063})) is None
+
+
+def test_thread_to_which_the_kernel_has_given_a_mutex_does_not_wait_for_itself() -> None:
+    woken = thread(call=futex(AT, LOCK_PI, 0), memory=words(AT, {0: 0x80000007})).waiting
+    assert lock_of(woken._replace(ns_tid=7), ALIVE, NONE) == Lock("mutex", AT, None, "which it has just got")
 
 
 def test_robust_mutex_has_its_owner() -> None:
@@ -159,10 +168,8 @@ def test_semaphore_is_recognised_with_and_without_symbols() -> None:
     memory = words(AT, {0: 0, 4: 2})
     expected = Lock("semaphore", AT, None, "value 0, 2 waiters")
     assert find_lock("sem_wait", AT, WAIT_BITSET, 0, memory) == expected
-    assert find_lock(None, AT, WAIT_BITSET, 0, memory, ALIVE._replace(sleepers={AT: 2})) == expected
-    assert find_lock(None, AT, WAIT_BITSET, 0, memory, ALIVE._replace(sleepers={AT: 1})) is None, (
-        "it counts two"
-    )
+    assert find_lock(None, AT, WAIT_BITSET, 0, memory, {AT: 2}) == expected
+    assert find_lock(None, AT, WAIT_BITSET, 0, memory, {AT: 1}) is None, "it counts two"
     assert find_lock("sem_wait", AT, WAIT_BITSET, 0, words(AT, {0: 1, 4: 2})) is None, "it is free"
 
 
@@ -174,7 +181,7 @@ def test_locks_of_a_big_endian_machine() -> None:
     semaphore = big({0: 2, 4: 0})  # the value is the low half of a word, here the second one
     expected = Lock("semaphore", AT, None, "value 0, 2 waiters")
     assert find_lock("sem_wait", AT + 4, WAIT_BITSET, 0, semaphore) == expected
-    alone = ALIVE._replace(sleepers={AT + 4: 2})
+    alone = {AT + 4: 2}
     assert find_lock(None, AT + 4, WAIT_BITSET, 0, semaphore, alone) == expected
     condition = {4: 6, 16: 6, 20: 6, 36: 3 << 3}  # __wseq, of 64 bits, is first
     assert find_lock("pthread_cond_wait", AT + 40, WAIT_BITSET, 0, big(condition)) == Lock(
@@ -214,5 +221,5 @@ def test_joined_thread_is_recognised() -> None:
 
 
 def test_calls_that_wait_for_no_lock_give_none() -> None:
-    assert lock_of(thread("read", "|", "main").waiting, ALIVE) is None
+    assert lock_of(thread("read", "|", "main").waiting, ALIVE, NONE) is None
     assert find_lock("pthread_mutex_lock", AT, 1, 2, mutex()) is None, "it wakes"

@@ -10,7 +10,7 @@ from sfsample.process.proc_text import SyscallInfo
 from sfsample.runtimes.cpython.threads import Gil
 from sfsample.runtimes.cpython.waits import PythonFacts, PythonWait
 from sfsample.waiting.place import object_of, wait_place
-from sfsample.waiting.thread import OtherThreads, WaitContext, WaitingThread
+from sfsample.waiting.thread import WaitContext, WaitingThread
 from sfsample.waiting.waits import wait_of
 from tests.builders.hang_builder import WAIT, futex
 
@@ -21,7 +21,7 @@ def call(name: str, *descriptors: Descriptor, refers_to: tuple[str, ...] = ()) -
 
 def place(state: str = "S", *, details: bool = False, **evidence: object) -> WaitPlace:
     thread = WaitingThread(1, "t", state)._replace(**evidence)
-    context = WaitContext(1, ["app"], [thread], OtherThreads({1: 1}, {}), lambda _: None)
+    context = WaitContext(1, ["app"], [thread], {1: 1}, {}, lambda _: None)
     return wait_place(thread, wait_of(thread, context), details=details)
 
 

@@ -141,29 +141,17 @@ def test_unit_selects_all_its_processes(tmp_path: Path) -> None:
     assert find_by_unit("ngin", str(tmp_path)) == []
 
 
-def unit_directory(root: Path, *, groups: dict[int, str], files: tuple[str, ...] = ()) -> tuple[str, str]:
-    """Make a /proc with these processes and a root directory with these files; return both."""
+def unit_directory(root: Path, groups: dict[int, str]) -> str:
+    """Make a /proc with these processes."""
     for pid, group in groups.items():
         (root / "proc" / str(pid)).mkdir(parents=True)
         (root / "proc" / str(pid) / "cgroup").write_text(f"0::/system.slice/{group}\n")
         (root / "proc" / str(pid) / "cmdline").write_bytes(b"x\0")
-    (root / "proc").mkdir(exist_ok=True)
-    for name in files:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).touch()
-    return str(root / "proc"), str(root)
-
-
-def test_unit_without_systemd_names_what_is_missing(tmp_path: Path) -> None:
-    first, second = why_no_unit("nginx", *unit_directory(tmp_path, groups={}))
-    assert "systemd does not run here" in first
-    assert second.startswith("-n NAME")
+    return str(root / "proc")
 
 
 def test_misspelt_unit_names_those_that_exist(tmp_path: Path) -> None:
-    where = unit_directory(tmp_path, groups={1: "nginx.service", 2: "cron.service"},
-                           files=("run/systemd/system/x",))  # fmt: skip
-    assert why_no_unit("ngnix", *where) == [
+    assert why_no_unit("ngnix", unit_directory(tmp_path, {1: "nginx.service", 2: "cron.service"})) == [
         "units with processes and similar names: nginx.service",
         "does the unit exist, and is it active?  systemctl status ngnix.service",
     ]

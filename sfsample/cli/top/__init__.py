@@ -20,12 +20,10 @@ from sfsample import api
 from sfsample.cli.chosen import chosen_pids
 from sfsample.cli.environment import symbol_options
 from sfsample.cli.interrupt import Interrupt
-from sfsample.cli.output_file import Output
 from sfsample.cli.record_options import TopCommand
 from sfsample.cli.terminal import say, spelled
 from sfsample.cli.top.view import FAINT, PLAIN, SELECTED, TITLE, FunctionName, Line, TopView
 from sfsample.core.checkpoint import SUSPEND_LOCK
-from sfsample.core.foreign import utc
 from sfsample.errors import NoThread, SfsampleError, UsageError
 from sfsample.modules.location import Location
 from sfsample.process.thread_files import open_many
@@ -155,8 +153,11 @@ class _Session:
             key = screen.key()
             if key in ("q", "interrupt"):
                 return
+            if key == "suspend":
+                screen.suspend()
+            elif key:
+                self._view.key(key)
             if key:
-                self._obey(key, screen)
                 draw_at_s = 0.0
 
     def report_end(self) -> int:
@@ -169,22 +170,10 @@ class _Session:
             say(f"top has ended with its target: {self._view.title}")
         return 0
 
-    def _obey(self, key: str, screen: Screen) -> None:
-        view = self._view
-        if key == "suspend":
-            screen.suspend()
-        elif key == "w" and not view.typing:
-            self._write()
-        else:
-            view.key(key)
-
-    def _elapsed_ns(self) -> int:
-        return round((time.monotonic() - self._started_s) * 1e9)
-
     def _draw(self, screen: Screen) -> None:
         window, view, profile = self._window, self._view, self._window.profile
         view.title = ", ".join(f"{profile.processes.get(pid, '?')} {pid}" for pid in self._pids)
-        now_ns = self._elapsed_ns()
+        now_ns = round((time.monotonic() - self._started_s) * 1e9)
         with SUSPEND_LOCK:
             view.update(window.last(now_ns), self._find_names, profile, min(now_ns, window.length_ns))
         overhead = (time.process_time() - self._cpu_at_start_s) * 1e9 / max(now_ns, 1)
@@ -198,16 +187,3 @@ class _Session:
     def _names_at(self, location: Location) -> list[FunctionName]:
         module = location.module.path.rpartition("/")[2] if location.module else ""
         return [(frame.text, module) for frame in self._symbolizer.frames(location)]
-
-    def _write(self) -> None:
-        stamp = utc(time.time(), "%Y%m%dT%H%M%SZ")
-        path = f"sfsample-{'-'.join(map(str, self._pids[:3]))}-{stamp}.html"
-        try:
-            output = Output(path)
-            with SUSPEND_LOCK:
-                profile = self._window.as_profile(self._window.last(self._elapsed_ns()))
-                data = api.render(api.named(profile, self._symbolizer), "html")
-            output.write(data)
-            self._view.message = f"written: {path}"
-        except SfsampleError as failure:
-            self._view.message = str(failure)

@@ -18,7 +18,7 @@ from sfsample.recording.stats import Stats
 
 PLAIN, TITLE, SELECTED, FAINT = "plain", "title", "selected", "faint"
 FUNCTIONS, THREADS, PROCESSES = VIEWS = ("functions", "threads", "processes")
-KEYS = "q quit  t threads  s sort  p pause  / search  c callers  Esc back  w write html"
+KEYS = "q quit  t threads, processes  s sort  p pause  / search  c callers  Esc back"
 _STEPS = {"up": -1, "down": 1, "page up": -10, "page down": 10}  # rows
 _FRAME_LINES = 5  # lines above and below the table
 
@@ -61,7 +61,6 @@ class TopView:
         self.table = Table()
         self.span_ns = 0  # time that the table covers
         self.cpu_ns = 0  # CPU time of all records in this time
-        self.message = ""
         self.view = FUNCTIONS
         self.task: TaskKey | None = None  # the only thread or process whose functions are shown
         self.callers_of: str | None = None
@@ -73,7 +72,7 @@ class TopView:
 
     def key(self, key: str) -> None:
         """Obey a key: a letter or the name of a key."""
-        self.message, rows = "", self.table.rows
+        rows = self.table.rows
         if self.typing:
             self._type(key)
             return
@@ -213,7 +212,7 @@ class TopView:
         if self.typing:
             return Line(f"/{word}_", TITLE)
         hint = f"[only names with {word!r}; Escape clears it]  " if word else ""
-        return Line(self.message or hint + KEYS, FAINT)
+        return Line(hint + KEYS, FAINT)
 
 
 def _task_text(task: TaskKey) -> str:

@@ -12,8 +12,7 @@ from sfsample.dumping.goroutines import Namer, name_stack
 from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.module import Module
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
-from sfsample.waiting.c_library import C_LIBRARIES, is_file, library_functions
-from sfsample.waiting.thread import WaitingThread
+from sfsample.waiting.thread import C_LIBRARIES, WaitingThread, is_file, library_functions
 
 FrameRow = tuple[Frame, Module | None, tuple[NamedFrame, ...]]  # with its module and its functions
 _LIBRARIES = (*C_LIBRARIES, "libstdc++.", "libgcc_s.", "libc++.")  # those of every program

@@ -13,8 +13,7 @@ from sfsample.dumping.diagnose.wording import Finding, Wording, common_name, fra
 from sfsample.dumping.goroutines import summarize
 from sfsample.dumping.model import ProcessDump
 from sfsample.runtimes.cpython.waits import MAX_QUEUED, Pool
-from sfsample.waiting.c_library import is_file
-from sfsample.waiting.thread import OtherThreads, WaitContext, slept_together
+from sfsample.waiting.thread import WaitContext, is_file, slept_together
 from sfsample.waiting.waits import Wait, wait_of
 
 ProcessSet = Sequence[tuple[ProcessDump, tuple[NamedThread, ...]]]
@@ -108,7 +107,6 @@ def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tupl
     tids = {thread.dump.ns_tid: thread.tid for thread in threads}
     sleepers = Counter(c.syscall.args[0] for t in threads if (c := t.dump.call) and c.name == "futex")
     modules = {module for thread in dump.threads for module in thread.modules if module}
-    others = OtherThreads(tids, sleepers)
 
     @cache
     def name_variable(address: int) -> str | None:
@@ -118,7 +116,7 @@ def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tupl
 
     waiting = [thread.waiting for thread in threads]
     context = WaitContext(
-        dump.pid, dump.cmdline, waiting, others, name_variable,
+        dump.pid, dump.cmdline, waiting, tids, sleepers, name_variable,
         dump.tracer, dump.children, dump.locks, dump.peers,
     )  # fmt: skip
     for thread in waiting:

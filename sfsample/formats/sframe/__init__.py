@@ -13,7 +13,7 @@ Invariant: any bytes parse or raise `FormatError` (tests/properties/test_sframe_
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
 
@@ -61,7 +61,7 @@ class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slo
 
 def read_tables(
     data: Buffer, address: int, *, machine: tuple[int, str] | None = None,
-    executable: Sequence[tuple[int, int]] = (), sections: Mapping[str, tuple[int, int]] | None = None,
+    executable: Sequence[tuple[int, int]] = (),
 ) -> SFrameTables:  # fmt: skip
     """Return the tables of a section, at least one.  `address` is the vaddr of the section.
 
@@ -77,7 +77,7 @@ def read_tables(
             break
         try:
             table = SFrameTable(view[offset:], address + offset, machine=machine, executable=executable,
-                                sections=sections, origin=offset)  # fmt: skip
+                                origin=offset)  # fmt: skip
         except FormatError as damage:
             if not tables:
                 raise

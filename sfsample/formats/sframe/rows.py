@@ -4,7 +4,7 @@ The table `ABIS` has the differences between ABIs.  Some encodings belong to one
 offsets, and in V2 it has registers in the words of RA (return address) and FP (frame pointer).
 
 Some versions of ld write wrong rows for procedure linkage tables (PLT).  `SFrameTable.rows` shows the rows of
-the file, `row_at` repairs them, and `check` reports them.
+the file.  `row_at` repairs or leaves out wrong rows, and `check` reports repairs.
 
 Source: SFrame V3, sections "SFrame FRE" and "Flexible FDE"; V2 errata 1, appendix s390x.  Repairs: the
 instructions of the stubs, as ld 2.40 to 2.47 assembles them (bfd/elfxx-x86.c).
@@ -33,10 +33,11 @@ _MAX_CACHED_ROWS = 1 << 14  # different rows; a large program has some thousands
 # size in bytes of a row from its info byte on; key: info byte; a word size that does not exist counts as 0
 _TAIL_SIZES = bytes(1 + (info >> 1 & 15) * (1, 2, 4, 0)[info >> 5 & 3] for info in range(256))
 _SP_8, _SP_16, _SP_24 = (Rule(AMD64.sp, offset, deref=False) for offset in (8, 16, 24))
-# rows for which `repair` looks: (start offset, CFA)
-_PLT0_ROWS = ((0, _SP_16), (6, _SP_24))  # push GOT+8; jmp *GOT+16: the index is pushed before
-_LAZY_ROWS = ((0, _SP_8), (11, _SP_16))  # jmp *GOT (6 bytes); push index (5 bytes); jmp PLT0
-_IBT_SECOND_ROW = 9  # start offset of the second row in: endbr64 (4 bytes); push index (5 bytes); jmp PLT0
+# rows of the stubs of a PLT: (start offset, CFA)
+_PLT_SHAPES = (
+    ((0, _SP_16), (6, _SP_24)),  # push GOT+8; jmp *GOT+16: the index is pushed before
+    ((0, _SP_8), (11, _SP_16)),  # jmp *GOT (6 bytes); push index (5 bytes); jmp PLT0
+)
 
 _Rules = tuple[Rule | None, Rule | None, Rule | None]  # rules for CFA, RA, FP
 
@@ -214,32 +215,20 @@ def _flex_rule(control: int, offset: int) -> Rule:
     return Rule(base, offset, deref=bool(control & 2))
 
 
+def may_be_wrong(table: "SFrameTable", rows: Sequence[SFrameFre]) -> bool:
+    """Return True for rows of PLT stubs in V1: ld 2.40 writes the same rows for stubs with endbr64."""
+    return table.version == 1 and tuple((row.start, row.cfa) for row in rows) in _PLT_SHAPES
+
+
 def repair(
     table: "SFrameTable", fde: "SFrameFde", rows: Sequence[SFrameFre]
 ) -> tuple[tuple[SFrameFre, ...], str] | None:
     """Return the right rows and a text, if ld wrote wrong rows; None: the rows are right.
 
-    A repair needs proof that a row is wrong: a shape that no right row has, or the name of the section.
+    ld 2.44 to 2.47.50 write a single row of sp+16 for a slot of `.plt.got`.  No right slot has such a row.
     """
-    if not 1 <= len(rows) <= 2 or rows[-1].cfa not in (_SP_16, _SP_24) or table.abi.arch is not AMD64:
+    is_wrong = fde.masked and len(rows) == 1 and rows[0].cfa == _SP_16 and table.abi.arch is AMD64
+    if not is_wrong:
         return None
-    shape = tuple((row.start, row.cfa) for row in rows)
-    pushes_nothing = tuple(row._replace(cfa=_SP_8) for row in rows)
-    if fde.masked and len(rows) == 1 and rows[0].cfa == _SP_16:
-        # ld 2.44 to 2.47.50.  A right slot never has a single row of sp+16, so this is proof.
-        what = f".plt.got at {fde.start:#x} says sp+16, repaired to sp+8"
-        return pushes_nothing, what + " (known bug of ld)"
-    if table.version > 1:
-        return None
-    if not fde.masked and shape == _PLT0_ROWS and _lies_in(table, fde, ".plt.sec"):
-        what = f"the first slot of .plt.sec at {fde.start:#x} has the rows of PLT0, repaired to sp+8"
-        return pushes_nothing, what + " (known bug of ld 2.40)"
-    if fde.masked and shape == _LAZY_ROWS and ".plt.sec" in table.sections and _lies_in(table, fde, ".plt"):
-        what = f".plt at {fde.start:#x} has endbr64, so its second row begins at 9, not 11: repaired"
-        return (rows[0], rows[1]._replace(start=_IBT_SECOND_ROW)), what + " (known bug of ld 2.40)"
-    return None
-
-
-def _lies_in(table: "SFrameTable", fde: "SFrameFde", name: str) -> bool:
-    start, end = table.sections.get(name, (0, 0))
-    return start <= fde.start < end
+    what = f".plt.got at {fde.start:#x} says sp+16, repaired to sp+8 (known bug of ld)"
+    return (rows[0]._replace(cfa=_SP_8),), what

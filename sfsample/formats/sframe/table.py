@@ -10,7 +10,7 @@ assembler disagree, this module follows the assembler: V1/V2 start fields are re
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntFlag
 from functools import cached_property
 from operator import itemgetter
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from sfsample.core.arch import ByteOrder
 from sfsample.errors import FormatError
-from sfsample.formats.sframe.rows import ABIS, Buffer, RowDecoder, SFrameFre, repair
+from sfsample.formats.sframe.rows import ABIS, Buffer, RowDecoder, SFrameFre, may_be_wrong, repair
 
 MAGICS: dict[bytes, ByteOrder] = {b"\xe2\xde": "little", b"\xde\xe2": "big"}  # 0xdee2
 HEADER_SIZE = 28
@@ -87,19 +87,16 @@ class SFrameTable:
 
     def __init__(
         self, data: Buffer, address: int, *, machine: tuple[int, str] | None = None,
-        executable: Sequence[tuple[int, int]] = (), sections: Mapping[str, tuple[int, int]] | None = None,
-        origin: int = 0,
+        executable: Sequence[tuple[int, int]] = (), origin: int = 0,
     ) -> None:  # fmt: skip
         """Check the header.  Raises FormatError if the table cannot be used at all.
 
         `machine`: e_machine and byte order of the ELF file. `executable`: vaddr ranges of code.  They show
-        the base of V1/V2 start fields without a flag. `sections`: vaddr ranges by section name.  `.plt` and
-        `.plt.sec` show which rows of ld 2.40 need repair. `origin`: offset of the table in the section.
-        Offsets in errors count from the section.
+        the base of V1/V2 start fields without a flag. `origin`: offset of the table in the section.  Offsets
+        in errors count from the section.
         """
         self.data = memoryview(data).cast("B")
-        self.address, self.executable, self.sections = address, tuple(executable), sections or {}
-        self.origin = origin
+        self.address, self.executable, self.origin = address, tuple(executable), origin
         self.problems: list[str] = []  # texts about damage and guesses
         self._read_header()
         self._check_abi(machine)
@@ -265,7 +262,7 @@ class SFrameTable:
     def row_at(self, vaddr: int) -> SFrameFre | None:
         """Return the row in force at `vaddr`; None: this table has no usable row there.
 
-        A wrong row of ld is repaired.  Raises FormatError if the function is damaged.
+        A wrong row of ld is repaired or left out.  Raises FormatError if the function is damaged.
         """
         fde = self.find(vaddr)
         if fde is None:
@@ -281,6 +278,8 @@ class SFrameTable:
                 return None
             offset %= fde.rep_size
         rows = self.rows(fde)
+        if may_be_wrong(self, rows):
+            return None
         repaired = repair(self, fde, rows)
         if repaired is not None:
             rows = repaired[0]

@@ -1,4 +1,4 @@
-"""Reads what a file descriptor of the target refers to, and finds the other end of a socket.
+"""Reads what a file descriptor of the target refers to, and finds the processes that share a file with it.
 
 sfsample reads /proc/PID/fd, fdinfo and net, and never opens the file that a descriptor refers to.  Addresses
 belong to the target's network namespace.  sfsample reads a table of /proc/PID/net when it looks up the first
@@ -9,8 +9,12 @@ namespace.  Until a process has accepted the connection, the other end is the li
 names the listening socket only if the remote address certainly is this machine's: the server may run on
 another machine.  The other end of a unix socket is not in /proc, so sfsample asks the kernel, as ss(8) does.
 
-Source: proc(5), "/proc/net/tcp" (a connection that is not accepted has inode 0), "/proc/net/unix"; the
-kernel's Documentation/filesystems/proc.rst (fdinfo); sock_diag(7), <linux/unix_diag.h>, setns(2).
+To find the processes at the other end, sfsample searches /proc/PID/fd of every process that it may read.
+This takes long on a large machine, so a dump does it only if a thread sleeps in a pipe or a socket.
+
+Source: proc(5), "/proc/locks", "/proc/net/tcp" (a connection that is not accepted has inode 0),
+"/proc/net/unix"; the kernel's Documentation/filesystems/proc.rst (fdinfo); sock_diag(7), setns(2),
+<linux/unix_diag.h>.
 """
 
 import ctypes
@@ -19,7 +23,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from struct import Struct
 from typing import NamedTuple
@@ -27,7 +31,7 @@ from typing import NamedTuple
 from sfsample.core.foreign import total
 from sfsample.errors import NoThread
 from sfsample.process.proc_text import parse_status
-from sfsample.process.procfs import ProcFs
+from sfsample.process.procfs import ProcFs, read_link, read_text
 from sfsample.process.tracer_thread import TracerThread
 
 _TABLE_PAUSE = 50  # pause after reading a table of sockets, in multiples of the time that it took
@@ -43,6 +47,7 @@ _LOOPBACK_6 = "0" * 24 + ("01000000" if sys.byteorder == "little" else "00000001
 _LOOPBACK_4 = "7F"  # 127.0.0.0/8
 _CONNECTING = "02"  # TCP_SYN_SENT
 _INODE, _UNIX_INODE = 9, 6  # index of the inode among the fields of a line; in the unix table
+_LOCK_PID, _LOCK_INODE = 3, 4  # indexes of the fields after the number of a line of /proc/locks
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _CLONE_NEWNET = 0x40000000
 _UDIAG_SHOW_PEER, _UNIX_DIAG_PEER = 4, 2
@@ -289,3 +294,65 @@ def _peer_in_answer(answer: bytes) -> int | None:
             return int.from_bytes(answer[at + _ATTRIBUTE.size : at + length], sys.byteorder) or None
         at += max(length + 3 & -4, _ATTRIBUTE.size)
     return None
+
+
+# -- processes
+
+
+class NearEnd(NamedTuple):
+    """The pipe or socket that a thread sleeps in, by inode."""
+
+    inode: int
+    listens: bool = False  # the other end is a listening socket: its process has not accepted the connection
+
+
+class PeerProcess(NamedTuple):
+    """Process `pid` has the other end of `near` open, to read ("r"), to write ("w") or both ("rw")."""
+
+    pid: int
+    near: NearEnd
+    mode: str
+
+
+def find_peer_processes(links: Mapping[str, NearEnd]) -> tuple[PeerProcess, ...]:
+    """Return the processes that have a file of `links` open, in the order of their pids.
+
+    A key of `links` is the other end as /proc/PID/fd shows it: "pipe:[12]", "socket:[34]".
+    """
+    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+    return tuple(dict.fromkeys(peer for pid in pids for peer in _in_process(pid, links)))
+
+
+def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]:
+    try:
+        fds = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for fd in fds:
+        near = links.get(read_link(f"/proc/{pid}/fd/{fd}") or "")
+        if near is not None:
+            yield PeerProcess(pid, near, access_mode(read_text(f"/proc/{pid}/fdinfo/{fd}")))
+
+
+class FileLock(NamedTuple):
+    """A lock on a file that some process waits for."""
+
+    inode: int
+    holder: int  # process id; -1: the lock belongs to an open file description, which processes may share
+
+
+@total
+def parse_locks(text: str) -> tuple[FileLock, ...]:
+    """Parse /proc/locks: a line with an arrow waits for the line before it with the same number."""
+    locks: dict[str, FileLock] = {}
+    waited_for: dict[str, FileLock] = {}
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        fields = rest.split()
+        if fields[:1] == ["->"]:
+            if number in locks:
+                waited_for[number] = locks[number]
+        elif len(fields) > _LOCK_INODE and number.isdecimal():
+            inode = int(fields[_LOCK_INODE].rpartition(":")[2])
+            locks[number] = FileLock(inode, int(fields[_LOCK_PID]))
+    return tuple(waited_for.values())

@@ -21,11 +21,10 @@ from functools import partial
 from typing import NamedTuple
 
 from sfsample.core.memory import BytesMemory, PiecewiseMemory
-from sfsample.process.facts.descriptors import Descriptor, DescriptorReader
-from sfsample.process.facts.peer_processes import NearEnd
+from sfsample.process.facts.descriptors import Descriptor, DescriptorReader, NearEnd
 from sfsample.process.facts.syscall_arguments import DecodedSyscall, TargetLookup, decode_syscall
 from sfsample.process.proc_text import SchedStat, SyscallInfo, parse_last_run, parse_schedstat
-from sfsample.process.procfs import ProcFs, read_link, stat_of
+from sfsample.process.procfs import ProcFs, read_text, stat_of
 from sfsample.process.syscall_names import syscall_name
 from sfsample.process.syscall_restart import number_made
 from sfsample.process.vm import read_memory
@@ -33,7 +32,6 @@ from sfsample.process.vm import read_memory
 # Bytes copied before and after a futex word: enough for every lock of glibc that the word may be part of.
 _BYTES_BEFORE_FUTEX, _BYTES_AFTER_FUTEX = 64, 128
 _MAX_DESCRIPTORS = 2  # descriptors of splice(2); a thread that waits for more waits for no single process
-_MAX_SCHED_BYTES = 8192
 _STAT_CPU = 36  # index, after the name, of field 39 of /proc/PID/stat: the CPU last run on
 
 
@@ -54,7 +52,6 @@ class FactReader:
     ) -> None:  # fmt: skip
         self._proc, self._max_connections, self._new_descriptors = proc, max_connections, descriptors
         self._clocks: dict[int, tuple[float, float] | None] = {}  # CPU: (its clock, monotonic clock), seconds
-        self._in_own_pid_namespace = proc.link("ns/pid") in (None, read_link("/proc/self/ns/pid"))
         self.begin()
 
     def begin(self) -> None:
@@ -62,11 +59,6 @@ class FactReader:
         self._descriptors = self._new_descriptors(self._proc)
         self.read = partial(read_memory, self._proc.anchor())  # reads memory of the process
         self._target = TargetLookup(self.read, self._descriptors.read, _now, self._max_connections)
-
-    def ns_tid(self, tid: int) -> int:
-        """Return a thread's id in its own pid namespace."""
-        ids = "" if self._in_own_pid_namespace else self._proc.status(tid).get("NSpid", "")
-        return int(ids.split()[-1]) if ids else tid
 
     def usage(self, tid: int) -> SchedStat | None:
         """Read the scheduler's counters."""
@@ -163,10 +155,7 @@ def _read_clock(cpu: int) -> tuple[float, float] | None:
         return None
     os.sched_setaffinity(0, {cpu})
     try:
-        with open("/proc/thread-self/sched", "rb", buffering=0) as file:
-            at_s, now = exec_start_s(file.read(_MAX_SCHED_BYTES)), time.monotonic()
-    except OSError:
-        return None
+        at_s, now = exec_start_s(read_text("/proc/thread-self/sched").encode()), time.monotonic()
     finally:
         os.sched_setaffinity(0, allowed)
     return None if at_s is None else (at_s, now)

@@ -30,16 +30,12 @@ def own_credentials() -> SelfCredentials:
     """Read sfsample's credentials."""
     status = parse_status(read_text("/proc/self/status"))
     return SelfCredentials(
-        os.getuid(),
-        os.getgid(),
-        _bits(status, "CapPrm"),
-        _bits(status, "CapEff"),
-        read_text(_YAMA).strip(),
-        read_link("/proc/self/ns/user"),
-        read_text("/proc/self/uid_map").split() == _WHOLE_UID_MAP,
-        _refused_calls(),
-        _label("/proc/self"),
-    )
+        uid=os.getuid(), gid=os.getgid(), permitted=_bits(status, "CapPrm"),
+        effective=_bits(status, "CapEff"), yama=read_text(_YAMA).strip(),
+        user_namespace=read_link("/proc/self/ns/user"),
+        outermost=read_text("/proc/self/uid_map").split() == _WHOLE_UID_MAP,
+        refused_calls=_refused_calls(), label=_label("/proc/self"),
+    )  # fmt: skip
 
 
 def target_credentials(proc: ProcFs) -> TargetCredentials:
@@ -48,28 +44,14 @@ def target_credentials(proc: ProcFs) -> TargetCredentials:
     with suppress(OSError):
         owner = os.stat(f"/proc/{proc.pid}/maps").st_uid
     return TargetCredentials(
-        _numbers(status, "Uid"),
-        _numbers(status, "Gid"),
-        _bits(status, "CapPrm"),
-        tracer_of_process(proc),
-        owner,
-        proc.link("ns/user"),
-        _label(f"/proc/{proc.pid}"),
-    )
+        uids=_numbers(status, "Uid"), gids=_numbers(status, "Gid"), permitted=_bits(status, "CapPrm"),
+        tracer=tracer_of_process(proc), files_owner=owner, user_namespace=proc.link("ns/user"),
+        label=_label(f"/proc/{proc.pid}"),
+    )  # fmt: skip
 
 
 def tracer_of(proc: ProcFs, tid: int) -> int:
-    """Return the pid of the process, other than sfsample, that traces a thread; 0: there is none."""
-    pid = _tracing_process(proc, tid)
-    return 0 if pid == os.getpid() else pid
-
-
-def traced_by_sfsample(proc: ProcFs, tid: int) -> bool:
-    """Return True if an OS thread of sfsample, perhaps one that is about to end, traces a thread."""
-    return _tracing_process(proc, tid) == os.getpid()
-
-
-def _tracing_process(proc: ProcFs, tid: int) -> int:
+    """Return the pid of the process that traces a thread, which may be sfsample itself; 0: there is none."""
     tracer = proc.status(tid).get("TracerPid", "0")
     # TracerPid is the tid of the tracing thread; users and kill(1) need its process
     return int(parse_status(read_text(f"/proc/{tracer}/status")).get("Tgid", tracer))
@@ -77,8 +59,8 @@ def _tracing_process(proc: ProcFs, tid: int) -> int:
 
 def tracer_of_process(proc: ProcFs) -> tuple[int, str] | None:
     """Return pid and name of a process, other than sfsample, that traces a thread of `proc`."""
-    pid = next(filter(None, (tracer_of(proc, tid) for tid in proc.threads())), None)
-    return None if pid is None else (pid, process_name(pid))
+    tracers = {tracer_of(proc, tid) for tid in proc.threads()} - {0, os.getpid()}
+    return (min(tracers), process_name(min(tracers))) if tracers else None
 
 
 def _label(directory: str) -> str:

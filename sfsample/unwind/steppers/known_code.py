@@ -149,9 +149,6 @@ _A64_ANYWHERE = (
 _A64_AT_ENTRY = (
     # crt1.o's _start, whose table marks the end one instruction late: nop or bti c; mov x29, #0; mov x30, #0
     _pattern("<(1f 20 03|5f 24 03) d5> 1d 00 80 d2 1e 00 80 d2", OUTERMOST),
-    # crt1.o's _start before glibc 2.26, which no table marks as the end: mov x29, #0; mov x30, #0; ...;
-    # bl __libc_start_main
-    _pattern("<1d 00 80 d2 1e 00 80 d2 (..{4}){0,12}? ..{3} [94-97]>", OUTERMOST),
 )
 _S390X_ANYWHERE = (
     # glibc clone: svc; ltgr %r2,%r2; je; lmg %r6,%r7,48(%r15); jgl; clone3: the same without lmg

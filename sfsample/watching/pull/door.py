@@ -122,15 +122,10 @@ class Door:
             values |= metrics()
         lines = []
         for name, rows in values.items():
-            lines += [f"# TYPE {name} {_kind(name)}"]
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# TYPE {name} {'histogram' if name == 'sfsample_stop_seconds' else kind}"]
             lines += [f"{name}{end} {number}" for end, number in dict(rows).items()]
         return "\n".join([*lines, ""])
-
-
-def _kind(name: str) -> str:
-    if name.endswith("_total"):
-        return "counter"
-    return "histogram" if name == "sfsample_stop_seconds" else "gauge"
 
 
 def _pauses(pauses: Pauses) -> dict[str, float]:

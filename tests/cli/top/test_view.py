@@ -178,6 +178,3 @@ def test_window_drops_old_samples():
     assert len(made.last(4 * 10**9)) == 2
     assert made.last(9 * 10**9) == []
     assert made.profile.stats.samples == 5
-    profile = made.as_profile(made.last(4 * 10**9))
-    assert sum(profile.counts.values()) == 2
-    assert sum(total.wall_ns for total in profile.totals.values()) == 14

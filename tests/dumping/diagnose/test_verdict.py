@@ -23,13 +23,12 @@ from sfsample.dumping.json import dump_json
 from sfsample.dumping.model import Call, GoroutineGroup, GoroutineMember
 from sfsample.dumping.text import Style, _wrap, dump_text, sort_groups
 from sfsample.modules.location import PythonPlace
-from sfsample.process.facts.descriptors import Descriptor
-from sfsample.process.facts.peer_processes import NearEnd, PeerProcess
+from sfsample.process.facts.descriptors import Descriptor, NearEnd, PeerProcess
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.facts.thread_facts import LastRunTime
 from sfsample.process.proc_text import SchedStat, SyscallInfo
 from sfsample.runtimes.cpython.python_stack import PythonStack
-from sfsample.waiting.c_library import bare_symbol
+from sfsample.waiting.thread import bare_symbol
 from sfsample.waiting.waits import Wait
 from tests.builders.hang_builder import WAIT, _PathModule, futex, process, seen, thread, words
 
@@ -366,18 +365,6 @@ def test_busy_thread_is_in_the_call_that_may_have_lasted(looks, place):
                     for look, each, usage in zip(named.dump.looks, calls, usages, strict=True))))  # fmt: skip
     [finding] = judge([process(named)]).findings
     assert f"{place}: ran, or was ready to run, 100% of the time" in finding.text
-
-
-def test_a_thread_of_go_s_scheduler_says_what_it_waits_for() -> None:
-    def wait(*functions: str) -> str:
-        [found] = judge([process(thread(*functions, call=futex(0x5000, WAIT, 0)))]).waits.values()
-        return str(found and found.what)
-
-    park = ("runtime.futex", "runtime.mPark", "runtime.stopm")
-    assert wait(*park, "runtime.findRunnable", "runtime.schedule") == "a goroutine to run"
-    assert wait("runtime.futex", "runtime.sysmon") == "the next check of Go's monitor"
-    assert wait("runtime.futex", "main.f") == "futex 0x5000"
-    assert wait("__libc_start_main", "|", *park) == "work of Go's scheduler", "a program with cgo"
 
 
 def at_module(path: str, function: str = "f") -> NamedThread:

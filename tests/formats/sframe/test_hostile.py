@@ -160,12 +160,10 @@ def test_06_empty_fre_area_damages_every_function_only(version):
 
 @VERSIONS
 @pytest.mark.parametrize("total", [0, 1, 77, 0xFFFFFFFF])
-def test_06_wrong_total_of_rows_is_reported_only(version, total):
+def test_06_wrong_total_of_rows_does_no_harm(version, total):
     with BoundedMemory():
         reading = read_section(section(version, [GOOD, NEXT], address=ADDRESS, num_fres=total))
     assert neighbour_survives(reading)
-    assert [text for text in reading.check if "header counts" in text] == [
-        f"the header counts other rows than the functions: {total}, not 2"]  # fmt: skip
 
 
 @VERSIONS
@@ -236,12 +234,11 @@ def test_07_oxcaml_entries_of_21_bytes_are_refused():
 
 
 @VERSIONS
-def test_08_unrelocated_starts_are_reported_and_cover_no_code(version):
-    """In ET_REL files every start is 0, so no function covers real code, and `check` reports it."""
+def test_08_unrelocated_starts_cover_no_code(version):
+    """In ET_REL files every start is 0, so no function covers real code."""
     flags = SORTED | (PCREL if version == 3 else 0)
     data = section(version, [Function(ADDRESS, 16, [row(0, 8)])] * 3, address=ADDRESS, flags=flags,
                    field_relative=False)  # fmt: skip
     reading = read_section(data, executable=CODE)
 
-    assert any("functions outside the code: 3 times" in text for text in reading.check)
     assert reading.found[START] is None

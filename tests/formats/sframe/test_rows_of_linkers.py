@@ -1,4 +1,4 @@
-"""Rows of PLTs that particular linkers write wrong are repaired in look-ups; `check` reports it.
+"""Rows of PLTs that particular linkers write wrong are repaired or left out in look-ups.
 
 `data/sframe-ibtplt-v1.json` is what ld 2.40 wrote with `-z ibtplt`, with the bytes of two of its stubs.
 """
@@ -8,21 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.sframe import SFrameTable
-from sfsample.modules.module import Module
-from tests.builders.elf_builder import PT_GNU_SFRAME, Bytes, Load, elf
 from tests.builders.sframe_builder import Function, row, section
 
 IBT = json.loads((Path(__file__).parents[2] / "data" / "sframe-ibtplt-v1.json").read_text())
 SECTIONS = {name: tuple(extent) for name, extent in IBT["sections"].items()}
 PLT, PLT_SEC = SECTIONS[".plt"][0], SECTIONS[".plt.sec"][0]
 ADDRESS, START = 0x2000, 0x1000
-KNOWN_BUG = "known bug of ld"
 
 
-def ibt_table(sections=SECTIONS) -> SFrameTable:
-    return SFrameTable(bytes.fromhex(IBT["hex"]), IBT["section_addr"], sections=sections)
+def ibt_table() -> SFrameTable:
+    return SFrameTable(bytes.fromhex(IBT["hex"]), IBT["section_addr"])
 
 
 def offsets(table: SFrameTable, start: int, *at: int) -> list[int | None]:
@@ -38,41 +34,24 @@ def test_code_of_ibt_stubs_pushes_at_byte_9_or_never():
     assert second[:6] == b"\xf3\x0f\x1e\xfa\xff\x25"
 
 
-def test_first_slot_of_plt_sec_is_repaired():
+def test_v1_rows_of_stubs_are_left_out():
+    """ld writes the rows of stubs without endbr64; the rows of PLT0, which are right, look alike."""
     table = ibt_table()
 
-    assert offsets(table, PLT_SEC, 0, 4, 6, 10) == [8, 8, 8, 8]
+    assert offsets(table, PLT_SEC, 0, 4, 6, 10) == [None] * 4
     assert offsets(table, PLT_SEC, 16, 20, 47, 48) == [8, 8, 8, None]  # ld covers no more
-    assert offsets(ibt_table(None), PLT_SEC, 0, 6) == [16, 24]  # without section names there is no proof
-
-
-def test_second_row_of_slots_with_endbr64_is_moved():
-    table = ibt_table()
-
-    assert offsets(table, PLT + 16, 0, 4, 8, 9, 15, 16, 25) == [8, 8, 8, 16, 16, 8, 16]
-    assert offsets(table, PLT, 0, 6) == [16, 24]  # PLT0 is right
-    assert offsets(ibt_table(None), PLT + 16, 9, 11) == [8, 16]
-
-
-def test_slots_without_endbr64_are_not_changed():
-    """No `.plt.sec`: the usual PLT, whose second row rightly begins at 11."""
-    assert offsets(ibt_table({".plt": SECTIONS[".plt"]}), PLT + 16, 9, 10, 11) == [8, 8, 16]
+    assert offsets(table, PLT + 16, 0, 4, 8, 9, 15, 16, 25) == [None] * 7
+    assert offsets(table, PLT, 0, 6) == [None, None]
+    assert table.check() == []
 
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_rows_of_linkers_after_2_40_are_not_changed(version):
     rows = [row(0, 16), row(6, 24)]
     data = section(version, [Function(START, 16, rows)], address=ADDRESS)
-    table = SFrameTable(data, ADDRESS, sections={".plt.sec": (START, START + 64)})
+    table = SFrameTable(data, ADDRESS)
 
     assert offsets(table, START, 0, 6) == [16, 24]
-
-
-def test_check_reports_each_repair():
-    findings = ibt_table().check()
-    assert [KNOWN_BUG in text for text in findings] == [True, True]
-    assert [".plt.sec at 0x10b0" in text for text in findings] == [False, True]
-    assert ibt_table(None).check() == []
 
 
 def test_rows_are_not_repaired():
@@ -92,17 +71,3 @@ def test_plt_got_row_of_sp_16_is_repaired(version, block):
     assert finding.startswith(".plt.got at 0x1000 says sp+16, repaired to sp+8")
     assert offsets(table, START, 0, block + 2) == [8, 8]
     assert table.check() == [finding]
-
-
-def test_module_passes_its_sections_to_the_table():
-    text = bytes(0x200)
-    sframe = bytes.fromhex(IBT["hex"])
-    names = [
-        Bytes(name, start, flags=6, offset=start, size=end - start) for name, (start, end) in SECTIONS.items()
-    ]
-    segments = [Load(0x1000, text, offset=0x1000), Load(IBT["section_addr"], sframe, type=PT_GNU_SFRAME)]
-    module = Module(ElfImage(elf(segments, names), "x"), 0, "x")
-    [table] = module.tables.sframe
-
-    assert offsets(table, PLT_SEC, 0, 6) == [8, 8]
-    assert module.problems == []

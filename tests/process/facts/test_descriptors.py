@@ -15,10 +15,12 @@ from sfsample.process.facts.descriptors import (
     Descriptor,
     DescriptorReader,
     KeptDescriptors,
+    NearEnd,
+    PeerProcess,
     PeerSocket,
+    find_peer_processes,
     tcp_peer,
 )
-from sfsample.process.facts.peer_processes import NearEnd, PeerProcess, find_peer_processes
 from sfsample.process.procfs import ProcFs
 
 

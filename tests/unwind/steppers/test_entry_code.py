@@ -29,10 +29,6 @@ LD_SO = (
 )
 
 A64_CLONE = "010000d4 1f0000f1 c0000054 4b000054 c0035fd6 4bd1fc17"
-A64_START = (  # before glibc 2.26
-    "1d0080d2 1e0080d2 fd030091 e50300aa e10340f9 e2230091 e6030091 a0000058 c3000058 e4000058 6a2f0094 "
-    "f2440094"
-)
 S390X_CLONE = "0a00 b9020022 a7840024 eb67f0300004 c0440000000c 07fe"
 S390X_CLONE3 = "0a00 b9020022 a7840023 c04400000009 07fe"
 S390X_LD_SO = (
@@ -84,18 +80,6 @@ def test_program_entry_is_outermost(code, end):
     assert outcome(code, end, exact=False, entry=True) == "outermost"
     assert outcome(code, end + 1, exact=False, entry=True) == "not mine"
     assert outcome(code, 0, exact=True) == "not mine"
-
-
-def test_old_entry_of_aarch64_is_outermost_up_to_its_first_call():
-    found = {
-        at
-        for at in range(0, 48, 4)
-        if outcome(A64_START, at, exact=True, entry=True, arch=AARCH64) == "outermost"
-    }
-
-    assert found == set(range(0, 44, 4))
-    assert outcome(A64_START, 44, exact=False, entry=True, arch=AARCH64) == "outermost"
-    assert outcome(A64_START, 48, exact=False, entry=True, arch=AARCH64) == "not mine"
 
 
 def test_return_address_at_start_belongs_to_function_before():

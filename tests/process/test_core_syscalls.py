@@ -8,9 +8,9 @@ import pytest
 
 from sfsample.core.arch import S390X
 from sfsample.formats.elf.image import ElfImage
+from sfsample.process import core_threads
 from sfsample.process.core_process import CoreProcess
-from sfsample.process.facts import core_syscalls
-from sfsample.process.facts.core_syscalls import core_call, own_tid
+from sfsample.process.core_threads import core_call, own_tid
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.process.proc_text import SyscallInfo
 from tests.builders.core_builder import Load, core, prstatus
@@ -51,8 +51,8 @@ def test_call_number_on_s390x_is_in_the_instruction_or_a_register(
     monkeypatch, code: bytes, number: int
 ) -> None:
     """The kernel saves the first argument, as its register is also that of the result."""
-    monkeypatch.setattr(core_syscalls.os, "uname", lambda: SimpleNamespace(machine="s390x"))
-    monkeypatch.setattr(core_syscalls, "syscall_name", lambda _: None)
+    monkeypatch.setattr(core_threads.os, "uname", lambda: SimpleNamespace(machine="s390x"))
+    monkeypatch.setattr(core_threads, "syscall_name", lambda _: None)
     words = [0] * 27
     for at, index in enumerate((26, 5, 6, 7, 8, 9)):
         words[index] = at

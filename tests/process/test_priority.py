@@ -8,7 +8,7 @@ from tests.live.test_priority import may_have_real_time_priority
 
 _PROGRAM = """
 import atexit, os, signal, sys, threading
-from sfsample.process.hurry import hurry
+from sfsample.process.priority import hurry
 policies = []
 note = lambda: policies.append(os.sched_getscheduler(0))
 atexit.register(lambda: print(signal.getitimer(signal.ITIMER_PROF)[0]))  # runs after those of `hurry`

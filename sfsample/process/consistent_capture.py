@@ -1,0 +1,136 @@
+"""Captures every thread of a process at one instant.
+
+sfsample stops one running thread after another, and releases them only after it has captured all of them.
+Meanwhile it reads the sleeping threads.  The result lists the sleeping threads that ran in the meantime
+(`ran`).  sfsample releases all stopped threads whatever happens.
+"""
+
+import gc
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sfsample.core.arch import Arch
+from sfsample.core.snapshot import ThreadSnapshot
+from sfsample.process.capture_running import StopFilter, copy_stopped, snapshot_of
+from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
+from sfsample.process.not_captured import NotCaptured, Reason
+from sfsample.process.priority import REAL_TIME_PRIORITY
+from sfsample.process.proc_text import SyscallInfo
+from sfsample.process.procfs import ProcFs
+from sfsample.process.stack_copy import StackCopy
+from sfsample.process.stop_request import StopRequest, Tracer
+from sfsample.process.thread import Thread
+
+_MAX_ROUNDS = 4  # listings of the threads: new ones may start while sfsample stops the others
+_LATE_STOP_S = 1.0  # wait in seconds for threads that did not stop in time
+_POLL_SLEEP_S = 0.001
+
+_NOT_AT_THAT_INSTANT = NotCaptured(Reason.NOT_STOPPABLE, "ran, but not at the instant of the capture")
+_TRACED_THEN = NotCaptured(Reason.REFUSED, "another process traced it during the capture")
+
+Captures = dict[int, ThreadSnapshot | NotCaptured]
+
+
+class ConsistentCapture(NamedTuple):
+    """The captured threads, by thread id.  `ThreadCapturer` uses it in place of a `LiveProcess`."""
+
+    stopped: Captures
+    asleep: dict[int, SleepingThread]
+    ran: tuple[int, ...]  # sleeping threads that ran meanwhile: their stacks are from another instant
+    held_ns: int  # time from the first request to stop until the last release
+
+    def read(self, thread: Thread) -> SleepingThread | None:
+        """Return a thread that slept."""
+        return self.asleep.get(thread.tid)
+
+    def capture(
+        self, thread: Thread, _patience_ns: int, _stop_filter: StopFilter
+    ) -> ThreadSnapshot | NotCaptured:
+        """Return a thread that was stopped."""
+        return self.stopped.get(thread.tid, _NOT_AT_THAT_INSTANT)
+
+    def restarts(self, _asleep: SyscallInfo) -> bool:
+        """Return False: sfsample stops no more threads."""
+        return False
+
+
+def capture_consistently(
+    proc: ProcFs,
+    arch: Arch,
+    copy: StackCopy,
+    thread_of: Callable[[int], Thread],
+    explain: Callable[[int], NotCaptured | None],
+    *,
+    read_maps: Callable[[], object],
+    child: bool,
+) -> ConsistentCapture:
+    """Capture every thread.
+
+    `explain` returns the reason why the kernel refused a thread; None: the reason is gone.  `read_maps` reads
+    the memory map of that instant.  `child`: the process is a child of sfsample.
+    """
+    tracers: dict[int, Tracer] = {}
+    stopped: Captures = {}
+    gc_was_enabled = gc.isenabled()
+    gc.disable()
+    REAL_TIME_PRIORITY.begin()
+    began_ns = time.perf_counter_ns()
+    try:
+        asleep = _stop_running(proc, arch, tracers, stopped, child=child)
+        readings = {tid: read_sleeping_thread(arch, copy, thread_of(tid)) for tid in asleep}
+        held = {tid: tracer for tid, tracer in tracers.items() if tid not in stopped}
+        for tid, tracer in held.items():
+            thread = thread_of(tid)
+            stopped[tid] = snapshot_of(tracer, copy, thread, copy_stopped(tracer, copy, thread), 0)
+        read_maps()
+        ran = tuple(tid for tid, counters in asleep.items() if proc.thread(tid).counters() != counters)
+    finally:
+        for tracer in tracers.values():
+            tracer.release()
+        held_ns = time.perf_counter_ns() - began_ns
+        REAL_TIME_PRIORITY.end()
+        if gc_was_enabled:
+            gc.enable()
+    _release_late(tracers)
+    for tid, taken in stopped.items():
+        if isinstance(taken, NotCaptured) and taken.reason is Reason.REFUSED:
+            stopped[tid] = explain(tid) or _TRACED_THEN
+    read = {tid: reading for tid, reading in readings.items() if reading is not None}
+    return ConsistentCapture(stopped, read, ran, held_ns)
+
+
+def _stop_running(
+    proc: ProcFs,
+    arch: Arch,
+    tracers: dict[int, Tracer],
+    failed: Captures,
+    *,
+    child: bool,
+) -> dict[int, bytes | None]:
+    """Stop threads until none runs; return the scheduler's counters of those that sleep."""
+    asleep: dict[int, bytes | None] = {}
+    for _ in range(_MAX_ROUNDS):
+        before = len(tracers)
+        for tid, stat in proc.thread_stats():
+            if tid in tracers or stat.state in "ZX":
+                continue
+            if stat.state != "R":
+                asleep[tid] = proc.thread(tid).counters()
+                continue
+            asleep.pop(tid, None)
+            tracers[tid] = tracer = Tracer(proc.pid, arch, child=child)
+            failure = tracer.stop(StopRequest(tid))
+            if failure is not None:
+                failed[tid] = failure
+        if len(tracers) == before:
+            break
+    return asleep
+
+
+def _release_late(tracers: dict[int, Tracer]) -> None:
+    """Release threads that stop late.  After that, the kernel releases them when the tracing thread ends."""
+    deadline = time.monotonic() + _LATE_STOP_S
+    late = list(tracers.values())
+    while (late := [each for each in late if not each.release_pending()]) and time.monotonic() < deadline:
+        time.sleep(_POLL_SLEEP_S)
