@@ -82,7 +82,7 @@ def frames_of(
     """Yield file, qualified name and line of each frame of a thread state."""
     found: list[PythonFrame] = []
     for run in runs(memory, interpreter.layout, state):
-        assert not run.missing
+        assert run.mark  # 0: the chain broke
         found += run.frames
     for frame, code in zip(found, codes.look_up([frame.code for frame in found]), strict=True):
         assert code is not None
