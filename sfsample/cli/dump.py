@@ -52,7 +52,7 @@ def run(command: DumpCommand) -> int:
             end_s = time.monotonic() + command.options.timeout
             dumps, failures = _dump(command, rehearse, interrupt)
             until_s = max(end_s, time.monotonic() + _MIN_NAMING_S)
-            verdict = with_names(lambda: examine(dumps), examine, interrupt, until_s)
+            verdict = with_names(lambda: examine(dumps), examine.give_up, interrupt, until_s)
     dumps = [dump for dump, _ in verdict.processes]
     output.write(render(verdict, command))
     if not command.quiet:

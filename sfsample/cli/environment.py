@@ -36,7 +36,6 @@ def symbol_options(
         **{field.name: getattr(names, field.name) for field in fields(NameOptions)},
         fetch=_debuginfod(quiet=quiet, online=online) if names.debuginfod else None,
         progress=progress_printer(quiet=quiet),
-        cache_dir=_below("XDG_CACHE_HOME", "~/.cache", "sfsample"),
     )
 
 

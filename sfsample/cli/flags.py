@@ -28,7 +28,7 @@ def record_flags(parser: ArgumentParser) -> None:
         help="record for TIME: 10, 500ms, 2m (default: until Ctrl-C or the end of the target)")  # fmt: skip
     add_profile_output(parser)
     add("--stats", metavar="FILE", help="write statistics as JSON to FILE; - is stderr")
-    add("--idle", action="store_true", help="with --mode wall: show the stacks of threads that wait for work")
+    _add_idle(parser)
     _add_messages(parser)
 
 
@@ -68,6 +68,7 @@ def watch_flags(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--unit", type=values.name, metavar="UNIT", help="select all processes of a systemd unit")
     _add_sampling(parser, ", for all processes together{default}")
+    _add_idle(parser)
     add("--every", type=seconds, help="start a slice every TIME{default}")
     add("--for", type=seconds, dest="slice", help="length of a slice (default: as --every, without gaps)")
     add("--history", metavar="DIR",
@@ -273,6 +274,11 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
     add("--min-wait", type=seconds, help="with --mode wall: leave out waits that are shorter than TIME")
     add("--wait-details", action="store_true",
         help="with --mode wall: addresses, descriptors and pids in the frames of waits")  # fmt: skip
+
+
+def _add_idle(parser: ArgumentParser) -> None:
+    parser.add_argument("--idle", action="store_true",
+                        help="with --mode wall: show the stacks of threads that wait for work")  # fmt: skip
 
 
 def _add_walking(parser: ArgumentParser, kernel: str = _KERNEL) -> None:

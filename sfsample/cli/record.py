@@ -67,7 +67,7 @@ def _record(
         profile = Profile(options.rate, timeline=FORMATS[command.output.format].timeline)
         _sample(command, pids, profile, interrupt)
         symbolizer = api.symbolizer(profile, symbols)
-        report = with_names(lambda: api.named(profile, symbolizer), symbolizer, interrupt)
+        report = with_names(lambda: api.named(profile, symbolizer), symbolizer.give_up, interrupt)
         waits: list[str] = []
         if options.mode == "wall":
             report, idle = (report, {}) if command.idle else fold_idle(report)

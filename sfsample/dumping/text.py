@@ -5,6 +5,7 @@ that calls itself is one line.  On a terminal each line fits its width: long nam
 Control characters in texts of the target are replaced (`Style.clean`).
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from sfsample.dumping.diagnose.named_thread import FrameRow, Group, NamedThread,
 from sfsample.dumping.diagnose.verdict import Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.wording import Finding, Wording, common_name, format_seconds, task_text
-from sfsample.dumping.model import GoroutineGroup, ProcessDump
+from sfsample.dumping.model import GoroutineGroup
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.tasks import Task
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
@@ -33,6 +34,7 @@ _MAX_COMMAND = 240  # characters of a command line
 _MAX_TIDS = 12  # thread ids that are shown of one group
 _MAX_CREATORS = 3  # places that created a group of goroutines
 _MAX_TASKS = 100  # tasks shown of a thread
+_WRAPPER = re.compile(r"\.gowrap\d+$")
 
 
 class Style(NamedTuple):
@@ -55,7 +57,9 @@ def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
     for index, (dump, threads) in enumerate(verdict.processes):
         if index or (are_several and findings):
             yield ""
-        yield _header(dump, style)
+        command = " ".join(dump.cmdline) or dump.exe or ""
+        line = style.clean(f"process {dump.pid} {dump.name}: {command}")
+        yield _fit(line if style.whole or len(line) <= _MAX_COMMAND else f"{line[:_MAX_COMMAND]}...", style)
         yield from findings * (not are_several)
         if dump.ran is not None:
             others = f", except {len(dump.ran)} that ran: {_tids(dump.ran)}" if dump.ran else ""
@@ -111,21 +115,14 @@ def _wrap(text: str, width: int, bullet: str) -> list[str]:
     return [f"{indent if at else bullet}{line}" for at, line in enumerate(lines)]
 
 
-def _header(dump: ProcessDump, style: Style) -> str:
-    command = " ".join(dump.cmdline) or dump.exe or ""
-    line = style.clean(f"process {dump.pid} {dump.name}: {command}")
-    return _fit(line if style.whole or len(line) <= _MAX_COMMAND else f"{line[:_MAX_COMMAND]}...", style)
-
-
 def _fit(line: str, style: Style) -> str:
     return line if style.width is None or style.whole else fit(line, style.width, "...")
 
 
 def _group(group: Group, waits: Mapping[int, Wait | None], wording: Wording, style: Style) -> Iterator[str]:
     thread = group[0].dump
-    if len(group) == 1:
-        title = f"thread {thread.tid} {thread.name}"
-    else:
+    title = f"thread {thread.tid} {thread.name}"
+    if len(group) > 1:
         title = f"{len(group)} threads {common_name([named.dump.name for named in group])}"
     yield style.bold(style.clean(f"{title}: {_state(group)}"))
     yield from _members(group, style)
@@ -166,7 +163,7 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
     known = [waits[goid] for goid in ids if goid in waits]
     others = ", and the others for others of that kind" * (len({wait.address for wait in known}) > 1)
     yield from (style.clean(f"  {wait.text}{others}") for wait in known[:1])
-    rows = [*enumerate(group.rows(style.depth))]
+    rows = [*enumerate(_without_wrappers(group.rows(style.depth)))]
     first = next((depth for depth, (_, _, names) in rows if not _is_of_go_runtime(names)), 0)
     yield from _frames(rows[first:], style)
     if group.stack is not None:
@@ -176,6 +173,12 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
         parents = f" in goroutine {_tids(created_in)}" if created_in else ""
         creators = [*dict.fromkeys(name.text for name in group.creator_names.values())]
         yield f"  created by {listed(creators, _MAX_CREATORS)}{parents}"
+
+
+def _without_wrappers(rows: Iterable[FrameRow]) -> Iterator[FrameRow]:
+    """Yield the rows without the functions that Go's compiler makes for `go f(x)`."""
+    for frame, module, names in rows:
+        yield frame, module, tuple(name for name in names if not _WRAPPER.search(name.function or ""))
 
 
 def _is_of_go_runtime(names: Sequence[NamedFrame]) -> bool:
@@ -192,8 +195,12 @@ def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, styl
     """Yield the wait of a group, unless the line with its system call says it already."""
     first, wait = group[0], waits.get(group[0].tid)
     call = first.dump.call
-    if wait is None or (
-        wait.idle and not wait.pids and wait.kind is not WaitKind.SLEEP and call and call.descriptors
+    if (
+        wait is None
+        or wait.kind is WaitKind.STOPPED
+        or (  # the verdict has every stop
+            wait.idle and not wait.pids and wait.kind is not WaitKind.SLEEP and call and call.descriptors
+        )
     ):
         return
     distinct = {other.what for thread in group if (other := waits.get(thread.tid)) is not None}

@@ -95,8 +95,7 @@ def contents(history: History, wanted: str | None = None) -> Iterator[str]:
     shown = [wanted] if wanted in slices else sorted(slices)[:_MAX_SERVICES]
     for service in filter(None, shown):
         of_service = slices[service]
-        last = max(facts.end_s for facts in of_service)
-        times = local_span(of_service[0].begin_s, last)
+        times = local_span(of_service[0].begin_s, max(facts.end_s for facts in of_service))
         yield f"there is {service}: {counted(len(of_service), 'slice')}, {times}"
     if wanted not in slices and len(slices) > len(shown):
         yield f"and {len(slices) - len(shown)} more services: sfsample history list shows them"

@@ -27,7 +27,7 @@ from sfsample.runtimes.cpython.code_objects import read_each
 from sfsample.runtimes.cpython.find import Interpreter, find_interpreter
 from sfsample.runtimes.cpython.place import Placer
 from sfsample.runtimes.cpython.python_stack import Names, PythonStack
-from sfsample.runtimes.cpython.threads import Gil, read_gil, shared_states, thread_states
+from sfsample.runtimes.cpython.threads import SHARED, Gil, read_gil, thread_states
 
 _UNLISTED = "no Python frames: the core file has no list of Python's threads"
 _SPENT = "Python frames are missing: the core file has more than sfsample reads"
@@ -45,7 +45,6 @@ class CorePython:
         self._interpreter = self._find(core)
         if self._interpreter is not None:
             self._states = thread_states(self._interpreter, self._memory.read)
-            self._shared = shared_states(self._interpreter, self._memory.read)
             self._names = Names(self._interpreter.layout, partial(read_each, self._memory))
             self._placer = Placer(self._interpreter.layout, self._interpreter.code)
             self._problem = "" if self._states else _UNLISTED
@@ -69,7 +68,8 @@ class CorePython:
         states = () if self._interpreter is None else self._states.get(tid, ())
         if not states:
             return None
-        placed = self._placer.place(self._memory, frames, [*dict.fromkeys([*states, *self._shared])])
+        shared = self._states.get(SHARED, ())
+        placed = self._placer.place(self._memory, frames, [*dict.fromkeys([*states, *shared])])
         return self._names.named(placed) if placed.activations or not placed.is_whole else None
 
     def gil(self, tid: int) -> Gil | None:

@@ -19,16 +19,15 @@ class NameOptions:
     merge_clones: bool = False  # one name `f` for `f.cold` and `f.part.0`
     lines: bool = False  # file and line from DWARF
     inlines: bool = False  # inlined functions from DWARF
-    debug_dirs: tuple[str, ...] = ()  # directories with debug files, searched before the system's
+    debug_dirs: tuple[str, ...] = ()  # directories with debug files, which are searched before the system's
 
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolOptions(NameOptions):
-    """The same, and where names are found."""
+    """The same, and what else is done to find names."""
 
     go_places: bool = False  # file, line and inlined functions of Go code, whose table is quick to read
     fetch: "FetchDebugFile | None" = None  # function that asks a debuginfod server
-    cache_dir: str | None = None  # directory of the cache; None: no cache
     progress: Progress = lambda _text: None
 
 

@@ -63,9 +63,8 @@ def condition(text: str) -> Condition:
     """Parse the value of --trigger."""
     match = _CONDITION.fullmatch(text.replace(" ", ""))
     if match and match[1] in _METRICS:
-        parse, _ = _METRICS[match[1]]
         with suppress(ValueError):
-            return Condition(match[0], match[1], parse(match[2]))
+            return Condition(match[0], match[1], _METRICS[match[1]][0](match[2]))
     raise refusal(text, f"a condition ({_EXAMPLES}; in quotes, because of >)")
 
 
@@ -140,11 +139,11 @@ Record = Callable[[float, RecordOptions], float | None]
 
 
 class Response:
-    """Answers triggers; `files` has the dumps."""
+    """Answers triggers; `files` has the dumps, `debug_dirs` the debug files for them."""
 
     def __init__(
-        self, options: WatchOptions, debug_dirs: Sequence[str], files: SliceFiles, sinks: Sequence[Sink],
-        say: Say,
+        self, options: WatchOptions, files: SliceFiles, sinks: Sequence[Sink], say: Say,
+        debug_dirs: Sequence[str],
     ) -> None:  # fmt: skip
         self._options, self._files, self._sinks, self._say = options, files, sinks, say
         self._debug_dirs = debug_dirs

@@ -93,7 +93,7 @@ os.waitpid(child, 0)
 class Screen(NamedTuple):
     """A command line.
 
-    `numbers`: those in it depend on the run; busy processes run meanwhile.  `other_user`: the user is
+    `numbers`: the numbers in it depend on the run; busy processes run meanwhile.  `other_user`: the user is
     not that of the process.  `interrupt`: Ctrl-C ends it when this was printed, or samples were taken.
     """
 

@@ -44,7 +44,7 @@ int main(void)
 
 @contextmanager
 def busy(**environment: str | bytes) -> Iterator[int]:
-    """Run a program that uses a CPU, with more variables; yield its pid."""
+    """Run a program that uses a CPU, with these environment variables added; yield its pid."""
     words = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
     given = {os.fsencode(key): value for key, value in {**os.environ, **environment}.items()}
     with subprocess.Popen(words, stdout=subprocess.PIPE, env=given) as child:

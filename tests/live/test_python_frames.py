@@ -82,7 +82,7 @@ def frames_of(
     """Yield file, qualified name and line of each frame of a thread state."""
     found: list[PythonFrame] = []
     for run in runs(memory, interpreter.layout, state):
-        assert not run.missing
+        assert run.mark  # 0: the chain broke
         found += run.frames
     for frame, code in zip(found, codes.look_up([frame.code for frame in found]), strict=True):
         assert code is not None
@@ -275,7 +275,7 @@ def test_dump_says_which_thread_holds_the_gil(python):
             return found == expected
 
         wait_until(all_are_seen, "both are seen to wait")
-        said = f"2 threads (Thread-*) wait for the main thread ({target.pid}), which "
+        said = f"=> the GIL: 2 threads (Thread-*) wait for the main thread ({target.pid}), which "
         wait_until(lambda: said in run_cli("dump", "-p", target.pid).out.decode(), "both are seen to wait")
         assert_untraced(target.pid)
 
@@ -326,7 +326,7 @@ else: os.wait()
 
 @pytest.mark.parametrize("python", PYTHONS, ids=str)
 def test_child_that_c_code_has_forked_has_its_frames(python):
-    """The interpreter knows its main thread by the id of the parent's, as in the workers of uWSGI."""
+    """The interpreter still has the id of the parent's main thread, as in the workers of uWSGI."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([python, "-c", FORKED], **pipes) as target:
         child = int(target.stdout.readline())
@@ -413,7 +413,7 @@ def test_child_that_is_seen_before_the_interpreter_knows_of_the_fork_has_its_fra
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.name)
 @pytest.mark.parametrize("package", ["views", "flask"])
 def test_files_of_one_name_are_told_apart(python: Path, package: str, tmp_path: Path) -> None:
-    """The program's own files have their path from the script's directory, those of a package from its."""
+    """Paths of the program's own files begin at the script's directory, those of a package at its parent."""
     installed = tmp_path / "venv/lib/python3/site-packages"
     for directory in (tmp_path / "views", installed / "flask"):
         directory.mkdir(parents=True)

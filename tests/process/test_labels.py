@@ -12,10 +12,10 @@ import pytest
 
 from sfsample.formats.elf.image import ElfImage
 from sfsample.formats.protobuf import integer, message
-from sfsample.modules.mapping import parse_maps
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.labels import _HEADER, Identity, identify
 from sfsample.process.procfs import ProcFs
+from tests.builders.maps import parse_maps
 
 ID, POD = "0123456789abcdef" * 4, "01234567-89ab-cdef-0123-456789abcdef"
 PODS = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD.replace('-', '_')}.slice"

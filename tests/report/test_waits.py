@@ -101,3 +101,11 @@ def test_table_of_waits_has_the_time_and_the_holder() -> None:
         "idle      20 samples of e: they wait for work (--idle shows them)",
     ]
     assert [*wait_lines(made(("f", [MAIN], 10)), {})] == []
+
+
+def test_table_of_waits_has_the_mean_number_of_waiters_and_says_if_there_are_several_holders() -> None:
+    stacks = [("a", [MAIN, HELD, LOCK, MAIN], 30), ("b", [FLUSH, HELD, LOCK, MAIN], 20)]
+    report = made(*stacks)._replace(duration_ns=250_000_000)
+    assert [*wait_lines(report, {})][1:] == [
+        "          0.50 s [mutex a] (2.0 threads at a time), 100 % of it held by writer, in main, and others"
+    ]

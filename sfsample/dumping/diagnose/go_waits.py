@@ -9,14 +9,17 @@ Source: Go, src/sync (Mutex: state, sema; RWMutex: w, writerSem, readerSem, read
 WaitGroup: state, sema; Once: done, m), src/runtime/chan.go (hchan); the same from 1.19 to 1.27.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from sfsample.core.quantities import counted, listed
+from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.wait_graph import Node, cycles
-from sfsample.dumping.diagnose.wording import Finding
+from sfsample.dumping.diagnose.wording import Finding, format_seconds
+from sfsample.dumping.goroutines import is_of_runtime
 from sfsample.dumping.model import GoroutineGroup, GoroutineMember, ProcessDump
 from sfsample.runtimes.go.waits import LOCK_STATES, OBJECT_START
 from sfsample.symbolize.named_frame import NamedFrame
@@ -26,6 +29,8 @@ _FOUND_KINDS = (*_LOCK_KINDS, "wait group", "nil channel")  # each such wait is 
 _RUNTIME = ("runtime.", "sync.", "internal/")
 _COND_WAIT = "sync.(*Cond).Wait"
 _LOCK_SLOW = "sync.(*Mutex).lockSlow"
+_STOP_THE_WORLD = "runtime.stopTheWorldWithSema"
+_WOKEN_BY_GOROUTINES = ("chan ", "select", "sync.", "semacquire")  # starts of states that others end
 _FOREVER = {"chan receive (nil chan)": "receive from a nil channel",
             "chan send (nil chan)": "send to a nil channel",
             "select (no cases)": "a select without cases"}  # fmt: skip
@@ -35,6 +40,7 @@ _MUTEX_STATE = -4  # bit 0: locked
 _MISSING = -4  # WaitGroup: Done calls
 _READERS_OF_WRITER = 12  # RWMutex.readerWait, from writerSem
 _MAX_NAMED = 5  # goroutines or channels that a sentence names
+_MAX_STATES = 6  # states in a sentence
 _MAX_FINDINGS = 8  # findings of the same kind
 _MAX_HOLDERS = 3  # goroutines whose own state is shown below a finding
 
@@ -205,10 +211,21 @@ def _lock_of(group: GoroutineGroup) -> _Lock:
     return next((_LOCKS[name, is_mutex] for name in names if (name, is_mutex) in _LOCKS), default)
 
 
+def _stops_the_world(thread: NamedThread) -> bool:
+    """Return True if a thread was in the same call of `stopTheWorldWithSema` at each of several looks."""
+    calls = {frame.cfa for frame, _, names in thread.rows()
+             if any(name.function == _STOP_THE_WORLD for name in names)}  # fmt: skip
+    looks = [{frame.cfa for frame in look.stack.frames} for look in thread.dump.looks if look.stack]
+    return len(looks) > 1 and bool(calls.intersection(*looks))
+
+
 class GoVerdict:
     """Derives findings from the waits of the goroutines of one process."""
 
-    def __init__(self, dump: ProcessDump, waits: Mapping[int, Waiting]) -> None:
+    def __init__(
+        self, dump: ProcessDump, waits: Mapping[int, Waiting], threads: Iterable[NamedThread] = ()
+    ) -> None:
+        self._dump, self._threads = dump, threads
         self._unmoved, self._process = dump.go.unmoved, (Node(dump.pid, 0),)
         self._groups = {member.id: group for group in dump.goroutines for member in group.members}
         self._waits = waits
@@ -219,6 +236,23 @@ class GoVerdict:
         edges = {Node(0, goid): Node(0, wait.only) for goid, wait in self._lasting.items()
                  if wait.only is not None}  # fmt: skip
         self._rings = [tuple(node.tid for node in cycle) for cycle in cycles(edges)]
+
+    def census(self) -> Finding:
+        """Return a sentence on what the goroutines do, and where and how long the largest group waits."""
+        states = Counter[str]()
+        for group in self._dump.goroutines:
+            states[group.state] += len(group.members)
+        shown = states.most_common(_MAX_STATES)
+        parts = [f"{count} {state}" for state, count in shown]
+        if others := states.total() - sum(count for _, count in shown):
+            parts.append(f"{others} others")
+        largest = max(self._dump.goroutines, key=lambda group: len(group.members))
+        longest_s = max(member.since_s or 0 for member in largest.members)
+        text = f"{counted(states.total(), 'goroutine')}: {', '.join(parts)}"
+        if (place := place_of(largest.functions)) and len(largest.members) > 1:
+            text += f"; {len(largest.members)} of them in {place}"
+            text += f", for at least {format_seconds(longest_s)}" * bool(longest_s)
+        return Finding("goroutines", text, self._process)
 
     def rings(self) -> list[Finding]:
         """Return the rings of goroutines that wait for each other, deadlocks first."""
@@ -237,6 +271,23 @@ class GoVerdict:
                 text = f"{len(ring)} goroutines wait for each other, and none can go on"
         kind = "deadlock" if is_certain else "blocked"
         return Finding(kind, "DEADLOCK: " * is_certain + text, self._process, lines, ring)
+
+    def stopped(self) -> Iterator[Finding]:
+        """Yield a sentence if the runtime waits for goroutines that run on, and one if none can run."""
+        stopping = {thread.dump.ns_tid for thread in self._threads if _stops_the_world(thread)}
+        running = {group.tid: group.members[0].id for group in self._dump.goroutines
+                   if group.state == "running" and group.tid not in stopping}  # fmt: skip
+        if stopping and running:
+            verbs = "run and do not give way" if len(running) > 1 else "runs and does not give way"
+            text = f"the runtime stops the program, and waits for {names_of(running.values())}, which {verbs}"
+            yield Finding("blocked", text, self._process, (), tuple(running.values()))
+        own = [group for group in self._dump.goroutines if not is_of_runtime(group)]
+        are_asleep = all(group.state.startswith(_WOKEN_BY_GOROUTINES) for group in own)
+        have_slept = all(thread.moving is False for thread in self._dump.threads)
+        if own and are_asleep and have_slept and self._dump.go.is_whole:
+            count = sum(len(group.members) for group in own)
+            text = f"none of {counted(count, 'goroutine')} can go on: only a timer or C code can wake one"
+            yield Finding("blocked", text, self._process)
 
     def blocked(self) -> Iterator[Finding]:
         """Yield the other waits for locks and WaitGroups, and the waits for ever, most goroutines first."""

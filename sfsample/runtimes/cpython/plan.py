@@ -9,7 +9,7 @@ address.
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from mmap import PAGESIZE
 
@@ -24,8 +24,6 @@ _CHUNK_HEADER = 24  # bytes: previous, size, top
 _CHUNK_BYTES = 1 << 14  # bytes of a chunk, unless a frame is very large
 _MAX_CHUNK_BYTES = 1 << 20
 _MAX_STACK_BYTES = 1 << 21  # bytes of all chunks of a thread state
-_SLACK_BYTES = 1 << 12  # bytes by which the newest chunk may have grown since the last sample
-_PART_BYTES = 1 << 10  # unit in bytes: the copied part of the newest chunk is a multiple of it
 _MAX_PAGES = 16  # pages with frames of generators that are foreseen
 _MAX_STEPS = 1000  # steps along the chain in one pause
 _STEPS_A_LOOK = 32  # steps between two looks at the clock
@@ -52,7 +50,6 @@ class Plan:
         self.gils = tuple(gils)
         self._layout, self._trusted = layout, trusted
         self._heads = (*((state, layout.thread_bytes) for state in self.states), *gils, *counters)
-        self._chunks: tuple[tuple[Span, ...], ...] = ()  # chunks of each thread state, the oldest first
         self._pages: tuple[int, ...] = ()  # pages of frames that are in no chunk
         self._untrusted: tuple[int, ...] = ()  # code objects of the last sample that are not trusted
         self._last: dict[int, Span] = {}  # address of a frame of the last sample -> (previous, executable)
@@ -145,11 +142,10 @@ class Plan:
 
     def learn(self, memory: Memory, frames: Sequence[PythonFrame], *, is_whole: bool) -> None:
         """Plan for the next sample the pieces that this sample needed; `frames` has the innermost first."""
-        self._chunks = tuple(self._chunks_of(memory, state) for state in self.states)
-        chunks = [*chain.from_iterable(self._chunks)]
-        self._learn_pages(memory, frames, chunks)
+        chunks = [self._chunks_of(memory, state) for state in self.states]
+        self._learn_pages(memory, frames, [*chain.from_iterable(chunks)])
         loose = tuple(_page_of(page, self._layout.frame_bytes) for page in self._pages)
-        groups = (self._heads, *self._chunks, loose)
+        groups = (self._heads, *chunks, loose)
         if groups != self.groups:
             self.groups = groups
         self._untrusted = tuple({frame.code for frame in frames if frame.code not in self._trusted})
@@ -157,6 +153,7 @@ class Plan:
         self._last = {frame.address: (frame.previous, frame.executable) for frame in innermost}
 
     def _chunks_of(self, memory: Memory, state: int) -> tuple[Span, ...]:
+        """Return the chunks of a thread state, the oldest first."""
         chunks: list[Span] = []
         at = memory.word(state + self._layout.chunk)
         left, seen = _MAX_STACK_BYTES, {0, None}
@@ -169,15 +166,7 @@ class Plan:
                 break
             chunks.append((at or 0, size & -8))
             at = word_in(header)
-        return (*reversed(chunks[1:]), *self._in_use(memory, state, *chunks[:1]))
-
-    def _in_use(self, memory: Memory, state: int, *newest: Span) -> Iterator[Span]:
-        """Yield the part of the newest chunk that will be in use; this part never becomes smaller."""
-        top = memory.word(state + self._layout.chunk + 8) or 0
-        for at, size in newest:
-            used = min(size, top - at + _SLACK_BYTES) & -_PART_BYTES if at <= top <= at + size else size
-            before = (had for chunks in self._chunks for begin, had in chunks if begin == at)
-            yield at, max([used, *before])
+        return tuple(reversed(chunks))
 
     def _learn_pages(self, memory: Memory, frames: Sequence[PythonFrame], chunks: list[Span]) -> None:
         """Note the pages of the frames that are in no chunk."""

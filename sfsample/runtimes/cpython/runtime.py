@@ -18,6 +18,7 @@ from sfsample.runtimes.cpython.place import Placer
 from sfsample.runtimes.cpython.plan import Plan
 from sfsample.runtimes.cpython.python_stack import Names, PythonStack
 from sfsample.runtimes.cpython.threads import (
+    SHARED,
     TORN,
     UNBORN,
     Gil,
@@ -25,7 +26,6 @@ from sfsample.runtimes.cpython.threads import (
     gil_words,
     holder_in,
     read_gil,
-    shared_states,
     thread_states,
 )
 
@@ -52,7 +52,6 @@ class PythonRuntime:
         self._names = Names(interpreter.layout, read_many, directories)
         self._placer = Placer(interpreter.layout, interpreter.code)
         self._states: dict[int, list[int]] = {}  # thread states by thread id, as old as `_created`
-        self._shared: list[int] = []  # thread states that any thread may run
         self._counters: tuple[Span, ...] = ()
         self._created: tuple[bytes | None, ...] = ()  # values of `_counters`; (): list the threads again
         self._plans: dict[int, Plan] = {}
@@ -81,7 +80,7 @@ class PythonRuntime:
     def listed(self, tid: int) -> tuple[int, ...]:
         """Return the thread states that a thread may run, its own first; (): it has no Python."""
         own = self._states.get(tid)
-        return tuple(dict.fromkeys([*own, *self._shared]))[:_MAX_STATES] if own else ()
+        return tuple(dict.fromkeys([*own, *self._states.get(SHARED, ())]))[:_MAX_STATES] if own else ()
 
     def _rehearse(self, plan: Plan) -> None:
         """Let a plan learn from the current frames of its thread, though the thread may run meanwhile."""
@@ -105,7 +104,6 @@ class PythonRuntime:
         for _ in range(_MAX_LISTS):
             before, self._created = self._states, self._read_counters()
             self._states = thread_states(self._interpreter, self._read)
-            self._shared = shared_states(self._interpreter, self._read)
             if not self.is_torn:
                 break
             self._states = before | self._states  # threads may be missing in the new list
@@ -155,9 +153,9 @@ class PythonRuntime:
         if plan is None:
             return None if self.is_torn else False
         words = [data for span in plan.gils if (data := memory.read(*span)) is not None]
-        at, (low, high) = self._layout.thread_frame, stack
+        at, (low, high), shared = self._layout.thread_frame, stack, self._states.get(SHARED, ())
         own = (state for state in self._own(tid, plan, memory)
-               if state not in self._shared or low <= (memory.word(state + at) or 0) < high)  # fmt: skip
+               if state not in shared or low <= (memory.word(state + at) or 0) < high)  # fmt: skip
         has_gil = not {*map(holder_in, words)}.isdisjoint(own)
         return has_gil if len(words) == len(plan.gils) else None
 
@@ -173,5 +171,5 @@ class PythonRuntime:
     def _own(self, tid: int, plan: Plan, memory: Memory) -> list[int]:
         """Return the thread states; leave out unshared ones that had another thread's id in the pause."""
         at = self._layout.native_thread_id
-        shared = self._shared
+        shared = self._states.get(SHARED, ())
         return [state for state in plan.states if memory.word(state + at) in (tid, None) or state in shared]

@@ -18,6 +18,7 @@ _GIL_BYTES, _GIL_HOLDER, _GIL_LOCKED = 208, 8, 16  # size and two offsets of str
 _GIL_WORDS = 24  # bytes of a GIL that say which thread state holds it
 _MAX_COUNTERS = 64  # interpreters whose counters are read
 TORN = -1  # thread id that marks a list that changed while sfsample read it
+SHARED = -2  # thread id that stands for any thread
 UNBORN = 0  # thread id that stands for every thread that has not begun yet
 
 
@@ -25,23 +26,18 @@ def thread_states(interpreter: Interpreter, read: ReadMemory) -> dict[int, list[
     """Return the addresses of the thread states by thread id in the target's pid namespace.
 
     In 3.11 the state of a thread that has not begun has the id of its creator.  The creator's state is older.
+    Until 3.12 a sub-interpreter has one thread state, which any thread may run: SHARED has it too.
     """
-    layout, by_tid = interpreter.layout, dict[int, list[int]]()
-    for owner in _interpreters(interpreter, read):
-        states = [*_threads(layout, owner, read)]
+    by_tid: dict[int, list[int]] = {}
+    *others, last = [*_interpreters(interpreter, read)] or [0]
+    for owner in (*others, last):
+        states = [*_threads(interpreter.layout, owner, read)]
         oldest = {tid: state for state, tid in states}
         for state, tid in states:
             by_tid.setdefault(tid if state == oldest[tid] else UNBORN, []).append(state)
+            if interpreter.layout.has_cframes and owner != last and tid > 0:
+                by_tid.setdefault(SHARED, []).append(state)
     return by_tid
-
-
-def shared_states(interpreter: Interpreter, read: ReadMemory) -> list[int]:
-    """Return the addresses of the thread states that any thread may run.
-
-    Until 3.12 a sub-interpreter has one thread state, which keeps the id of the thread that created it.
-    """
-    owners = [*_interpreters(interpreter, read)][:-1] if interpreter.layout.has_cframes else []
-    return [state for owner in owners for state, tid in _threads(interpreter.layout, owner, read) if tid > 0]
 
 
 def counters(interpreter: Interpreter, read: ReadMemory) -> tuple[Span, ...]:

@@ -4,11 +4,22 @@ from struct import pack_into
 
 import pytest
 
+from sfsample.core.snapshot import Capture
 from sfsample.core.stack import Frame, Stack, StopReason
 from sfsample.dumping.diagnose.go_waits import GoVerdict, GoWaits, names_of
+from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.goroutines import group_goroutines, name_goroutines
-from sfsample.dumping.model import GoFacts, GoroutineGroup, GoroutineMember, ProcessDump
+from sfsample.dumping.model import (
+    GoFacts,
+    GoroutineGroup,
+    GoroutineMember,
+    ProcessDump,
+    ThreadDump,
+    ThreadState,
+)
+from sfsample.dumping.text import _without_wrappers
 from sfsample.process.go_capture import FoundGoroutine
+from sfsample.process.proc_text import SchedStat
 from sfsample.runtimes.go.defers import Unlock
 from sfsample.runtimes.go.layout import Goroutine, GoWait
 from sfsample.runtimes.go.waits import OBJECT_START
@@ -48,6 +59,18 @@ def verdict(*groups, unmoved=None, state=LOCKED):
     waits = GoWaits(dump).find()
     judge = GoVerdict(dump, waits)
     return waits, [*judge.rings(), *judge.blocked()]
+
+
+def test_the_census_says_where_most_goroutines_wait_and_since_when():
+    receivers = [GoroutineMember(goid, since_s, 0) for goid, since_s in ((2, None), (3, 700.0), (4, 60.0))]
+    groups = (group(("runtime.gopark", "main.work"), *receivers, state="chan receive"),
+              group(("main.main",), GoroutineMember(1, None, 0), state="running"))  # fmt: skip
+    dump = ProcessDump(1, "go", [], None, 0.0, (), (), goroutines=groups)
+    assert GoVerdict(dump, {}).census().text == (
+        "4 goroutines: 3 chan receive, 1 running; 3 of them in main.work, for at least 12 min"
+    )
+    dump = dump._replace(goroutines=groups[1:])
+    assert GoVerdict(dump, {}).census().text == "1 goroutine: 1 running"
 
 
 RING = member(6, A, [B]), member(7, B, [A])
@@ -126,3 +149,68 @@ def test_many_goroutines_are_named_shortly():
     assert names_of([7]) == "goroutine 7"
     assert names_of([7, 8]) == "goroutines 7, 8"
     assert names_of(range(1, 9)) == "goroutines 1, 2, 3, 4, 5 and 3 more"
+
+
+def thread(tid, *looks, moving=False):
+    """Return a thread with these frames (function: CFA) at each look; `moving`: it ran between the looks."""
+    stacks = [Stack(tuple(Frame(1, cfa, cfa, "gopclntab", exact=False) for cfa in frames.values()),
+                    StopReason.OUTERMOST, None) for frames in looks]  # fmt: skip
+    states = tuple(
+        ThreadState(at, "R" if moving else "S", SchedStat(at * moving, 0, 0), Capture.READ, stack)
+        for at, stack in enumerate(stacks)
+    )
+    dump = ThreadDump(
+        tid, "go", "S", stack=stacks[-1], modules=(None,) * len(looks[-1]), ns_tid=tid, looks=states
+    )
+    return NamedThread(1, dump, tuple((NamedFrame(name, name),) for name in looks[-1]))
+
+
+def stopped(groups, threads, *, is_whole=True):
+    own = tuple(thread.dump for thread in threads)
+    dump = ProcessDump(1, "go", [], None, 0.0, own, (), goroutines=groups, go=GoFacts(is_whole=is_whole))
+    return [finding.text for finding in GoVerdict(dump, {}, threads).stopped()]
+
+
+STOP = {"runtime.notetsleep": 8, "runtime.stopTheWorldWithSema": 16, "main.main": 24}
+SPIN = group((), member(6), state="running")._replace(tid=5)
+STOPPER = group((), member(1), state="running")._replace(tid=4)
+
+
+def test_a_goroutine_that_does_not_give_way_holds_up_a_stop_of_the_world():
+    busy = thread(5, {"main.spin": 8}, {"main.spin": 8}, moving=True)
+    assert stopped((SPIN, STOPPER), [thread(4, STOP, STOP, moving=True), busy]) == [
+        "the runtime stops the program, and waits for goroutine 6, which runs and does not give way"
+    ]
+    later = STOP | {"runtime.stopTheWorldWithSema": 20}  # another stop
+    assert stopped((SPIN, STOPPER), [thread(4, STOP, later, moving=True), busy]) == []
+    assert stopped((SPIN, STOPPER), [thread(4, STOP, moving=True), busy]) == []  # one look
+    assert stopped((STOPPER,), [thread(4, STOP, STOP, moving=True)]) == []
+
+
+ASLEEP = (group(("main.f",), member(6), member(7), state="chan receive"), group(("main.g",), member(8)))
+NO_TIMER = "none of 3 goroutines can go on: only a timer or C code can wake one"
+IDLE = {"runtime.futex": 8}
+
+
+def test_a_program_whose_goroutines_all_wait_for_others_cannot_go_on():
+    runtimes = group(("runtime.bgsweep",), member(2), state="GC sweep wait")._replace(
+        creator_names={9: NamedFrame("runtime.gcenable", "runtime.gcenable")}
+    )
+    assert stopped((*ASLEEP, runtimes), [thread(4, IDLE, IDLE)]) == [NO_TIMER]
+
+
+@pytest.mark.parametrize("state", ["running", "syscall", "IO wait", "sleep", "runnable", "waiting"])
+def test_a_program_with_a_goroutine_that_may_go_on_is_not_asleep(state):
+    assert stopped((*ASLEEP, group(("main.h",), member(9), state=state)), [thread(4, IDLE, IDLE)]) == []
+
+
+def test_a_program_may_have_run_or_have_more_goroutines():
+    assert stopped(ASLEEP, [thread(4, IDLE, IDLE, moving=True)]) == []
+    assert stopped(ASLEEP, [thread(4, IDLE)]) == []  # one look
+    assert stopped(ASLEEP, [thread(4, IDLE, IDLE)], is_whole=False) == []
+
+
+def test_a_wrapper_of_a_go_statement_is_left_out_of_the_text():
+    rows = group(("main.worker", "main.main.gowrap1", "runtime.goexit"), member(6)).rows(None)
+    shown = [[name.function for name in names] for _, _, names in _without_wrappers(rows)]
+    assert shown == [["main.worker"], [], ["runtime.goexit"]]
