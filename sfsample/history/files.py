@@ -67,10 +67,11 @@ class HistoryFile:
         # A reader may have to complete the commit of a writer that was killed.
         self._db = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=rw", uri=True, timeout=_BUSY_S,
                                    isolation_level=None, check_same_thread=False)  # fmt: skip
+        self.close = self._db.close
         try:
             self._prepare(write=write)
         except BaseException:
-            self._db.close()
+            self.close()
             raise
 
     def _prepare(self, *, write: bool) -> None:
@@ -94,10 +95,6 @@ class HistoryFile:
             raise FileNotFoundError(self.path)  # the writer was killed before the first commit
         if tables != {*_SCHEMA, _COUNTER}:
             raise BadInput("its tables are not those of a history")
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
 
     def _pragma(self, name: str) -> int:
         [(number,)] = self._rows(f"PRAGMA {name}")
