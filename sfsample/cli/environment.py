@@ -1,6 +1,7 @@
 """Reads the environment.  Source: XDG Base Directory Specification; debuginfod(1)."""
 
 import os
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from sfsample.cli.options import NameFlags
@@ -8,7 +9,7 @@ from sfsample.cli.terminal import progress_printer
 from sfsample.core.foreign import natural
 from sfsample.core.python_view import PythonView
 from sfsample.errors import UsageError
-from sfsample.symbolize.options import SymbolOptions
+from sfsample.symbolize.options import NameOptions, SymbolOptions
 
 if TYPE_CHECKING:
     from sfsample.symbolize.debuginfod import Debuginfod
@@ -32,11 +33,10 @@ def symbol_options(
             raise UsageError("--lines and --inlines need an extra that is not installed",
                              "install it: pip install 'sfsample[lines]'")  # fmt: skip
     return SymbolOptions(
-        raw=names.raw, simplify=names.simplify, merge_clones=names.merge_clones,
-        lines=names.lines, inlines=names.inlines, debug_dirs=names.debug_dirs,
+        **{field.name: getattr(names, field.name) for field in fields(NameOptions)},
         fetch=_debuginfod(quiet=quiet, online=online) if names.debuginfod else None,
         progress=progress_printer(quiet=quiet),
-    )  # fmt: skip
+    )
 
 
 def _debuginfod(*, quiet: bool, online: bool) -> "Debuginfod":

@@ -271,11 +271,7 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
     add("-s", "--subprocesses", action="store_true", help="sample descendants too, also those born later")
     add("--blame", action="store_true",
         help="with --mode wall: show the stack of a lock's holder below those that wait for it")  # fmt: skip
-    add(
-        "--min-wait",
-        type=seconds,
-        help="with --mode wall: leave out waits that are shorter than TIME",
-    )
+    add("--min-wait", type=seconds, help="with --mode wall: leave out waits that are shorter than TIME")
     add("--wait-details", action="store_true",
         help="with --mode wall: addresses, descriptors and pids in the frames of waits")  # fmt: skip
 

@@ -15,7 +15,7 @@ from sfsample.inspect.coverage import check_tables, measure_coverage
 from sfsample.inspect.text import Inspection, inspection_json, inspection_text, process_text
 from sfsample.modules.location import Location
 from sfsample.modules.module import Module
-from sfsample.process.find_target import target_pids
+from sfsample.process.find_target import TargetFinder
 from sfsample.process.process import LiveProcess
 from sfsample.report.json_text import json_text
 from sfsample.symbolize.symbolizer import Symbolizer
@@ -27,7 +27,7 @@ def run(command: InspectCommand) -> int:
     if command.elf is not None:
         output.write(_render_file(command.elf, command))
     else:
-        results = [_render_process(pid, command) for pid in target_pids(command.target)]
+        results = [_render_process(pid, command) for pid in TargetFinder(command.target).pids()]
         output.write(("" if command.output.format == "json" else "\n").join(results))
     return 0
 

@@ -1,8 +1,7 @@
 """Collects the facts that a dump shows of a live process: every thread, captured once or several times.
 
 A thread that cannot be captured is shown with the reason, never left out; sfsample does not wait for it.
-This module reads everything that needs the living process; the meaning comes later, from the values
-(`dumping.model`).
+This module reads what needs the living process; the meaning comes later, from the values (`dumping.model`).
 """
 
 import os
@@ -26,7 +25,7 @@ from sfsample.dumping.model import (
 )
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
-from sfsample.process.consistent_capture import ConsistentCapture
+from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
 from sfsample.process.facts.descriptors import NearEnd, PeerProcess, find_peer_processes, parse_locks
 from sfsample.process.facts.syscall_arguments import (
     CHILD_CALLS,
@@ -99,7 +98,7 @@ class Dumper:
         if self._consistent:
             for tid in self.process.proc.threads():
                 self._capturer.prepare(self.process.thread(tid))
-            self._capturer.source = self._at_one_instant = self.process.capture_consistently()
+            self._capturer.source = self._at_one_instant = capture_consistently(self.process)
         self._to_collect = dict(self.process.threads())
         try:
             while self._to_collect and not should_stop():
@@ -318,6 +317,7 @@ class Dumper:
                       *self._python_problems),
             children=self._facts.children() if waits_for_children else (),
             locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
+            stop_signal=process.exit_code if process and process.state == "T" else 0,
             tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
             goroutines=self._goroutines, go=self._go,
             ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,

@@ -14,10 +14,10 @@ from contextlib import suppress
 from sfsample.errors import NotPermitted, ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
 from sfsample.process.capture_running import AWAKE_THREADS, StopFilter
+from sfsample.process.had_cpu import RunState, WakeUp, classify, ran_ns
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
-from sfsample.process.run_state import RunState, WakeUp, classify, ran_ns
 from sfsample.process.stop_request import await_stop
 from sfsample.recording.blame import Blame
 from sfsample.recording.due_threads import SampledThread

@@ -19,8 +19,8 @@ from sfsample.modules.location import (
 )
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
+from sfsample.process.had_cpu import RunState, held_ns, ran_ns
 from sfsample.process.process import LiveProcess
-from sfsample.process.run_state import RunState, held_ns, ran_ns
 from sfsample.recording.due_threads import FLUSH_NS, SampledThread
 from sfsample.recording.merge_python import as_shown, with_python
 from sfsample.recording.profile import Profile

@@ -17,10 +17,10 @@ from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.facts.descriptors import KeptDescriptors, parse_locks
 from sfsample.process.facts.syscall_arguments import FILE_LOCK_CALLS
 from sfsample.process.facts.thread_facts import FactReader, as_made
+from sfsample.process.had_cpu import RunState
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import read_text
-from sfsample.process.run_state import RunState
 from sfsample.process.syscall_names import syscall_name
 from sfsample.process.thread import Thread
 from sfsample.runtimes.cpython.python_stack import PythonStack

@@ -9,6 +9,7 @@ answer; `wording` makes a sentence of it.
 import os
 from collections.abc import Mapping
 from itertools import islice
+from signal import Signals
 from typing import NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
@@ -80,9 +81,10 @@ def wait_of(thread: WaitingThread, context: WaitContext) -> Wait | None:
 
 def _stopped(state: str, context: WaitContext) -> Wait:
     if state == "T" or context.tracer is None:
+        by = f" by {Signals(context.stop_signal).name}" if context.stop_signal in {*Signals} else ""
         return Wait(
-            WaitKind.STOPPED, f"kill -CONT {context.pid}", verb="is stopped; resume it with",
-            lasting="has been stopped for {time}; resume it with")  # fmt: skip
+            WaitKind.STOPPED, f"kill -CONT {context.pid}", verb=f"is stopped{by}; resume it with",
+            lasting=f"has been stopped{by} for {{time}}; resume it with")  # fmt: skip
     pid, name = context.tracer
     return Wait(
         WaitKind.STOPPED, f"process {pid} ({name}), which traces it", verb="is stopped by",
@@ -204,7 +206,8 @@ def _uninterruptible(thread: WaitingThread) -> Wait | None:
     call, function = thread.call, thread.wchan or "?"
     request = f" for {call.name}({', '.join(call.refers_to)})" if call and call.name else ""
     cause = "a disk, a file server or a FUSE daemon"
-    return Wait(WaitKind.KERNEL, f"the kernel{request}, uninterruptibly, in {function}: {cause}")
+    end = "signals, often even kill -9, take effect only when the call ends"
+    return Wait(WaitKind.KERNEL, f"the kernel{request}, uninterruptibly, in {function}: {cause}; {end}")
 
 
 def _transfer(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:

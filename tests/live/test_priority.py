@@ -9,10 +9,10 @@ import os
 import pytest
 
 import sfsample
+from sfsample.process.had_cpu import OwnRun
 from sfsample.process.priority import RealTimePriority, avoid_preempting
 from sfsample.process.proc_text import parse_last_run
 from sfsample.process.process import LiveProcess
-from sfsample.process.run_state import OwnRun
 from sfsample.process.stop_request import Tracer
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.processes import Processes, Recording

@@ -7,8 +7,8 @@ from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
 from sfsample.process import capture
 from sfsample.process.capture_running import ANY_THREAD
+from sfsample.process.had_cpu import RunState
 from sfsample.process.not_captured import NotCaptured, Reason
-from sfsample.process.run_state import RunState
 from sfsample.recording.profile import Profile
 from sfsample.unwind.row import UnwindRow
 from tests.recording.fake_process import (
