@@ -13,6 +13,7 @@ from calendar import timegm
 from collections.abc import Sequence
 from contextlib import suppress
 from errno import EDQUOT, ENOSPC, ENOTDIR
+from itertools import count
 
 from sfsample import api
 from sfsample.core.filesystem import check_replaceable, os_error, whole_file
@@ -82,13 +83,10 @@ class SliceFiles:
 
     def free_path(self, begin_s: float | None = None) -> str:
         """Return a path named after the begin of a slice (None: now), or after the next free second."""
-        second = int(time.time() if begin_s is None else begin_s)
-        while True:
-            begin = utc(second, _TIME_FORMAT)
-            path = os.path.join(self.directory, f"{self._label}-{begin}{self._suffix}")
-            if not os.path.lexists(path):
-                return path
-            second += 1
+        first = int(time.time() if begin_s is None else begin_s)
+        times = (utc(second, _TIME_FORMAT) for second in count(first))
+        paths = (os.path.join(self.directory, f"{self._label}-{begin}{self._suffix}") for begin in times)
+        return next(path for path in paths if not os.path.lexists(path))
 
     def delete_old(self, newest: str, limits: Keep) -> None:
         """Delete the files beyond the limits, but not `newest`, which was just written.  Raises OSError."""

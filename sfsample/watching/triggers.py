@@ -25,7 +25,7 @@ from sfsample.errors import SfsampleError
 from sfsample.recording.options import RecordOptions
 from sfsample.watching.options import Keep, WatchOptions
 from sfsample.watching.own_program import dump_words, own_program
-from sfsample.watching.program import Say, Sink
+from sfsample.watching.program import Program, Say, Sink
 from sfsample.watching.slice_files import SliceFiles
 
 LOOK_S = 5.0
@@ -167,14 +167,10 @@ Record = Callable[[float, RecordOptions], float | None]
 
 
 class Response:
-    """Answers triggers; `files` has the dumps, `debug_dirs` the debug files for them."""
+    """Answers triggers; `files` has the dumps."""
 
-    def __init__(
-        self, options: WatchOptions, files: SliceFiles, sinks: Sequence[Sink], say: Say,
-        debug_dirs: Sequence[str],
-    ) -> None:  # fmt: skip
-        self._options, self._files, self._sinks, self._say = options, files, sinks, say
-        self._debug_dirs = debug_dirs
+    def __init__(self, options: WatchOptions, files: SliceFiles, sinks: list[Sink], program: Program) -> None:
+        self._options, self._files, self._sinks, self._program = options, files, sinks, program
 
     def answer(self, fired: Fired, find: Callable[[], list[int]], record: Record) -> None:
         """Pin, dump, record; say the outcome.  `find` returns the process ids, or raises SfsampleError."""
@@ -192,11 +188,13 @@ class Response:
         if not self._options.quiet:
             closer = f"{length_s:.0f} s at {taken or 0:.0f} of {hz:g} Hz"
             closer = "no slice kept since" if taken is None else closer
-            self._say(f"{fired}: {counted(pinned, 'slice')} pinned, {closer}, {dump}")
+            self._program.say(f"{fired}: {counted(pinned, 'slice')} pinned, {closer}, {dump}")
 
     def _dump(self, pids: Sequence[int]) -> str:
         path = self._files.free_path()
-        words = dump_words(pids[:_MAX_PROCESSES], path, self._options.record, self._debug_dirs)
+        words = dump_words(
+            pids[:_MAX_PROCESSES], path, self._options.record, self._program.symbols.debug_dirs
+        )
         try:
             done = subprocess.run(own_program(*words), umask=0o077, stdin=subprocess.DEVNULL,
                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=_PATIENCE_S,
@@ -217,5 +215,5 @@ class Response:
             try:
                 counts.append(sink.pin(last_s))
             except (SfsampleError, OSError) as failure:
-                self._say(f"not pinned: {failure}", *getattr(failure, "help", ()))
+                self._program.say(f"not pinned: {failure}", *getattr(failure, "help", ()))
         return max(counts)
