@@ -41,8 +41,7 @@ from sfsample.symbolize.debuginfod import Debuginfod
 from sfsample.symbolize.perf_map import PerfMap
 from sfsample.watching import slice_recorder
 from sfsample.watching.pull.door import Door
-from sfsample.watching.push.backend import headers_for, parse_backend
-from sfsample.watching.push.mark import Mark
+from sfsample.watching.push.backend import Mark, headers_for, parse_backend
 from sfsample.watching.push.pusher import Pusher
 from tests.builders.absurd import BYTES, CLOCKS_S, TEXTS, VALUES
 from tests.builders.histories import DAY_S, MIDNIGHT_S, minute

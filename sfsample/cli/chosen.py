@@ -1,14 +1,14 @@
 """Finds the processes that a command is for, and says which ones a name has chosen."""
 
 from sfsample.cli.terminal import say
-from sfsample.process.find_target import target_pids
+from sfsample.process.find_target import TargetFinder
 from sfsample.process.procfs import process_name
 from sfsample.process.target import Target
 
 
 def chosen_pids(target: Target, *, quiet: bool = False) -> list[int]:
     """Return the pids of the target.  With -n, say which they are.  Raises NoSuchProcess, UsageError."""
-    pids = target_pids(target)
+    pids = TargetFinder(target).pids()
     if target.name and not quiet:
         say(f"{target.name} is process {', '.join(f'{pid} ({process_name(pid)})' for pid in pids)}")
     return pids

@@ -29,9 +29,8 @@ def run(command: ConvertCommand) -> int:
     files = find_files(command.inputs, result=output.file, quiet=command.quiet)
     report = read_files(files)
     if command.symbolize:
-        report = name_unnamed_frames(
-            report, OfflineSymbolizer(symbol_options(command.names, command.debug_dirs, quiet=command.quiet))
-        )
+        symbols = symbol_options(command.names, quiet=command.quiet)
+        report = name_unnamed_frames(report, OfflineSymbolizer(symbols))
     if command.names.lines:
         report = with_python_lines(report)
     report = as_asked(report, command.output)

@@ -1,7 +1,7 @@
 """`sfsample doctor`: shows whether sfsample may attach, which gates are closed, and how to open them.
 
-The exit code is 4 if sfsample may not attach to one of the processes.  sfsample does not try to attach if
-this would disturb the process; then the exit code is 4 if a gate is closed.  No thread is stopped.
+The exit code is 4 if sfsample may not attach to one of the processes, or without a process, if a gate is
+closed.  No thread is stopped.
 """
 
 import sys
@@ -13,18 +13,18 @@ from sfsample.cli.file_options import DoctorCommand
 from sfsample.cli.output_file import Output
 from sfsample.core.printable import printable_lines
 from sfsample.errors import NotPermitted
-from sfsample.process.find_target import target_pids
+from sfsample.process.find_target import TargetFinder
 from sfsample.process.permission.check import Diagnosis, diagnose
 from sfsample.report.json_text import json_text
 
-_ATTACH_TEXTS = {True: "sfsample may attach", False: "sfsample may not attach", None: "not tried"}
 _STATUS_TEXTS = {"pass": "pass", "fail": "FAIL", "unknown": "?"}
 
 
 def run(command: DoctorCommand) -> int:
     """Judge the gates and write them; return the exit code."""
     output = Output(command.output.path)
-    pids = target_pids(command.target) if command.target.pid or command.target.name else [None]
+    target = command.target
+    pids = TargetFinder(target).pids() if target.pid or target.name else [None]
     diagnoses = [diagnose(pid) for pid in pids]
     if command.output.format == "json":
         processes = [_diagnosis_json(diagnosis) for diagnosis in diagnoses]
@@ -48,7 +48,8 @@ def _diagnosis_text(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.pid is None:
         yield "sfsample itself, for any process (-p PID checks the gates of a process too):"
     else:
-        yield f"process {diagnosis.pid} {diagnosis.name}: {_ATTACH_TEXTS[diagnosis.may_attach]}"
+        may = "may" if diagnosis.may_attach else "may not"
+        yield f"process {diagnosis.pid} {diagnosis.name}: sfsample {may} attach"
     for gate in diagnosis.gates:
         yield f"  {_STATUS_TEXTS[gate.status]:<6}{gate.name:<21}{gate.found}"
     closed = [gate for gate in diagnosis.gates if gate.status != "pass" and gate.remedy is not None]

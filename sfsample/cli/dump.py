@@ -52,7 +52,7 @@ def run(command: DumpCommand) -> int:
             end_s = time.monotonic() + command.options.timeout
             dumps, failures = _dump(command, rehearse, interrupt)
             until_s = max(end_s, time.monotonic() + _MIN_NAMING_S)
-            verdict = with_names(lambda: examine(dumps), examine, interrupt, until_s)
+            verdict = with_names(lambda: examine(dumps), examine.give_up, interrupt, until_s)
     dumps = [dump for dump, _ in verdict.processes]
     output.write(render(verdict, command))
     if not command.quiet:
@@ -67,10 +67,7 @@ def run(command: DumpCommand) -> int:
 
 def symbols(command: DumpCommand) -> SymbolOptions:
     """Return the options for names, without downloads: a dump must not wait for the network."""
-    options = command.options
-    return symbol_options(
-        command.names, options.debug_dirs, quiet=command.quiet, online=False, python=options.python
-    )
+    return symbol_options(command.names, quiet=command.quiet, online=False, python=command.options.python)
 
 
 def _dump(command: DumpCommand, meanwhile: Meanwhile, should_stop: Interrupt) -> Dumps:

@@ -1,7 +1,7 @@
 """Reads the environment.  Source: XDG Base Directory Specification; debuginfod(1)."""
 
 import os
-from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from sfsample.cli.options import NameFlags
@@ -9,7 +9,7 @@ from sfsample.cli.terminal import progress_printer
 from sfsample.core.foreign import natural
 from sfsample.core.python_view import PythonView
 from sfsample.errors import UsageError
-from sfsample.symbolize.options import SymbolOptions
+from sfsample.symbolize.options import NameOptions, SymbolOptions
 
 if TYPE_CHECKING:
     from sfsample.symbolize.debuginfod import Debuginfod
@@ -23,9 +23,8 @@ def history_directory(chosen: str | None) -> str:
 
 
 def symbol_options(
-    names: NameFlags, debug_dirs: Sequence[str] = (), *, quiet: bool, online: bool = True,
-    python: PythonView = PythonView.AUTO,
-) -> SymbolOptions:  # fmt: skip
+    names: NameFlags, *, quiet: bool, online: bool = True, python: PythonView = PythonView.AUTO
+) -> SymbolOptions:
     """Return the options of the flags; `online` False: no download.  Raises UsageError without the extra."""
     if (names.lines and python is not PythonView.ONLY) or names.inlines:
         from sfsample.symbolize.dwarf_lines import available  # a dump imports it after its first look
@@ -34,12 +33,10 @@ def symbol_options(
             raise UsageError("--lines and --inlines need an extra that is not installed",
                              "install it: pip install 'sfsample[lines]'")  # fmt: skip
     return SymbolOptions(
-        raw=names.raw, simplify=names.simplify, merge_clones=names.merge_clones,
-        lines=names.lines, inlines=names.inlines, debug_dirs=tuple(debug_dirs),
+        **{field.name: getattr(names, field.name) for field in fields(NameOptions)},
         fetch=_debuginfod(quiet=quiet, online=online) if names.debuginfod else None,
         progress=progress_printer(quiet=quiet),
-        cache_dir=_below("XDG_CACHE_HOME", "~/.cache", "sfsample"),
-    )  # fmt: skip
+    )
 
 
 def _debuginfod(*, quiet: bool, online: bool) -> "Debuginfod":

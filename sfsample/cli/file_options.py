@@ -35,14 +35,13 @@ class ConvertCommand(Command):
     merge_by: Literal["function", "module", "address"] | None = None
     symbolize: bool = False
     names: NameFlags = NameFlags()
-    debug_dirs: tuple[str, ...] = ()
     quiet: bool = False
 
     def __post_init__(self) -> None:
         names = self.names  # without --symbolize, names in a file stay as they are
         flags = {"--raw-names": names.raw, "--simplify-names": names.simplify,
                  "--merge-clones": names.merge_clones, "--inlines": names.inlines,
-                 "--debuginfod": names.debuginfod, "--debug-dir": self.debug_dirs}  # fmt: skip
+                 "--debuginfod": names.debuginfod, "--debug-dir": names.debug_dirs}  # fmt: skip
         if not self.symbolize and (flag := next(filter(flags.get, flags), None)):
             raise UsageError(f"{flag} needs --symbolize")
 

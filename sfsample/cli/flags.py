@@ -14,6 +14,8 @@ from sfsample.report.suffixes import FORMATS
 
 TEXT_FORMAT = "format of the result (default: by the suffix of -o, else text)"
 _INPUT = 'json of sfsample, folded or pprof; a directory of such files, or a pattern ("2026-11-*.json")'
+_KERNEL = ("kernel frames of sleeping threads, too (needs root; not in --mode cpu), or none at all "
+           "(default: of running threads, if permitted)")  # fmt: skip
 
 
 def record_flags(parser: ArgumentParser) -> None:
@@ -26,7 +28,7 @@ def record_flags(parser: ArgumentParser) -> None:
         help="record for TIME: 10, 500ms, 2m (default: until Ctrl-C or the end of the target)")  # fmt: skip
     add_profile_output(parser)
     add("--stats", metavar="FILE", help="write statistics as JSON to FILE; - is stderr")
-    add("--idle", action="store_true", help="with --mode wall: show the stacks of threads that wait for work")
+    _add_idle(parser)
     _add_messages(parser)
 
 
@@ -54,7 +56,7 @@ def dump_flags(parser: ArgumentParser) -> None:
     add("--core", metavar="CORE", help="read a core file instead of a process")
     add("--exe", metavar="FILE", help="with --core: the program, if its path has changed")
     add("--sysroot", metavar="DIR", help="with --core: search programs and libraries under DIR")
-    _add_walking(parser)
+    _add_walking(parser, "show the kernel's stack of each thread too (needs root)")
     add_json_output(parser)
     _add_messages(parser)
 
@@ -62,10 +64,11 @@ def dump_flags(parser: ArgumentParser) -> None:
 def watch_flags(parser: ArgumentParser) -> None:
     parser.usage = "sfsample watch (PID... | -n NAME | --unit UNIT | ...) [options]"
     _add_target(parser)
-    _add_groups(parser)
+    _add_groups(parser, "since the last slice")
     add = parser.add_argument
     add("--unit", type=values.name, metavar="UNIT", help="select all processes of a systemd unit")
     _add_sampling(parser, ", for all processes together{default}")
+    _add_idle(parser)
     add("--every", type=seconds, help="start a slice every TIME{default}")
     add("--for", type=seconds, dest="slice", help="length of a slice (default: as --every, without gaps)")
     add("--history", metavar="DIR",
@@ -224,15 +227,14 @@ def _add_target(parser: ArgumentParser, *, bare: bool = True) -> None:
         help="with -n: take every match; without it, more than one match is an error")  # fmt: skip
 
 
-def _add_groups(parser: ArgumentParser) -> None:
+def _add_groups(parser: ArgumentParser, busy_time: str = "in a second") -> None:
     add = parser.add_argument_group("several processes at once").add_argument
     add("--cgroup", type=values.name, metavar="PATH", help="all in a control group and in its subgroups")
     add("--container", type=values.name, metavar="ID",
         help="all of a container (docker, containerd, CRI-O, podman); ID may be a prefix")  # fmt: skip
     add("--pod", type=values.name, metavar="UID", help="all of a Kubernetes pod")
     add("--user", type=values.name, metavar="NAME|UID", help="all that a user runs")
-    add("--busiest", type=values.positive,
-        help="the N that use most CPU time in a second; watch: since the last slice")  # fmt: skip
+    add("--busiest", type=values.positive, help=f"the N that use most CPU time {busy_time}")
 
 
 def _add_sampling(parser: ArgumentParser, usual_overhead: str = "") -> None:
@@ -269,25 +271,24 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
     add("-s", "--subprocesses", action="store_true", help="sample descendants too, also those born later")
     add("--blame", action="store_true",
         help="with --mode wall: show the stack of a lock's holder below those that wait for it")  # fmt: skip
-    add(
-        "--min-wait",
-        type=seconds,
-        help="with --mode wall: leave out waits that are shorter than TIME",
-    )
+    add("--min-wait", type=seconds, help="with --mode wall: leave out waits that are shorter than TIME")
     add("--wait-details", action="store_true",
         help="with --mode wall: addresses, descriptors and pids in the frames of waits")  # fmt: skip
 
 
-def _add_walking(parser: ArgumentParser) -> None:
+def _add_idle(parser: ArgumentParser) -> None:
+    parser.add_argument("--idle", action="store_true",
+                        help="with --mode wall: show the stacks of threads that wait for work")  # fmt: skip
+
+
+def _add_walking(parser: ArgumentParser, kernel: str = _KERNEL) -> None:
     add = parser.add_argument
     add("--unwind", type=values.steppers, dest="steppers", metavar="LIST",
         help="ways to unwind, in order{default}")  # fmt: skip
     add("--max-frames", type=values.positive, help="end a stack after N frames{default}")
     add("--stack-bytes", type=values.size, metavar="N",
         help="copy at most N bytes of stack per thread{default}")  # fmt: skip
-    add("--kernel", action=BooleanOptionalAction,
-        help="kernel frames of sleeping threads, too (needs root; not in --mode cpu), or none at all "
-        "(default: of running threads, if permitted)")  # fmt: skip
+    add("--kernel", action=BooleanOptionalAction, help=kernel)
     add("--python", choices=("auto", "only", "off"), type=PythonView,
         help="frames of Python functions: with native ones, alone, or none{default}")  # fmt: skip
     add("--native", "--native-interpreter", action="store_const", dest="python", const=PythonView.ALL,

@@ -14,7 +14,7 @@ from sfsample.cli.output_file import Output, as_asked, say_written
 from sfsample.cli.terminal import say, say_at
 from sfsample.core.local_time import local, local_span, zone
 from sfsample.core.printable import printable_lines
-from sfsample.core.quantities import counted, long_time
+from sfsample.core.quantities import counted, long_time, spelled_seconds, spelled_size
 from sfsample.errors import SfsampleError
 from sfsample.history import questions
 from sfsample.history.facts import TIERS, Gap, Selection, SliceFacts
@@ -80,18 +80,8 @@ def _list(history: History, command: options.HistoryList) -> int:
 
 
 def _slice_json(facts: SliceFacts) -> dict[str, object]:
-    known = (
-        "id",
-        "service",
-        "samples",
-        "tier",
-        "pinned",
-        "build_id",
-        "host",
-        "rate_hz",
-        "mode",
-        "duration_ns",
-    )
+    known = ("id", "service", "samples", "tier", "pinned", "build_id", "host", "rate_hz", "mode",
+             "duration_ns")  # fmt: skip
     return {
         "begin": facts.begin_s, "end": facts.end_s, "labels": dict(facts.labels),
         "cpu_s": facts.cpu_charged_ns / 1e9, "coverage": facts.coverage,
@@ -138,7 +128,7 @@ def _summary(
     yield ", ".join(amounts(report))
     builds = [*dict.fromkeys(facts.build_id for facts in slices if facts.build_id)]
     yield from (f"build-id {build}" for build in builds)
-    yield from (f"lost: {loss}" for loss in losses(report))
+    yield from ("lost: " * (not loss.startswith(questions.COVER_ONLY)) + loss for loss in losses(report))
     yield from (f"gap: {local_span(gap.begin_s, gap.end_s)}: {gap.why}" for gap in gaps)
     if command.waits:
         yield ""
@@ -199,14 +189,15 @@ def _compared(history: History, command: options.HistoryDiff) -> list[Selection]
 
 
 def _prune(history: History, command: options.HistoryPrune) -> int:
-    before = history.slices()
-    history.tidy(time.time(), command.retention.keep_for, command.retention.keep_bytes)
+    before, keep_for, keep_bytes = history.slices(), command.retention.keep_for, command.retention.keep_bytes
+    history.tidy(time.time(), keep_for, keep_bytes)
     after = history.slices()
     kept = {(facts.service, facts.tier, facts.begin_s // TIERS[facts.tier]) for facts in after}
     deleted = sum(not any((facts.service, tier, facts.begin_s // length_s) in kept
                           for tier, length_s in TIERS.items()) for facts in before)  # fmt: skip
     merged = len(before) - deleted - len(after)
     say(f"{counted(deleted, 'slice')} deleted, {merged:,} merged into others, {len(after):,} kept",
+        f"limits: {spelled_seconds(keep_for)} and {spelled_size(keep_bytes)}; the last day always stays",
         *questions.contents(history))  # fmt: skip
     return 0
 

@@ -59,7 +59,8 @@ def prune_flags(parser: ArgumentParser) -> None:
     _add_history(parser)
     add = parser.add_argument
     add("--keep-for", type=values.age, help="delete older slices{default}")
-    add("--keep-bytes", type=large_size, help="delete the oldest slices until SIZE is left{default}")
+    add("--keep-bytes", type=large_size,
+        help="delete the oldest slices, but not the last day, until SIZE is left{default}")  # fmt: skip
 
 
 def check_flags(parser: ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from sfsample.inspect.coverage import check_tables, measure_coverage
 from sfsample.inspect.text import Inspection, inspection_json, inspection_text, process_text
 from sfsample.modules.location import Location
 from sfsample.modules.module import Module
-from sfsample.process.find_target import target_pids
+from sfsample.process.find_target import TargetFinder
 from sfsample.process.process import LiveProcess
 from sfsample.report.json_text import json_text
 from sfsample.symbolize.symbolizer import Symbolizer
@@ -27,7 +27,7 @@ def run(command: InspectCommand) -> int:
     if command.elf is not None:
         output.write(_render_file(command.elf, command))
     else:
-        results = [_render_process(pid, command) for pid in target_pids(command.target)]
+        results = [_render_process(pid, command) for pid in TargetFinder(command.target).pids()]
         output.write(("" if command.output.format == "json" else "\n").join(results))
     return 0
 
@@ -50,7 +50,7 @@ def _open(path: str) -> ElfImage:
         raise SfsampleError(f"cannot inspect: {path}: {why}", remedy) from None
     if image.type == ET_REL:
         raise SfsampleError(f"cannot inspect: {path}: an object file: its code has no addresses yet",
-                            f"link it: ld -shared -o linked.so {path}")  # fmt: skip
+                            "give the program or the library into which it is linked")  # fmt: skip
     return image
 
 

@@ -61,13 +61,13 @@ def _record(
     if stats_output is not None and output.file and stats_output.file == output.file:
         raise UsageError(f"-o and --stats are the same file: {command.stats}")
     options = command.options
-    symbols = symbol_options(command.names, options.debug_dirs, quiet=command.quiet, python=options.python)
+    symbols = symbol_options(command.names, quiet=command.quiet, python=options.python)
     with Interrupt() as interrupt, targets(command) as pids:
         progress_printer(quiet=command.quiet)(f"recording {', '.join(map(str, pids))}; Ctrl-C ends it")
         profile = Profile(options.rate, timeline=FORMATS[command.output.format].timeline)
         _sample(command, pids, profile, interrupt)
         symbolizer = api.symbolizer(profile, symbols)
-        report = with_names(lambda: api.named(profile, symbolizer), symbolizer, interrupt)
+        report = with_names(lambda: api.named(profile, symbolizer), symbolizer.give_up, interrupt)
         waits: list[str] = []
         if options.mode == "wall":
             report, idle = (report, {}) if command.idle else fold_idle(report)
@@ -100,14 +100,11 @@ def _program_exit_code(pid: int) -> int:
 
 def _sample(command: RecordCommand, pids: list[int], profile: Profile, stop: Interrupt) -> None:
     """Record into the profile; between ticks, show progress."""
-    started_s = time.monotonic()
+    started_s, until = time.monotonic(), "" if command.duration is None else f" of {command.duration:g}"
     with Progress(quiet=command.quiet or command.program is not None) as progress:  # no line beside a program
 
         def should_stop() -> bool:
-            if progress.due():
-                elapsed_s, samples = time.monotonic() - started_s, profile.stats.samples
-                until = "" if command.duration is None else f" of {command.duration:g}"
-                progress.show(f"{elapsed_s:.0f}{until} s, {counted(samples)}")
+            progress.show(f"{time.monotonic() - started_s:.0f}{until} s, {counted(profile.stats.samples)}")
             return stop()
 
         target = command.target
@@ -128,8 +125,10 @@ def targets(command: RecordCommand) -> Iterator[list[int]]:
     try:
         yield [child.pid]
     except NoSuchProcess:
+        code = _program_exit_code(child.pid)
+        too_brief = () if code else ("the program ended too soon; run a brief program many times",)
         raise NoSuchProcess(child.pid, f"ended before the first sample: {command.program[0]}",
-                            *_exit_help(child)) from None  # fmt: skip
+                            f"its exit code is {code}", *too_brief) from None  # fmt: skip
     finally:
         _terminate(child, quiet=command.quiet)
 
@@ -145,16 +144,6 @@ def _start(program: Sequence[str], *, has_stdout: bool) -> subprocess.Popen[byte
             else "give a program on PATH, or a path"
         )
         raise SfsampleError(f"cannot start: {program[0] or repr('')}: {failure.strerror}", remedy) from None
-
-
-def _exit_help(child: subprocess.Popen[bytes]) -> tuple[str, ...]:
-    status = child.poll()
-    if status is None:
-        return ()
-    if status < 0:
-        return (f"signal {-status} killed the program",)
-    too_brief = () if status else ("the program ended too soon; run a brief program many times",)
-    return (f"its exit status is {status}", *too_brief)
 
 
 def _terminate(child: subprocess.Popen[bytes], *, quiet: bool) -> None:

@@ -89,14 +89,12 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         emit("")  # erases the line
 
-    def due(self) -> bool:
-        """Return True if the line can be shown, and was last drawn at least 0.1 s ago."""
-        return self.shown and time.monotonic() - self._drawn_at_s >= _PERIOD_S and _is_writable()
-
     def show(self, text: str) -> None:
-        """Show a short text; call `due` before."""
-        self._drawn_at_s = time.monotonic()
-        emit(f"sfsample: {text}", draws=True)
+        """Draw a short text, at most ten times a second."""
+        now_s = time.monotonic()
+        if self.shown and now_s - self._drawn_at_s >= _PERIOD_S and _is_writable():
+            self._drawn_at_s = now_s
+            emit(f"sfsample: {text}", draws=True)
 
 
 def _is_writable() -> bool:

@@ -12,6 +12,7 @@ from sfsample.cli.environment import history_directory, symbol_options
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.terminal import progress_printer, say, say_at
 from sfsample.cli.watch_options import WatchCommand
+from sfsample.core.quantities import spelled_seconds
 from sfsample.process.stuck import hand_over, take_over
 from sfsample.watching.loop import Watch
 from sfsample.watching.program import Program
@@ -43,7 +44,9 @@ def _watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool) -> str
     signal.signal(signal.SIGUSR1, lambda *_: watch.triggers.fire())
     if command.config is not None:
         signal.signal(signal.SIGHUP, lambda *_: watch.reload())
-    listen = command.options.listen
+    listen, every = command.options.listen, spelled_seconds(command.options.every)
+    tell = progress_printer(quiet=command.options.quiet, tell=say_at)
+    tell(f"a slice every {every}; Ctrl-C ends the watch, and keeps the unfinished slice")
     if listen.address is None:
         watch.run()
         return watch.why_anew
@@ -63,8 +66,6 @@ def make_watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool = F
         command.history or options.push.backends or options.files.output_dir is None
     ):
         history = history_directory(command.history)
-    symbols = symbol_options(
-        command.names, options.record.debug_dirs, quiet=options.quiet, python=options.record.python
-    )
+    symbols = symbol_options(command.names, quiet=options.quiet, python=options.record.python)
     tell = progress_printer(quiet=options.quiet, tell=say_at)
     return Watch(options, Program(say_at, tell, interrupt, symbols, history), is_anew=is_anew)

@@ -26,7 +26,7 @@ from sfsample.dumping.model import (
 )
 from sfsample.errors import ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
-from sfsample.process.consistent_capture import ConsistentCapture
+from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
 from sfsample.process.facts.descriptors import NearEnd, PeerProcess, find_peer_processes, parse_locks
 from sfsample.process.facts.syscall_arguments import (
     CHILD_CALLS,
@@ -99,7 +99,7 @@ class Dumper:
         if self._consistent:
             for tid in self.process.proc.threads():
                 self._capturer.prepare(self.process.thread(tid))
-            self._capturer.source = self._at_one_instant = self.process.capture_consistently()
+            self._capturer.source = self._at_one_instant = capture_consistently(self.process)
         self._to_collect = dict(self.process.threads())
         try:
             while self._to_collect and not should_stop():
@@ -319,6 +319,7 @@ class Dumper:
             children=self._facts.children() if waits_for_children else (),
             locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
             tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
+            stop_signal=process.exit_code if process and process.state == "T" else 0,
             goroutines=self._goroutines, go=self._go,
             ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,
         )  # fmt: skip

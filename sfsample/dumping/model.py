@@ -176,6 +176,7 @@ class ProcessDump(NamedTuple):
     peers: tuple[PeerProcess, ...] = ()  # processes at the other ends of pipes and sockets
     others: tuple[tuple[int, str], ...] = ()  # pid and name of other processes that sentences name
     tracer: tuple[int, str] | None = None  # pid and name of the process that traces it
+    stop_signal: int = 0  # signal that stopped it; 0: none, or unknown
     ran: tuple[int, ...] | None = None  # threads captured later than all others; None: not --consistent
     followed: bool = False  # True: it was not asked for, but another process waits for it
     goroutines: tuple[GoroutineGroup, ...] = ()  # largest group first

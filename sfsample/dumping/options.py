@@ -1,6 +1,5 @@
 """What to dump, and how: one value for the library and the command line."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -8,6 +7,8 @@ from sfsample.core.python_view import PythonView
 from sfsample.core.walk_limits import DEFAULT_ORDER, DEFAULT_STACK_BYTES, MAX_FRAMES, check_stack_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sfsample.unwind.stepper import Stepper
 
 
@@ -23,7 +24,6 @@ class DumpOptions:
     steppers: "Sequence[str | Stepper]" = DEFAULT_ORDER
     stop: bool = True  # True: sfsample may stop running threads
     consistent: bool = False  # True: capture all threads at one instant
-    debug_dirs: Sequence[str] = ()  # directories with debug files, searched before the system's
     python: PythonView = PythonView.AUTO
     connections: int = 5  # connections of an event loop that are listed
     locals: bool = False  # True: short texts of arguments and locals of Python frames

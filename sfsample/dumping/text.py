@@ -200,6 +200,8 @@ def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, styl
     """Yield the wait of a group, unless the line with its system call says it already."""
     first, wait = group[0], waits.get(group[0].tid)
     call = first.dump.call
+    if first.dump.state == "T":
+        return  # the verdict says it of the whole process
     if wait is None or (
         wait.idle and not wait.pids and wait.kind is not WaitKind.SLEEP and call and call.descriptors
     ):

@@ -11,7 +11,6 @@ from sfsample.recording.stats import coverage_of
 from sfsample.report.merge import sum_known
 from sfsample.report.report import Report
 
-_COUNTS = ("cpu_charged_ns", "cpu_sampled_ns")  # numbers of a report's statistics
 TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # the length of a slice of the tier, in seconds
 _MAX_TIME_S = 9.2e9  # seconds since the epoch, in the year 2261: every format can hold it as ns in 64 bits
 _MAX_COUNT = (1 << 63) - 1
@@ -96,18 +95,18 @@ class Selection(NamedTuple):
 def facts_of(closed: Slice) -> SliceFacts:
     """Return the facts of a slice.  Raises BadInput if a history cannot keep them."""
     report, stats, target = closed.report, closed.report.stats, closed.report.target or {}
-    counts: dict[str, Any] = {name: stats.number(name) for name in _COUNTS}
     facts = SliceFacts(
         "", float(closed.begin_s), float(closed.end_s), closed.service, report.labels or {},
         target.get("build_id"), report.host, report.rate_hz, stats.text("mode"), report.duration_ns,
-        report.total(), tier="1m", pinned=False, **counts,
+        report.total(), stats.number("cpu_charged_ns"), stats.number("cpu_sampled_ns"), "1m", pinned=False,
     )  # fmt: skip
     return read_facts("", as_row(facts))
 
 
 def merged_facts(group: Sequence[SliceFacts], tier: str) -> SliceFacts:
     """Return the facts of the slice that replaces a group; the slices have the same `merge_key`."""
-    added = {name: sum(getattr(facts, name) for facts in group) for name in ("samples", *_COUNTS)}
+    counts = "samples", "cpu_charged_ns", "cpu_sampled_ns"
+    added = {name: sum(getattr(facts, name) for facts in group) for name in counts}
     return group[0]._replace(
         id="", begin_s=min(facts.begin_s for facts in group), end_s=max(facts.end_s for facts in group),
         duration_ns=sum_known(facts.duration_ns for facts in group), tier=tier, **added,
@@ -152,10 +151,9 @@ def read_facts(name: str, row: Sequence[Any]) -> SliceFacts:
 
 def read_gap(row: Sequence[Any]) -> Gap:
     """Return the gap in a row.  Raises BadInput."""
-    begin_s, end_s, service, why = row
-    if not (all(map(_is_time, row[:2])) and all(map(_is_text, row[2:])) and begin_s <= end_s):
+    if not (all(map(_is_time, row[:2])) and all(map(_is_text, row[2:])) and row[0] <= row[1]):
         raise BadInput("a gap is not valid")
-    return Gap(begin_s, end_s, service, why)
+    return Gap(*row)
 
 
 def _is_text(value: object) -> bool:

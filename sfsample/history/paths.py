@@ -30,8 +30,7 @@ class FileName(NamedTuple):
     @property
     def path(self) -> str:
         """The path of the file."""
-        day = utc(self.day * DAY_S, "%Y-%m-%d")
-        return os.path.join(self.directory, f"{day}.sqlite")
+        return os.path.join(self.directory, utc(self.day * DAY_S, "%Y-%m-%d.sqlite"))
 
     @property
     def end_s(self) -> int:

@@ -15,6 +15,7 @@ from sfsample.history.store import History
 from sfsample.report.difference import Ordinary, Side, count
 from sfsample.report.report import Report
 
+COVER_ONLY = "slices cover only"  # a part of the time had no slice, so nothing was lost
 _MAX_SERVICES = 10  # services that an error lists
 
 
@@ -74,7 +75,7 @@ def _missing(selection: Selection, slices: list[SliceFacts], report: Report) -> 
         until_s = max(until_s, ends_s)
     missing, samples = [], sum(facts.samples for facts in slices)
     if end_s - begin_s - covered_s > allowed_s:
-        missing.append(f"slices cover only {long_time(covered_s)} of {long_time(end_s - begin_s)}")
+        missing.append(f"{COVER_ONLY} {long_time(covered_s)} of {long_time(end_s - begin_s)}")
     if report.total() != samples:
         missing.append(f"slices with {samples - report.total():,} of {samples:,} samples could not be read")
     return missing
@@ -94,8 +95,7 @@ def contents(history: History, wanted: str | None = None) -> Iterator[str]:
     shown = [wanted] if wanted in slices else sorted(slices)[:_MAX_SERVICES]
     for service in filter(None, shown):
         of_service = slices[service]
-        last = max(facts.end_s for facts in of_service)
-        times = local_span(of_service[0].begin_s, last)
+        times = local_span(of_service[0].begin_s, max(facts.end_s for facts in of_service))
         yield f"there is {service}: {counted(len(of_service), 'slice')}, {times}"
     if wanted not in slices and len(slices) > len(shown):
         yield f"and {len(slices) - len(shown)} more services: sfsample history list shows them"
@@ -124,7 +124,8 @@ def compare(
     gaps = [gap for selection in compared for gap in history.gaps(selection)]
     missing += [f"no slices {local_span(gap.begin_s, gap.end_s)}: {gap.why}" for gap in gaps]
     warnings = (*missing, *_differing([*before, *after]))
-    ordinary = Ordinary(tuple((side_of[old], side_of[new]) for old, new in pairs), what, warnings)
+    known_pairs = tuple((side_of[old], side_of[new]) for old, new in pairs)
+    ordinary = Ordinary(known_pairs, what, warnings, can_be_shorter=min(map(len, chosen)) > 1)
     return Compared(sides[:2], ordinary, kept)
 
 

@@ -105,7 +105,11 @@ class History:
     def _write(self, service: str, begin_s: float, insert: Callable[[HistoryFile], None]) -> None:
         name = FileName(self.directory, int(begin_s // DAY_S))
         with self._errors("cannot write", name.path):
-            self._lock(service)
+            if service not in self._locks and (fd := lock(self.directory, f"service {service}")) is not None:
+                self._locks[service] = fd
+        if service not in self._locks:
+            raise SfsampleError(f"another watch writes the history of {service}: {self.directory}",
+                                "end that watch, or give this watch another --history DIR")  # fmt: skip
         self._change(name, insert)
 
     def _change(self, name: FileName, work: Callable[[HistoryFile], _T]) -> _T:
@@ -120,15 +124,6 @@ class History:
                     if self._writer.is_current:  # the file was not removed
                         return work(self._writer)
                 self._close_writer()
-
-    def _lock(self, service: str) -> None:
-        if service in self._locks:
-            return
-        fd = lock(self.directory, f"service {service}")
-        if fd is None:
-            raise SfsampleError(f"another watch writes the history of {service}: {self.directory}",
-                                "end that watch, or give this watch another --history DIR")  # fmt: skip
-        self._locks[service] = fd
 
     def tidy(self, now_s: float, keep_for_s: float = RETENTION.keep_for,
              keep_bytes: int = RETENTION.keep_bytes) -> None:  # fmt: skip
@@ -160,7 +155,7 @@ class History:
         try:
             with suppress(FileNotFoundError):
                 yield
-        except (BadInput, sqlite3.Error, PermissionError) as failure:
+        except (BadInput, sqlite3.Error, PermissionError, OverflowError) as failure:
             self.problems[f"{path}: {getattr(failure, 'strerror', None) or failure}"] = None
 
     def slices(self, selection: Selection = Selection()) -> list[SliceFacts]:  # noqa: B008 - immutable
@@ -213,9 +208,8 @@ class History:
 
     def _merge(self, reports: list[Report]) -> Report:
         try:
-            report = (
-                merge(reports, ReadingBudget(8 * size_of(self.directory))) if reports else Report((), (), ())
-            )
+            budget = ReadingBudget(8 * size_of(self.directory))
+            report = merge(reports, budget) if reports else Report((), (), ())
             check_numbers(report)
         except BadInput as failure:
             raise SfsampleError(f"cannot merge: {failure}", "choose a shorter time") from None

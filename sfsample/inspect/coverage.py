@@ -1,7 +1,7 @@
 """Measures the share of a module's code that its unwind tables cover.
 
-A hostile file may have rows that many functions share, and tables of many gigabytes.  So the size of the file
-limits both.
+In a hostile file, many functions may share the same rows.  So the size of the file bounds the rows that are
+read, and the size of a table.
 
 The code is the bytes of executable sections; without sections, the bytes of executable segments.  Each byte
 counts once.  Other bytes that a table covers do not count.  Only the extents of functions are decoded.

@@ -62,15 +62,11 @@ def base_of(mapping: Mapping, maps: Sequence[Mapping]) -> int | None:
     return next((m.start for m in below if (m.path, m.inode) == file and not m.offset), None)
 
 
-def parse_maps(text: str, is_there: IsThere = lambda *_: False) -> tuple[Mapping, ...]:
-    """Parse the whole text.  In paths the kernel escapes only the newline, as octal 012."""
-    return tuple(m for line in text.split("\n") if (m := _parse_line(line, is_there)) is not None)
-
-
 class MapsParser:
     """Parses the maps of one process again and again, each time only the lines that are new.
 
-    If the text has not changed, `parse` returns the same tuple object.
+    In paths the kernel escapes only the newline, as octal 012.  If the text has not changed, `parse` returns
+    the same tuple object.
     """
 
     def __init__(self, is_there: IsThere = lambda *_: False) -> None:

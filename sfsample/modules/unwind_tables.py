@@ -62,7 +62,7 @@ class UnwindTables:
 
     @cached_property
     def debug_frame(self) -> EhFrame | None:
-        """The CFI of `.debug_frame`, which a program without `.eh_frame` may have; None: it is compressed."""
+        """The CFI of `.debug_frame`, for programs without `.eh_frame`; None: it is missing or compressed."""
         section = self.image.section(".debug_frame")
         if section is None or section.flags & SHF_COMPRESSED:
             return None

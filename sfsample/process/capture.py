@@ -90,13 +90,9 @@ class ThreadCapturer:
         self._generation = -1
 
     def capture(
-        self,
-        thread: Thread,
-        state: str,
-        patience_ns: int = PATIENCE_NS,
-        stop_filter: StopFilter = AWAKE_THREADS,
-        last: Located | None = None,
-    ) -> CapturedStack | NotCaptured:
+        self, thread: Thread, state: str, patience_ns: int = PATIENCE_NS,
+        stop_filter: StopFilter = AWAKE_THREADS, last: Located | None = None,
+    ) -> CapturedStack | NotCaptured:  # fmt: skip
         """Capture and unwind a thread; capture it again if the walk needed memory that was not copied.
 
         `state`: letter of the thread's state (proc(5)); a thread in R is not read, a thread in D is never

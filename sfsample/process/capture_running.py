@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from sfsample.core.arch import Arch
 from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.snapshot import SchedulerEvidence, ThreadSnapshot
+from sfsample.process.had_cpu import BeforeStop, RunState, WakeUp, balance_of, classify, times_run
 from sfsample.process.not_captured import OTHER_PROCESS, NotCaptured, Reason
 from sfsample.process.priority import REAL_TIME_PRIORITY
-from sfsample.process.run_state import BeforeStop, RunState, WakeUp, balance_of, classify, times_run
 from sfsample.process.stack_copy import NO_LIMIT_NS, StackCopy
 from sfsample.process.stop_request import PATIENCE_NS, Tracer
 from sfsample.process.syscall_mending import mend

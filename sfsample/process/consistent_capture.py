@@ -7,18 +7,16 @@ Meanwhile it reads the sleeping threads.  The result lists the sleeping threads 
 
 import gc
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
-from sfsample.core.arch import Arch
+from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.process.capture_running import StopFilter, copy_stopped, snapshot_of
 from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.priority import REAL_TIME_PRIORITY
 from sfsample.process.proc_text import SyscallInfo
-from sfsample.process.procfs import ProcFs
-from sfsample.process.stack_copy import StackCopy
+from sfsample.process.process import LiveProcess
 from sfsample.process.stop_request import StopRequest, Tracer
 from sfsample.process.thread import Thread
 
@@ -38,7 +36,6 @@ class ConsistentCapture(NamedTuple):
     stopped: Captures
     asleep: dict[int, SleepingThread]
     ran: tuple[int, ...]  # sleeping threads that ran meanwhile: their stacks are from another instant
-    held_ns: int  # time from the first request to stop until the last release
 
     def read(self, thread: Thread) -> SleepingThread | None:
         """Return a thread that slept."""
@@ -55,61 +52,43 @@ class ConsistentCapture(NamedTuple):
         return False
 
 
-def capture_consistently(
-    proc: ProcFs,
-    arch: Arch,
-    copy: StackCopy,
-    thread_of: Callable[[int], Thread],
-    explain: Callable[[int], NotCaptured | None],
-    *,
-    read_maps: Callable[[], object],
-    child: bool,
-) -> ConsistentCapture:
-    """Capture every thread.
-
-    `explain` returns the reason why the kernel refused a thread; None: the reason is gone.  `read_maps` reads
-    the memory map of that instant.  `child`: the process is a child of sfsample.
-    """
+def capture_consistently(process: LiveProcess) -> ConsistentCapture:
+    """Capture every thread of a process, and read its memory map at that instant."""
     tracers: dict[int, Tracer] = {}
     stopped: Captures = {}
+    proc, copy, arch = process.proc, process.copy, process.running_capture.tracer.reader.arch
     gc_was_enabled = gc.isenabled()
-    gc.disable()
-    REAL_TIME_PRIORITY.begin()
-    began_ns = time.perf_counter_ns()
-    try:
-        asleep = _stop_running(proc, arch, tracers, stopped, child=child)
-        readings = {tid: read_sleeping_thread(arch, copy, thread_of(tid)) for tid in asleep}
-        held = {tid: tracer for tid, tracer in tracers.items() if tid not in stopped}
-        for tid, tracer in held.items():
-            thread = thread_of(tid)
-            stopped[tid] = snapshot_of(tracer, copy, thread, copy_stopped(tracer, copy, thread), 0)
-        read_maps()
-        ran = tuple(tid for tid, counters in asleep.items() if proc.thread(tid).counters() != counters)
-    finally:
-        for tracer in tracers.values():
-            tracer.release()
-        held_ns = time.perf_counter_ns() - began_ns
-        REAL_TIME_PRIORITY.end()
-        if gc_was_enabled:
-            gc.enable()
-    _release_late(tracers)
+    with PENDING_STOPS.calling(lambda: None):  # sfsample is not suspended meanwhile
+        gc.disable()
+        REAL_TIME_PRIORITY.begin()
+        try:
+            asleep = _stop_running(process, tracers, stopped)
+            readings = {tid: read_sleeping_thread(arch, copy, process.thread(tid)) for tid in asleep}
+            held = {tid: tracer for tid, tracer in tracers.items() if tid not in stopped}
+            for tid, tracer in held.items():
+                thread = process.thread(tid)
+                stopped[tid] = snapshot_of(tracer, copy, thread, copy_stopped(tracer, copy, thread), 0)
+            process.modules.refresh()
+            ran = tuple(tid for tid, counters in asleep.items() if proc.thread(tid).counters() != counters)
+        finally:
+            for tracer in tracers.values():
+                tracer.release()
+            REAL_TIME_PRIORITY.end()
+            if gc_was_enabled:
+                gc.enable()
+        _release_late(tracers)
     for tid, taken in stopped.items():
         if isinstance(taken, NotCaptured) and taken.reason is Reason.REFUSED:
-            stopped[tid] = explain(tid) or _TRACED_THEN
-    read = {tid: reading for tid, reading in readings.items() if reading is not None}
-    return ConsistentCapture(stopped, read, ran, held_ns)
+            stopped[tid] = process.refusal(tid) or _TRACED_THEN
+    return ConsistentCapture(stopped, {tid: read for tid, read in readings.items() if read}, ran)
 
 
 def _stop_running(
-    proc: ProcFs,
-    arch: Arch,
-    tracers: dict[int, Tracer],
-    failed: Captures,
-    *,
-    child: bool,
+    process: LiveProcess, tracers: dict[int, Tracer], failed: Captures
 ) -> dict[int, bytes | None]:
     """Stop threads until none runs; return the scheduler's counters of those that sleep."""
     asleep: dict[int, bytes | None] = {}
+    proc, arch = process.proc, process.running_capture.tracer.reader.arch
     for _ in range(_MAX_ROUNDS):
         before = len(tracers)
         for tid, stat in proc.thread_stats():
@@ -119,7 +98,7 @@ def _stop_running(
                 asleep[tid] = proc.thread(tid).counters()
                 continue
             asleep.pop(tid, None)
-            tracers[tid] = tracer = Tracer(proc.pid, arch, child=child)
+            tracers[tid] = tracer = Tracer(process.pid, arch, child=process.is_child)
             failure = tracer.stop(StopRequest(tid))
             if failure is not None:
                 failed[tid] = failure

@@ -32,17 +32,17 @@ class Descendants:
         self._open = open_process
         self._members = {pid: stat.starttime for pid in pids if (stat := stat_of(pid))}  # start times
         self._seen: set[tuple[int, int]] = set()  # pid and inode of every process at the last listing
-        self._waiting: deque[tuple[int, Stat]] = deque()
+        self.waiting: deque[tuple[int, Stat]] = deque()  # found, but not yet yielded
 
     def open_new(self, *, force: bool) -> Iterator[LiveProcess | TargetError]:
         """Open and yield new descendants, or the error for one that cannot be opened.
 
         `force`: list /proc even if no id was assigned.  If the caller stops early, the next call goes on.
         """
-        if not self._waiting and (self._new_ids.any() or force):
-            self._waiting.extend(self.list_new())
-        while self._waiting:
-            pid, stat = self._waiting.popleft()
+        if not self.waiting and (self._new_ids.any() or force):
+            self.waiting.extend(self.list_new())
+        while self.waiting:
+            pid, stat = self.waiting.popleft()
             if stat.is_over:  # quicker than opening: there may be thousands of zombies
                 yield NoSuchProcess(pid, f"process has ended: {pid}")
                 continue
@@ -50,11 +50,6 @@ class Descendants:
                 yield self._open(pid)
             except TargetError as refusal:
                 yield refusal
-
-    @property
-    def waiting(self) -> int:
-        """Number of descendants that were found but not yet yielded."""
-        return len(self._waiting)
 
     def list_new(self) -> list[tuple[int, Stat]]:
         """Return the new descendants, parents before their children."""
@@ -94,9 +89,7 @@ def why_no_samples(pids: list[int]) -> tuple[str, str] | None:
     number, after = _children(pids)
     if after <= before:
         return None
-    running = {0: "children that it starts run", 1: "its child runs"}.get(
-        number, f"its {number} children run"
-    )
+    running = {0: "children that it starts run", 1: "its child runs"}.get(number, "its children run")
     return f"idle, while {running}", "to sample them too: -s"
 
 

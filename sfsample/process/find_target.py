@@ -103,11 +103,6 @@ class TargetFinder:
         return pids
 
 
-def target_pids(target: Target) -> list[int]:
-    """Return the pids of the target.  Raises NoSuchProcess, UsageError."""
-    return TargetFinder(target).pids()
-
-
 def _the_group(kind: str, prefix: str) -> tuple[str, list[int]]:
     """Return id and pids of the only container or pod (`kind`) whose id begins with `prefix`."""
     groups, prefix = groups_by_cgroup(kind), prefix.lower().replace("_", "-")  # as in the path of a group

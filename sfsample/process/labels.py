@@ -1,13 +1,14 @@
 """Finds the labels of a profile: facts about a process, from the kernel and from the process itself.
 
-The sources are the kernel and a few environment variables; if both have the same label, the variable wins.  A
-label stays the same as long as the process lives; the pid is no label.
+The sources are the kernel, a few environment variables, and the process context that OpenTelemetry specifies.
+If two sources have the same label, the later one in this list wins.  A label stays the same as long as the
+process lives; the pid is no label.
 
 Invariant: whatever the target stores, the result is a bounded dictionary of texts, and an unreadable fact is
 absent (tests/process/test_labels.py).  The texts may have control characters, which the report removes.
 
 Source: proc(5); systemd.unit(5); OpenTelemetry semantic conventions (names of the labels), resource SDK
-(OTEL_RESOURCE_ATTRIBUTES).
+(OTEL_RESOURCE_ATTRIBUTES), OTEP 4719, process_context.proto, resource.proto, common.proto (field numbers).
 """
 
 import os
@@ -16,22 +17,31 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
+from struct import Struct
 from typing import NamedTuple
 
 from sfsample.errors import FormatError, TargetError
+from sfsample.formats.protobuf import fields, signed
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.proc_text import container_ids, control_group_paths, pod_uids
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import ProcFs
+from sfsample.process.vm import read_memory
 
 _MAX_LABELS = 64  # labels that a target can make
 _MAX_KEY, _MAX_VALUE = 128, 512  # characters
 _MAX_CHUNKS = 4  # parts of an environment that are read, each 1 MiB
+_MAX_PAYLOAD_BYTES = 1 << 16  # size of a process context
+_MAX_CONTEXTS = 4  # mappings with the context's name that are tried; there should be one
+_MAX_READINGS = 3  # readings of a context that the target is changing
 _VARIABLES = {"DD_SERVICE": "service.name", "DD_ENV": "deployment.environment.name",
               "DD_VERSION": "service.version"}  # fmt: skip
 _WANTED = re.compile(
     rb"\0(OTEL_RESOURCE_ATTRIBUTES|OTEL_SERVICE_NAME|DD_SERVICE|DD_ENV|DD_VERSION)=([^\0]{1,65536})"
 )
+_CONTEXT_PATHS = ("[anon:OTEL_CTX]", "[anon_shmem:OTEL_CTX]", "/memfd:OTEL_CTX")
+_HEADER = Struct("=8sIIQQ")  # signature, version, size of the payload, time of publication, address
+_SIGNATURE, _VERSION = b"OTEL_CTX", 2
 _UNIT = re.compile(r".+\.(?:service|scope)")
 MANAGER = re.compile(r"user@(\d+)\.service")  # the user can make any control groups below this one
 # systemd's control group of a process: the first one below the slices, which only root can make
@@ -57,8 +67,9 @@ def identify(process: LiveProcess, images: ImageCache, *, environ: bool) -> Iden
     known = Identity({})
     with suppress(TargetError):
         known = _kernel_facts(proc, images)
-    with suppress(TargetError):
-        known.labels.update(dict(_usable(_environment(proc))) if environ else {})
+    for source in (_environment, _context) if environ else (_context,):
+        with suppress(TargetError, FormatError):
+            known.labels.update(dict(_usable(source(proc))))
     return known
 
 
@@ -110,6 +121,9 @@ def _usable(found: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
             yield name, value[:_MAX_VALUE]
 
 
+# -- the environment
+
+
 def _environment(proc: ProcFs) -> Iterator[tuple[str, str]]:
     """Yield the labels of the wanted variables; read no other variable."""
     from urllib.parse import unquote
@@ -122,3 +136,53 @@ def _environment(proc: ProcFs) -> Iterator[tuple[str, str]]:
         yield unquote(key.strip()), unquote(value.strip())
     for name, key in {"OTEL_SERVICE_NAME": "service.name", **_VARIABLES}.items():
         yield key, found.get(name, "").strip()
+
+
+# -- the process context of OpenTelemetry
+
+
+def _context(proc: ProcFs) -> Iterator[tuple[str, str]]:
+    """Yield the resource attributes that the process has published.  Raises FormatError at damage."""
+    named = (mapping.start for mapping in proc.maps() if mapping.path in _CONTEXT_PATHS)
+    payloads = (_payload(proc.anchor(), start) for start in islice(named, _MAX_CONTEXTS))
+    payload = next(filter(None, payloads), b"")
+    attributes = [
+        value
+        for number, resource in fields(memoryview(payload)) if number == 1  # resource
+        for field, value in _messages(resource) if field == 1  # attributes
+    ]  # fmt: skip
+    for attribute in attributes[:_MAX_LABELS]:
+        pair = dict(_messages(attribute))
+        key, value = pair.get(1), pair.get(2)  # key, value
+        if isinstance(key, memoryview) and value is not None:
+            yield bytes(key).decode("utf-8", "replace"), _any_value(value)
+
+
+def _messages(value: int | memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    return iter(()) if isinstance(value, int) else fields(value)
+
+
+def _any_value(value: int | memoryview) -> str:
+    """Return the text of an AnyValue that is a text, a boolean or an integer; "" for other kinds."""
+    for number, content in _messages(value):
+        if number == 1 and isinstance(content, memoryview):  # string_value
+            return bytes(content).decode("utf-8", "replace")
+        if number in (2, 3) and isinstance(content, int):  # bool_value, int_value
+            return str(signed(content)) if number == 3 else str(bool(content)).lower()
+    return ""
+
+
+def _payload(tid: int, address: int) -> bytes | None:
+    """Return the payload of the context at an address; None: there is none, or it keeps changing.
+
+    While the process changes the context, the time of publication is 0; afterwards it is a new time.
+    """
+    for _ in range(_MAX_READINGS):
+        header = read_memory(tid, address, _HEADER.size)
+        signature, version, size, published, at = _HEADER.unpack(header or bytes(_HEADER.size))
+        if (signature, version) != (_SIGNATURE, _VERSION) or not 0 < size <= _MAX_PAYLOAD_BYTES:
+            return None
+        payload = read_memory(tid, at, size) if published else None
+        if payload is not None and read_memory(tid, address, _HEADER.size) == header:
+            return payload
+    return None

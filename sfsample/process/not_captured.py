@@ -4,7 +4,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from sfsample.core.snapshot import ThreadSnapshot
-from sfsample.process.run_state import RunState
+from sfsample.process.had_cpu import RunState
 
 OTHER_PROCESS = "exited, and its id was given to another process"
 

@@ -88,17 +88,9 @@ class PerfEvents:
     """
 
     def __init__(
-        self,
-        pids: Sequence[int],
-        tids: Collection[int],
-        arch: Arch,
-        period_ns: int,
-        stack_bytes: int,
-        *,
-        subprocesses: bool = False,
-        per_cpu: bool = False,
-        kernel: bool = False,
-    ) -> None:
+        self, pids: Sequence[int], tids: Collection[int], arch: Arch, period_ns: int, stack_bytes: int,
+        *, subprocesses: bool = False, per_cpu: bool = False, kernel: bool = False,
+    ) -> None:  # fmt: skip
         self._parser = Parser(arch)
         self._syscall = _SYSCALLS[arch.machine]
         self._rings: dict[int, _Ring] = {}  # ring by CPU
@@ -169,10 +161,7 @@ class PerfEvents:
     def _add(self, tid: int) -> None:
         try:
             self._pins.append(_open(self._syscall, self._pin, tid, _ANY_CPU))
-            for cpu, ring in self._rings.items():
-                event = _open(self._syscall, self._attributes, tid, cpu)
-                self._events.append(event)
-                ioctl(event, _SET_OUTPUT, ring.event)
+            self._add_timers(tid)
         except OSError as failure:
             # EACCES after timers were set: a process has executed a setuid program since
             if failure.errno != ESRCH and not (failure.errno == EACCES and self._events):
@@ -183,17 +172,17 @@ class PerfEvents:
         directory = common_cgroup(pids)
         group = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if directory else None
         try:
-            self._add_timer_of_each_cpu(group)
+            self._add_timers(group or _ANY_THREAD, _PID_IS_CGROUP if group else 0)
         except OSError as failure:
             if group is None or failure.errno not in (EBADF, EINVAL):  # perf may use version 1 of cgroups
                 raise
-            self._add_timer_of_each_cpu(None)
+            self._add_timers(_ANY_THREAD)
         finally:
             if group is not None:
                 os.close(group)
 
-    def _add_timer_of_each_cpu(self, group: int | None) -> None:
-        whose, flags = (_ANY_THREAD, 0) if group is None else (group, _PID_IS_CGROUP)
+    def _add_timers(self, whose: int, flags: int = 0) -> None:
+        """Set a timer on each CPU; `whose`: thread id, or descriptor of a control group."""
         for cpu, ring in self._rings.items():
             event = _open(self._syscall, self._attributes, whose, cpu, flags)
             self._events.append(event)

@@ -41,6 +41,7 @@ class Stat(NamedTuple):
     cpu: int = 0  # CPU time in clock ticks; of a process: of all its threads, ended ones included
     rss: int = 0  # pages
     reaped_cpu: int = 0  # CPU time of the ended children that the process has waited for
+    exit_code: int = 0  # number of the signal that stopped a process in state T; 0: hidden
 
     @property
     def is_over(self) -> bool:
@@ -62,7 +63,7 @@ def parse_stat(data: bytes) -> Stat:
                 int(fields[6]), int(fields[19]),
                 (*fields[23:26], *fields[42:49]), int(fields[1]), int(fields[17]),
                 int(fields[11]) + int(fields[12]), int(fields[21]),
-                int(fields[13]) + int(fields[14]))  # fmt: skip
+                int(fields[13]) + int(fields[14]), int(fields[49]))  # fmt: skip
 
 
 class SyscallInfo(NamedTuple):

@@ -7,16 +7,15 @@ import os
 import time
 from functools import partial
 
-from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Address
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.walk_limits import DEFAULT_STACK_BYTES
-from sfsample.errors import UnsupportedTarget
+from sfsample.errors import NotPermitted, UnsupportedTarget
+from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture_running import ANY_THREAD, RunningCapture, StopFilter
 from sfsample.process.capture_sleeping import SleepingThread, read_sleeping_thread
-from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
 from sfsample.process.image_cache import ImageCache
 from sfsample.process.image_opener import ImageOpener
 from sfsample.process.module_identity import ModuleIdentities
@@ -44,13 +43,9 @@ class LiveProcess:
     """Process `pid`.  Raises the TargetError that explains why it cannot be sampled."""
 
     def __init__(
-        self,
-        pid: int,
-        stack_bytes: int = DEFAULT_STACK_BYTES,
-        *,
-        attach: bool = True,
-        image_cache: ImageCache | None = None,
-    ) -> None:
+        self, pid: int, stack_bytes: int = DEFAULT_STACK_BYTES, *,
+        attach: bool = True, image_cache: ImageCache | None = None,
+    ) -> None:  # fmt: skip
         """Open the process.
 
         `attach` False: do not check now whether sfsample may trace it.  Processes may share `image_cache`.
@@ -64,6 +59,7 @@ class LiveProcess:
         check_not_aside(pid)
         self.proc = ProcFs(pid)
         self.accounted_ns: int | None = None  # CPU time that a recording has counted
+        self._mapped = False  # True: the memory map was readable
         try:
             self.arch = check(self.proc)
             if attach:
@@ -74,7 +70,7 @@ class LiveProcess:
             # `start_time` in clock ticks since boot
             self.start_time, self.name = (stat.starttime, stat.name) if stat else (0, "?")
             tables_of = partial(images.tables_of, self.root.root)
-            self.modules = ModuleMap(self.proc.maps, self.opener, self._read_memory, tables_of)
+            self.modules = ModuleMap(self._maps, self.opener, self._read_memory, tables_of)
             self.modules.refresh()
         except BaseException:
             self.proc.close()
@@ -100,6 +96,20 @@ class LiveProcess:
         stat = self.proc.stat() if mapping.path == "[stack]" else None
         top = stat.stack_top if stat else 0
         return mapping.start, top if sp < top < mapping.end else mapping.end
+
+    def _maps(self) -> tuple[Mapping, ...]:
+        """Return the memory map; () if it has become unreadable: execve(2) of a setuid program, prctl(2)."""
+        try:
+            maps = self.proc.maps()
+        except NotPermitted as refusal:
+            problem = f"{refusal} any more; files mapped later have no names"
+            if not self._mapped:
+                raise
+            if problem not in self.opener.problems:
+                self.opener.problems.append(problem)
+            return ()
+        self._mapped = True
+        return maps
 
     def _read_memory(self, address: int, size: int) -> bytes | None:
         return read_memory(self.proc.anchor(), address, size)
@@ -142,15 +152,6 @@ class LiveProcess:
         for tid in self._threads.keys() - {*alive}:
             self._threads.pop(tid).stop.thread = None  # ends its captures, and breaks the reference cycle
 
-    def capture_consistently(self) -> ConsistentCapture:
-        """Capture all threads at one instant."""
-        arch = self.running_capture.tracer.reader.arch
-        with PENDING_STOPS.calling(lambda: None):
-            return capture_consistently(
-                self.proc, arch, self.copy, self.thread, self._refusal,
-                read_maps=self.modules.refresh, child=self.is_child,
-            )  # fmt: skip
-
     def restarts(self, asleep: SyscallInfo) -> bool:
         """Return True if a stop of a thread that sleeps in this call has no effect on the call."""
         return restarts(self.proc, asleep)
@@ -171,12 +172,12 @@ class LiveProcess:
             taken = self.running_capture.capture(thread, patience_ns, stop_filter)
             if not isinstance(taken, NotCaptured) or taken.reason is not Reason.REFUSED:
                 return taken
-            refusal = self._refusal(thread.tid)
+            refusal = self.refusal(thread.tid)
             if refusal is not None:
                 return refusal
         raise not_permitted(self.proc)
 
-    def _refusal(self, tid: int) -> NotCaptured | None:
+    def refusal(self, tid: int) -> NotCaptured | None:
         """Return the reason why sfsample could not attach to a thread; None: the reason is gone."""
         stat = self.proc.thread(tid).stat()
         if stat is None or stat.state in "ZX":

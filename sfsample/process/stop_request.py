@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 from sfsample.core.arch import Arch
 from sfsample.core.snapshot import Registers
 from sfsample.process.exec_guard import TOO_YOUNG, stops_cost_privileges
+from sfsample.process.had_cpu import BeforeStop
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.procfs import stat_of
 from sfsample.process.ptrace import (
@@ -41,7 +42,6 @@ from sfsample.process.ptrace import (
     signal_of,
 )
 from sfsample.process.registers import layout_of
-from sfsample.process.run_state import BeforeStop
 from sfsample.process.syscall_mending import mend
 from sfsample.process.vm import read_memory
 

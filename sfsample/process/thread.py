@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from sfsample.core.snapshot import Registers
 from sfsample.modules.module import Module
 from sfsample.process.beside import Beside
+from sfsample.process.had_cpu import RunQueueBalance
 from sfsample.process.proc_text import SyscallInfo
-from sfsample.process.run_state import RunQueueBalance
 from sfsample.process.stop_request import StopRequest
 from sfsample.process.thread_files import ThreadFiles
 

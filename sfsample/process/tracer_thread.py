@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.errors import NoReturn, NoThread
@@ -165,17 +165,13 @@ class TracerThread(Generic[_T]):
             self._work_lock.release()
 
 
-class Namer(Protocol):
-    """A symbolizer that can be stopped."""
-
-    def give_up(self, why: str) -> None:
-        """Look up no name from now on."""
-
-
 def with_names(
-    work: Callable[[], _T], namer: Namer, should_stop: Callable[[], bool], until_s: float = inf
+    work: Callable[[], _T],
+    give_up: Callable[[str], None],
+    should_stop: Callable[[], bool],
+    until_s: float = inf,
 ) -> _T:
-    """Return the result of `work`, which looks up names with `namer`, in another thread.
+    """Return the result of `work`, which looks up names in another thread until `give_up(why)` is called.
 
     (A file of the target may be in a file system that does not answer, FUSE or NFS, and the main thread
     handles a signal only when its system call returns.)  `work` must end soon after a first signal, and soon
@@ -197,5 +193,5 @@ def with_names(
     except Exception as failure:  # noqa: BLE001 - it costs names, not the result
         _log.debug("looking up names failed", exc_info=True)
         why = f"failed: {failure!r}"
-    namer.give_up(f"the look-up of names {why}")
+    give_up(f"the look-up of names {why}")
     return work()

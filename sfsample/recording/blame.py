@@ -76,23 +76,21 @@ class Blame:
         return chain
 
     def _holder(self, thread: SampledThread) -> SampledThread | None:
-        lock = thread.wait.lock if thread.wait else None
-        if lock is None:
+        wait = thread.wait
+        lock = wait.lock if wait else None
+        if wait is None or lock is None:
             return None
         if lock not in self._holders:
-            self._holders[lock] = self._find_holder(thread)
+            self._holders[lock] = self._find_holder(thread, wait)
             if self._holders[lock] is None:
                 self._recorder.stats.holders_changed += 1
         still_waits = thread.wait is not None and thread.wait.lock == lock  # the look may be one at it
         return self._holders[lock] if still_waits else None
 
-    def _find_holder(self, thread: SampledThread) -> SampledThread | None:
-        wait = thread.wait
-        owner = self._owner(thread.process_thread, wait) if wait else None
+    def _find_holder(self, thread: SampledThread, wait: FoundWait) -> SampledThread | None:
+        owner = self._owner(thread.process_thread, wait)
         holder = None if owner is None else self._find(owner)
-        if wait is None or holder is None:
-            return None
-        if not self._look(holder):
+        if holder is not None and not self._look(holder):
             self._unseen.add(holder)
         return holder if self._owner(thread.process_thread, wait) == owner else None
 

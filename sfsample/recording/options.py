@@ -44,8 +44,6 @@ class RecordOptions:
     kernel: bool | None = None
     subprocesses: bool = False  # True: sample descendants, too, also those born during the recording
     timeline: bool = False  # True: keep the time of each sample
-    # Directories with debug files (perhaps with the only unwind tables), searched before the system's.
-    debug_dirs: Sequence[str] = ()
     max_pause: float = MAX_PAUSE_S  # seconds: longest hold of a thread, and longest wait for its stop
     max_overhead: float | None = None  # limit, kept by leaving out ticks: share of elapsed time (0.01: 1 %)
     # True: the kernel's timers take the samples (mode "cpu"); False: never; None: `choose_sampler` decides.

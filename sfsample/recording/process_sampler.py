@@ -14,10 +14,10 @@ from contextlib import suppress
 from sfsample.errors import NotPermitted, ReadFailed
 from sfsample.process.capture import CapturedStack, ThreadCapturer, is_seldom
 from sfsample.process.capture_running import AWAKE_THREADS, StopFilter
+from sfsample.process.had_cpu import RunState, WakeUp, classify, ran_ns
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
-from sfsample.process.run_state import RunState, WakeUp, classify, ran_ns
 from sfsample.process.stop_request import await_stop
 from sfsample.recording.blame import Blame
 from sfsample.recording.due_threads import SampledThread
@@ -246,8 +246,7 @@ class ProcessSampler:
             self._capture(thread, woken, counters)
 
     def _capture(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
-        is_leader = thread.tid == self.process.pid
-        stat = self._leader if is_leader else thread.files.stat()
+        stat = self._leader if thread.tid == self.process.pid else thread.files.stat()
         if stat is None or stat.state in "ZX":
             # another thread may have the id by now, and these counters
             thread.gone, thread.off_cpu_counters = True, counters
@@ -256,11 +255,11 @@ class ProcessSampler:
         self._record(thread, self._try_capture(thread, stat.state, woken), woken)
 
     def _try_capture(self, thread: SampledThread, state: str, woken: WakeUp) -> CapturedStack | NotCaptured:
-        wall = self._wall
-        stop_filter = AWAKE_THREADS if wall else StopFilter(awake=True, wake_up=woken)
+        stop_filter = AWAKE_THREADS if self._wall else StopFilter(awake=True, wake_up=woken)
+        state = state if self._wall else "R"
         try:
             captured = self._capturer.capture(
-                thread.process_thread, state if wall else "R", _STOP_PATIENCE_NS, stop_filter, thread.last
+                thread.process_thread, state, _STOP_PATIENCE_NS, stop_filter, thread.last
             )
         except NotPermitted as refusal:
             if self._named and not self._profile.stats.samples:
@@ -321,7 +320,7 @@ class ProcessSampler:
         has_run = lambda: thread.files.counters() != reading.counters  # noqa: E731 - no more than that
         began_ns = time.thread_time_ns()
         tasks = capture.waiting_tasks(thread.process_thread, captured.python, has_run)
-        self._recorder.see_tasks(thread, tasks)
+        thread.tasks = [(stack, tasks.scale * number) for stack, number in tasks.stacks.items()]
         thread.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
 
     # -- threads that were asked to stop and have not yet
@@ -346,22 +345,17 @@ class ProcessSampler:
             await_stop(left_ns / 1e9)
             self.collect()
 
-    def _give_up_pending(self) -> None:
-        """Count threads that have not stopped until the end.  sfsample releases each as soon as it stops."""
-        for thread in self._pending:
-            if self._wall:
-                self._recorder.count_failed(thread, _STILL_PENDING)
-            else:
-                self._recorder.leave_out(thread, RunState.WAITING)
-        self._pending.clear()
-
     # -- the end
 
     def finish(self) -> None:
         """Count the ticks since the last sample of each thread, and the figures known only at the end."""
         self._wait_for_pending(time.perf_counter_ns() + _END_PATIENCE_NS)
-        self._give_up_pending()
         recorder = self._recorder
+        for thread in self._pending:  # `running_capture` releases each as soon as it stops
+            if self._wall:
+                recorder.count_failed(thread, _STILL_PENDING)
+            else:
+                recorder.leave_out(thread, RunState.WAITING)
         for thread in self.threads.values():
             counters = None
             with suppress(ReadFailed):

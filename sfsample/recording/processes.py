@@ -93,7 +93,7 @@ class Processes:
             self.end(process)
         if self._finder:
             if self._finder.waiting:
-                stats.note(_UNOPENED, self._finder.waiting)
+                stats.note(_UNOPENED, len(self._finder.waiting))
             self._finder.close()
 
 

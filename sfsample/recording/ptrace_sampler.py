@@ -11,9 +11,9 @@ from collections.abc import Callable
 from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.python_view import PythonView
 from sfsample.process.capture import ThreadCapturer
+from sfsample.process.had_cpu import OwnRun, WakeUp
 from sfsample.process.priority import REAL_TIME_PRIORITY
 from sfsample.process.process import LiveProcess
-from sfsample.process.run_state import OwnRun, WakeUp
 from sfsample.process.stop_request import await_stop
 from sfsample.process.stuck import LeftBehind
 from sfsample.recording.due_threads import spread_of

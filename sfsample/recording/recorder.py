@@ -19,13 +19,12 @@ from sfsample.modules.location import (
 )
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
+from sfsample.process.had_cpu import RunState, held_ns, ran_ns
 from sfsample.process.process import LiveProcess
-from sfsample.process.run_state import RunState, held_ns, ran_ns
 from sfsample.recording.due_threads import FLUSH_NS, SampledThread
 from sfsample.recording.merge_python import as_shown, with_python
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import Sample, ThreadKey, TickTime
-from sfsample.runtimes.cpython.tasks import WaitingTasks
 from sfsample.symbolize.perf_map import PerfMapFile
 
 
@@ -72,8 +71,7 @@ class Recorder:
     def charge(self, thread: SampledThread, counters: bytes | None) -> int:
         """Note the CPU time of a thread since the last call; return it in ns."""
         ran = ran_ns(counters)
-        reused = ran < thread.ran_ns  # another thread has the id now
-        used = ran if reused else ran - thread.ran_ns
+        used = ran - thread.ran_ns if ran >= thread.ran_ns else ran  # less: another thread has the id now
         thread.ran_ns = ran
         thread.uncounted_cpu_ns += used
         self._charged_ns += used
@@ -219,10 +217,6 @@ class Recorder:
         self._profile.add(sample)
         if not ran and thread.tasks:
             self._count_tasks(thread, key, capture, until)
-
-    def see_tasks(self, thread: SampledThread, tasks: WaitingTasks) -> None:
-        """Keep the suspended tasks of a thread that sleeps, for `count`."""
-        thread.tasks = [(stack, tasks.scale * number) for stack, number in tasks.stacks.items()]
 
     def _count_tasks(self, thread: SampledThread, key: ThreadKey, capture: Capture, until: TickTime) -> None:
         """Count each suspended task like a thread, for the time since the last look at the tasks."""

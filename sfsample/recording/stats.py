@@ -29,11 +29,9 @@ def losses(
 ) -> list[Loss]:  # fmt: skip
     """Return every kind of loss, also those whose number is 0."""
     taken = max(0, ticks - late_ticks - spared_ticks) / (ticks or 1)
-    rate = (
-        f"{taken * rate_hz:.1f} Hz instead of {rate_hz:g} Hz"
-        if rate_hz
-        else f"{100 * taken:.0f} % of the rate"
-    )
+    rate = f"{100 * taken:.0f} % of the rate"
+    if rate_hz:
+        rate = f"{taken * rate_hz:.1f} Hz instead of {rate_hz:g} Hz"
     truncated = max(0, samples - whole_stacks)
     return [
         Loss("truncated stack", truncated, f"{truncated} of {samples} samples have a truncated stack"),

@@ -132,11 +132,8 @@ def _coverage(stats: Stats) -> Iterator[str]:
 
 def _subprocesses(stats: Stats) -> Iterator[str]:
     counts = stats.subprocesses
-    lost = [
-        (counts.short_lived, "ended before they could be opened"),
-        (counts.refused, "could not be opened"),
-    ]
-    losses = [f"{number} {what}" for number, what in lost if number]
+    lost = {"ended before they could be opened": counts.short_lived, "could not be opened": counts.refused}
+    losses = [f"{number} {what}" for what, number in lost.items() if number]
     if counts.watched or losses:
         yield "children  " + ", ".join([f"{counted(counts.watched, 'subprocess')} followed", *losses])
 

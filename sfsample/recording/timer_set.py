@@ -29,8 +29,7 @@ def are_too_few(samples: float, due: float, enough: float) -> bool:
 class TimerSet:
     """Timers of all threads of `processes`.  After `open`, their samples are read from `events`.
 
-    `open_new` opens new descendants.  `per_cpu`: prefer timers of CPUs from the beginning.  `kernel`: samples
-    have the call chain in the kernel.
+    `open_new` opens new descendants.  `kernel`: samples have the call chain in the kernel.
     """
 
     events: PerfEvents

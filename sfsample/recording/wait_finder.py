@@ -14,13 +14,13 @@ from sfsample.core.wait_kind import WaitKind
 from sfsample.modules.location import Location, WaitPlace, locate
 from sfsample.modules.module import Module
 from sfsample.process.capture import CapturedStack, ThreadCapturer
-from sfsample.process.facts.descriptors import FileLock, KeptDescriptors, parse_locks
+from sfsample.process.facts.descriptors import KeptDescriptors, parse_locks
 from sfsample.process.facts.syscall_arguments import FILE_LOCK_CALLS
 from sfsample.process.facts.thread_facts import FactReader, as_made
+from sfsample.process.had_cpu import RunState
 from sfsample.process.proc_text import SyscallInfo
 from sfsample.process.process import LiveProcess
 from sfsample.process.procfs import read_text
-from sfsample.process.run_state import RunState
 from sfsample.process.syscall_names import syscall_name
 from sfsample.process.thread import Thread
 from sfsample.runtimes.cpython.python_stack import PythonStack
@@ -39,7 +39,6 @@ from sfsample.waiting.waits import Wait, wait_of
 
 _MAX_STACKS = 10_000  # stacks whose functions of the C library are kept
 _MAX_FRAMES = 64  # innermost frames in which functions of the C library are searched
-_RESTART = "restart_syscall"
 
 
 class FoundWait(NamedTuple):
@@ -105,9 +104,8 @@ class WaitFinder:
         """Return the thread that a waiting thread waits for now; None: unknown, or there is none."""
         if found.evidence is None:
             return None
-        wait = wait_of(
-            self._with_objects(thread, found.evidence, found.python), self._context(found.evidence)
-        )
+        waiting = self._with_objects(thread, found.evidence, found.python)
+        wait = wait_of(waiting, self._context(waiting))
         return wait.tid if wait else None
 
     def _asleep(self, thread: Thread, captured: CapturedStack, run_state: RunState) -> SyscallInfo | None:
@@ -123,7 +121,7 @@ class WaitFinder:
         self, thread: Thread, captured: CapturedStack, state: str, asleep: SyscallInfo
     ) -> WaitingThread:
         process, facts, tid = self._process, self._facts, thread.tid
-        is_odd = state == "D" or syscall_name(asleep.number) == _RESTART
+        is_odd = state == "D" or syscall_name(asleep.number) == "restart_syscall"
         wchan = facts.wchan(tid) if is_odd else None
         call = facts.decode(as_made(asleep, wchan))
         waiting = WaitingThread(
@@ -176,13 +174,9 @@ class WaitFinder:
         name: Callable[[int], str | None] = partial(variable_at, modules) if self._details else lambda _: None
         title = self._process.proc.read("cmdline") if self._process.name == "postgres" else None
         words = (title or b"").decode("utf-8", "replace").rstrip("\0").split("\0")
-        locks = self._file_locks(waiting)
+        is_file_lock = waiting.call is not None and waiting.call.name in FILE_LOCK_CALLS
+        locks = (parse_locks(read_text("/proc/locks")) or ()) if is_file_lock else ()
         return WaitContext(self._process.pid, words, (waiting,), self._tids, {}, name, locks=locks)
-
-    def _file_locks(self, waiting: WaitingThread) -> tuple[FileLock, ...]:
-        if waiting.call is None or waiting.call.name not in FILE_LOCK_CALLS:
-            return ()
-        return parse_locks(read_text("/proc/locks")) or ()
 
 
 def _in_c_library(module: Module | None) -> bool:

@@ -79,6 +79,7 @@ class Ordinary(NamedTuple):
     pairs: tuple[tuple[Side, Side], ...]
     what: str
     warnings: tuple[str, ...] = ()  # reasons to doubt the answer
+    can_be_shorter: bool = True  # the compared times have several slices
 
     @property
     def enough(self) -> bool:

@@ -104,7 +104,7 @@ class WaitTotal(NamedTuple):
     name: str
     waited_ns: int
     held_ns: int  # part of it whose holder is known
-    holder: str  # "holder: rebuild_cache": the widest function of the holders; "": unknown
+    holder: str  # "writer, in flush, and others": the widest function of the holders; "": unknown
 
 
 def wait_totals(report: Report) -> list[WaitTotal]:
@@ -124,10 +124,11 @@ def wait_totals(report: Report) -> list[WaitTotal]:
         totals[name] += ns
         if behind := frames[at + 1 :]:
             function = next((frame.text for frame in reversed(behind[1:]) if _is_own(frame)), "?")
-            held[name][f"{behind[0].text.removeprefix('[held by]')}: {function}"] += ns
+            held[name][f"{behind[0].text.removeprefix('[held by]')}, in {function}"] += ns
+    widest = {name: f"{next(iter(each))}{', and others' * (len(each) > 1)}"
+              for name, held_by in held.items() if (each := dict(held_by.most_common()))}  # fmt: skip
     return [
-        WaitTotal(name, ns, held[name].total(), next((text for text, _ in held[name].most_common(1)), ""))
-        for name, ns in totals.most_common()
+        WaitTotal(name, ns, held[name].total(), widest.get(name, "")) for name, ns in totals.most_common()
     ]
 
 
@@ -148,8 +149,9 @@ def wait_lines(report: Report, idle: Mapping[str, int], limit: int = 5) -> Itera
     shares = ", ".join(f"{name} {100 * ns / total:.1f} %" for name, ns in classes.most_common())
     yield f"waiting   {100 * classes.total() / total:.1f} % of the threads' time: {shares}"
     for name, waited_ns, held_ns, holder in wait_totals(report)[:limit]:
-        by = f", {100 * held_ns / waited_ns:.0f} % of it for {holder}" if holder else ""
-        yield f"          {waited_ns / 1e9:.2f} s {name}{by}"
+        by = f", {100 * held_ns / waited_ns:.0f} % of it held by {holder}" if holder else ""
+        threads = f" ({waited_ns / report.duration_ns:.1f} threads at a time)" if report.duration_ns else ""
+        yield f"          {waited_ns / 1e9:.2f} s {name}{threads}{by}"
     if idle:
         groups = listed(sorted(idle), limit)
         yield f"idle      {counted(sum(idle.values()))} of {groups}: they wait for work (--idle shows them)"

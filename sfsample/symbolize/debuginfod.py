@@ -10,14 +10,15 @@ Source: debuginfod_find_debuginfo(3): the file is CACHE/BUILDID/debuginfo.  It i
 """
 
 import os
+import stat
 import time
 from collections.abc import Sequence
 from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from typing import BinaryIO
 
 from sfsample.core.filesystem import open_regular, whole_file
 from sfsample.errors import SfsampleError
-from sfsample.symbolize.disk_cache import make_private
 from sfsample.symbolize.options import Progress
 
 _MAX_FILE_BYTES = 4 << 30
@@ -97,3 +98,23 @@ def _read_cache(path: str) -> tuple[mmap | None, bool]:
         return mmap(fd, 0, access=ACCESS_READ), True
     finally:
         os.close(fd)
+
+
+def make_private(directory: str) -> bool:
+    """Make a directory and those above it; True: no other user can write there.  Raises OSError.
+
+    This holds for the path as it is written, and for the path behind its symbolic links.  Root is trusted.
+    In a sticky directory (/tmp), a user can rename only the user's own files, inode(7).
+    """
+    path = Path(directory).absolute()
+    for level in (*reversed(path.parents), path):
+        if not level.exists():
+            level.mkdir(mode=0o700, exist_ok=True)
+    named = Path(os.path.abspath(directory))
+    return all(_is_protected(level) for each in (named, named.resolve()) for level in (each, *each.parents))
+
+
+def _is_protected(path: Path) -> bool:
+    status = path.lstat()
+    may_write = not stat.S_ISLNK(status.st_mode) and status.st_mode & 0o022
+    return status.st_uid in (0, os.geteuid()) and (not may_write or bool(status.st_mode & stat.S_ISVTX))

@@ -1,7 +1,7 @@
 """Finds source lines and inlined functions in DWARF.  Only this file uses the library `symbolic`.
 
 The library is an extra (`pip install 'sfsample[lines]'`).  It converts all DWARF of a file once (0.2 s for
-the debug file of glibc).  The result is cached on disk by a hash of the file (4 ms).  The `.dwo` and `.dwp`
+the debug file of glibc).  A watch names places again and again, so results are cached.  The `.dwo` and `.dwp`
 files of split DWARF are not read.
 
 Invariant: if the library raises any exception on damaged DWARF, the module has no lines, and `problems` says
@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import PT_LOAD, SHF_COMPRESSED, ElfImage
-from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.options import Progress
 
 _SECTIONS = (".debug_info", ".zdebug_info")
+_MAX_CACHED_BYTES = 256 << 20  # bytes of all cached tables
+_CACHE: dict[bytes, bytes] = {}  # SHA-256 of a file -> its tables (any file can claim a build-id)
 _MAX_FILE_BYTES = 2 << 30  # bytes of a file; 100 MB take 1 s, and the library cannot be interrupted
 
 
@@ -46,8 +47,8 @@ def has_dwarf(image: ElfImage) -> bool:
 class DwarfLines:
     """Lines and inlined functions of all modules.  `progress` is called before slow work."""
 
-    def __init__(self, cache: DiskCache, progress: Progress) -> None:
-        self._cache, self._progress = cache, progress
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
         self._tables: dict[ElfImage, tuple[Any, int]] = {}
         self.problems: list[str] = []
 
@@ -82,21 +83,25 @@ class DwarfLines:
             self._note_damage(image, damage)
             return None
 
-    def _converted(self, image: ElfImage) -> bytes | memoryview:
+    def _converted(self, image: ElfImage) -> bytes:
         """Return the tables of lines of an image.  If the cache lacks them, they are made and cached."""
+        from hashlib import sha256  # import of 3 MB
+
         size = len(image.data)
         if size > _MAX_FILE_BYTES:
             raise FormatError(image.name, 0, f"{size} bytes are more than {_MAX_FILE_BYTES >> 30} GiB")
-        data = self._cache.get(_name_of(image.data))
-        if data is not None:
-            return data
+        known = _CACHE.get(sha256(image.data).digest())
+        if known is not None:
+            return known
         self._progress(f"reading DWARF of {image.name} ({size / 1e6:.0f} MB)")
         from symbolic.debuginfo import Archive
 
         copy = bytes(image.data)  # hash and conversion must see the same bytes, even if the file changes
         table = next(Archive.from_bytes(_view(copy)).iter_objects()).make_symcache()
         tables = bytes(table.open_stream().read())
-        self._cache.put(_name_of(copy), tables)
+        if sum(map(len, _CACHE.values())) + len(tables) > _MAX_CACHED_BYTES:
+            _CACHE.clear()
+        _CACHE[sha256(copy).digest()] = tables
         return tables
 
     def _note_damage(self, image: ElfImage, damage: Exception) -> None:
@@ -105,15 +110,7 @@ class DwarfLines:
             self.problems.append(problem)
 
 
-def _name_of(data: bytes | memoryview) -> str:
-    from hashlib import sha256  # import of 3 MB
-
-    from symbolic.symcache import SYMCACHE_LATEST_VERSION
-
-    return f"{sha256(data).hexdigest()}.symcache{SYMCACHE_LATEST_VERSION}"
-
-
-def _view(data: bytes | memoryview) -> Any:  # noqa: ANN401 - the library has no types
+def _view(data: bytes) -> Any:  # noqa: ANN401 - the library has no types
     """Return bytes in the form that the library reads without a copy."""
     from symbolic._lowlevel import ffi
 

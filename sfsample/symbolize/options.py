@@ -12,23 +12,22 @@ Progress = Callable[[str], None]  # function that is called with a text before s
 
 @dataclass(frozen=True, kw_only=True)
 class NameOptions:
-    """How function names are spelled, and what is added to them."""
+    """How function names are spelled, what is added to them, and where debug files are."""
 
     raw: bool = False  # mangled names
     simplify: bool = False  # C++ names without template arguments and parameter lists
     merge_clones: bool = False  # one name `f` for `f.cold` and `f.part.0`
     lines: bool = False  # file and line from DWARF
     inlines: bool = False  # inlined functions from DWARF
+    debug_dirs: tuple[str, ...] = ()  # directories with debug files, which are searched before the system's
 
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolOptions(NameOptions):
-    """The same, and where names are found."""
+    """The same, and what else is done to find names."""
 
     go_places: bool = False  # file, line and inlined functions of Go code, whose table is quick to read
-    debug_dirs: tuple[str, ...] = ()  # directories that are searched before the system's
     fetch: "FetchDebugFile | None" = None  # function that asks a debuginfod server
-    cache_dir: str | None = None  # directory of the cache; None: no cache
     progress: Progress = lambda _text: None
 
 

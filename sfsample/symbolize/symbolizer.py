@@ -16,7 +16,6 @@ from sfsample.modules.debug_files import SYSTEM_DEBUG_DIR, DebugFiles
 from sfsample.modules.location import Location, pid_of
 from sfsample.modules.module import Module
 from sfsample.modules.unwind_tables import UnwindTables
-from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import DwarfLines, SourcePlace
 from sfsample.symbolize.missing import MissingName, generated_without_name, module_without_name
 from sfsample.symbolize.module_symbols import ModuleSymbols
@@ -48,7 +47,7 @@ class Symbolizer:
         self._options = options
         self._process_roots = {} if process_roots is None else process_roots
         self._perf_maps = PerfMaps(self._process_roots)
-        self._dwarf_lines = DwarfLines(DiskCache(options.cache_dir), options.progress)
+        self._dwarf_lines = DwarfLines(options.progress)
         self._symbols: dict[UnwindTables, ModuleSymbols] = {}
         self._symbol_tables = SymbolTables()
         self._first_module: dict[UnwindTables, Module] = {}  # first module with these tables

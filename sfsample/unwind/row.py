@@ -19,6 +19,7 @@ from sfsample.core.stack import StopReason
 from sfsample.formats.dwarf.expression import evaluate
 
 _MASK64 = (1 << 64) - 1
+_WORD = 8  # bytes
 
 
 class UnwindRow(NamedTuple):
@@ -151,3 +152,46 @@ def _value(rule: Rule, cfa: int, registers: Registers, memory: Memory, arch: Arc
         return address
     word = memory.word(address)
     return StopReason.BAD_MEMORY if word is None else word
+
+
+# -- plain rows
+
+
+class PlainRow(NamedTuple):
+    """The usual kind of row, as offsets in bytes, all multiples of 8: `rule_cache.py` executes it quickly.
+
+    The CFA counts from sp or fp; return address and caller's fp are aligned words on the stack.
+    """
+
+    by_fp: bool  # True: CFA = fp + cfa; False: CFA = sp + cfa
+    cfa: int
+    ra: int  # return address = word at CFA + ra
+    fp: int | None  # caller's fp = word at CFA + fp; None: caller's fp = this frame's
+    found: str  # label of the caller's frame
+    guess: bool
+    row: UnwindRow  # row that was translated
+
+
+def plain_row_of(row: UnwindRow, found: str, arch: Arch) -> PlainRow | None:
+    """Return the plain row for `row`; None if `row` is not plain."""
+    registers = dict(row.registers)
+    cfa, ra, fp = row.cfa, row.ra, registers.get(arch.fp)
+    if arch.sp in registers or arch.sp_adjust:
+        return None
+    signed = row.mangled and arch.ra_mask != _MASK64
+    if signed or row.signal:
+        return None
+    if cfa.deref or cfa.expression or cfa.base not in (arch.sp, arch.fp) or cfa.offset % _WORD:
+        return None
+    if ra is None or not _is_slot(ra) or ra.offset < -_WORD:
+        return None
+    if not (arch.fp in row.kept if fp is None else _is_slot(fp)):
+        return None
+    by_fp = cfa.base == arch.fp
+    if not by_fp and cfa.offset <= 0:
+        return None  # no progress up the stack
+    return PlainRow(by_fp, cfa.offset, ra.offset, fp.offset if fp else None, found, row.guess, row)
+
+
+def _is_slot(rule: Rule) -> bool:
+    return rule.base == CFA and rule.deref and not rule.expression and rule.offset % _WORD == 0

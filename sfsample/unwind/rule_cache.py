@@ -21,8 +21,7 @@ from bisect import bisect_right
 from sfsample.core.arch import Arch
 from sfsample.core.memory import Words
 from sfsample.core.stack import Frame
-from sfsample.unwind.plain_row import PlainRow, plain_row_of
-from sfsample.unwind.row import UnwindRow
+from sfsample.unwind.row import PlainRow, UnwindRow, plain_row_of
 from sfsample.unwind.stepper import PcRange
 from sfsample.unwind.walk_cache import (
     MAX_WALK_FRAMES,

@@ -243,7 +243,10 @@ class StepperChain:
             row = row.on_goroutine if low <= walk.frame.sp < high else row
             if not high and row.cfa.base == GOROUTINE_SP:  # the thread has left its goroutine, and schedules
                 return StopReason.OUTERMOST
-        caller = apply_row(row, walk.registers, walk.memory, walk.arch)
+        registers, extra = walk.registers, _return_register_of_leaf(row, walk)
+        if extra is not None:
+            registers = {extra: walk.snapshot.registers[extra], **registers}
+        caller = apply_row(row, registers, walk.memory, walk.arch)
         if isinstance(caller, StopReason):
             cut_off = caller is StopReason.BAD_MEMORY and self._is_beyond_copy(row, walk)
             return StopReason.STACK_COPY_ENDED if cut_off else caller
@@ -291,6 +294,7 @@ class StepperChain:
         # AMD64 (rdi).  On s390x it also stays after the function has saved r14 in its caller's frame.
         in_register = row.ra is not None and not row.ra.deref
         is_leaf = frame.exact and (in_register or arch.pushed_ra is None)
+        is_leaf |= _return_register_of_leaf(row, walk) is not None
         if sp < frame.sp if is_leaf else sp <= frame.sp:
             return StopReason.NO_PROGRESS
         if self._modules.mapping(pc - 1) is None:
@@ -341,6 +345,18 @@ class StepperChain:
         frame = Frame(pc, 0, None, Found.CONTEXT, exact=False)  # a row depends on the pc alone
         rows = (stepper.row_at(frame, arch) for stepper in self._steppers)
         return any(row is not None and (row.ra is None or row.signal) for row in rows)
+
+
+def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
+    """Return the register in which an innermost leaf's caller has its own return address, or None.
+
+    The two functions share a convention of their own.  Some functions of glibc on AArch64 call the leaf
+    __libc_arm_za_disable while their return address is in x13.
+    """
+    ra, from_leaf = row.ra, len(walk.passed) == 1 and walk.frame.sp == walk.passed[0].sp
+    if ra is None or not from_leaf or ra.deref or ra.expression or ra.base in (CFA, walk.arch.ra):
+        return None
+    return ra.base if ra.base in walk.snapshot.registers else None
 
 
 def is_stack_end(above: int, memory: Memory, modules: ModuleMap, arch: Arch) -> bool:

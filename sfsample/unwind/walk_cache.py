@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from sfsample.core.memory import Words
 from sfsample.core.stack import Frame
-from sfsample.unwind.plain_row import PlainRow
+from sfsample.unwind.row import PlainRow
 
 MAX_WALK_FRAMES = 64  # frames of one entry
 _MAX_CACHED_FRAMES = 1 << 16  # frames of all entries together

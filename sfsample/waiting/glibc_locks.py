@@ -76,7 +76,7 @@ def lock_of(thread: WaitingThread, alive: Container[int], sleepers: Mapping[int,
     if command in (_LOCK_PI, _LOCK_PI2):
         return _priority_inheriting(futex)
     if value & _WAITERS and command in (_WAIT, _WAIT_BITSET):
-        return _robust(futex, in_c_library=thread.in_c_library)
+        return _robust(futex) if thread.in_c_library else None
     if value == _CONTENDED and functions & _MUTEX_FUNCTIONS.get(command, set()):
         return _mutex(futex)
     for names, lock in _LOCKS:
@@ -116,13 +116,12 @@ def _priority_inheriting(futex: _Futex) -> Lock | None:
     return Lock(WaitKind.MUTEX, futex.word, owner) if owner in futex.alive else None
 
 
-def _robust(futex: _Futex, *, in_c_library: bool) -> Lock | None:
+def _robust(futex: _Futex) -> Lock | None:
     """Check a robust mutex: its word has the owner's tid too, and its __kind (16) is robust."""
     word, owner = futex.word, futex.value & _OWNER_MASK
-    if futex.u32(word) != futex.value or futex.u32(word + 8) != owner or owner not in futex.alive:
-        return None
-    robust = (futex.u32(word + 16) or 0) & _ROBUST and in_c_library
-    return Lock(WaitKind.MUTEX, word, owner) if robust else None
+    is_held = futex.u32(word) == futex.value and futex.u32(word + 8) == owner and owner in futex.alive
+    is_robust = (futex.u32(word + 16) or 0) & _ROBUST
+    return Lock(WaitKind.MUTEX, word, owner) if is_held and is_robust else None
 
 
 def _unnamed_mutex(futex: _Futex) -> Lock | None:

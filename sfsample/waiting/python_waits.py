@@ -29,7 +29,7 @@ def thread_to_act(
         if is_shared:
             alone = f"; another process {'took' if wait.owner == NO_THREAD else 'may hold'} it"
         users = [other for other in threads if other != thread and wait.address in (other.facts.uses or ())]
-        if users and slept_together([thread, *users]):
+        if users and _all_slept(thread, *users):
             users.sort(key=lambda user: user.facts.wait is None)  # those that wait too come first
             names = ", ".join(f"{user.tid} ({user.name})" for user in users[:_MAX_USERS_NAMED])
             more = ", ..." * (len(users) > _MAX_USERS_NAMED)
@@ -39,14 +39,14 @@ def thread_to_act(
         runners = [other for other in threads if wait.address in other.facts.runs]
         return _one_of(thread, runners, "", "") if runners else _next_worker(thread, wait, threads)
     # the list of Python's threads was certainly read whole if no thread ran
-    is_certain = wait.owner == NO_THREAD and slept_together(threads)
+    is_certain = wait.owner == NO_THREAD and _all_slept(*threads)
     return tids.get(wait.owner), ("another process holds it" if is_shared else _LOST) * is_certain
 
 
 def _one_of(
     thread: WaitingThread, others: Sequence[WaitingThread], note_if_sure: str, note_if_unsure: str
 ) -> tuple[int | None, str]:
-    is_sure = len(others) == 1 and slept_together([thread, *others])
+    is_sure = len(others) == 1 and _all_slept(thread, *others)
     return (others[0].tid, note_if_sure) if is_sure else (None, note_if_unsure)
 
 
@@ -61,7 +61,7 @@ def _next_worker(
     pools = (other.facts.pool for other in threads)
     pool = next((pool for pool in pools if pool and wait.address in pool.pending), None)
     workers = [other for other in threads if pool and other.facts.pool == pool]
-    if pool is None or len(workers) != pool.workers or not slept_together([thread, *workers]):
+    if pool is None or len(workers) != pool.workers or not _all_slept(thread, *workers):
         return None, "it is queued" if pool else ""
     waits = (worker.facts.wait for worker in workers)
     if len(workers) > 1 and not all(wait and wait.address in pool.pending for wait in waits):
@@ -69,3 +69,7 @@ def _next_worker(
     tids = [worker.tid for worker in workers]
     after = tids.index(thread.tid) + 1 if thread.tid in tids else 0  # index of the next worker of the circle
     return tids[after % len(tids)], "it is queued"
+
+
+def _all_slept(*threads: WaitingThread) -> bool:
+    return slept_together([thread.asleep for thread in threads])

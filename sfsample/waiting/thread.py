@@ -1,7 +1,7 @@
 """Defines a waiting thread and its process: the evidence of a wait, read by a dump or by a recording."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from sfsample.core.memory import Memory, PiecewiseMemory
 from sfsample.process.facts.descriptors import FileLock, PeerProcess
@@ -45,19 +45,15 @@ class WaitContext(NamedTuple):
     children: tuple[tuple[int, str], ...] = ()  # pids and names
     locks: tuple[FileLock, ...] = ()
     peers: tuple[PeerProcess, ...] = ()  # processes at the other ends of pipes and sockets
+    stop_signal: int = 0  # signal that stopped the process; 0: none, or unknown
 
 
-class _Sleeper(Protocol):
-    @property
-    def asleep(self) -> tuple[float, float] | None: ...
+def slept_together(spans: Sequence[tuple[float, float] | None]) -> bool:
+    """Return True if all threads slept at one instant, by their `asleep`.
 
-
-def slept_together(threads: Iterable[_Sleeper]) -> bool:
-    """Return True if all slept at one instant, although a dump looks at one after the other.
-
-    Two threads that take turns, each seen while it waits for the other, are no deadlock.
+    A dump looks at one after the other.  Two threads that take turns, each seen while it waits for the other,
+    are no deadlock.
     """
-    spans = [thread.asleep for thread in threads]
     known = [span for span in spans if span is not None]
     return bool(known) and len(known) == len(spans) and max(known)[0] <= min(end for _, end in known)
 

@@ -51,11 +51,11 @@ class Watch:
         self._targets = TargetFinder(options.target)
         label = _label(self._targets.service, options.target.pid)
         sinks = _choose_sinks(options, program, label)
-        self.door = Door(options.every, options.slice_s, [sink.metrics for sink in sinks])
+        self.door = Door(options.every, options.slice_s, sinks)
         meter = LoadMeter([condition.metric for condition in options.triggers])
         self.triggers = Triggers(options.triggers, options.cooldown, meter.read, self._say)
         dumps = SliceFiles(options.files.output_dir or program.history or "", label, ".dump.txt")
-        self._response = Response(options, dumps, sinks, self._say)
+        self._response = Response(options, dumps, sinks, self._say, program.symbols.debug_dirs)
         target = self._targets.service or label
         self._recorder = SliceRecorder(options, program, self.door, target, sinks)
 

@@ -82,6 +82,7 @@ class WatchOptions:
 
     target: Target = Target()
     record: RecordOptions = RecordOptions(rate=19.0, mode="wall", max_overhead=0.03)
+    idle: bool = False  # True: keep the stacks of threads that wait for work
     every: float = 60.0  # seconds from the begin of a slice to the begin of the next slice
     slice: float | None = None  # length in seconds; None: until the next slice begins
     files: Files = Files()

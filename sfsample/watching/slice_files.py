@@ -11,11 +11,11 @@ import time
 from calendar import timegm
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from errno import EDQUOT, ENOSPC
+from errno import EDQUOT, ENOSPC, ENOTDIR
 from math import inf
 
 from sfsample import api
-from sfsample.core.filesystem import check_replaceable, whole_file
+from sfsample.core.filesystem import check_replaceable, os_error, whole_file
 from sfsample.core.foreign import utc
 from sfsample.errors import NoSpace, SfsampleError
 from sfsample.history.facts import Slice
@@ -38,9 +38,10 @@ class FileSink(Sink):
         """Make the directory if it is missing.  Raises SfsampleError if no file can be written in it."""
         directory = self._files.directory
         try:
-            with suppress(FileExistsError):  # it is no directory, as the next call says
-                os.makedirs(directory, exist_ok=True)
+            os.makedirs(directory, exist_ok=True)
             check_replaceable(self._files.free_path(), None)
+        except FileExistsError:
+            raise not_written(directory, os_error(ENOTDIR)) from None
         except OSError as failure:
             raise not_written(directory, failure) from None
 

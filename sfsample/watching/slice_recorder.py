@@ -18,6 +18,7 @@ from sfsample.recording.summary import missing_name_lines, no_sample_lines
 from sfsample.report.formats import FORMATS
 from sfsample.report.report import Report
 from sfsample.report.services import by_service, with_service
+from sfsample.report.waits import fold_idle
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.watching.options import WatchOptions
 from sfsample.watching.program import Program, Sink, Trouble, notify
@@ -103,8 +104,9 @@ class SliceRecorder:
 
     def _named(self, profile: Profile) -> tuple[Report, Symbolizer]:
         symbolizer = api.symbolizer(profile, self._program.symbols)
-        report = with_names(lambda: api.named(profile, symbolizer), symbolizer, self._program.should_stop)
-        return report, symbolizer
+        end, ends = symbolizer.give_up, self._program.should_stop
+        report = with_names(lambda: api.named(profile, symbolizer), end, ends)
+        return report if self._options.idle else fold_idle(report)[0], symbolizer
 
     def failed(self, failure: Exception, lost: Trouble | None = None) -> None:
         """Say that a slice is lost.  Raises the failure if it ends the watch."""
@@ -145,20 +147,16 @@ class SliceRecorder:
             parts = [whole._replace(service=n, report=part) for n, part in by_service(report, profile)]
         places = [self._attempt(partial(sink.add, whole, parts), lost) for sink, lost in self._sinks]
         self.has_kept = any(places)
-        for place, (_, lost) in zip(places, self._sinks, strict=True):
-            if place is not None:
-                self._say_over(lost)
+        over = [lost for place, (_, lost) in zip(places, self._sinks, strict=True) if place is not None]
+        for lost in (*over, self._lost):
+            if slices := lost.over():
+                self._say(f"slices are written again: {counted(slices, 'slice')} lost")
         notify(f"STATUS={self._target}: {_outcome(stats)}")
-        self._say_over(self._lost)
         if not options.quiet and self.has_kept:
             causes = {f"{name.where}: {name.why}": str(name) for name in symbolizer.missing_names()}
             new = self._unsaid(causes | {problem: problem for problem in symbolizer.problems})
             missing = missing_name_lines(new, verbose=options.verbose)
             self._say(f"{', '.join(filter(None, places))}: {_outcome(stats)}", *stats.failure, *missing)
-
-    def _say_over(self, lost: Trouble) -> None:
-        if slices := lost.over():
-            self._say(f"slices are written again: {counted(slices, 'slice')} lost")
 
     def begin_gap(self, now_s: float, why: str) -> None:
         """Note that there is no slice from now on, and why.  The first reason counts."""

@@ -63,9 +63,8 @@ def condition(text: str) -> Condition:
     """Parse the value of --trigger."""
     match = _CONDITION.fullmatch(text.replace(" ", ""))
     if match and match[1] in _METRICS:
-        parse, _ = _METRICS[match[1]]
         with suppress(ValueError):
-            return Condition(match[0], match[1], parse(match[2]))
+            return Condition(match[0], match[1], _METRICS[match[1]][0](match[2]))
     raise refusal(text, f"a condition ({_EXAMPLES}; in quotes, because of >)")
 
 
@@ -140,10 +139,14 @@ Record = Callable[[float, RecordOptions], float | None]
 
 
 class Response:
-    """Answers triggers; `files` has the dumps."""
+    """Answers triggers; `files` has the dumps, `debug_dirs` the debug files for them."""
 
-    def __init__(self, options: WatchOptions, files: SliceFiles, sinks: Sequence[Sink], say: Say) -> None:
+    def __init__(
+        self, options: WatchOptions, files: SliceFiles, sinks: Sequence[Sink], say: Say,
+        debug_dirs: Sequence[str],
+    ) -> None:  # fmt: skip
         self._options, self._files, self._sinks, self._say = options, files, sinks, say
+        self._debug_dirs = debug_dirs
 
     def answer(self, fired: Fired, find: Callable[[], list[int]], record: Record) -> None:
         """Pin, dump, record; say the outcome.  `find` returns the process ids, or raises SfsampleError."""
@@ -165,7 +168,7 @@ class Response:
 
     def _dump(self, pids: Sequence[int]) -> str:
         path = self._files.free_path()
-        words = dump_words(pids[:_MAX_PROCESSES], path, self._options.record)
+        words = dump_words(pids[:_MAX_PROCESSES], path, self._options.record, self._debug_dirs)
         try:
             done = subprocess.run(own_program(*words), umask=0o077, stdin=subprocess.DEVNULL,
                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=_PATIENCE_S,

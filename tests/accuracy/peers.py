@@ -31,7 +31,7 @@ Stacks = dict[int, PeerStack]
 
 
 class PeerError(Exception):
-    """An unwinder gave no answer."""
+    """An unwinder has given no answer."""
 
 
 class Gdb:

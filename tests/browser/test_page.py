@@ -113,7 +113,7 @@ def test_table_sorts_and_searches(page):
 
 
 def test_row_of_the_table_selects_exactly_its_function(browser, tmp_path):
-    """Names that contain it are others (`call` once showed the sum of `call_site`, too)."""
+    """A longer name that contains it is another function (`call` once showed the sum of `call_site`, too)."""
     with Page(browser, tmp_path, from_lines("p;call;x 7", "p;call_site 2", "p;recall 1")) as page:
         page.press("t")
         rows = page.table()

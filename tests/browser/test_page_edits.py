@@ -23,7 +23,7 @@ def is_it(frame):
 
 
 def merged(frames):
-    """Return a stack, innermost first, without what the outermost call of the function calls."""
+    """Return a stack, innermost first, without the callees of the outermost call of the function."""
     at = max((at for at, frame in enumerate(frames) if is_it(frame)), default=0)
     return frames[at:]
 

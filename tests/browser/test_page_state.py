@@ -150,7 +150,7 @@ def test_garbage_in_the_url_of_a_page_that_opens(browser, page):
 
 
 def test_link_holds_for_another_recording_of_the_program(browser, page, tmp_path):
-    """What the other recording has no box of is left out."""
+    """The page ignores a function that has no box in the other recording."""
     page.select("Down", "Down", "Down")
     page.press("h")
     page.click(*page.at(3, 0.3))

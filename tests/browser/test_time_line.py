@@ -1,4 +1,4 @@
-"""The time line of the page: what is dragged over is what the flame graph shows."""
+"""The time line of the page: the flame graph shows the time that the user drags over."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +47,7 @@ def drag(page: Page, begin: float, end: float) -> None:
 
 
 def names(page: Page) -> dict[str, int]:
-    """Return the width of each box by its name."""
+    """Return the width of each box, by the name of its function."""
     return {name: width for _, name, width in page.boxes() if name.isalpha()}  # without the axis of time
 
 

@@ -1,4 +1,4 @@
-"""A symbol table that is searched as `ModuleSymbols` searches one that is alone."""
+"""Searches one symbol table as `ModuleSymbols` does if a module has no other."""
 
 from sfsample.symbolize import symbol_table
 from sfsample.symbolize.symbol_table import Symbol

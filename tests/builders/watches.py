@@ -1,4 +1,4 @@
-"""Watches as `sfsample watch` makes them, not started."""
+"""Builds the watches that `sfsample watch` would start."""
 
 from sfsample.cli.interrupt import Interrupt
 from sfsample.cli.parse import parse

@@ -1,4 +1,4 @@
-"""A name that selects processes: the message says which ones."""
+"""If a name selects processes, a message says which ones."""
 
 import os
 
@@ -14,7 +14,7 @@ def test_a_name_says_which_processes_it_has_chosen(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     me = os.getpid()
-    monkeypatch.setattr(chosen, "target_pids", lambda _target: [me, 1])
+    monkeypatch.setattr(chosen.TargetFinder, "pids", lambda _finder: [me, 1])
     assert chosen_pids(Target(name="shop")) == [me, 1]
     assert capsys.readouterr().err == (
         f"sfsample: shop is process {me} ({process_name(me)}), 1 ({process_name(1)})\n"

@@ -27,11 +27,12 @@ def config(tmp_path):
 
 
 def test_file_has_the_flags(config):
-    given = parse(["watch", "--config", str(config)]).options
+    command = parse(["watch", "--config", str(config)])
+    given = command.options
     assert (given.target.name, given.files.output_dir) == ("redis-server", "/var/lib/sfsample")
     assert (given.every, given.slice_s, given.record.max_overhead) == (120, 30, 0.015)
     assert (given.record.subprocesses, given.target.all, given.record.perf_events) == (True, False, False)
-    assert given.record.debug_dirs == ("/a", "/b")
+    assert command.names.debug_dirs == ("/a", "/b")
 
 
 def test_typed_flags_win(config):

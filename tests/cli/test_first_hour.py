@@ -93,7 +93,7 @@ os.waitpid(child, 0)
 class Screen(NamedTuple):
     """A command line.
 
-    `numbers`: those in it depend on the run; busy processes run meanwhile.  `other_user`: the user is
+    `numbers`: the numbers in it depend on the run; busy processes run meanwhile.  `other_user`: the user is
     not that of the process.  `interrupt`: Ctrl-C ends it when this was printed, or samples were taken.
     """
 
@@ -157,6 +157,7 @@ SCREENS = [
     Screen("sfsample BUSY --mode wall --no-perf-events -d 0.2 -o out.html", numbers=True),
     Screen("sfsample BUSY --mode wall --no-perf-events -d 0.2 -q -t | head -1", numbers=True),
     Screen("sfsample BUSY -d 0.2 >&-"),
+    Screen("sfsample top BUSY </dev/null"),
     Screen("sfsample convert good.json"),
     Screen("sfsample diff good.json missing.json"),
     Screen("sfsample diff good.json other.json"),
@@ -171,6 +172,7 @@ SCREENS = [
            "--with '2026-11-01 06:31'"),
     Screen("sfsample history diff --utc --history kept --at '2026-11-01 06:30' --for 1m "
            "--with '2026-11-01 06:31' --mode wall 2>&1 | tail -5"),
+    Screen("sfsample history prune --history folder"),
     Screen("sfsample watch --config watch.toml --check"),
     Screen("sfsample service install --config FOLDER/missing.toml"),
 ]  # fmt: skip

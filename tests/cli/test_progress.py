@@ -38,15 +38,15 @@ def test_line_is_erased_at_the_end(monkeypatch):
     with terminal(monkeypatch) as controller:
         monkeypatch.setattr("sfsample.cli.terminal._PERIOD_S", float("inf"))  # however slow the test is
         with Progress(quiet=False) as progress:
-            assert progress.due()
             progress.show("2 of 10 s")
             assert shown(controller) == "\r\x1b[Ksfsample: 2 of 10 s"
-            assert not progress.due()
+            progress.show("too soon")
         assert shown(controller) == "\r\x1b[K"
 
 
 def test_message_erases_the_line(monkeypatch):
     with terminal(monkeypatch) as controller:
+        monkeypatch.setattr("sfsample.cli.terminal._PERIOD_S", 0)
         with Progress(quiet=False) as progress:
             progress.show("2 of 10 s")
             shown(controller)
@@ -65,7 +65,7 @@ def test_message_erases_the_line(monkeypatch):
 def test_quiet_shows_nothing(monkeypatch):
     with terminal(monkeypatch) as controller:
         with Progress(quiet=True) as progress:
-            assert not progress.due()
+            progress.show("2 of 10 s")
         assert shown(controller) == ""
 
 
@@ -74,15 +74,16 @@ def test_pipe_gets_nothing(monkeypatch):
     with os.fdopen(write, "w") as stream, os.fdopen(read) as reader:
         monkeypatch.setattr(sys, "stderr", stream)
         with Progress(quiet=False) as progress:
-            assert not progress.due()
+            progress.show("2 of 10 s")
         stream.close()
         assert reader.read() == ""
 
 
 def test_stopped_terminal_does_not_block(monkeypatch):
-    with terminal(monkeypatch):
+    with terminal(monkeypatch) as controller:
         termios.tcflow(sys.stderr.fileno(), termios.TCOOFF)
         progress = Progress(quiet=False)
-        assert not progress.due()
+        progress.show("not drawn")
         termios.tcflow(sys.stderr.fileno(), termios.TCOON)
-        assert progress.due()
+        progress.show("2 of 10 s")
+        assert shown(controller) == "\r\x1b[Ksfsample: 2 of 10 s"

@@ -139,7 +139,7 @@ class Checker:
         return None
 
     def _foreign(self, place: Place) -> bool:
-        """Whether "..." stands for it: code of another module, or the stub that calls it."""
+        """Return True if "..." stands for the frame: code of another module, or the stub that calls it."""
         if place.name in own_names() or place.module is None:
             return False
         if place.module == self._base and not self._static:

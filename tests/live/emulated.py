@@ -25,9 +25,10 @@ from sfsample.core.memory import BytesMemory, PiecewiseMemory
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.errors import FormatError
 from sfsample.formats.elf.image import PF_X, PT_LOAD, ElfImage
-from sfsample.modules.mapping import Mapping, parse_maps
+from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from tests.builders.elf_builder import Load, elf
+from tests.builders.maps import parse_maps
 from tests.live.shadow import Entry, Mappings, Stacks
 from tests.live.targets import wait_until
 

@@ -67,7 +67,7 @@ def hung(
 ) -> Iterator[Target]:
     """Start a scenario and wait until it hangs; with `child` it prints a pid first, kept as `target.child`.
 
-    It is started again where the kernel has lost when one of its threads last ran (`thread_facts`).
+    It is started again if the kernel has lost the time at which one of its threads last ran (`thread_facts`).
     """
     done = False
     while not done:

@@ -52,13 +52,13 @@ def record_by_perf(pid, samples=SAMPLES, until=lambda _profile: True, rate=500, 
 
 
 def perf_process_of(process):
-    """Return what counts the timer samples of an open process."""
+    """Return the object that counts the timer samples of an open process."""
     unwinder, symbols = Unwinder(process.modules), KernelSymbols()
     return PerfProcess(process, unwinder, Profile(99), None, StackUse(), kernel_symbols=symbols, is_new=False)
 
 
 def accounted_ns(stats):
-    """Return the CPU time that samples stand for, with those that the kernel dropped."""
+    """Return the CPU time of all samples, those that the kernel dropped included."""
     return stats.cpu_sampled_ns + stats.problems[FULL] * 1e9 / stats.rate_hz
 
 

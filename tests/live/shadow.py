@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sfsample.core.snapshot import ThreadSnapshot
-from sfsample.modules.mapping import Mapping, parse_maps
+from sfsample.modules.mapping import Mapping
 from sfsample.unwind.row import Caller, UnwindRow, apply_row
+from tests.builders.maps import parse_maps
 
 
 class Entry(NamedTuple):

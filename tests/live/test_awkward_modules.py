@@ -18,8 +18,8 @@ import pytest
 
 from sfsample.core.stack import StopReason
 from sfsample.formats.elf.image import PT_LOAD, PT_NOTE, ElfImage
-from sfsample.modules.mapping import parse_maps
 from sfsample.recording.profile import Profile
+from tests.builders.maps import parse_maps
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import EACH_GENERATION, Target, fixture, running, started, wait_until
 from tests.live.test_modules import LIBRARIES, build_ids, check, install, module_problems

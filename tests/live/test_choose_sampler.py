@@ -50,7 +50,7 @@ def recorded(
 ):  # fmt: skip
     """Record with a trial by ptrace; no CPU is free, unless `all_busy` says otherwise.
 
-    `real_time`: before all ordinary threads of the machine.
+    `real_time`: sfsample runs before all ordinary threads of the machine.
     """
     profile = Profile(500, timeline=timeline)
     options = RecordOptions(rate=500, timeline=timeline, max_pause=1.0, python=PythonView.OFF)
@@ -195,7 +195,7 @@ def test_sleeping_threads_keep_the_stops():
 
 
 def test_cpu_time_is_charged_once(monkeypatch):
-    """This includes the time between the last stop and the start of the timers."""
+    """The time between the last stop and the start of the timers is charged too."""
     inside, perf_sampler = [], module.PerfSampler
 
     def late(*arguments, **options):

@@ -29,7 +29,7 @@ def named(tmp_path: Path) -> Iterator[tuple[str, list[Target]]]:
 
 
 def test_record_prints_folded_stacks_on_stdout_and_summary_on_stderr(leaf: Target) -> None:
-    done = sampled("-p", leaf.pid)
+    done = sampled("-p", leaf.pid, *STOPPING)
     assert done.code == 0
     (stack,) = done.stacks()
     assert stack.startswith("target;")
@@ -45,10 +45,9 @@ def test_quiet_prints_no_summary(leaf: Target) -> None:
     assert done.stacks()
 
 
-def test_verbose_prints_every_module(leaf: Target) -> None:
+def test_verbose_prints_the_modules_with_sframe(leaf: Target) -> None:
     text = "\n".join(sampled("-p", leaf.pid, "-v").err)
-    assert str(fixture("v3")) in text
-    assert "libc.so" in text
+    assert f"sframe    {fixture('v3')}" in text
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_verbose_prints_every_module(leaf: Target) -> None:
      ("--mode", "wall"), ("-f", "folded"), ("--stack-bytes", "64K")],
 )  # fmt: skip
 def test_flags_of_sampling_do_not_change_the_stack(leaf: Target, flags: tuple[str, ...]) -> None:
-    done = sampled("record", "-p", leaf.pid, *flags)
+    done = sampled("record", "-p", leaf.pid, *STOPPING, *flags)
     assert done.code == 0
     stacks = [stack.removesuffix(";[runnable: no CPU]") for stack in done.stacks()]
     assert all(stack.endswith(LEAF) and "truncated" not in stack for stack in stacks)
@@ -65,12 +64,12 @@ def test_flags_of_sampling_do_not_change_the_stack(leaf: Target, flags: tuple[st
 
 
 def test_threads_flag_makes_thread_the_first_frame(leaf: Target) -> None:
-    (stack,) = sampled("-p", leaf.pid, "-t").stacks()
+    (stack,) = sampled("-p", leaf.pid, *STOPPING, "-t").stacks()
     assert stack.startswith(f"target/{leaf.pid};")
 
 
 def test_truncated_stack_is_marked_after_the_process(leaf: Target) -> None:
-    (stack,) = sampled("-p", leaf.pid, "--max-frames", "2").stacks()
+    (stack,) = sampled("-p", leaf.pid, *STOPPING, "--max-frames", "2").stacks()
     assert stack == "target;[truncated: max_frames];middle;leaf_spin"
 
 
@@ -115,10 +114,10 @@ def test_progress_is_shown_on_a_terminal(leaf: Target) -> None:
     os.close(controller)
     start, _, line = shown.partition("\r\n")
     assert start == f"sfsample: recording {leaf.pid}; Ctrl-C ends it"
-    assert re.match(r"\r\x1b\[Ksfsample: 0 of 1 s, \d+ samples?", line)
-    assert re.search(
-        r"\r\x1b\[Ksfsample: \d+ samples? of 1 thread in ", line
-    )  # after the progress line was erased
+    assert re.match(r"\r\x1b\[Ksfsample: [01] of 1 s, \d+ samples?", line)
+    coverage = r"(coverage [^\r]*\r\n  )?"  # on a busy machine the summary begins with it
+    summary = rf"\r\x1b\[Ksfsample: {coverage}\d+ samples? of 1 thread in "  # erases the progress line
+    assert re.search(summary, line)
 
 
 # -- by name

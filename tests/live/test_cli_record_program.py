@@ -65,7 +65,7 @@ def test_program_that_cannot_be_started_is_an_error(words: list[str], what: str,
 
 
 @pytest.mark.parametrize(
-    ("code", "fate"), [("exit 7", "its exit status is 7"), ("kill -9 $$", "signal 9 killed the program")]
+    ("code", "fate"), [("exit 7", "its exit code is 7"), ("kill -9 $$", "its exit code is 137")]
 )
 def test_program_that_ends_before_the_first_sample_is_an_error(code: str, fate: str) -> None:
     def run() -> None:

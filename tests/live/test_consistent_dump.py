@@ -9,7 +9,7 @@ import sfsample
 from sfsample.core.arch import AMD64
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import StopReason
-from sfsample.process.consistent_capture import ConsistentCapture
+from sfsample.process.consistent_capture import ConsistentCapture, capture_consistently
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import Stat
 from sfsample.process.process import LiveProcess
@@ -47,7 +47,7 @@ def test_all_running_threads_are_stopped_while_one_is_copied(monkeypatch: pytest
             try:
                 unwinder, read_maps = Unwinder(live.modules), live.proc.maps
                 monkeypatch.setattr(live.proc, "maps", lambda: note_state() or read_maps())
-                capture = live.capture_consistently()
+                capture = capture_consistently(live)
                 assert capture.ran == ()
                 snapshots = {
                     **capture.stopped,
@@ -81,7 +81,7 @@ def test_reused_id_of_another_process_is_not_captured(monkeypatch: pytest.Monkey
                 assert stat is not None
                 listed = [(other.pid, stat._replace(state="R"))]
                 monkeypatch.setattr(live.proc, "thread_stats", lambda: listed)
-                return live.capture_consistently()
+                return capture_consistently(live)
             finally:
                 live.close()
 

@@ -1,4 +1,4 @@
-"""Perf sampling learns how many bytes of a stack to copy, and is not used where that is too many."""
+"""Perf sampling learns how many bytes of a stack to copy, and is not used if these are too many."""
 
 import os
 import signal
@@ -53,7 +53,7 @@ def test_stacks_that_grow_are_copied_by_timers(tmp_path):
 
 
 def test_size_of_copies_is_learned_from_samples_of_the_timers(monkeypatch):
-    """It needs more than the first two or three samples."""
+    """The first two or three samples are too few to know the size."""
     counts: list[int] = []
     replace_timers = PerfSampler._replace_timers
 

@@ -61,7 +61,7 @@ int main(void)
 
 
 def test_cpu_time_of_threads_that_come_and_go_is_charged(tmp_path):
-    """It is at most the increase of the process CPU time around the recording, at least that within it."""
+    """The process states its CPU time before, during and after the recording: the charge lies between."""
     with begun(compile_c(tmp_path, "storm", STORM, "-lpthread")) as target:
         inside: list[int] = []
         profile = sfsample.Profile(99)

@@ -105,7 +105,7 @@ def test_descendants_are_sampled_and_others_are_not(tmp_path):
 
 @contextmanager
 def own_cgroup():
-    """Make a control group; yield what has a command run in it."""
+    """Make a control group; yield its path, and the words before a command that run it in the group."""
     root = common_cgroup([os.getpid()])
     path = f"{root}/sfsample-test-{os.getpid()}"
     try:

@@ -39,7 +39,7 @@ def user_time(pid: int) -> int:
 
 
 def test_stack_that_takes_too_long_to_copy_is_cut_short(tmp_path, monkeypatch):
-    """A limit of 1 ns ends after the first piece: it is used, sfsample counts this, and goes on."""
+    """With a limit of 1 ns only the first piece is copied: sfsample uses the piece, and counts the loss."""
     monkeypatch.setattr(stack_copy, "_PIECE_BYTES", 16 * 1024)
     with started(compile_c(tmp_path, "deep", PROGRAM, "-O2")) as process:
         stats = (profile := sfsample.Profile(500)).stats

@@ -188,7 +188,7 @@ def test_plt_stubs_for_indirect_branch_tracking(generation):
         begin(process, judge)
         judged(process, judge, process.pid)
     judge.check(set())
-    assert judge.counts[Found.SFRAME] >= 40
+    assert judge.counts[Found.SFRAME] >= (30 if generation == "v1" else 40)  # V1: not in stubs
 
 
 @pytest.mark.extended

@@ -146,7 +146,7 @@ def above_of(stack: Stack) -> list[Entry]:
 
 
 def is_jumping(wrong: Wrong) -> bool:
-    """Whether the row of one of the first two frames has a CFA in neither sp nor fp."""
+    """Return True if the CFA of one of the first two frames depends on a register other than sp and fp."""
     arch, index = wrong.target.arch, wrong.target.modules
     for number, (pc, sp) in enumerate(wrong.truth[:2]):
         frame = Frame(pc, sp, None, Found.CONTEXT, exact=not number)

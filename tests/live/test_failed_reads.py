@@ -45,7 +45,7 @@ def with_faults(error: str, name: str, first: int, times: int) -> list[str]:
 
 @pytest.fixture
 def faulty(monkeypatch):
-    """Return a function that has commands run with failures."""
+    """Return a function after which each command of the test runs with that failure."""
 
     def use(*fault):
         monkeypatch.setattr("tests.live.cli_runner.COMMAND", with_faults(*fault))
@@ -58,7 +58,7 @@ def faulty(monkeypatch):
     [("ENOMEM", 12), ("EIO", 15), ("ESRCH", 15), *(extended("ENOMEM", n) for n in range(8, 24) if n != 12)],
 )
 def test_failed_read_ends_no_watch(faulty, tmp_path, error, first):
-    """Several files of each slice fail to open: of the loop, and of the recording."""
+    """The loop and the recording open the file for each slice; one of these calls fails."""
     faulty(error, "stat", first, 1)
     with running(fixture("v3"), "leaf") as target:
         words = ("-p", target.pid, "--for", "1s", "--every", "1s", "--output-dir", tmp_path, "--no-history")

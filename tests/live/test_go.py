@@ -80,7 +80,7 @@ def function_of(module, pc):
 
 
 def wrong_edges(taken):
-    """Yield each call that leads to another function than that of the frame below it."""
+    """Yield each call whose target is not the function of the frame below: both names."""
     frames = taken.stack.frames
     for callee, caller, below, module in zip(
         frames, frames[1:], taken.modules, taken.modules[1:], strict=False

@@ -85,7 +85,7 @@ def watching(words: list[str], **options: object) -> Iterator["subprocess.Popen[
 
 
 def test_trap_catches_what_python_does_by_itself(trap: Trap) -> None:
-    """Else the tests below could not fail."""
+    """Without this, the tests below could not fail."""
     trap.add_package()
     subprocess.run([sys.executable, "-m", "sfsample"], cwd=trap.directory, check=False)
     assert "sfsample/__init__.py" in trap.caught()
@@ -138,7 +138,7 @@ def test_python_m_imports_nothing_later_from_the_current_directory(trap: Trap, w
 
 
 def test_package_is_the_running_one_and_its_directory_is_the_last(trap: Trap, tmp_path: Path) -> None:
-    """A copy that is nowhere else to be found is run by its path, though another one is installed."""
+    """A copy outside the search path is run by its path, although another sfsample is installed."""
     package = Path(programs._MAIN).parent
     copy = trap.directory / "sfsample"
     copy.rmdir()

@@ -88,12 +88,13 @@ def wait_for_tracer(pid: int, tracer: int) -> None:
         os.sched_setaffinity(0, all_cpus)
 
 
-def test_sigkill_at_any_time_leaves_the_target_running():
+@pytest.mark.parametrize("rounds", [4, extended(24)])
+def test_sigkill_at_any_time_leaves_the_target_running(rounds):
     """SIGKILL inside a pause (even rounds) and anywhere (odd rounds)."""
     rng = random.Random(20)  # noqa: S311 - no secret
     program, scenario = str(fixture("v3")), "threads"
     with running(program, scenario) as target:
-        for turn in range(8):
+        for turn in range(rounds):
             with sampler(target.pid, "-r", "500", "--mode", "wall") as child:
                 wait_for_tracer(target.pid, child.pid)
                 if turn % 2:
@@ -198,7 +199,7 @@ def test_exception_in_the_pause_releases_the_thread(part, name, monkeypatch):
 
 
 def is_hindered(pid: int, program: str) -> bool:
-    """Record for 0.2 s; return whether the other sampler prevented a capture.  Each stack is right."""
+    """Record for 0.2 s; return True if the other sampler prevented a capture.  Each stack must be right."""
     try:
         profile = sfsample.record(pid, 0.2, sfsample.RecordOptions(rate=2000))
     except sfsample.NotPermitted as failure:  # even the first sample was refused
@@ -209,7 +210,7 @@ def is_hindered(pid: int, program: str) -> bool:
 
 
 def test_two_samplers_at_once():
-    """Each sometimes prevents a capture of the other, which is counted; no stack is wrong, none hangs."""
+    """Each sampler sometimes prevents a capture of the other, which counts it.  No stack is wrong."""
     program = str(fixture("v3"))
     with running(program, "leaf") as target:
         with python(OTHER, target.pid) as other:

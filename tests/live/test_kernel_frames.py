@@ -1,4 +1,4 @@
-"""Kernel functions of running threads: by timers as `perf record -g` has them, by stops the system call.
+"""Running threads have kernel frames: timers show those of `perf record -g`, stops the system call.
 
 The target spends shares of its CPU time in system calls, and writes after each round how long it was in each.
 """
@@ -121,7 +121,7 @@ def perf_record(pid: int, data: Path) -> Iterator[None]:
 
 
 def shares_of_perf(data: Path) -> tuple[dict[str, float], int]:
-    """Return the same of a recording by perf, and its number of samples."""
+    """Return the share of each kernel function in a recording by perf, and its number of samples."""
     script = ["perf", "script", "-i", str(data), "-F", "ip,sym"]
     done = subprocess.run(script, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
     found: Counter[str] = Counter()
@@ -156,7 +156,7 @@ def counts_by_phase(stacks: dict[str, int]) -> Counter[str]:
 @needs_timers
 @needs_symbols
 def test_kernel_functions_follow_the_function_that_calls_the_kernel(calls: Path) -> None:
-    """The registers of such a sample are those at the entry to the kernel."""
+    """A sample in the kernel has the registers that the thread had when it entered the kernel."""
     with started(calls) as target:
         profile = record_by_perf(target.pid, SAMPLES, rate=RATE)
     stacks = parse_folded(sfsample.folded(profile).encode())

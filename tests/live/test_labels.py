@@ -1,4 +1,4 @@
-"""A profile says whose it is: labels of a process that runs, and of its environment."""
+"""A profile says whose it is: labels of a process that runs, of its environment, of its process context."""
 
 import json
 import os
@@ -11,13 +11,40 @@ from pathlib import Path
 import pytest
 
 from tests.live.cli_runner import sfsample
+from tests.live.compiled import compile_c, needs_gcc
+from tests.live.compiled import started as started_program
 
 pytestmark = [pytest.mark.live, pytest.mark.any_load]
+# Publishes a process context as OTEP 4719 says: in a memfd with argument "memfd", else in anonymous memory.
+PUBLISHER = r"""
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static const char payload[] = "\x0a\x1a\x0a\x18\x0a\x0c" "service.name" "\x12\x08\x0a\x06" "orders";
+struct header { char signature[8]; uint32_t version, size; uint64_t published_ns; const char *payload; };
+int main(void)
+{
+    int fd = memfd_create("OTEL_CTX", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, sizeof(struct header)))
+        return 1;
+    struct header *made = mmap(NULL, sizeof *made, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    close(fd);
+    madvise(made, sizeof *made, MADV_DONTFORK);
+    made->version = 2; made->size = sizeof payload - 1; made->payload = payload;
+    memcpy(made->signature, "OTEL_CTX", 8);
+    __atomic_store_n(&made->published_ns, 1, __ATOMIC_RELEASE);
+    puts("ready"); fflush(stdout);
+    for (;;) __asm__ volatile("");
+}
+"""
 
 
 @contextmanager
 def busy(**environment: str | bytes) -> Iterator[int]:
-    """Run a program that uses a CPU, with more variables; yield its pid."""
+    """Run a program that uses a CPU, with these environment variables added; yield its pid."""
     words = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
     given = {os.fsencode(key): value for key, value in {**os.environ, **environment}.items()}
     with subprocess.Popen(words, stdout=subprocess.PIPE, env=given) as child:
@@ -69,6 +96,14 @@ def test_large_environment_that_is_no_text(tmp_path):
     with busy(**many, DD_SERVICE=b"a\xff\x1b[31m;b", OTEL_RESOURCE_ATTRIBUTES=b"\xff" * 100_000) as pid:
         found = profile(tmp_path / "a.json", "-p", pid)
     assert found["labels"]["service.name"] == "a\ufffd?[31m:b"
+
+
+@needs_gcc
+def test_process_context_of_a_program(tmp_path):
+    with started_program(compile_c(tmp_path, "publisher", PUBLISHER)) as child:
+        found = profile(tmp_path / "a.json", "-p", child.pid)
+    assert found["labels"]["service.name"] == "orders"
+    assert found["labels"]["comm"] == "publisher"
 
 
 def test_every_format_that_has_a_place_shows_them(tmp_path):

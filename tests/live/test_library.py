@@ -26,7 +26,7 @@ def recorded(*pids: int, **options: object) -> sfsample.Profile:
     def enough() -> bool:
         return profile.stats.samples >= 5 and {key.process_key for key in profile.counts} == {*pids}
 
-    record_options = sfsample.RecordOptions(rate=100, **options)
+    record_options = sfsample.RecordOptions(rate=100, perf_events=False, **options)
     return sfsample.record(pids, HANG_S, record_options, profile=profile, should_stop=enough)
 
 
@@ -163,7 +163,7 @@ def test_steppers_are_passed_on():
 
 
 def test_should_stop():
-    """It is called at each tick, and the recording ends when it is true."""
+    """sfsample calls it at each tick, and ends the recording when it returns True."""
     calls, profile = [], sfsample.Profile(100)
     stats = profile.stats
 

@@ -49,6 +49,27 @@ def test_missing_thread_is_reported(leaf: Target, monkeypatch: pytest.MonkeyPatc
     assert "ulimit -u" in str(refusal.value.help)
 
 
+def test_memory_map_that_is_refused_later_ends_no_recording(
+    leaf: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For other users than root, prctl(PR_SET_DUMPABLE, 0) has this effect."""
+    profile, read, refused = library.Profile(99), ProcFs.maps, []
+
+    def maps(proc: ProcFs) -> object:
+        if not profile.stats.samples:
+            return read(proc)
+        refused.append(proc)
+        raise library.NotPermitted(proc.pid, "not permitted to read the memory map")
+
+    monkeypatch.setattr(ProcFs, "maps", maps)
+    library.record(leaf.pid, should_stop=lambda: bool(refused), profile=profile)
+    assert profile.stats.samples
+    assert (
+        "not permitted to read the memory map any more; files mapped later have no names"
+        in profile.stats.problems
+    )
+
+
 def hiding(level: int) -> list[str]:
     """Return words that run a command as user 65534, with a /proc that hides processes of other users."""
     mount = f'mount -t proc -o hidepid={level} proc /proc && exec "$@"'

@@ -54,7 +54,7 @@ def install(generation: str, binary: str, directory: Path) -> Path:
 
 
 def replace(path: Path, by: Path) -> None:
-    """Put another file in the place of one, as a package manager does."""
+    """Replace a file by another one, as a package manager does."""
     new = path.with_name("new")
     shutil.copy(by, new)
     new.rename(path)
@@ -153,7 +153,7 @@ def test_library_that_is_loaded_and_deleted_has_true_stacks(tmp_path, how):
 
 
 def test_inode_decides_where_map_files_cannot_be_read():
-    """Its mapping may also be gone by now; that once ended a recording of eight minutes."""
+    """The mapping may be gone by now; this once ended a recording of eight minutes."""
     status = os.stat(__file__)
     opener = ImageOpener(ProcFs(os.getpid()), ImageCache(), None)
     mapping = Mapping(0x1000, 0x2000, True, True, 0, "08:01", status.st_ino, __file__, False)
@@ -245,7 +245,7 @@ def test_mount_namespace_has_true_stacks(tmp_path, binary, scenario):
 @namespaces
 @pytest.mark.parametrize("hidden", ["target", "libcallee.so"])
 def test_file_under_a_bind_mount_has_true_stacks(tmp_path, hidden):
-    """Another file is mounted over it: the path is that one, and maps has no "(deleted)"."""
+    """Another file is mounted over the mapped one, and has its path now; maps has no "(deleted)"."""
     path = install("v3", "target", tmp_path)
     with running(path, "library", wrapper=unshared()) as target:
         enter = ["nsenter", "--target", str(target.pid), "--mount"]

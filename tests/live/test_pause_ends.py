@@ -69,7 +69,7 @@ int main(int argc, char **argv)
 
 @pytest.fixture
 def requests_to_lose(monkeypatch):
-    """Lose that many stop requests, as the kernel may when an execve(2) ends other threads."""
+    """Yield a list with one number: so many stop requests get lost, as in an execve(2) that ends threads."""
     left = [0]
 
     def interrupt_or_lose(tid):

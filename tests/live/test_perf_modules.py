@@ -68,7 +68,7 @@ void entry(void) { for (struct pollfd in = {0, POLLIN}; !poll(&in, 1, 0);) NAME_
 
 @needs_gcc
 def test_library_that_was_loaded_while_timers_were_off_is_known(tmp_path):
-    """The limit of overhead stops the timers; the test sees that when no samples come for a while."""
+    """The limit of overhead stops the timers.  The test takes 0.7 s without a sample as the sign."""
     for name in "ab":
         compile_c(tmp_path, f"{name}.so", PATIENT.replace("NAME", name), "-shared", "-fPIC")
     program, pipe = compile_c(tmp_path, "host", HOST, "-ldl"), subprocess.PIPE
@@ -102,7 +102,7 @@ os.execv(sys.argv[1], [sys.argv[1], "leaf", sys.argv[2]])
 
 
 def test_program_after_exec_has_its_own_stacks():
-    """Of the second one also how it begins; compared is what it does from then on."""
+    """The recording also has the start of the second program; only the stacks after that are compared."""
     program = str(fixture("v3"))
     words = [sys.executable, "-c", EXEC.format(turns=10_000_000 // (SAMPLES // 10)), program, "{fd}"]
     with begun(words) as target:
@@ -122,7 +122,7 @@ def _base(key):
 
 
 def test_vdso_is_read_before_the_process_ends():
-    """It is in no file, and the last samples are unwound after the end of the process."""
+    """The vdso is in no file, and the last samples are unwound after the end of the process."""
     with running(fixture("v3"), "leaf", ends=True) as target:
         process = LiveProcess(target.pid, attach=False)
         perf_process = perf_process_of(process)

@@ -117,7 +117,7 @@ while True:
 
 
 def test_programs_that_run_briefly_are_unwound():
-    """Each calls execve(2) after it was found; the maps of then are read before it ends."""
+    """Each program calls execve(2) after it was found; sfsample reads the new maps before its end."""
     with python(BRIEF_PROGRAMS) as target:
         assert target.stdout.readline() == b"ready\n"
         profile = record_by_perf(target.pid, samples=300, rate=200, subprocesses=True)

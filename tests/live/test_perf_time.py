@@ -180,7 +180,7 @@ def test_recording_shorter_than_a_period_is_no_overload():
 
 
 def test_timers_run_again_before_the_samples_are_unwound(monkeypatch):
-    """Where unwinding takes long, few samples are missed, and the duration is that of the timers."""
+    """If unwinding takes long, few samples are missed, and the duration is that of the timers."""
     calls = []
 
     def note(owner, name, takes_s=0.0):

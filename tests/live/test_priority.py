@@ -9,10 +9,10 @@ import os
 import pytest
 
 import sfsample
+from sfsample.process.had_cpu import OwnRun
 from sfsample.process.priority import RealTimePriority, avoid_preempting
 from sfsample.process.proc_text import parse_last_run
 from sfsample.process.process import LiveProcess
-from sfsample.process.run_state import OwnRun
 from sfsample.process.stop_request import Tracer
 from sfsample.process.tracer_thread import TracerThread
 from sfsample.recording.processes import Processes, Recording
@@ -65,7 +65,7 @@ def test_sampler_on_the_calling_thread_ends_with_its_priority():
 
 
 def test_own_run_has_no_load_average_at_real_time_priority():
-    """It would be that of the time before."""
+    """The load average would be that of the time before the real-time priority."""
     priority, own_run = RealTimePriority(), OwnRun()
     if (before := parse_last_run(own_run.read())) is not None and may_have_real_time_priority():
         priority.begin()

@@ -83,7 +83,7 @@ def test_core_file_says_which_thread_holds_the_gil(python: Path, tmp_path: Path)
         expected = {str(tid): "holds" if name == "holds" else "waits" for name, tid in ids.items()}
 
         def have_all_waited() -> bool:
-            """Write a core file; those that wait do so for 5 ms again and again, and may be in between."""
+            """Write a core file.  A thread waits for 5 ms again and again, and may be between two waits."""
             found = {tid: thread["gil"] for tid, thread in dumped(core_of(target.pid, tmp_path)).items()}
             assert [tid for tid, state in found.items() if state == "holds"] == [str(ids["holds"])]
             return found == expected

@@ -1,4 +1,4 @@
-"""A program that links CPython statically shows its Python frames, also without any symbol."""
+"""A program that links CPython statically has Python frames, even if it has no symbol."""
 
 import subprocess
 from pathlib import Path

@@ -326,7 +326,7 @@ else: os.wait()
 
 @pytest.mark.parametrize("python", PYTHONS, ids=str)
 def test_child_that_c_code_has_forked_has_its_frames(python):
-    """The interpreter knows its main thread by the id of the parent's, as in the workers of uWSGI."""
+    """The interpreter still has the id of the parent's main thread, as in the workers of uWSGI."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([python, "-c", FORKED], **pipes) as target:
         child = int(target.stdout.readline())
@@ -413,7 +413,7 @@ def test_child_that_is_seen_before_the_interpreter_knows_of_the_fork_has_its_fra
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.name)
 @pytest.mark.parametrize("package", ["views", "flask"])
 def test_files_of_one_name_are_told_apart(python: Path, package: str, tmp_path: Path) -> None:
-    """The program's own files have their path from the script's directory, those of a package from its."""
+    """Paths of the program's own files begin at the script's directory, those of a package at its parent."""
     installed = tmp_path / "venv/lib/python3/site-packages"
     for directory in (tmp_path / "views", installed / "flask"):
         directory.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A program whose interpreter's lists have no end loses its Python frames, and no other one loses anything.
+"""A program whose interpreter has lists without an end loses its Python frames; others lose nothing.
 
 What is read of it is counted, so no test depends on how long that takes.
 """
@@ -70,7 +70,7 @@ def pids(request: pytest.FixtureRequest) -> Iterator[tuple[int, int]]:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
-    """Count the reads for Python frames by thread; a large one is several."""
+    """Count the reads for Python frames by thread; a large read counts as several."""
     found: Counter[int] = Counter()
 
     def counted(tid: int, address: int, size: int) -> bytes | None:

@@ -50,7 +50,7 @@ def tasks_of(python: Path, times: int, load: str) -> Iterator[int]:
 
 
 def recorded(python: Path, times: int = 1, load: str = "idle") -> tuple[Counter[str], dict[str, int]]:
-    """Return the samples of tasks by their outermost function, once there are enough, and all stacks."""
+    """Record until there are enough samples; return those of tasks by outermost function, and all stacks."""
     with tasks_of(python, times, load) as pid:
         done = sampled(
             pid, "--mode", "wall", "--tasks", enough=lambda done: by_function(done.stacks())["a"] > 300

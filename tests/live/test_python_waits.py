@@ -31,7 +31,7 @@ def hung(python: Path, way: str) -> AbstractContextManager[tuple[int, list[int]]
 
 
 def dump_when(pid: int, is_there: Any, *options: str) -> Dump:
-    """Dump until the threads have reached where they hang, which is just behind what they print."""
+    """Dump until the threads hang: they print their ids just before that."""
     found: Dump = {}
 
     def reached() -> bool:
@@ -234,7 +234,7 @@ def test_lock_of_a_condition_that_a_task_waits_for_is_not_held(python):
 @pytest.mark.parametrize("seeds", [range(8), extended(range(8, 60))], ids=str)
 @pytest.mark.parametrize("way", ["rlocks", "pool2", "tasks", "locals"])
 def test_memory_that_is_damaged_gives_facts_or_none(python, way, seeds):
-    """Words that are read are others at random: pointers lead to objects of another type."""
+    """A random part of the words is replaced, so pointers lead to objects of another type."""
     with hung(python, way) as (pid, _):
         dump_when(pid, lambda dump: deadlocks(dump) or waits(dump))
         process = LiveProcess(pid, attach=False)

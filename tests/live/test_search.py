@@ -1,4 +1,4 @@
-"""Stacks of sleeping threads are found without a stop where the CFA depends on the frame pointer.
+"""Stacks of sleeping threads are found without a stop if the CFA depends on the frame pointer.
 
 A stop would interrupt the system calls of these threads.  gdb unwinds the same threads afterwards; until then
 no call of theirs returns.
@@ -228,7 +228,7 @@ def test_frame_is_found_without_a_stop_and_gdb_agrees(tmp_path, place):
 
 @needs_gdb
 def test_job_stopped_thread_is_traced(tmp_path):
-    """It has left its system call, so that a ptrace stop does not interrupt it."""
+    """A job-stopped thread has left its system call, so a ptrace stop interrupts nothing."""
     with asleep(build(tmp_path, "program")) as (pid, _):
         os.kill(pid, signal.SIGSTOP)
         wait_until(lambda: states(pid) == {"T"}, "job-stopped")

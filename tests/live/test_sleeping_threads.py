@@ -1,4 +1,4 @@
-"""Sleeping threads are read without a stop; and which system calls survive a stop.
+"""Sleeping threads are read without a stop; sfsample knows which system calls survive a stop.
 
 The target reports each call that returns (`sleepers.py`); without a stop none does.
 """

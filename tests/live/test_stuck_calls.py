@@ -294,7 +294,7 @@ def test_dump_shows_the_others(target, neighbour, flags):
 
 
 def test_dump_ends_after_its_time(neighbour):
-    """The process is opened, which takes longer than that, but none of its threads is captured."""
+    """sfsample opens the process, which takes longer than 1 ms, and then captures no thread."""
     done = sfsample_run("dump", neighbour.pid, "--timeout", "1ms")
     assert done.code == 5
     assert TIME_OVER.encode() in done.out

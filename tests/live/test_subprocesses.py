@@ -250,7 +250,7 @@ def test_more_processes_than_the_soft_limit_of_open_files(tmp_path):
 
 
 def held_open(pid: int) -> int:
-    """Return of how many processes it holds the directory in /proc open."""
+    """Return the number of processes whose directory in /proc a process holds open."""
     found = set()
     for fd in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):

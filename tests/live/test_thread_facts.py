@@ -10,8 +10,8 @@ import time
 import pytest
 
 from sfsample.process.facts.thread_facts import FactReader, exec_start_s
+from sfsample.process.had_cpu import balance_of
 from sfsample.process.procfs import ProcFs
-from sfsample.process.run_state import balance_of
 from tests.live.hanging import hung
 from tests.live.targets import fixture, running, states, wait_until
 

@@ -1,4 +1,4 @@
-"""A recording in wall mode says what threads wait for, of programs whose answer is known."""
+"""A recording in wall mode says what threads wait for; the test knows the answer for each thread."""
 
 from collections import Counter
 from pathlib import Path
@@ -20,6 +20,7 @@ SOURCE = r"""
 #include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -57,7 +58,7 @@ int main(void)
     socketpair(AF_UNIX, SOCK_STREAM, 0, sockets);
     sem_init(&room, 0, 0);
     pthread_barrier_init(&all, 0, 2);
-    if (!fork()) for (;;) pause();
+    if (!fork()) for (prctl(PR_SET_PDEATHSIG, SIGKILL);;) pause();
     pthread_create(&thread, 0, holds, 0);
     read(ends[0], &byte, 1);
     for (int i = 0; i < 9; i++) pthread_create(&thread, 0, all_of_them[i], 0);

@@ -2,7 +2,8 @@
 
 import pytest
 
-from sfsample.modules.mapping import Mapping, MapsParser, parse_maps
+from sfsample.modules.mapping import Mapping, MapsParser
+from tests.builders.maps import parse_maps
 
 LIBC = "7f3a10a26000-7f3a10b7b000 r-xp 00026000 08:01 1234 /usr/lib/x86_64-linux-gnu/libc.so.6"
 

@@ -79,7 +79,7 @@ def test_sframe_of_another_machine_is_dropped():
 
 
 def test_problems_of_an_sframe_table_are_reported():
-    """Of several tables that a linker left one after another, the second cannot be used."""
+    """A linker left several tables one after another; the second cannot be used."""
     first = section(3, [Function(TEXT, 16, [row(0, 8)])], address=SFRAME, flags=PCREL)
     first += bytes(-len(first) % 8)
     module = make_module(Load(SFRAME, first + section(3, [], version=9), type=PT_GNU_SFRAME))

@@ -51,7 +51,7 @@ def area() -> Iterator[Area]:
     yield Area(8)  # noqa: PT022 - it lives as long as the test
 
 
-def copied(area: Area, plan: GivenPlan) -> tuple[int | None, bytes, Callable[[int], bytes | None], Room]:
+def copied(area: Area, plan: GivenPlan) -> tuple[int | None, bytes, Callable[[int], bytes | None]]:
     """Copy a plan with page 7 as the stack; return what came of the stack, and how to read a piece."""
     room, buffer = Room(), CopyBuffer(32)
     beside = Beside(plan, room, "little")
@@ -59,11 +59,11 @@ def copied(area: Area, plan: GivenPlan) -> tuple[int | None, bytes, Callable[[in
     beside.follow(BytesMemory(0, b""), NEVER_NS)
     result = beside.result()
     assert result is not None
-    return got, bytes(buffer.bytes), lambda number: result.read(*area.page(number)), room
+    return got, bytes(buffer.bytes), lambda number: result.read(*area.page(number))
 
 
 def test_pieces_and_stack_come_together(area):
-    got, stack, read, _ = copied(area, GivenPlan((area.page(0), area.page(1, 256)), (area.page(2),)))
+    got, stack, read = copied(area, GivenPlan((area.page(0), area.page(1, 256)), (area.page(2),)))
     assert (got, stack) == (32, bytes([8]) * 32)
     assert [read(number) for number in (0, 1, 2)] == [bytes([number]) * 64 for number in (1, 2, 3)]
     assert read(3) is None
@@ -75,21 +75,21 @@ def test_pieces_and_stack_come_together(area):
 def test_unreadable_piece_costs_those_behind_it_in_its_group(area, gone, left):
     area.forbid(gone)
     plan = GivenPlan(tuple(map(area.page, (0, 1, 2))), tuple(map(area.page, (3, 4, 5))))
-    got, stack, read, _ = copied(area, plan)
+    got, stack, read = copied(area, plan)
     assert (got, stack) == (32, bytes([8]) * 32)
     assert {number for number in range(6) if read(number)} == left
 
 
 def test_stack_that_cannot_be_read_costs_no_piece(area):
     area.forbid(7)
-    got, _, read, _ = copied(area, GivenPlan((area.page(0), area.page(1))))
+    got, _, read = copied(area, GivenPlan((area.page(0), area.page(1))))
     assert (got, read(1)) == (0, bytes([2]) * 64)
 
 
 def test_too_many_holes_end_the_copy(area):
     for number in range(7):
         area.forbid(number)
-    got, _, read, _ = copied(area, GivenPlan(*((area.page(number),) for number in range(7))))
+    got, _, read = copied(area, GivenPlan(*((area.page(number),) for number in range(7))))
     assert (got, read(0)) == (None, None)
 
 
@@ -103,7 +103,7 @@ def test_what_was_not_foreseen_is_copied_too(area):
         places.extend(room.find(*area.page(number)) for number in (1, 2, 3, 4))
         places.append(room.words[places[0]])
 
-    _, _, read, _ = copied(area, GivenPlan((area.page(0),), further=further))
+    _, _, read = copied(area, GivenPlan((area.page(0),), further=further))
     assert [place >= 0 for place in places[:6]] == [True, False, True, True, False, True]
     assert places[6] == int.from_bytes(bytes([2]) * 8, "little")
     assert [read(number) for number in (1, 2, 3, 4)] == [

@@ -12,9 +12,9 @@ from sfsample.core.arch import AMD64
 from sfsample.core.checkpoint import checkpoint
 from sfsample.core.snapshot import LastRun
 from sfsample.process.capture_running import RunningCapture, StopFilter
+from sfsample.process.had_cpu import RunState, WakeUp
 from sfsample.process.not_captured import NotCaptured, Reason
 from sfsample.process.proc_text import SyscallInfo
-from sfsample.process.run_state import RunState, WakeUp
 from sfsample.process.stack_copy import StackCopy
 from sfsample.process.stop_request import StopState
 from tests.builders.threads import thread as new_thread

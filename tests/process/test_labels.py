@@ -1,5 +1,6 @@
-"""Labels come from the kernel and a few variables, and are bounded."""
+"""Labels come from the kernel, a few variables and the process context, and are bounded."""
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -10,10 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from sfsample.formats.elf.image import ElfImage
-from sfsample.modules.mapping import parse_maps
+from sfsample.formats.protobuf import integer, message
 from sfsample.process.image_cache import ImageCache
-from sfsample.process.labels import Identity, identify
+from sfsample.process.labels import _HEADER, Identity, identify
 from sfsample.process.procfs import ProcFs
+from tests.builders.maps import parse_maps
 
 ID, POD = "0123456789abcdef" * 4, "01234567-89ab-cdef-0123-456789abcdef"
 PODS = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD.replace('-', '_')}.slice"
@@ -167,3 +169,76 @@ def test_hostile_environment_gives_bounded_labels():
     assert added({"environ": b"\0" * (1 << 20) + b"DD_ENV=\xff\xfe\n\0DD_ENV=second"}) == {
         "deployment.environment.name": "\ufffd\ufffd"
     }
+
+
+# -- the process context
+
+
+def attribute(key: bytes, value: bytes) -> bytes:
+    return message(1, message(1, message(1, key), message(2, value)))
+
+
+def context(payload: bytes, name: str = "[anon:OTEL_CTX]", **changes: int) -> tuple[str, object]:
+    """Return the line of a memory map for a context in this process, and what keeps it in memory."""
+    size = _HEADER.size + len(payload)
+    memory = ctypes.create_string_buffer(size)
+    start = ctypes.addressof(memory)
+    fields = {"signature": b"OTEL_CTX", "version": 2, "size": len(payload), "published": 1,
+              "at": start + _HEADER.size} | changes  # fmt: skip
+    memory.raw = _HEADER.pack(*fields.values()) + payload
+    return f"{start:x}-{start + size:x} rw-p 00000000 00:01 9 {name}\n", memory
+
+
+PAYLOAD = attribute(b"service.name", message(1, b"shop")) + message(2, message(1, b"threadlocal.x"))
+
+
+@pytest.mark.parametrize("name", ["[anon:OTEL_CTX]", "[anon_shmem:OTEL_CTX]", "/memfd:OTEL_CTX (deleted)"])
+def test_process_context_is_read_and_wins_over_the_environment(name):
+    maps, _memory = context(PAYLOAD, name)
+    assert added({"environ": b"DD_SERVICE=dd\0DD_ENV=e\0"}, maps) == {
+        "service.name": "shop", "deployment.environment.name": "e"}  # fmt: skip
+
+
+def test_values_are_texts_booleans_and_integers():
+    payload = b"".join([
+        attribute(b"b", integer(2, 1)), attribute(b"i", integer(3, -5)),
+        attribute(b"list", message(5, message(1, message(1, b"x")))), attribute(b"bytes", message(7, b"x")),
+        attribute(b"process.command_args", message(1, b"--password=x")), attribute(b"none", b""),
+        attribute(b"", message(1, b"x")), attribute(b"text", message(1, b"\xff")),
+    ])  # fmt: skip
+    maps, _memory = context(payload)
+    assert added({}, maps) == {"b": "true", "i": "-5", "text": "\ufffd"}
+
+
+@pytest.mark.parametrize("changes", [
+    {"signature": b"OTEL_CTY"}, {"version": 1}, {"version": 3}, {"size": 0}, {"size": 1 << 31},
+    {"size": (1 << 32) - 1}, {"published": 0}, {"at": 0}, {"at": 1 << 63}, {"at": (1 << 64) - 1},
+], ids=str)  # fmt: skip
+def test_damaged_header_gives_no_label(changes):
+    maps, _memory = context(PAYLOAD, **changes)
+    assert added({}, maps) == {}
+
+
+def test_payload_that_is_the_header_itself_gives_no_label():
+    maps, memory = context(PAYLOAD)
+    maps, memory = context(PAYLOAD, at=ctypes.addressof(memory))
+    assert added({}, maps) == {}
+
+
+@pytest.mark.parametrize("payload", [
+    PAYLOAD[:-1], b"\xff" * 100, integer(1, 7), message(1, integer(1, 7)),
+    message(1, message(1, integer(1, 1))),
+    message(1, message(1, message(1, b"k"), integer(2, 7))), message(1, *[message(1, b"\x08") for _ in "ab"]),
+], ids=repr)  # fmt: skip
+def test_damaged_payload_gives_no_label(payload):
+    maps, _memory = context(payload)
+    assert added({}, maps) == {}
+
+
+def test_number_of_contexts_and_attributes_is_bounded():
+    payload = b"".join(attribute(f"k{n}".encode(), message(1, b"v")) for n in range(4000))
+    maps, _memory = context(payload)
+    assert len(added({}, maps)) == 64
+    bad, _other = context(PAYLOAD, version=9)
+    assert added({}, bad * 3 + maps)
+    assert added({}, bad * 10_000 + maps) == {}

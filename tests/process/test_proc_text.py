@@ -22,7 +22,7 @@ def test_stat_line_with_parentheses_and_spaces_in_the_name_is_parsed():
     assert (stat.name, stat.state, stat.parent) == ("a) b (c", "S", 12)
     assert (stat.flags, stat.threads, stat.starttime) == (9, 20, 22)
     assert stat.cpu == 14 + 15
-    assert stat.stack_top == 28
+    assert (stat.stack_top, stat.exit_code) == (28, 52)
     assert not stat.is_over
 
 

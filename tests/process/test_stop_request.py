@@ -13,9 +13,9 @@ import pytest
 from sfsample.core.arch import AMD64
 from sfsample.process import stop_request as module
 from sfsample.process.exec_guard import TOO_YOUNG
+from sfsample.process.had_cpu import BeforeStop
 from sfsample.process.not_captured import Reason
 from sfsample.process.ptrace import PTRACE_EVENT_STOP, PtraceError
-from sfsample.process.run_state import BeforeStop
 from sfsample.process.stop_request import StopRequest, StopState, Tracer
 
 PID, TID = 100, 101

@@ -25,7 +25,7 @@ def namer() -> Namer:
 def test_names_are_looked_up_once(namer: Namer) -> None:
     calls: list[str] = []
     with Interrupt() as interrupt:
-        assert with_names(lambda: calls.append(namer.why), namer, interrupt) is None
+        assert with_names(lambda: calls.append(namer.why), namer.give_up, interrupt) is None
     assert (calls, namer.why) == ([""], "")
 
 
@@ -37,7 +37,7 @@ def test_failure_costs_names_and_is_reported(namer: Namer, failure: Exception) -
         return "addresses"
 
     with Interrupt() as interrupt:
-        assert with_names(work, namer, interrupt) == "addresses"
+        assert with_names(work, namer.give_up, interrupt) == "addresses"
     assert namer.why.startswith("the look-up of names failed: ")
     assert type(failure).__name__ in namer.why
 
@@ -51,10 +51,10 @@ def test_names_are_looked_up_here_if_no_thread_can_be_started(
 ) -> None:
     monkeypatch.setattr(_thread, "start_new_thread", refuse)
     with Interrupt() as interrupt:
-        assert with_names(threading.get_ident, namer, interrupt) == threading.get_ident()
+        assert with_names(threading.get_ident, namer.give_up, interrupt) == threading.get_ident()
         assert not namer.why
         with pytest.raises(KeyboardInterrupt):
-            with_names(lambda: _thread.interrupt_main() or "names", namer, begun(interrupt))
+            with_names(lambda: _thread.interrupt_main() or "names", namer.give_up, begun(interrupt))
 
 
 def begun(interrupt: Interrupt) -> Interrupt:
@@ -68,7 +68,9 @@ def test_failing_look_up_without_a_thread_costs_names_only(
 ) -> None:
     monkeypatch.setattr(_thread, "start_new_thread", refuse)
     with Interrupt() as interrupt:
-        assert with_names(lambda: "addresses" if namer.why else {}["x"], namer, interrupt) == "addresses"
+        assert (
+            with_names(lambda: "addresses" if namer.why else {}["x"], namer.give_up, interrupt) == "addresses"
+        )
     assert namer.why.startswith("the look-up of names failed: KeyError")
 
 
@@ -87,7 +89,7 @@ def test_signal_ends_a_look_up_that_does_not_end(namer: Namer) -> None:
 
     threading.Thread(target=interrupt_it).start()
     with Interrupt() as interrupt:
-        assert with_names(work, namer, interrupt) == "addresses"
+        assert with_names(work, namer.give_up, interrupt) == "addresses"
     assert "ended by a signal" in namer.why
     never.set()
 
@@ -95,5 +97,5 @@ def test_signal_ends_a_look_up_that_does_not_end(namer: Namer) -> None:
 def test_a_recording_that_a_signal_has_ended_is_named(namer: Namer) -> None:
     with Interrupt() as interrupt:
         signal.raise_signal(signal.SIGINT)
-        assert with_names(lambda: "names", namer, interrupt) == "names"
+        assert with_names(lambda: "names", namer.give_up, interrupt) == "names"
     assert not namer.why

@@ -12,17 +12,13 @@ class FakeDescendants:
         self.by_tick = {int(at[1:]): new for at, new in children.items()}
         self.calls = -1  # of `open_new`; the first is before the first tick
         self.closed = False
-        self.unopened = []
-
-    @property
-    def waiting(self):
-        return len(self.unopened)
+        self.waiting = []
 
     def open_new(self, *, force):  # noqa: ARG002 - the protocol
         self.calls += 1
-        self.unopened += self.by_tick.get(self.calls, [])
-        while self.unopened:
-            yield self.unopened.pop(0)
+        self.waiting += self.by_tick.get(self.calls, [])
+        while self.waiting:
+            yield self.waiting.pop(0)
 
     def close(self):
         self.closed = True

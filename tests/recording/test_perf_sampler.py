@@ -2,9 +2,13 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from sfsample.core.memory import BytesMemory
+from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture
 from sfsample.process.perf_records import PerfSample
+from sfsample.recording import perf_sampler
 from sfsample.recording.options import RecordOptions
 from sfsample.recording.perf_sampler import PerfSampler
 from sfsample.recording.processes import Processes, Recording
@@ -40,6 +44,17 @@ def test_process_that_is_opened_between_the_two_readings_of_one_read_gets_its_sa
     assert sampler._collect() == {PARENT: True, CHILD: True}
     assert child.taken == [SAMPLE]
     assert sampler.profile.stats.captures[Capture.FAILED] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "wants_kernel"),
+    [({}, True), ({"kernel": False}, False), ({"python": PythonView.ONLY}, False),
+     ({"python": PythonView.ONLY, "kernel": True}, True)],
+)  # fmt: skip
+def test_python_functions_alone_have_no_kernel_frames_unless_asked_for(monkeypatch, options, wants_kernel):
+    monkeypatch.setattr(perf_sampler, "shows_addresses", lambda: True)
+    sampler = PerfSampler(Recording(Processes([]), RecordOptions(**options), Profile(99)))
+    assert sampler._timers._kernel is wants_kernel
 
 
 def test_samples_of_a_process_that_could_not_be_opened_are_counted_once():

@@ -5,9 +5,10 @@ import pytest
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
+from sfsample.process import capture
 from sfsample.process.capture_running import ANY_THREAD
+from sfsample.process.had_cpu import RunState
 from sfsample.process.not_captured import NotCaptured, Reason
-from sfsample.process.run_state import RunState
 from sfsample.recording.profile import Profile
 from sfsample.unwind.row import UnwindRow
 from tests.recording.fake_process import (
@@ -64,7 +65,7 @@ class RunsForAnInstant(FakeProcess):
 
 
 @pytest.mark.parametrize(
-    ("restarts", "asked", "ran_ns", "stops"),
+    "case",
     [
         (False, 3, 0, 0),
         (False, ENDLESS, 0, 1),  # longer than sfsample waits
@@ -72,9 +73,10 @@ class RunsForAnInstant(FakeProcess):
         (False, 3, round(TICK * 1e9 / 50), 1),  # it runs often, so sfsample must sample that
     ],
 )
-def test_brief_run_is_waited_for_where_a_stop_breaks_the_sleep(clock, restarts, asked, ran_ns, stops):
+def test_brief_run_is_waited_for_where_a_stop_breaks_the_sleep(clock, monkeypatch, case):
+    restarts, asked, ran_ns, stops = case
     process = RunsForAnInstant(clock, (PID, "S"), (101, "S"))
-    process.restarts = lambda asleep: restarts and asleep.number == 232
+    monkeypatch.setattr(capture, "restarts", lambda _proc, asleep: restarts and asleep.number == 232)
     process.readings = {tid: reading(tid) for tid in (PID, 101)}
     process.fixed_times_run = {PID: 7, 101: 7}
 
@@ -126,12 +128,12 @@ def test_thread_asleep_before_its_stop_is_read(process):
 
 @pytest.mark.parametrize(("state", "restarts", "stops"), [("S", True, 1), ("S", False, 0), ("D", True, 0)])
 def test_sleeping_thread_is_stopped_once_for_a_register_where_its_call_restarts(
-    clock, state, restarts, stops
+    clock, monkeypatch, state, restarts, stops
 ):
     needs_rbx = UnwindRow(Rule(3, 8, deref=False), Rule(CFA, -8, deref=True))
     process = FakeProcess(clock, (PID, state))
     process.readings = {PID: reading(PID)}
-    process.restarts = lambda asleep: asleep.number == 232 and restarts
+    monkeypatch.setattr(capture, "restarts", lambda _proc, asleep: restarts and asleep.number == 232)
     stats = record(process, mode="wall", steppers=(Outermost(needs_rbx),)).stats
 
     assert len(process.captured) == stats.captures[Capture.STOPPED] == stops

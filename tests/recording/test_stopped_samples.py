@@ -8,8 +8,8 @@ from sfsample.core.snapshot import Capture, SchedulerEvidence
 from sfsample.modules.mapping import Mapping
 from sfsample.modules.module_map import ModuleMap
 from sfsample.process.capture import ThreadCapturer
+from sfsample.process.had_cpu import RunState
 from sfsample.process.not_captured import NotCaptured, Reason
-from sfsample.process.run_state import RunState
 from sfsample.recording import process_sampler, ptrace_sampler
 from sfsample.unwind.unwinder import Unwinder
 from tests.recording.fake_process import (

@@ -91,13 +91,21 @@ def test_table_of_waits_has_the_time_and_the_holder() -> None:
         ("e", [EPOLL, MAIN], 20), ("f", [MAIN], 10),
     )  # fmt: skip
     assert wait_totals(report) == [
-        ("[mutex] in main", 400_000_000, 300_000_000, "writer: flush"),
-        ("[mutex a]", 300_000_000, 100_000_000, "writer: main"),
+        ("[mutex] in main", 400_000_000, 300_000_000, "writer, in flush"),
+        ("[mutex a]", 300_000_000, 100_000_000, "writer, in main"),
     ]
     assert [*wait_lines(report, {"e": 20})] == [
         "waiting   70.0 % of the threads' time: lock 70.0 %",
-        "          0.40 s [mutex] in main, 75 % of it for writer: flush",
-        "          0.30 s [mutex a], 33 % of it for writer: main",
+        "          0.40 s [mutex] in main, 75 % of it held by writer, in flush",
+        "          0.30 s [mutex a], 33 % of it held by writer, in main",
         "idle      20 samples of e: they wait for work (--idle shows them)",
     ]
     assert [*wait_lines(made(("f", [MAIN], 10)), {})] == []
+
+
+def test_table_of_waits_has_the_mean_number_of_waiters_and_says_if_there_are_several_holders() -> None:
+    stacks = [("a", [MAIN, HELD, LOCK, MAIN], 30), ("b", [FLUSH, HELD, LOCK, MAIN], 20)]
+    report = made(*stacks)._replace(duration_ns=250_000_000)
+    assert [*wait_lines(report, {})][1:] == [
+        "          0.50 s [mutex a] (2.0 threads at a time), 100 % of it held by writer, in main, and others"
+    ]

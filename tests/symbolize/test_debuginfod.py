@@ -15,7 +15,7 @@ from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.debug_files import DebugFiles
 from sfsample.modules.module import Module
 from sfsample.symbolize import debuginfod
-from sfsample.symbolize.debuginfod import Debuginfod
+from sfsample.symbolize.debuginfod import Debuginfod, make_private
 from sfsample.symbolize.module_symbols import ModuleSymbols
 from tests.builders import elf_builder as e
 from tests.builders import symtab_builder as b
@@ -219,3 +219,29 @@ def test_debuginfod_flag_needs_a_server_and_dump_asks_none(monkeypatch, tmp_path
     assert dump.symbols(parse(["dump", "-p", "1", "--debuginfod"])).fetch(HEX) is None
     assert server.requests == []
     assert bytes(symbol_options(NameFlags(debuginfod=True), quiet=True).fetch(HEX)) == DEBUG
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_a_directory_that_other_users_may_replace_is_not_private(tmp_path, mode):
+    """The right to write to a directory is the right to rename what is in it."""
+    assert make_private(str(tmp_path / "new" / "cache"))
+    (tmp_path / "new").chmod(mode)
+    assert not make_private(str(tmp_path / "new" / "cache"))
+    (tmp_path / "new").chmod(mode | 0o1000)  # sticky, as /tmp is
+    assert make_private(str(tmp_path / "new" / "cache"))
+
+
+def test_a_directory_behind_a_link_that_others_may_replace_is_not_private(tmp_path):
+    make_private(str(tmp_path / "new" / "cache"))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "link").symlink_to(tmp_path / "new")
+    assert make_private(str(tmp_path / "open" / "link" / "cache"))
+    (tmp_path / "open").chmod(0o777)
+    assert not make_private(str(tmp_path / "open" / "link" / "cache"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_directory_below_that_of_another_user_is_not_private(tmp_path):
+    make_private(str(tmp_path / "new" / "cache"))
+    os.chown(tmp_path / "new", 65534, 65534)
+    assert not make_private(str(tmp_path / "new" / "cache"))

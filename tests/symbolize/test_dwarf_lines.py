@@ -16,7 +16,6 @@ from sfsample.formats.elf.image import ElfImage
 from sfsample.modules.location import Location
 from sfsample.modules.module import Module
 from sfsample.symbolize import dwarf_lines
-from sfsample.symbolize.disk_cache import DiskCache
 from sfsample.symbolize.dwarf_lines import DwarfLines, available, has_dwarf
 from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
@@ -131,9 +130,10 @@ def test_dwarf_is_read_from_a_debug_file(tmp_path):
 @needs_binutils
 def test_dwarf_is_converted_once(tmp_path):
     path = build(tmp_path)
+    dwarf_lines._CACHE.clear()
     messages = []
     for _ in range(2):
-        lines = DwarfLines(DiskCache(str(tmp_path / "cache")), messages.append)
+        lines = DwarfLines(messages.append)
         image = open_module(path).image
         assert len(lines.at(image, function_addresses(image)[0])) >= 1
     assert len(messages) == 1
@@ -144,33 +144,35 @@ def test_dwarf_is_converted_once(tmp_path):
 @needs_binutils
 def test_lines_of_another_file_with_the_same_build_id_are_not_used(tmp_path):
     """A hostile program may claim the build-id of another one; the cache outlives it."""
-    path, cache = build(tmp_path), str(tmp_path / "cache")
+    path = build(tmp_path)
     image = open_module(path).image
     vaddr = function_addresses(image)[0]
-    honest = DwarfLines(DiskCache(None), lambda _: None).at(image, vaddr)
+    honest = DwarfLines(lambda _: None).at(image, vaddr)
+    dwarf_lines._CACHE.clear()
     claimed = ElfImage(path.read_bytes().replace(b"inlines.c", b"hostile.c"), "hostile")
     assert claimed.build_id == image.build_id
 
-    assert DwarfLines(DiskCache(cache), lambda _: None).at(claimed, vaddr) != honest
-    assert DwarfLines(DiskCache(cache), lambda _: None).at(image, vaddr) == honest
+    assert DwarfLines(lambda _: None).at(claimed, vaddr) != honest
+    assert DwarfLines(lambda _: None).at(image, vaddr) == honest
 
 
 @needs_extra
 @needs_binutils
 def test_a_file_that_changes_while_it_is_converted_does_not_spoil_the_cache(tmp_path):
     """The program may write to its file between the hash and the conversion."""
-    path, cache = build(tmp_path), DiskCache(str(tmp_path / "cache"))
+    path = build(tmp_path)
     honest = path.read_bytes()
     file = bytearray(honest)
     image = ElfImage(file, str(path))
     vaddr = function_addresses(image)[0]
-    expected = DwarfLines(DiskCache(None), lambda _: None).at(ElfImage(honest, "x"), vaddr)
+    expected = DwarfLines(lambda _: None).at(ElfImage(honest, "x"), vaddr)
+    dwarf_lines._CACHE.clear()
 
     def change(_text):
         file[:] = honest.replace(b"inlines.c", b"hostile.c")
 
-    DwarfLines(cache, change).at(image, vaddr)
-    assert DwarfLines(cache, lambda _: None).at(ElfImage(honest, "x"), vaddr) == expected
+    DwarfLines(change).at(image, vaddr)
+    assert DwarfLines(lambda _: None).at(ElfImage(honest, "x"), vaddr) == expected
 
 
 @needs_extra
@@ -178,7 +180,7 @@ def test_a_file_that_changes_while_it_is_converted_does_not_spoil_the_cache(tmp_
 def test_dwarf_of_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(dwarf_lines, "_MAX_FILE_BYTES", 1000)
     path = build(tmp_path)
-    lines = DwarfLines(DiskCache(None), lambda _: pytest.fail("was read"))
+    lines = DwarfLines(lambda _: pytest.fail("was read"))
     assert lines.at(open_module(path).image, 0x1000) == []
     [problem] = lines.problems
     assert "bytes are more than" in problem
@@ -250,7 +252,7 @@ def test_native_frames_beside_python_ones_name_the_extra_that_they_lack(tmp_path
     """`--python only --lines` needs no extra, but shows native frames of threads that run no Python."""
     path = build(tmp_path)
     monkeypatch.setitem(sys.modules, "symbolic.symcache", None)
-    lines = DwarfLines(DiskCache(str(tmp_path / "cache")), lambda _: None)
+    lines = DwarfLines(lambda _: None)
     image = ElfImage(path.read_bytes(), str(path))
     assert lines.at(image, 0x1000) == lines.at(image, 0x1001) == []
     assert lines.problems == [f"{path}: no lines: they need pip install 'sfsample[lines]'"]

@@ -17,7 +17,6 @@ from sfsample.modules.debug_files import DebugFiles
 from sfsample.modules.module import Module
 from sfsample.symbolize import module_symbols, symbol_table
 from sfsample.symbolize.module_symbols import ModuleSymbols
-from sfsample.symbolize.options import SymbolOptions
 from sfsample.symbolize.symbolizer import Symbolizer
 from tests.builders import elf_builder as e
 from tests.builders.symbol_tables import SymbolTable
@@ -248,7 +247,7 @@ def test_mini_debug_info_of_another_file_with_the_same_build_id_is_not_used(stri
 
     def name_in(path):
         module = Module(ElfImage(path.read_bytes(), path.name), 0, f"/opt/{path.name}")
-        return Symbolizer(SymbolOptions(cache_dir=str(tmp_path / "cache"))).symbol(module, vaddr).name
+        return Symbolizer().symbol(module, vaddr).name
 
     assert name_in(tmp_path / "hostile") == "x" * len(name)
     assert name_in(stripped) == name

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sfsample.core.arch import S390X
+from sfsample.core.arch import AARCH64, S390X
 from sfsample.core.memory import BytesMemory
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.snapshot import ThreadSnapshot
@@ -164,6 +164,19 @@ def test_s390x_return_address_is_saved_in_frame_of_caller():
     # only the innermost frame may leave sp where it is: its caller would lead to itself
     assert (pcs(found), found.stop_reason) == ([0, 0x20], StopReason.NO_PROGRESS)
     assert [frame.sp for frame in found.frames] == [STACK, STACK]
+
+
+@pytest.mark.parametrize(("sp", "whole"), [(STACK, True), (STACK + 16, False)], ids=["leaf", "frame"])
+def test_return_address_register_spared_by_innermost_leaf(sp, whole):
+    """The caller of __libc_arm_za_disable keeps its return address in x13, by its table."""
+    leaf = UnwindRow(Rule(AARCH64.sp, sp - STACK, deref=False), Rule(AARCH64.ra, 0, deref=False))
+    caller = UnwindRow(Rule(AARCH64.sp, 0, deref=False), Rule(13, 0, deref=False))
+    rows = RowsByPc({CODE: leaf, CODE + 0x10: caller, CODE + 0x20: OUTERMOST})
+    at = {AARCH64.pc: CODE, AARCH64.sp: STACK, AARCH64.ra: CODE + 0x10, 13: CODE + 0x20}
+    snapshot = ThreadSnapshot(1, at, words(0), False, 0, eintr=False, arch=AARCH64)
+    stack = Unwinder(module_map(), steppers=(rows,)).walk(snapshot)
+
+    assert pcs(stack) == ([0, 0x10, 0x20] if whole else [0, 0x10])
 
 
 # -- rejected rows are counted

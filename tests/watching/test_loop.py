@@ -18,6 +18,8 @@ from sfsample.history.facts import Slice
 from sfsample.process.search import find_by_unit, why_no_unit
 from sfsample.recording.profile import Profile
 from sfsample.recording.stats import Stats
+from sfsample.report.report import OUTERMOST, WEIGHTS, ReportBuilder, ReportThread
+from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.watching import loop, slice_recorder
 from sfsample.watching.loop import slots
 from sfsample.watching.program import Sink, Trouble
@@ -378,3 +380,15 @@ def test_slice_that_no_sink_keeps_has_no_rate(monkeypatch: pytest.MonkeyPatch) -
     assert watching.slot(60) is None
     watching._recorder._sinks = [(Kept(), Trouble(print, ""))]
     assert watching.slot(60) is not None
+
+
+@pytest.mark.parametrize(("words", "frames"), [([], ["[idle: worker-*]"]), (["--idle"], ["[epoll_wait]"])])
+def test_threads_that_wait_for_work_are_one_frame(
+    words: list[str], frames: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = ReportBuilder(WEIGHTS)
+    wait = NamedFrame("[epoll_wait]", raw="event", kind="w", found="idle")
+    builder.add(ReportThread("app", "worker-1", 7, 7), [wait], OUTERMOST, (5, 5, 0))
+    monkeypatch.setattr(slice_recorder.api, "named", lambda *_: builder.finish())
+    report, _ = watch_of("-n", "bank", *words)._recorder._named(Profile(19))
+    assert [frame.text for frame in report.frames] == frames

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsample.cli.options import DumpCommand, OutputOptions
+from sfsample.cli.options import DumpCommand, NameFlags, OutputOptions
 from sfsample.cli.parse import parse
 from sfsample.cli.watch_options import HistoryPrune, HistoryPush
 from sfsample.core.walk_limits import DEFAULT_ORDER
@@ -35,10 +35,11 @@ def test_push(history: str, backends: list[str], auth_file: str | None) -> None:
 
 @given(st.lists(st.integers(1, (1 << 31) - 1), min_size=1), TEXTS, CHOSEN, st.booleans(), st.lists(TEXTS))
 def test_dump(pids: list[int], path: str, steppers: tuple[str, ...], stop: bool, debug: list[str]) -> None:
-    options = RecordOptions(steppers=steppers, stop=stop, debug_dirs=tuple(debug))
-    assert parse(dump_words(pids, path, options)) == DumpCommand(
+    options = RecordOptions(steppers=steppers, stop=stop)
+    assert parse(dump_words(pids, path, options, debug)) == DumpCommand(
         target=Target(pid=tuple(pids)),
-        options=DumpOptions(steppers=steppers, stop=stop, debug_dirs=tuple(debug)),
+        options=DumpOptions(steppers=steppers, stop=stop),
+        names=NameFlags(debug_dirs=tuple(debug)),
         output=OutputOptions(path=path, format="text"),
         quiet=True,
     )

@@ -125,9 +125,7 @@ class _Session:
         self._command, self._pids, self._interrupt = command, pids, interrupt
         self._window = LiveWindow(command.options.rate, command.window)
         self._view = TopView(", ".join(map(str, pids)))
-        self._symbol_options = symbol_options(
-            command.names, command.options.debug_dirs, quiet=True, python=command.options.python
-        )
+        self._symbol_options = symbol_options(command.names, quiet=True, python=command.options.python)
         self._find_names = cache(self._names_at)
         self.stopping = False
         self._started_s, self._cpu_at_start_s = time.monotonic(), time.process_time()

@@ -17,6 +17,7 @@ from sfsample.recording.sample import ThreadKey
 from sfsample.recording.stats import Stats
 
 PLAIN, TITLE, SELECTED, FAINT = "plain", "title", "selected", "faint"
+_NAME_WIDTH = 15  # columns: the longest name of a thread
 FUNCTIONS, THREADS, PROCESSES = VIEWS = ("functions", "threads", "processes")
 KEYS = "q quit  t threads, processes  s sort  p pause  / search  c callers  Esc back"
 _STEPS = {"up": -1, "down": 1, "page up": -10, "page down": 10}  # rows
@@ -36,6 +37,7 @@ class Row(NamedTuple):
     first: int  # own samples of the function, or samples of the task
     second: int  # samples of the function and of its callees, or CPU time of the task in ns
     task: TaskKey | None = None  # None for a function
+    wait: str = ""  # last wait of a thread; "": it ran
 
 
 class Table(NamedTuple):
@@ -174,7 +176,9 @@ class TopView:
         marks = (" ", "*") if self.sort_by_second else ("*", " ")
         if self.view != FUNCTIONS:
             number, name = ("TID", "THREAD") if self.view == THREADS else ("PID", "PROCESS")
-            return f" SHARE{marks[0]}     CPU{marks[1]}         {number}  {name}"
+            waits = "WAITS FOR" * any(row.wait for row in self.table.rows)
+            task = f"{number}  {name:<{_NAME_WIDTH}}  {waits}".rstrip()
+            return f" SHARE{marks[0]}     CPU{marks[1]}         {task}"
         what = "FUNCTION" if self.callers_of is None else f"CALLERS OF {self.callers_of}"
         first = "OWN " if self.callers_of is None else "CALL"
         task = "" if self.task is None else f"  ({_task_text(self.task)})"
@@ -203,7 +207,7 @@ class TopView:
         second = _percent(row.second, self.table.total if row.task is None else self.span_ns)
         text = f"{_percent(row.first, self.table.total):>7} {second:>8}   "
         if row.task is not None:
-            return Line(f"{text}{row.where:>9}  {row.name}", style)
+            return Line(f"{text}{row.where:>9}  {row.name:<{_NAME_WIDTH}}  {row.wait}".rstrip(), style)
         room = width - len(text) - columns(row.name) - columns(row.where) - 2
         return Line(f"{text}{row.name}{' ' * room}  {row.where}" if room > 0 else text + row.name, style)
 
@@ -266,13 +270,17 @@ def task_rows(records: Iterable[WindowRecord], profile: Profile, *, threads: boo
     """Yield a row for each thread, or for each process; `profile` has their names."""
     samples: Counter[TaskKey] = Counter()
     cpu_ns: Counter[TaskKey] = Counter()
+    waits: dict[TaskKey, str] = {}
     for record in records:
         task = record.key.thread if threads else record.key.process_key
         samples[task] += record.times
         cpu_ns[task] += record.cpu_ns
+        if threads:  # with --blame, waits of holders are further inside
+            places = reversed(record.key.locations)
+            waits[task] = next((f"[{place.wait.text}]" for place in places if place.wait), "")
     for task, count in samples.items():
         if isinstance(task, ThreadKey):
             name, number = profile.threads.get(task), task.tid or pid_of(task.process_key)
         else:
             name, number = profile.processes.get(task), pid_of(task)
-        yield Row(name or "?", str(number), count, cpu_ns[task], task)
+        yield Row(name or "?", str(number), count, cpu_ns[task], task, waits.get(task, ""))

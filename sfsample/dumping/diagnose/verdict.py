@@ -117,7 +117,7 @@ def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tupl
     waiting = [thread.waiting for thread in threads]
     context = WaitContext(
         dump.pid, dump.cmdline, waiting, tids, sleepers, name_variable,
-        dump.tracer, dump.children, dump.locks, dump.peers,
+        dump.tracer, dump.children, dump.locks, dump.peers, dump.stop_signal,
     )  # fmt: skip
     for thread in waiting:
         yield Node(dump.pid, thread.tid), wait_of(thread, context)
@@ -167,9 +167,8 @@ class _VerdictBuilder:
     def _at_one_instant(self, cycle: Sequence[Node]) -> bool:
         """Return True if all threads of a cycle, and of the processes in it, slept at one instant."""
         pids = {node.pid for node in cycle if not node.tid}
-        return slept_together(
-            thread.dump for node, thread in self._threads.items() if node in cycle or node.pid in pids
-        )
+        threads = self._threads.items()
+        return slept_together([t.dump.asleep for node, t in threads if node in cycle or node.pid in pids])
 
     def _crashed(self) -> Iterator[Finding]:
         """Yield the thread of a core file that got the fatal signal, unless it is the main thread."""
@@ -286,7 +285,7 @@ class _VerdictBuilder:
         known = {node for cycle in self._cycles for node in cycle}
         for (_, pool), nodes in pools.items():
             threads, count = [self._threads[node] for node in nodes], len(pool.pending)
-            is_full = len(nodes) == pool.workers and slept_together(thread.dump for thread in threads)
+            is_full = len(nodes) == pool.workers and slept_together([t.dump.asleep for t in threads])
             if is_full and known.isdisjoint(nodes):
                 calls = f"{count} calls wait" if count > 1 else "1 call waits"
                 calls = f"at least {calls}" if count >= MAX_QUEUED else calls

@@ -129,9 +129,9 @@ class Wording(NamedTuple):
             return f"{wait.what}{link}{holder}{note}"
         if wait.pids and wait.kind not in _CHILD_KINDS:
             peers = ", ".join(self.process(pid) for pid in wait.pids[:_MAX_PROCESSES_NAMED])
-            if wait.pids == (node.pid,) and wait.kind in _PEER_TEXTS:
-                peers = "this process itself (no other process was found at the other end)"
             peer_note = f", {wait.note}" if wait.note else ""
+            if wait.pids == (node.pid,) and wait.kind in _PEER_TEXTS:
+                return f"{wait.what}, whose other end only this process itself has open{peer_note}"
             return f"{wait.what}, {_PEER_TEXTS.get(wait.kind, 'held by')} {peers}{peer_note}"
         is_told = self.asked >= {*wait.pids} or (len(wait.pids) == 1 and wait.pids[0] in self.dumped)
         return f"{wait.what}{note}{' (-s shows what they do)' * (wait.kind in _CHILD_KINDS and not is_told)}"

@@ -216,7 +216,10 @@ def _flex_rule(control: int, offset: int) -> Rule:
 
 
 def may_be_wrong(table: "SFrameTable", rows: Sequence[SFrameFre]) -> bool:
-    """Return True for rows of PLT stubs in V1: ld 2.40 writes the same rows for stubs with endbr64."""
+    """Return True for the rows of PLT stubs in V1.
+
+    ld 2.40 writes the same rows for stubs with endbr64, where they are wrong.
+    """
     return table.version == 1 and tuple((row.start, row.cfa) for row in rows) in _PLT_SHAPES
 
 

@@ -57,8 +57,9 @@ class FactReader:
     def begin(self) -> None:
         """Begin another look at the process: a descriptor may refer to another file by now."""
         self._descriptors = self._new_descriptors(self._proc)
+        self.descriptor = self._descriptors.read  # looks up what a descriptor refers to
         self.read = partial(read_memory, self._proc.anchor())  # reads memory of the process
-        self._target = TargetLookup(self.read, self._descriptors.read, _now, self._max_connections)
+        self._target = TargetLookup(self.read, self.descriptor, _now, self._max_connections)
 
     def usage(self, tid: int) -> SchedStat | None:
         """Read the scheduler's counters."""
@@ -105,10 +106,6 @@ class FactReader:
         ranges = ((word - _BYTES_BEFORE_FUTEX, _BYTES_BEFORE_FUTEX), (word, _BYTES_AFTER_FUTEX))
         copies = [(start, self._target.read(start, size)) for start, size in ranges if start > 0]
         return PiecewiseMemory(*(BytesMemory(start, data, sys.byteorder) for start, data in copies if data))
-
-    def descriptor(self, fd: int) -> Descriptor | None:
-        """Return the object that a descriptor refers to; None: it is closed, or sfsample may not read it."""
-        return self._descriptors.read(fd)
 
     def peer_links(
         self, calls: Iterable[DecodedSyscall], others: Iterable[Descriptor] = ()

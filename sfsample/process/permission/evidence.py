@@ -40,8 +40,8 @@ def own_credentials() -> SelfCredentials:
 
 def target_credentials(proc: ProcFs) -> TargetCredentials:
     """Read the target's credentials."""
-    status, owner = proc.status(), None
-    with suppress(OSError):
+    status, owner = proc.status(), os.getuid()
+    with suppress(OSError):  # the process has ended
         owner = os.stat(f"/proc/{proc.pid}/maps").st_uid
     return TargetCredentials(
         uids=_numbers(status, "Uid"), gids=_numbers(status, "Gid"), permitted=_bits(status, "CapPrm"),

@@ -40,7 +40,7 @@ class TargetCredentials(NamedTuple):
     gids: tuple[int, ...]
     permitted: int  # capabilities, as bits
     tracer: tuple[int, str] | None  # pid and name of a process that already traces one of its threads
-    files_owner: int | None  # uid of its files in /proc: root's uid if the process is not dumpable
+    files_owner: int  # uid of its files in /proc: root's uid if the process is not dumpable
     user_namespace: str | None  # None: sfsample may not read it
     label: str = ""
 
@@ -130,8 +130,6 @@ def _user(own: SelfCredentials, target: TargetCredentials) -> Gate:
 
 
 def _dumpable(own: SelfCredentials, target: TargetCredentials) -> Gate:
-    if target.files_owner is None:
-        return Gate("dumpable", "unknown", "the owner of its files in /proc cannot be read")
     if not target.uids or target.files_owner == target.uids[1]:
         return Gate("dumpable", "pass", "it is dumpable: its own user may trace it")
     found = "it is not dumpable (setuid, unreadable, or it called prctl(PR_SET_DUMPABLE, 0))"
@@ -164,9 +162,8 @@ def _yama(own: SelfCredentials) -> Gate:
         return Gate(name, "fail", f"{scope}: only a parent may trace", _PRIVILEGE._replace(host=_PARENT))
     if own.yama == "2":
         return Gate(name, "fail", f"{scope}: only CAP_SYS_PTRACE may trace", _PRIVILEGE)
-    return Gate(name, "fail", f"{scope}: no process may trace until the next boot",
-                Remedy("a sysctl.d file sets it; it cannot be lowered at run time: change the file, and boot",
-                       docker="", kubernetes="on the node, as for a host"))  # fmt: skip
+    remedy = Remedy("a sysctl.d file sets it; it cannot be lowered at run time: change the file, and boot")
+    return Gate(name, "fail", f"{scope}: no process may trace until the next boot", remedy)
 
 
 def _namespace(own: SelfCredentials, target: TargetCredentials) -> Gate:

@@ -86,8 +86,9 @@ def _too_few_pairs(difference: Difference) -> Iterator[str]:
     if not ordinary.enough:
         number = counted(len(ordinary.pairs), "pair") if ordinary.pairs else "no pairs"
         found = f"{number} of {ordinary.what or 'ordinary times'}"
+        advice = "; with shorter times (--for) there are more pairs" if ordinary.can_be_shorter else ""
         yield (f"no verdict: the history has {found}, and {LEAST_PAIRS} are needed to know "
-               "how ordinary times differ; with shorter times (--for) there are more pairs")  # fmt: skip
+               f"how ordinary times differ{advice}")  # fmt: skip
     yield from ordinary.warnings
 
 

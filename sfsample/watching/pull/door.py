@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from sfsample.errors import SfsampleError
 from sfsample.recording.options import Mode
 from sfsample.recording.stats import Pauses, Stats
-from sfsample.watching.program import Metrics
+from sfsample.watching.program import Sink
 
 _GRACE_S = 10.0  # time for names, encoding and writing
 _PAUSES_S = (0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
@@ -33,11 +33,9 @@ class Wanted:
 class Door:
     """The server calls `ask`, `why_unhealthy`, `metrics`, `count`.  The loop calls all other methods."""
 
-    def __init__(
-        self, every_s: float, slice_s: float, of_sinks: Sequence[Callable[[], Metrics]] = ()
-    ) -> None:
+    def __init__(self, every_s: float, slice_s: float, sinks: Sequence[Sink] = ()) -> None:
         self.targets = 0
-        self._of_sinks = of_sinks
+        self._sinks = sinks
         self._patience_s = 2 * every_s + slice_s + _GRACE_S
         self._due_s = time.monotonic() + self._patience_s  # time when the next slice should be closed
         self._last_failure = ""
@@ -118,8 +116,8 @@ class Door:
             "process_resident_memory_bytes": {"": _resident_bytes()},
             "process_open_fds": {"": len(os.listdir("/proc/self/fd"))},
         }
-        for metrics in self._of_sinks:
-            values |= metrics()
+        for sink in self._sinks:
+            values |= sink.metrics()
         lines = []
         for name, rows in values.items():
             kind = "counter" if name.endswith("_total") else "gauge"

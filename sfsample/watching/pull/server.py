@@ -41,13 +41,12 @@ from sfsample.watching.options import Listen, read_secret
 from sfsample.watching.pull.door import Door, Wanted
 
 _TOKEN = re.compile(rb"[!-~]{16,}")
-_ACCEPT_POLL_S = 0.1
 _MAX_HEAD = 8192  # bytes of the request line and all headers
 _HEAD_S = 5.0  # time for the head to arrive
 _SEND_S = 10.0  # time for a client to take an answer
 _MAX_CONNECTIONS = 32
 _MAX_SHARE = 0.1  # share of a CPU; in a flood, connections wait in the queue of the kernel
-_POLL_S = 0.1  # time between two checks whether the client is still there
+_POLL_S = 0.1  # time between two checks: is there a new client, is a client still there
 _MAX_HOLD_S = 1.0  # time that an answer waits for target threads to be released
 _MAX_SECONDS, _USUAL_SECONDS, _MAX_RATE_HZ = 120, "30", 1000  # Go's net/http/pprof records 30 s too
 _MODES: dict[str, Mode] = {"cpu": "cpu", "wall": "wall"}
@@ -228,9 +227,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Refuse what http.server refuses, but without its text, which quotes the request."""
         raise Refusal(code, HTTPStatus(code).phrase)
 
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
 
 def _line(status: int, text: str, *headers: tuple[str, str]) -> Answer:
     data = f"{printable(text)}\n".encode()
@@ -266,7 +262,7 @@ def listening(where: str | tuple[str, int], how: Listen, door: Door) -> Iterator
     # block signals: in a thread of the server, a signal would not wake the main thread or the tracing thread
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        threading.Thread(target=server.serve_forever, args=(_ACCEPT_POLL_S,), daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True).start()
     except RuntimeError:
         server.socket.close()
         raise NoThread from None

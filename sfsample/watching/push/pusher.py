@@ -27,9 +27,8 @@ from sfsample.history.paths import file_names
 from sfsample.history.store import History
 from sfsample.report.formats import check_numbers
 from sfsample.watching.program import Say, Trouble
-from sfsample.watching.push.backend import Backend, headers_for
+from sfsample.watching.push.backend import Backend, Mark, headers_for
 from sfsample.watching.push.encode import encode
-from sfsample.watching.push.mark import Mark
 
 _LOOK_S = 60.0  # time between two looks for new slices, if no byte comes
 _LATER = (429, 502, 503, 504)
@@ -132,14 +131,10 @@ def follow(pushers: list[Pusher]) -> None:
             if pusher.due_s <= time.monotonic():
                 pusher.push()
         due_s = [pusher.due_s - time.monotonic() for pusher in pushers if pusher.due_s]
-        has_ended = _wait(pipe, min([_LOOK_S, *due_s]))
+        readable, *_ = select(pipe, [], [], max(0.0, min([_LOOK_S, *due_s])))
+        has_ended = bool(readable) and not os.read(0, 1 << 16)  # a byte announces a slice
     for pusher in pushers:
         pusher.push()
-
-
-def _wait(pipe: list[int], seconds: float) -> bool:
-    """Wait for a byte, which announces a slice; return True if the pipe has ended."""
-    return bool(select(pipe, [], [], max(0.0, seconds))[0]) and not os.read(0, 1 << 16)
 
 
 def post(backend: Backend, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, float]:

@@ -9,8 +9,7 @@ from sfsample.history.facts import Slice
 from sfsample.watching.options import Push
 from sfsample.watching.own_program import push_words, start_child
 from sfsample.watching.program import Metrics, Say, Sink, Trouble
-from sfsample.watching.push.backend import check_credentials
-from sfsample.watching.push.mark import Mark
+from sfsample.watching.push.backend import Mark, check_credentials
 
 _END_S = 10.0  # time for the slices that are left when `watch` ends
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sfsample.cli.top.view import KEYS, TopView
 from sfsample.core.stack import Stack, StopReason
-from sfsample.modules.location import Location
+from sfsample.modules.location import Location, WaitPlace
 from sfsample.recording.profile import LiveWindow
 from sfsample.recording.sample import ThreadKey
 from tests.builders.samples import sample
@@ -15,6 +15,7 @@ LOCATIONS = {
     name: Location(None, at, at)
     for at, name in enumerate(("main", "get", "hash", "put", "\x1b[2Jevil", "漢字"))
 }
+LOCATIONS["[wait]"] = Location(None, 0, 0, found="wait", wait=WaitPlace("mutex", "lock"))
 NAMES = {location: [(name, "lib.so")] for name, location in LOCATIONS.items()}
 THREADS = {ThreadKey(1, 1): "main", ThreadKey(1, 2): "work\x1b[31m"}
 
@@ -93,6 +94,14 @@ def test_cpu_time_of_a_thread_is_a_share_of_the_window():
     assert "SHARE*     CPU " in screen(view)[3]
     view.key("s")
     assert "SHARE      CPU*" in screen(view)[3]
+
+
+def test_threads_have_their_last_wait():
+    view = top(window((1, "main;[wait]", 1), (1, "main", 1), (2, "main", 1), (2, "main;put;[wait]", 1)), "t")
+    assert {row.where: row.wait for row in view.table.rows} == {"1": "", "2": "[mutex]"}
+    assert screen(view)[3].endswith("TID  THREAD           WAITS FOR")
+    assert any(line.endswith("work?[31m        [mutex]") for line in screen(view))
+    assert screen(top(BUSY, "t"))[3].endswith("THREAD")
 
 
 def test_c_shows_functions_of_the_selected_process():

@@ -1,6 +1,7 @@
 """Which threads wait for which, which form a group, and how a verdict names them."""
 
 import os
+from signal import SIGTTIN
 
 import pytest
 from hypothesis import given
@@ -154,9 +155,7 @@ def test_threads_behind_a_deadlock_are_in_its_sentence() -> None:
 
 def test_a_pipe_that_only_its_reader_writes_to() -> None:
     own, child = (PeerProcess(pid, NearEnd(9), "w") for pid in (1, 7))
-    assert "to be written by this process itself (no other process was" in first_sentence(
-        reading(1, 1), peers=(own,)
-    )
+    assert "whose other end only this process itself has open" in first_sentence(reading(1, 1), peers=(own,))
     assert "to be written by process 7 (?), in load" in first_sentence(reading(1, 1), peers=(own, child))
 
 
@@ -330,6 +329,19 @@ def test_frozen_thread_waits_for_its_cgroup(wchan: str) -> None:
         "is frozen, and waits for",
         "its cgroup to be thawed",
     )
+
+
+@pytest.mark.parametrize(("number", "name"), [(SIGTTIN, "SIGTTIN"), (0, "a signal"), (99, "a signal")])
+def test_signal_that_stopped_a_process_is_named(number: int, name: str) -> None:
+    dump, threads = process(*(thread("nanosleep", "|", "main", tid=tid, state="T") for tid in (1, 2)))
+    lines = [*dump_text(judge([(dump._replace(stop_signal=number), threads)]), Style(str))]
+    [line] = [line for line in lines if "stopped by" in line or "kill -CONT" in line]
+    assert line == f"=> process 1 (app) is stopped by {name}; resume it with kill -CONT 1"
+
+
+def test_thread_in_an_uninterruptible_sleep_may_not_be_killed() -> None:
+    wait = judge([process(thread("read", "|", "main", state="D"))]).waits[Node(1, 1)]
+    assert wait.what.endswith("a FUSE daemon; a kill may have no effect before that call ends")
 
 
 def test_poll_of_no_descriptors_without_timeout_sleeps_without_a_limit() -> None:

@@ -209,7 +209,7 @@ def test_refused_connection(tmp_path, history, capsys):
 KILLED = """
 import os, sys
 from sfsample.cli import main
-from sfsample.watching.push.mark import Mark
+from sfsample.watching.push.backend import Mark
 save = Mark.save
 Mark.save = lambda mark: os.kill(os.getpid(), 9) if mark.sent == 2 else save(mark)
 main(sys.argv[1:])

@@ -112,7 +112,7 @@ def test_metrics_are_those_of_the_door(directory, history):
         late.add(*closed(3))
         late.close()
         assert late.metrics()["sfsample_push_lag_seconds"] == {'{backend="pyroscope"}': 120.0}
-        door = Door(60, 60, [sink.metrics])
+        door = Door(60, 60, [sink])
         assert "sfsample_pushed_slices_total{" not in Door(60, 60).metrics()
         lines = door.metrics().splitlines()
     assert 'sfsample_pushed_slices_total{backend="pyroscope"} 1' in lines

@@ -3,7 +3,7 @@
 import pytest
 
 from sfsample.core.snapshot import LastRun, SchedulerEvidence
-from sfsample.process.run_state import (
+from sfsample.process.had_cpu import (
     BeforeStop,
     RunQueueBalance,
     RunState,
