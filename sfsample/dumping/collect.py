@@ -1,8 +1,7 @@
 """Collects the facts that a dump shows of a live process: every thread, captured once or several times.
 
 A thread that cannot be captured is shown with the reason, never left out; sfsample does not wait for it.
-This module reads everything that needs the living process; the meaning comes later, from the values
-(`dumping.model`).
+This module reads what needs the living process; the meaning comes later, from the values (`dumping.model`).
 """
 
 import os
@@ -318,8 +317,8 @@ class Dumper:
                       *self._python_problems),
             children=self._facts.children() if waits_for_children else (),
             locks=locks, peers=others, others=tuple((pid, process_name(pid)) for pid in named),
-            tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
             stop_signal=process.exit_code if process and process.state == "T" else 0,
+            tracer=tracer_of_process(proc) if any(t.state == "t" for t in threads) else None,
             goroutines=self._goroutines, go=self._go,
             ran=self._at_one_instant and self._at_one_instant.ran, root=target.root,
         )  # fmt: skip

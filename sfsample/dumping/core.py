@@ -22,14 +22,16 @@ def dump_core(
     """Unwind every thread.  Raises CoreError.  `exe`: moved program; `sysroot`: files of another machine."""
     core = open_core(path, exe, sysroot)
     unwinder = Unwinder(core.modules, steppers=how.steppers, max_frames=how.max_frames)
-    threads, problems = tuple(_threads(core, unwinder, path)), core.problems
+    threads, problems = [*_threads(core, unwinder, path)], core.problems
     if how.python is not PythonView.OFF:  # after the walk: without Python frames there is no problem
         python = CorePython(core)
-        threads = tuple(_with_python(python, thread) for thread in threads)
+        for at, thread in enumerate(threads):
+            if thread.stack and (stack := python.stack(thread.ns_tid, thread.stack.frames)) is not None:
+                threads[at] = thread._replace(python=stack, gil=python.gil(thread.ns_tid))
         problems += python.problems
     return ProcessDump(
         pid=core.pid, name=core.name, cmdline=core.arguments.split(), exe=core.exe, time=0.0,
-        threads=threads, problems=tuple(problems),
+        threads=tuple(threads), problems=tuple(problems),
     )  # fmt: skip
 
 
@@ -59,8 +61,3 @@ def _thread(core: CoreProcess, unwinder: Unwinder, thread: CoreThread) -> Thread
     stack = unwinder.walk(snapshot)
     modules = tuple(core.modules.find(frame.lookup_pc) for frame in stack.frames)
     return before._replace(capture=Capture.CORE, stack=stack, modules=modules)
-
-
-def _with_python(python: CorePython, thread: ThreadDump) -> ThreadDump:
-    stack = python.stack(thread.ns_tid, thread.stack.frames) if thread.stack else None
-    return thread if stack is None else thread._replace(python=stack, gil=python.gil(thread.ns_tid))

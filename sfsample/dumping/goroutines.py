@@ -1,7 +1,6 @@
 """Groups the goroutines of a Go program by state and stack: 100,000 have few different stacks."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 from sfsample.core.stack import Found, Frame, Stack
@@ -11,7 +10,6 @@ from sfsample.modules.module import Module
 from sfsample.process.go_capture import FoundGoroutine
 from sfsample.symbolize.named_frame import NamedFrame
 
-_MAX_STATES = 6  # states in a sentence
 _IDLE_STATES = ("chan receive", "select", "IO wait", "sleep", "syscall")
 Namer = Callable[[Location], tuple[NamedFrame, ...]]
 _Key = tuple[str, int, tuple[int, ...]]  # state, thread (0: none runs it), pcs
@@ -80,14 +78,3 @@ def is_of_runtime(group: GoroutineGroup) -> bool:
     """Return True if the runtime, not the program's code, has started the goroutines of a group."""
     names = group.creator_names.values()
     return bool(names) and all((name.function or "").startswith("runtime.") for name in names)
-
-
-def summarize(groups: Iterable[GoroutineGroup]) -> str:
-    """Return a sentence on what the goroutines of a process do: "38 goroutines: 20 chan receive, ..."."""
-    states = Counter[str]()
-    for group in groups:
-        states[group.state] += len(group.members)
-    shown = states.most_common(_MAX_STATES)
-    parts = [f"{count} {state}" for state, count in shown]
-    others = states.total() - sum(count for _, count in shown)
-    return f"{states.total()} goroutines: {', '.join(parts)}{f', {others} others' * bool(others)}"

@@ -1,7 +1,7 @@
 """The values of a dump: the diagnosis and the writers use nothing else."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sfsample.core.filesystem import ProcessRoot
 from sfsample.core.memory import Memory, PiecewiseMemory
@@ -80,8 +80,7 @@ class ThreadDump(NamedTuple):
     def moving(self) -> bool | None:
         """True if it ran between the looks; None: there was only one look, or the kernel does not tell.
 
-        A stop makes a sleeping thread run for an instant, so a stopped thread at the same place has not
-        moved.
+        A stop makes a sleeping thread run for an instant: a stopped thread at the same place has not moved.
         """
         if len(self.looks) < 2 or any(look.usage is None for look in self.looks):
             return None
@@ -95,8 +94,7 @@ class ThreadDump(NamedTuple):
     def asleep(self) -> tuple[float, float] | None:
         """The begin and the end of a time in which it certainly slept (monotonic); None: unknown.
 
-        Between two looks its counters prove that.  After a single look only `idle_s` does, which is less
-        exact.
+        Its counters prove that between two looks, and `idle_s` after one look, which is less exact.
         """
         if self.capture is Capture.CORE:
             return (0.0, 0.0)  # one instant for all threads
@@ -162,7 +160,7 @@ class GoFacts(NamedTuple):
 
 
 class ProcessDump(NamedTuple):
-    """One process, as it was captured; `named(dump)` has names and the verdict, `document` all as JSON."""
+    """One process, as it was captured; `named(dump)` has names and the verdict."""
 
     pid: int
     name: str
@@ -175,20 +173,13 @@ class ProcessDump(NamedTuple):
     locks: tuple[FileLock, ...] = ()  # locks of files that it holds or waits for
     peers: tuple[PeerProcess, ...] = ()  # processes at the other ends of pipes and sockets
     others: tuple[tuple[int, str], ...] = ()  # pid and name of other processes that sentences name
+    stop_signal: int = 0  # number of the signal that stopped it; 0: unknown, or it is not stopped
     tracer: tuple[int, str] | None = None  # pid and name of the process that traces it
-    stop_signal: int = 0  # signal that stopped it; 0: none, or unknown
     ran: tuple[int, ...] | None = None  # threads captured later than all others; None: not --consistent
     followed: bool = False  # True: it was not asked for, but another process waits for it
     goroutines: tuple[GoroutineGroup, ...] = ()  # largest group first
     go: GoFacts = GoFacts()
     root: ProcessRoot | None = None  # root directory in which files with names are opened
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """What `sfsample dump --json` writes: functions, waits, the verdict.  It reads files with names."""
-        from sfsample.dumping.run import Examiner  # it imports this module
-
-        return Examiner()([self]).document
 
 
 def is_same_place(first: Stack | None, last: Stack | None) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sfsample.core.python_view import PythonView
 from sfsample.dumping.collect import ASKED, STUCK, TIME_OVER, Dumper
@@ -44,6 +44,22 @@ _MAX_FOLLOWED = 8  # descendants that are captured because a process waits for t
 _MAX_SLEEP_S = 0.05  # seconds between two calls of `should_stop`
 
 
+class Dump(ProcessDump):
+    """What `dump` returns: the process, with a verdict; to find names, the verdict reads files."""
+
+    __slots__ = ()
+
+    @property
+    def verdict(self) -> "Verdict":
+        """The findings and the names, the same as `named(dump)`."""
+        return Examiner()([self])
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What `sfsample dump --json` writes: functions, waits, the verdict."""
+        return self.verdict.document
+
+
 def dump(
     pid: int,
     *,
@@ -52,7 +68,7 @@ def dump(
     max_frames: int = DEFAULT_DUMP_OPTIONS.max_frames,
     stack_bytes: int = DEFAULT_DUMP_OPTIONS.stack_bytes,
     steppers: Sequence[str | Stepper] = DEFAULT_DUMP_OPTIONS.steppers,
-) -> ProcessDump:
+) -> Dump:
     """Capture each thread of a process, `looks` times, `interval` seconds apart.  Raises as `record` does."""
     options = DumpOptions(
         looks=looks, interval=interval, max_frames=max_frames, stack_bytes=stack_bytes, steppers=steppers
@@ -60,7 +76,7 @@ def dump(
     dumps, failures = dump_all((pid,), options)
     if not dumps:
         raise failures[0]
-    return dumps[0]
+    return Dump(*dumps[0])
 
 
 def dump_all(

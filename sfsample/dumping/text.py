@@ -20,7 +20,7 @@ from sfsample.dumping.diagnose.named_thread import FrameRow, Group, NamedThread,
 from sfsample.dumping.diagnose.verdict import Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.wording import Finding, Wording, common_name, format_seconds, task_text
-from sfsample.dumping.model import GoroutineGroup, ProcessDump
+from sfsample.dumping.model import GoroutineGroup
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.tasks import Task
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
@@ -57,7 +57,9 @@ def dump_text(verdict: Verdict, style: Style) -> Iterator[str]:
     for index, (dump, threads) in enumerate(verdict.processes):
         if index or (are_several and findings):
             yield ""
-        yield _header(dump, style)
+        command = " ".join(dump.cmdline) or dump.exe or ""
+        line = style.clean(f"process {dump.pid} {dump.name}: {command}")
+        yield _fit(line if style.whole or len(line) <= _MAX_COMMAND else f"{line[:_MAX_COMMAND]}...", style)
         yield from findings * (not are_several)
         if dump.ran is not None:
             others = f", except {len(dump.ran)} that ran: {_tids(dump.ran)}" if dump.ran else ""
@@ -113,21 +115,14 @@ def _wrap(text: str, width: int, bullet: str) -> list[str]:
     return [f"{indent if at else bullet}{line}" for at, line in enumerate(lines)]
 
 
-def _header(dump: ProcessDump, style: Style) -> str:
-    command = " ".join(dump.cmdline) or dump.exe or ""
-    line = style.clean(f"process {dump.pid} {dump.name}: {command}")
-    return _fit(line if style.whole or len(line) <= _MAX_COMMAND else f"{line[:_MAX_COMMAND]}...", style)
-
-
 def _fit(line: str, style: Style) -> str:
     return line if style.width is None or style.whole else fit(line, style.width, "...")
 
 
 def _group(group: Group, waits: Mapping[int, Wait | None], wording: Wording, style: Style) -> Iterator[str]:
     thread = group[0].dump
-    if len(group) == 1:
-        title = f"thread {thread.tid} {thread.name}"
-    else:
+    title = f"thread {thread.tid} {thread.name}"
+    if len(group) > 1:
         title = f"{len(group)} threads {common_name([named.dump.name for named in group])}"
     yield style.bold(style.clean(f"{title}: {_state(group)}"))
     yield from _members(group, style)
@@ -200,10 +195,12 @@ def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, styl
     """Yield the wait of a group, unless the line with its system call says it already."""
     first, wait = group[0], waits.get(group[0].tid)
     call = first.dump.call
-    if first.dump.state == "T":
-        return  # the verdict says it of the whole process
-    if wait is None or (
-        wait.idle and not wait.pids and wait.kind is not WaitKind.SLEEP and call and call.descriptors
+    if (
+        wait is None
+        or wait.kind is WaitKind.STOPPED
+        or (  # the verdict has every stop
+            wait.idle and not wait.pids and wait.kind is not WaitKind.SLEEP and call and call.descriptors
+        )
     ):
         return
     distinct = {other.what for thread in group if (other := waits.get(thread.tid)) is not None}

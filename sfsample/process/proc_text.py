@@ -41,7 +41,7 @@ class Stat(NamedTuple):
     cpu: int = 0  # CPU time in clock ticks; of a process: of all its threads, ended ones included
     rss: int = 0  # pages
     reaped_cpu: int = 0  # CPU time of the ended children that the process has waited for
-    exit_code: int = 0  # number of the signal that stopped a process in state T; 0: hidden
+    exit_code: int = 0  # of a stopped process: the signal that stopped it, from Linux 5.17 on; 0: unknown
 
     @property
     def is_over(self) -> bool:

@@ -4,7 +4,7 @@ from sfsample.core.local_time import local, zone
 from sfsample.core.quantities import counted, listed, long_time
 from sfsample.report.report import CPU, OUTERMOST, Report
 
-_MIN_COVERAGE = 0.9  # share of the CPU time; a smaller share is reported as a loss
+MIN_COVERAGE = 0.9  # share of the CPU time; a smaller share is reported as a loss
 _MAX_PIDS = 8  # process ids listed
 _LONG_NS = 1000 * 10**9
 _TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))  # ns of each unit
@@ -60,7 +60,7 @@ def losses(report: Report) -> list[str]:
     lost = [loss.text for loss in stats.losses(total, whole, report.rate_hz) if loss.number]
     if report.timeline and report.timeline.dropped:
         lost.append(f"{report.timeline.dropped} samples are not on the timeline, which is full")
-    if share is not None and share < _MIN_COVERAGE:
+    if share is not None and share < MIN_COVERAGE:
         worth = f"samples stand for {100 * share:.0f} % of the CPU time: shares may be wrong"
         return [worth, *stats.texts("missing"), *lost]
     return [*stats.texts("missing"), *lost]

@@ -156,8 +156,8 @@ def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") 
 def _ticks(report: Report) -> float:
     """Return the number of ticks that were taken; 0: unknown.
 
-    The statistics have the exact number of ticks that were due.  If some of the merged reports have no
-    statistics, this number is too small; then duration * rate is used as an estimate.
+    The statistics have the exact number of ticks that were due, but it is too small if a merged report has no
+    statistics; then duration * rate is used as an estimate.
     """
     number, due = report.stats.number, (report.duration_ns or 0) / 1e9 * (report.rate_hz or 0)
     if due and (ticks := number("ticks")) > _LEAST_COUNTED * due:
@@ -188,11 +188,9 @@ def by_function(report: Report, weight: str) -> tuple[Counter[str], Counter[str]
 
 
 def _changes(
-    before: Mapping[str, float],
-    after: Mapping[str, float],
-    exposures: tuple[float, float],
+    before: Mapping[str, float], after: Mapping[str, float], exposures: tuple[float, float],
     usual: Callable[[str], list[float]] | None,
-) -> tuple[Change, ...]:
+) -> tuple[Change, ...]:  # fmt: skip
     """Return the changes of all functions, the largest first.
 
     `usual` returns the ordinary differences of a function; None: the inputs are files.  Equal changes keep

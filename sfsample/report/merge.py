@@ -1,7 +1,6 @@
 """Makes reports out of reports: merges reports, merges frames, selects stacks.
 
-Weights are added.  If two merged values (a host, a rate) differ, the result is unknown.  A report that is
-made of several reports has no timeline.
+Weights are added.  A value that differs (a host, a rate) becomes unknown.  A sum of reports has no timeline.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -49,7 +49,7 @@ def _part(report: Report, part: Report, profile: Profile) -> Report:
     """Return the report of a service: its stacks, statistics, labels and target."""
     pids = {thread.pid for thread in part.threads}
     processes = [identity for pid, identity in profile.identities.items() if pid in pids]
-    reasons: Counter[str] = Counter()
+    reasons = Counter[str]()
     for stack in part.stacks:
         reasons[stack.stop_reason] += stack.weights[0]
     charged_ns = sum(ns for key, ns in profile.charged_ns.items() if pid_of(key) in pids)

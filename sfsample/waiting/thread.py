@@ -42,10 +42,10 @@ class WaitContext(NamedTuple):
     sleepers: Mapping[int, int]  # futex word -> number of threads that sleep on it
     variable_at: Callable[[int], str | None]  # address -> name of the variable there
     tracer: tuple[int, str] | None = None
+    stop_signal: int = 0  # number of the signal that stopped the process; 0: unknown
     children: tuple[tuple[int, str], ...] = ()  # pids and names
     locks: tuple[FileLock, ...] = ()
     peers: tuple[PeerProcess, ...] = ()  # processes at the other ends of pipes and sockets
-    stop_signal: int = 0  # signal that stopped the process; 0: none, or unknown
 
 
 def slept_together(spans: Sequence[tuple[float, float] | None]) -> bool:

@@ -9,7 +9,7 @@ answer; `wording` makes a sentence of it.
 import os
 from collections.abc import Mapping
 from itertools import islice
-from signal import SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU
+from signal import Signals
 from typing import NamedTuple
 
 from sfsample.core.wait_kind import WaitKind
@@ -27,7 +27,6 @@ from sfsample.waiting.thread import WaitContext, WaitingThread, gil_state, sleep
 
 _ENDLESS_S = 365 * 86400.0  # seconds; a longer time-out counts as none
 _SLEEP_CALLS = ("nanosleep", "clock_nanosleep")
-_STOP_SIGNALS: dict[int, str] = {number: number.name for number in (SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU)}
 # Kernel functions in which threads of a frozen cgroup sleep.  The compiler inlines do_freezer_trap into
 # get_signal.  Other threads that sleep in get_signal are in state T or t.
 _FREEZER_FUNCTIONS = ("__refrigerator", "do_freezer_trap", "get_signal")
@@ -82,10 +81,10 @@ def wait_of(thread: WaitingThread, context: WaitContext) -> Wait | None:
 
 def _stopped(state: str, context: WaitContext) -> Wait:
     if state == "T" or context.tracer is None:
-        by = f"by {_STOP_SIGNALS.get(context.stop_signal, 'a signal')}"
+        by = f" by {Signals(context.stop_signal).name}" if context.stop_signal in {*Signals} else ""
         return Wait(
-            WaitKind.STOPPED, f"kill -CONT {context.pid}", verb=f"is stopped {by}; resume it with",
-            lasting=f"has been stopped {by} for {{time}}; resume it with")  # fmt: skip
+            WaitKind.STOPPED, f"kill -CONT {context.pid}", verb=f"is stopped{by}; resume it with",
+            lasting=f"has been stopped{by} for {{time}}; resume it with")  # fmt: skip
     pid, name = context.tracer
     return Wait(
         WaitKind.STOPPED, f"process {pid} ({name}), which traces it", verb="is stopped by",
@@ -206,8 +205,9 @@ def _uninterruptible(thread: WaitingThread) -> Wait | None:
         return None
     call, function = thread.call, thread.wchan or "?"
     request = f" for {call.name}({', '.join(call.refers_to)})" if call and call.name else ""
-    cause = "a disk, a file server or a FUSE daemon; a kill may have no effect before that call ends"
-    return Wait(WaitKind.KERNEL, f"the kernel{request}, uninterruptibly, in {function}: {cause}")
+    cause = "a disk, a file server or a FUSE daemon"
+    end = "signals, often even kill -9, take effect only when the call ends"
+    return Wait(WaitKind.KERNEL, f"the kernel{request}, uninterruptibly, in {function}: {cause}; {end}")
 
 
 def _transfer(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) -> Wait | None:

@@ -205,6 +205,25 @@ def test_python_is_coloured_by_mine_packages_and_standard_library(browser, tmp_p
         assert page.text("#matched") == "10.0 % matched"
 
 
+def test_waits_are_coloured_by_their_cause(browser, tmp_path):
+    builder, main = ReportBuilder(), NamedFrame("main", "main")
+    lock, disk = (NamedFrame(f"[{name}]", f"[{name}]", kind, kind="w", found="wait")
+                  for name, kind in (("mutex m", "lock"), ("disk: fsync", "disk")))  # fmt: skip
+    held = [disk, NamedFrame("flush", "flush"), NamedFrame("[held by]w", "[held by]w"), lock, main]
+    for frames, count in (([main], 5), ([lock, main], 2), (held, 2), ([disk, main], 1)):
+        builder.add(ReportThread("p", "p"), frames, "outermost", (count,))
+    with Page(browser, tmp_path, builder.finish()) as page:
+        page.choose("#colour", "cause of the wait")
+        lines = "[...document.getElementById('legend').children].map((line) => line.textContent)"
+        assert page.js(lines) == ["no wait 50.0 %", "lock 40.0 %", "disk 10.0 %"], (
+            "the holder's is no wait of its own"
+        )
+        colours = page.js("[...document.querySelectorAll('#legend i')].map((s) => s.style.background)")
+        assert len(set(colours)) == 3
+    with Page(browser, tmp_path, REPORT) as page:
+        assert "cause of the wait" not in page.text("#colour")
+
+
 def test_functions_have_colours_if_no_module_is_known(browser, tmp_path):
     with Page(browser, tmp_path, REPORT) as page:
         lines = "[...document.getElementById('legend').children].map((line) => line.textContent)"

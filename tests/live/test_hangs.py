@@ -130,9 +130,9 @@ def test_robust_and_inheriting_mutexes_and_barrier_are_named(hangs: Path) -> Non
     with hung(hangs, "kinds", futex=3, clock_nanosleep=1) as target:
         dumped = Dumped(target.pid)
         dumped.assert_says(
-            rf"2 threads \(inheritor, survivor\) wait for the main thread \({target.pid}\), which sleeps "
-            r"9\d\d\.\d s more of 1000 s, in slow_write <- main: "
-            rf"1 for mutex {VARIABLE}, 1 for mutex {VARIABLE}"
+            rf"=> mutex {VARIABLE} \(1 thread\), mutex {VARIABLE} \(1 thread\): 2 threads \(inheritor, "
+            rf"survivor\) wait for the main thread \({target.pid}\), which sleeps 9\d\d\.\d s more of "
+            "1000 s, in slow_write <- main"
         )
         dumped.assert_says(
             rf"thread \d+ \(early\) {WAITED} the other threads at barrier .* \(1 of 2 have arrived\)"
@@ -209,9 +209,10 @@ def test_readers_behind_a_writer_name_it(hangs: Path) -> None:
     with hung(hangs, "writer", futex=3, clock_nanosleep=1) as target:
         dumped, changer = Dumped(target.pid), names(target.pid)["changer"]
         dumped.assert_says(
-            rf"=> 3 threads \(hangs, scanner\) wait for thread {changer} \(changer\), "
-            r"which sleeps 9\d\d\.\d s more of 1000 s, in slow_write <- change_table <- changer: "
-            rf"2 for the read lock of rwlock {VARIABLE}, 1 for its end"
+            rf"=> the read lock of rwlock {VARIABLE} \(2 threads\), "
+            r"the end of a thread \(1 thread\): "
+            rf"3 threads \(hangs, scanner\) wait for thread {changer} \(changer\), "
+            r"which sleeps 9\d\d\.\d s more of 1000 s, in slow_write <- change_table <- changer$"
         )
 
 
@@ -220,9 +221,9 @@ def test_thread_that_blocks_others_comes_before_idle_workers(hangs: Path) -> Non
         dumped, flusher = Dumped(target.pid), names(target.pid)["flusher"]
         assert dumped.kinds == ["blocked"]
         dumped.assert_says(
-            rf"=> 4 threads \(hangs, request-0, request-1, ...\) wait for thread "
-            rf"{flusher} \(flusher\), which sleeps 9\d\d\.\d s more of 1000 s, in slow_write <- culprit: "
-            rf"3 for mutex {VARIABLE}, 1 for its end$"
+            rf"=> mutex {VARIABLE} \(3 threads\), the end of a thread \(1 thread\): "
+            r"4 threads \(hangs, request-0, request-1, ...\) wait for thread "
+            rf"{flusher} \(flusher\), which sleeps 9\d\d\.\d s more of 1000 s, in slow_write <- culprit$"
         )
         assert dumped.rest.startswith(f"thread {flusher} flusher: sleeping for "), (
             "the blocking thread comes first"

@@ -125,8 +125,8 @@ def test_open_of_a_fifo_names_it(hangs: Path, tmp_path: Path, flags: int, end: s
 def test_pipe_that_only_its_reader_writes_to_says_so(hangs: Path) -> None:
     with hung(hangs, "own", read=1) as target:
         Dumped(target.pid).assert_says(
-            rf"{WAITED} data in pipe \d+, which is empty \(fd \d+\), "
-            "whose other end only this process itself has open"
+            rf"{WAITED} data in pipe \d+, which is empty \(fd \d+\), whose only writer is this process "
+            "itself, so nothing will come"
         )
 
 

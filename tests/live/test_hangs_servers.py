@@ -204,7 +204,8 @@ def test_silent_file_system_blocks_uninterruptibly(tmp_path: Path) -> None:
                 assert dumped.kinds == ["kernel"]
                 dumped.assert_says(
                     rf"process {reader.pid} \(python\S*\) has waited [0-9.]+ s for the kernel for "
-                    rf"\w+\({tmp_path}/file\), uninterruptibly, in request_wait_answer"
+                    rf"\w+\({tmp_path}/file\), uninterruptibly, in request_wait_answer: "
+                    ".*; signals, often even kill -9, take effect only when the call ends"
                 )
                 daemon.kill()
         finally:

@@ -282,6 +282,7 @@ def test_dump_has_names_and_the_verdict():
         assert verdict.findings[0].nodes[0].pid == target.pid
         [(_, [thread])] = verdict.processes
         assert [name.function for names in thread.frames for name in names][-1] == "_start"
+        assert dump.verdict.findings == verdict.findings
         document = dump.document
         assert document["schema"] == "sfsample.dump/1"
         assert document["verdict"][0]["text"] == verdict.findings[0].text

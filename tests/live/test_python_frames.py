@@ -275,7 +275,7 @@ def test_dump_says_which_thread_holds_the_gil(python):
             return found == expected
 
         wait_until(all_are_seen, "both are seen to wait")
-        said = f"2 threads (Thread-*) wait for the main thread ({target.pid}), which "
+        said = f"=> the GIL: 2 threads (Thread-*) wait for the main thread ({target.pid}), which "
         wait_until(lambda: said in run_cli("dump", "-p", target.pid).out.decode(), "both are seen to wait")
         assert_untraced(target.pid)
 

@@ -9,6 +9,7 @@ Source: Go, src/sync (Mutex: state, sema; RWMutex: w, writerSem, readerSem, read
 WaitGroup: state, sema; Once: done, m), src/runtime/chan.go (hchan); the same from 1.19 to 1.27.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import takewhile
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 from sfsample.core.quantities import counted, listed
 from sfsample.dumping.diagnose.named_thread import NamedThread
 from sfsample.dumping.diagnose.wait_graph import Node, cycles
-from sfsample.dumping.diagnose.wording import Finding
+from sfsample.dumping.diagnose.wording import Finding, format_seconds
 from sfsample.dumping.goroutines import is_of_runtime
 from sfsample.dumping.model import GoroutineGroup, GoroutineMember, ProcessDump
 from sfsample.runtimes.go.waits import LOCK_STATES, OBJECT_START
@@ -39,6 +40,7 @@ _MUTEX_STATE = -4  # bit 0: locked
 _MISSING = -4  # WaitGroup: Done calls
 _READERS_OF_WRITER = 12  # RWMutex.readerWait, from writerSem
 _MAX_NAMED = 5  # goroutines or channels that a sentence names
+_MAX_STATES = 6  # states in a sentence
 _MAX_FINDINGS = 8  # findings of the same kind
 _MAX_HOLDERS = 3  # goroutines whose own state is shown below a finding
 
@@ -234,6 +236,23 @@ class GoVerdict:
         edges = {Node(0, goid): Node(0, wait.only) for goid, wait in self._lasting.items()
                  if wait.only is not None}  # fmt: skip
         self._rings = [tuple(node.tid for node in cycle) for cycle in cycles(edges)]
+
+    def census(self) -> Finding:
+        """Return a sentence on what the goroutines do, and where and how long the largest group waits."""
+        states = Counter[str]()
+        for group in self._dump.goroutines:
+            states[group.state] += len(group.members)
+        shown = states.most_common(_MAX_STATES)
+        parts = [f"{count} {state}" for state, count in shown]
+        if others := states.total() - sum(count for _, count in shown):
+            parts.append(f"{others} others")
+        largest = max(self._dump.goroutines, key=lambda group: len(group.members))
+        longest_s = max(member.since_s or 0 for member in largest.members)
+        text = f"{counted(states.total(), 'goroutine')}: {', '.join(parts)}"
+        if (place := place_of(largest.functions)) and len(largest.members) > 1:
+            text += f"; {len(largest.members)} of them in {place}"
+            text += f", for at least {format_seconds(longest_s)}" * bool(longest_s)
+        return Finding("goroutines", text, self._process)
 
     def rings(self) -> list[Finding]:
         """Return the rings of goroutines that wait for each other, deadlocks first."""

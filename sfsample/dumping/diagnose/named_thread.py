@@ -2,17 +2,17 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, islice
+from itertools import dropwhile, groupby, islice
 from typing import NamedTuple
 
 from sfsample.core.printable import columns, fit
 from sfsample.core.python_view import PythonView
-from sfsample.core.stack import Frame
+from sfsample.core.stack import Found, Frame
 from sfsample.dumping.goroutines import Namer, name_stack
 from sfsample.dumping.model import ProcessDump, ThreadDump
 from sfsample.modules.module import Module
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
-from sfsample.waiting.thread import C_LIBRARIES, WaitingThread, is_file, library_functions
+from sfsample.waiting.thread import C_LIBRARIES, WaitingThread, bare_symbol, is_file, library_functions
 
 FrameRow = tuple[Frame, Module | None, tuple[NamedFrame, ...]]  # with its module and its functions
 _LIBRARIES = (*C_LIBRARIES, "libstdc++.", "libgcc_s.", "libc++.")  # those of every program
@@ -20,7 +20,10 @@ _PYTHON_LIBRARIES = (*C_LIBRARIES, "python", "libpython")
 # Python's own files
 _LIBRARY = re.compile(r"^<frozen |/lib(64)?/python3(\.\d+t?/(?!(site|dist)-packages/)|\d+\.zip)")
 _INSTALLED = re.compile(r"/(site|dist)-packages/|/bin/[^/]*$")  # packages, and the programs that start them
-_START_FUNCTIONS = ("_start", "__libc_start_main")
+_START_FUNCTIONS = ("_start", "__libc_start_main", "__libc_start_call_main", "__libc_start_main_impl")
+# functions of a C library in a static program, between abort() or assert() and the signal
+_RAISE_PATH = ("abort", "GI_abort", "assert_fail", "assert_fail_base", "raise", "GI_raise", "gsignal", "kill",
+               "tgkill", "pthread_kill", "pthread_kill_implementation", "pthread_kill_internal")  # fmt: skip
 _MAX_PATH_FUNCTIONS = 3
 _MAX_NAME_LENGTH = 60
 
@@ -89,11 +92,20 @@ class NamedThread(NamedTuple):
         """
         if python := self.python[depth:]:
             return python_path(python)
-        pairs = list(zip(self.frames, self._paths(), strict=True))[depth:]
-        own = [name.function for names, path in pairs
-               if not is_file(path, _LIBRARIES)
-               for name in names if name.function and name.raw not in _START_FUNCTIONS]  # fmt: skip
-        return _path([short_name(function) for function in own])
+        # a frame that a signal interrupted: the frame before it only returns from the handler
+        found = [frame.found for frame in self.dump.stack.frames] if self.dump.stack else []
+        at = found.index(Found.SIGNAL_FRAME, depth) if Found.SIGNAL_FRAME in found[depth:] else len(found) + 1
+        path, interrupted = self._path_of(slice(depth, at - 1)), self._path_of(slice(at, None))
+        return f"{path}, a signal handler that interrupted {interrupted}" if path and interrupted else path
+
+    def _path_of(self, part: slice) -> str:
+        """Return the functions of the program in a part of the frames; without those of a C library."""
+        pairs = zip(self.frames[part], self._paths()[part], strict=True)
+        names = [name for names, path in pairs if not is_file(path, _LIBRARIES)
+                 for name in names if name.function and name.raw not in _START_FUNCTIONS]  # fmt: skip
+        if self.dump.signal:
+            names = [*dropwhile(lambda name: bare_symbol(name.raw or "") in _RAISE_PATH, names)] or names
+        return _path([short_name(str(name.function)) for name in names])
 
     def runs_python(self, file: str, function: str) -> bool:
         """Return True if a function of Python's library is on the stack."""

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from sfsample.core.quantities import counted
 from sfsample.core.wait_kind import WaitKind
 from sfsample.dumping.diagnose.go_waits import GoVerdict, GoWaits, Waiting
 from sfsample.dumping.diagnose.named_thread import NamedThread, own_function, python_path
 from sfsample.dumping.diagnose.wait_graph import Node, blockers, chain, cycles, mutual, stuck, with_processes
 from sfsample.dumping.diagnose.wording import Finding, Wording, common_name, frames_of, task_edges, task_text
-from sfsample.dumping.goroutines import summarize
 from sfsample.dumping.model import ProcessDump
 from sfsample.runtimes.cpython.waits import MAX_QUEUED, Pool
 from sfsample.waiting.thread import WaitContext, is_file, slept_together
@@ -71,16 +71,15 @@ def judge(processes: ProcessSet) -> Verdict:
     others = {pid: name for dump, _ in processes for pid, name in (*dump.others, *dump.children)}
     asked = frozenset(dump.pid for dump, _ in processes if not dump.followed)
     wording = Wording(threads, waits, names, others, asked)
-    of_go = {dump.pid: dump for dump, _ in processes if dump.goroutines}
-    go_waits = {pid: GoWaits(dump).find() for pid, dump in of_go.items()}
-    go = [GoVerdict(dump, go_waits[dump.pid], own) for dump, own in processes if dump.pid in of_go]
-    findings = [finding for verdict in go for finding in verdict.rings()]
-    findings += [finding for verdict in go for finding in verdict.stopped()]
-    findings += [finding for verdict in go for finding in verdict.blocked()]
+    of_go = [(dump, own) for dump, own in processes if dump.goroutines]
+    go_waits = {dump.pid: GoWaits(dump).find() for dump, _ in of_go}
+    go = {dump.pid: GoVerdict(dump, go_waits[dump.pid], own) for dump, own in of_go}
+    findings = [finding for verdict in go.values() for finding in verdict.rings()]
+    findings += [finding for verdict in go.values() for finding in verdict.stopped()]
+    findings += [finding for verdict in go.values() for finding in verdict.blocked()]
     for finding in _VerdictBuilder(wording).findings():
-        if finding.kind == "main" and (dump := of_go.get(finding.nodes[0].pid)):
-            finding = Finding("goroutines", summarize(dump.goroutines), finding.nodes)  # noqa: PLW2901
-        findings.append(finding)
+        verdict = go.get(finding.nodes[0].pid) if finding.kind == "main" else None
+        findings.append(finding if verdict is None else verdict.census())
     told = [f for f in findings if f.kind == "deadlock" or not asked.isdisjoint(node.pid for node in f.nodes)]
     shown = asked.union(node.pid for f in told if f.kind == "deadlock" for node in f.nodes)
     pairs = [pair for pair in processes if pair[0].pid in shown]
@@ -117,7 +116,7 @@ def _waits(dump: ProcessDump, threads: tuple[NamedThread, ...]) -> Iterator[tupl
     waiting = [thread.waiting for thread in threads]
     context = WaitContext(
         dump.pid, dump.cmdline, waiting, tids, sleepers, name_variable,
-        dump.tracer, dump.children, dump.locks, dump.peers, dump.stop_signal,
+        dump.tracer, dump.stop_signal, dump.children, dump.locks, dump.peers,
     )  # fmt: skip
     for thread in waiting:
         yield Node(dump.pid, thread.tid), wait_of(thread, context)
@@ -256,24 +255,20 @@ class _VerdictBuilder:
         direct = [node for node in waiting if self._edges[node] == end]
         if len(direct) > 1 or not self._is_certain(first):
             subject, does = self._wording.subject(end), self._wording.predicate(end)
-            subject += f", which {does}" * bool(does)
-            text = f"{self._subjects(waiting)} wait for {subject}: {self._objects(end, waiting)}"
+            waits = [self._waits[node] for node in direct]
+            whats = ["the end of a thread" if wait.kind is WaitKind.THREAD else wait.what for wait in waits]
+            objects = Counter(whats).most_common()
+            shown = [f"{what} ({counted(number, 'thread')})" if len(objects) > 1 else what
+                     for what, number in objects]  # fmt: skip
+            behind = f", {len(waiting) - len(direct)} of them behind others," * (len(direct) < len(waiting))
+            text = f"{', '.join(shown)}: {self._subjects(waiting)}{behind} wait for {subject}"
+            text += f", which {does}" * bool(does)
         else:
             text = self._wording.chain(first) + self._behind({*waiting} - {*first})
         return Finding("blocked", text, (end, *waiting))
 
     def _subjects(self, nodes: Sequence[Node]) -> str:
         return f"{len(nodes)} threads ({common_name([self._threads[node].dump.name for node in nodes])})"
-
-    def _objects(self, end: Node, waiting: tuple[Node, ...]) -> str:
-        """Return the objects of waits, most threads first; threads "behind them" wait for other ones."""
-        direct = [self._waits[node] for node in waiting if self._edges[node] == end]
-        whats = ["its end" if wait.kind is WaitKind.THREAD else wait.what for wait in direct]
-        counts = Counter(whats).most_common()
-        parts = [what if number == len(waiting) else f"{number} for {what}" for what, number in counts]
-        if len(direct) < len(waiting):
-            parts.append(f"{len(waiting) - len(direct)} behind them")
-        return ", ".join(parts)
 
     def _pools(self) -> Iterator[Finding]:
         """Yield executors that have calls in their queue while all their threads are busy."""

@@ -51,7 +51,13 @@ def blockers(edges: Edges) -> dict[Node, tuple[Node, ...]]:
 def stuck(edges: Edges) -> frozenset[Node]:
     """Return the nodes that can never go on: whatever they wait for cannot go on either."""
     candidates = set(edges)
-    while free := {node for node in candidates if not _is_held(node, edges, candidates)}:
+
+    def is_held(node: Node) -> bool:
+        if node.tid:
+            return edges[node] in candidates
+        return all(other in candidates for other in edges if other.pid == node.pid and other.tid)
+
+    while free := {node for node in candidates if not is_held(node)}:
         candidates -= free
     return frozenset(candidates)
 
@@ -64,12 +70,6 @@ def mutual(needs: Mapping[Node, Collection[Node]]) -> frozenset[Node]:
     while out := group.difference(*(needs[node] for node in group)):
         group -= out
     return frozenset(group)
-
-
-def _is_held(node: Node, edges: Edges, candidates: set[Node]) -> bool:
-    if node.tid:
-        return edges[node] in candidates
-    return all(other in candidates for other in edges if other.pid == node.pid and other.tid)
 
 
 def with_processes(threads: Mapping[Node, Node | None]) -> dict[Node, Node]:

@@ -17,6 +17,7 @@ from sfsample.waiting.waits import Wait
 
 _MAX_PROCESSES_NAMED = 8  # processes named in one sentence
 _MAX_CHAIN = 8  # tasks of a chain that are named
+_UNLESS = " unless another of its threads acts"
 _MAX_NAMES = 3  # names of threads that have no prefix in common
 _SECONDS_UP_TO, _MINUTES_UP_TO = 120, 120  # limits above which minutes, and hours, are the unit
 _CALLBACK = ("asyncio/events.py", "Handle._run")  # file and function: an event loop runs a callback or task
@@ -30,6 +31,13 @@ _PEER_TEXTS = {  # kind of a wait -> text that links it to the processes that ma
     WaitKind.CONNECT: "to be accepted by",
 }
 
+# kind of a wait -> what it means that only the waiting process itself has the other end of a pipe or socket
+_OWN_TEXTS = {
+    WaitKind.FULL_PIPE: "whose only reader is this process itself, so nothing will be read",
+    WaitKind.EMPTY_PIPE: "whose only writer is this process itself, so nothing will come",
+    WaitKind.READ: "whose other end only this process itself has, so nothing will come",
+    WaitKind.WRITE: "whose other end only this process itself has, so nothing will be read",
+}
 # kind of a wait -> text before the thread that has to act
 _LINKS = {WaitKind.THREAD: " ", WaitKind.FUTURE: ", to be computed by "}
 
@@ -129,9 +137,9 @@ class Wording(NamedTuple):
             return f"{wait.what}{link}{holder}{note}"
         if wait.pids and wait.kind not in _CHILD_KINDS:
             peers = ", ".join(self.process(pid) for pid in wait.pids[:_MAX_PROCESSES_NAMED])
+            if wait.pids == (node.pid,) and wait.kind in _OWN_TEXTS:
+                return f"{wait.what}, {_OWN_TEXTS[wait.kind]}{'' if self._is_alone(node) else _UNLESS}"
             peer_note = f", {wait.note}" if wait.note else ""
-            if wait.pids == (node.pid,) and wait.kind in _PEER_TEXTS:
-                return f"{wait.what}, whose other end only this process itself has open{peer_note}"
             return f"{wait.what}, {_PEER_TEXTS.get(wait.kind, 'held by')} {peers}{peer_note}"
         is_told = self.asked >= {*wait.pids} or (len(wait.pids) == 1 and wait.pids[0] in self.dumped)
         return f"{wait.what}{note}{' (-s shows what they do)' * (wait.kind in _CHILD_KINDS and not is_told)}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from sfsample.core.local_time import local, zone
 from sfsample.core.quantities import counted, listed
-from sfsample.report.caption import duration, losses
+from sfsample.report.caption import MIN_COVERAGE, duration, losses
 from sfsample.report.difference import NOISE, Change, Difference, Side, comparison_name
 from sfsample.report.formats.html import page, page_data
 from sfsample.report.json_text import json_text
@@ -15,7 +15,6 @@ from sfsample.report.noise import ENOUGH_PAIRS, FEW_FACTOR, LEAST_PAIRS
 from sfsample.report.report import CPU, SAMPLES, Report, ReportBuilder, ReportThread
 from sfsample.symbolize.named_frame import NamedFrame
 
-_LOW_COVERAGE = 0.9  # share of the CPU time; a lower one is a warning
 _NOTABLE_CPU_NS = 10**9  # CPU time; the samples of less are few in any case
 _SIDES = ("before", "after")
 _SIDE_FACTS = ("name", "files", "samples", "duration_ns", "rate_hz", "host", "started_ns", "mode", "cpu_ns")
@@ -67,7 +66,7 @@ def warnings(difference: Difference) -> list[str]:
     found = [*_too_few_pairs(difference)]
     for text, side in zip(_SIDES, difference.sides, strict=True):
         share = side.coverage if difference.by_cpu and (side.cpu_ns or 0) > _NOTABLE_CPU_NS else None
-        if share is not None and share < _LOW_COVERAGE:
+        if share is not None and share < MIN_COVERAGE:
             found.append(f"{text}: samples stand for {100 * share:.0f} % of the CPU time")
     if before.mode and after.mode and before.mode != after.mode and not difference.by_cpu:
         found.append(f"before has --mode {before.mode} and after --mode {after.mode}: "
@@ -169,7 +168,7 @@ def _table(changes: Sequence[Change], *, verbose: bool, with_ordinary: bool) -> 
 
 
 def _row(change: Change, name: str, *, with_ordinary: bool) -> str:
-    shares = f"{_percent(change.share_before)} -> {_percent(change.share_after)}"
+    shares = f"{100 * change.share_before:.2f} % -> {100 * change.share_after:.2f} %"
     most = change.ordinary_most
     ordinary = "" if not with_ordinary else f"  {'-' if most is None else f'x{_ratio(most)}':8}"
     return f"  {change.verdict:7}  {shares:>22}  {_interval(change):14}{ordinary}  {name}"
@@ -180,10 +179,6 @@ def _interval(change: Change) -> str:
     if not change.before or not change.after:
         return "-" if not change.before + change.after else "gone" if change.before else "new"
     return f"x{_ratio(change.low)}..{_ratio(change.high)}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %"
 
 
 def _ratio(ratio: float) -> str:

@@ -1,9 +1,8 @@
 """`-f firefox`: a processed profile for https://profiler.firefox.com.
 
 The format is version 49 (docs-developer/CHANGELOG-formats.md in firefox-devtools/profiler; the profiler also
-loads older versions).  Each thread has its own tables.  A table is a set of columns.  A stack is its
-innermost frame and the number of its caller's stack.  Without a timeline, samples follow each other without
-gaps.
+loads older versions).  Each thread has its own tables, which are sets of columns.  A stack is its innermost
+frame and the number of its caller's stack.  Without a timeline, samples follow each other without gaps.
 """
 
 from collections.abc import Iterator
@@ -119,12 +118,6 @@ class _ThreadTables:
             row = self._stacks[row, self._frames[at, depth]]
         return row
 
-    def _func(self, frame: NamedFrame) -> int:
-        resource = -1
-        if frame.module is not None:
-            resource = self._resources[self._libs[frame.module, frame.build_id], frame.module]
-        return self._funcs[frame.function or frame.text, resource, frame.file]
-
     def as_json(self) -> dict[str, Any]:
         """Return the thread object."""
         thread, frames = self._thread, self._frame_table()  # frames first: this fills functions and resources
@@ -167,7 +160,11 @@ class _ThreadTables:
         rows = [
             (NamedFrame(at) if isinstance(at, str) else all_frames[at], depth) for at, depth in self._frames
         ]
-        nulls = [None] * len(rows)
+        nulls, functions = [None] * len(rows), []
+        for frame, _ in rows:
+            path = frame.module
+            resource = -1 if path is None else self._resources[self._libs[path, frame.build_id], path]
+            functions.append(self._funcs[frame.function or frame.text, resource, frame.file])
         categories = [_TRUNCATED if frame.text.startswith("[truncated: ") else _BY_KIND.get(frame.kind, _USER)
                       for frame, _ in rows]  # fmt: skip
         return _table(
@@ -175,7 +172,7 @@ class _ThreadTables:
             inlineDepth=[depth for _, depth in rows],
             category=categories,
             subcategory=[0] * len(rows),
-            func=[self._func(frame) for frame, _ in rows],
+            func=functions,
             nativeSymbol=nulls,
             innerWindowID=nulls,
             implementation=nulls,

@@ -63,6 +63,7 @@ def page_data(report: Report, *, threads: bool, time_slices: TimeSlices | None =
     place = {row: at for at, (row, _) in enumerate(rows)}
     row_of = [place[path, stack.thread] for path, stack in zip(paths.paths, report.stacks, strict=True)]
     modules = {path: at for at, path in enumerate(dict.fromkeys(label.module for label in paths.labels))}
+    waits = {frame.text: frame.raw or "" for frame in report.frames if frame.kind == "w"}
     return {
         "title": report.process_names() or "nothing",
         "recorded": {
@@ -85,6 +86,7 @@ def page_data(report: Report, *, threads: bool, time_slices: TimeSlices | None =
             "text": [label.text for label in paths.labels],
             "module": [modules[label.module] for label in paths.labels],
             "found": list(paths.found),
+            "wait": [waits.get(label.text, "") for label in paths.labels] if waits else [],
         },
         "paths": _pack([path for (path, _), _ in rows]),
         "stacks": {

@@ -74,16 +74,14 @@ def document(report: Report) -> dict[str, Any]:
 
 def frames_json(frames: Iterable[NamedFrame]) -> dict[str, Any]:
     """Return the tables "modules" and "frames"; a frame has the index of its module."""
-    numbers = Numbers[_Module]()
-    rows = [_frame_json(frame, numbers) for frame in frames]
-    return {"modules": [{"path": path, "build_id": build_id} for path, build_id in numbers], "frames": rows}
-
-
-def _frame_json(frame: NamedFrame, modules: Numbers[_Module]) -> dict[str, Any]:
-    return {name: getattr(frame, name) for name in _FIELDS} | {
-        "offset": None if frame.address is None else hex(frame.address),
-        "module": None if frame.module is None else modules[frame.module, frame.build_id],
-    }
+    modules = Numbers[_Module]()
+    rows = [
+        {name: getattr(frame, name) for name in _FIELDS}
+        | {"offset": None if frame.address is None else hex(frame.address)}
+        | {"module": None if frame.module is None else modules[frame.module, frame.build_id]}
+        for frame in frames
+    ]
+    return {"modules": [{"path": path, "build_id": build_id} for path, build_id in modules], "frames": rows}
 
 
 # -- reading

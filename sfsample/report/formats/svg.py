@@ -1,8 +1,7 @@
 """`-f svg`: a static flame graph, for a ticket or a README.
 
 The file has no script and no links.  The outermost function is at the bottom.  Boxes narrower than a third of
-a pixel are left out; if there are still too many boxes, the narrowest are left out.  A note in the picture
-counts them.
+a pixel are left out, and the narrowest ones of too many boxes.  A note in the picture counts them.
 
 Invariant: every name is escaped, in a text or a title (tests/report/formats/test_svg.py).
 """

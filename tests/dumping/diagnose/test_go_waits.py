@@ -61,6 +61,18 @@ def verdict(*groups, unmoved=None, state=LOCKED):
     return waits, [*judge.rings(), *judge.blocked()]
 
 
+def test_the_census_says_where_most_goroutines_wait_and_since_when():
+    receivers = [GoroutineMember(goid, since_s, 0) for goid, since_s in ((2, None), (3, 700.0), (4, 60.0))]
+    groups = (group(("runtime.gopark", "main.work"), *receivers, state="chan receive"),
+              group(("main.main",), GoroutineMember(1, None, 0), state="running"))  # fmt: skip
+    dump = ProcessDump(1, "go", [], None, 0.0, (), (), goroutines=groups)
+    assert GoVerdict(dump, {}).census().text == (
+        "4 goroutines: 3 chan receive, 1 running; 3 of them in main.work, for at least 12 min"
+    )
+    dump = dump._replace(goroutines=groups[1:])
+    assert GoVerdict(dump, {}).census().text == "1 goroutine: 1 running"
+
+
 RING = member(6, A, [B]), member(7, B, [A])
 
 

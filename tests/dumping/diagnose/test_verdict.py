@@ -1,13 +1,13 @@
 """Which threads wait for which, which form a group, and how a verdict names them."""
 
 import os
-from signal import SIGTTIN
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sfsample.core.printable import columns
+from sfsample.core.stack import Found
 from sfsample.dumping.diagnose.named_thread import NamedThread, fold_name, group_threads, short_name
 from sfsample.dumping.diagnose.verdict import ProcessSet, judge
 from sfsample.dumping.diagnose.wait_graph import (
@@ -131,7 +131,7 @@ def test_the_first_sentence_goes_on_to_the_end_of_the_chain() -> None:
     )
     turns = seen(middle, 1.0, 2.0, (5, 6))
     assert first_sentence(locked(1, 0x5000, 2), turns, reader).startswith(
-        "2 threads (app, middle) wait for thread 3 (reader), which waits for data in"
+        "mutex 0x6000: 2 threads (app, middle), 1 of them behind others, wait for thread 3 (reader), which "
     ), "they may take turns"
     more = [locked(tid, 0x5000, 2, f"w-{tid}") for tid in (4, 5)]
     assert first_sentence(locked(1, 0x5000, 2), middle, reader, *more).endswith(
@@ -139,9 +139,9 @@ def test_the_first_sentence_goes_on_to_the_end_of_the_chain() -> None:
     )
     workers = [locked(tid, 0x6000, 3, f"w-{tid}") for tid in (4, 5)]
     assert first_sentence(*workers, reader) == (
-        "2 threads (w-*) wait for thread 3 (reader), which waits for data in pipe 9, which is empty (fd 3), "
-        "in load <- g: mutex 0x6000"
-    )
+        "mutex 0x6000: 2 threads (w-*) wait for thread 3 (reader), which waits for data in pipe 9, "
+        "which is empty (fd 3), in load <- g"
+    ), "the lock comes first"
 
 
 def test_threads_behind_a_deadlock_are_in_its_sentence() -> None:
@@ -155,8 +155,54 @@ def test_threads_behind_a_deadlock_are_in_its_sentence() -> None:
 
 def test_a_pipe_that_only_its_reader_writes_to() -> None:
     own, child = (PeerProcess(pid, NearEnd(9), "w") for pid in (1, 7))
-    assert "whose other end only this process itself has open" in first_sentence(reading(1, 1), peers=(own,))
+    text = "which is empty (fd 3), whose only writer is this process itself, so nothing will come"
+    alone = f"process 1 (app) waits for data in pipe 9, {text}, in load <- g"
+    assert first_sentence(reading(1, 1), peers=(own,)) == alone
+    other = seen(thread("main", tid=2), 1.0, 2.0)
+    assert f"{text} unless another of its threads acts" in first_sentence(reading(1, 1), other, peers=(own,))
     assert "to be written by process 7 (?), in load" in first_sentence(reading(1, 1), peers=(own, child))
+
+
+def test_a_stop_is_said_once_with_its_signal() -> None:
+    dump, threads = process(seen(thread("main", state="T"), 1.0, 2.0))
+    assert first_sentence(*threads).endswith("is stopped; resume it with kill -CONT 1"), "an older kernel"
+    assert (
+        judge([(dump._replace(stop_signal=99), threads)])
+        .findings[0]
+        .text.endswith("1 (app) is stopped; resume it with kill -CONT 1")
+    )
+    verdict = judge([(dump._replace(stop_signal=20), threads)])
+    assert verdict.findings[0].text == "process 1 (app) is stopped by SIGTSTP; resume it with kill -CONT 1"
+    assert "\n".join(dump_text(verdict, Style(str))).count("kill -CONT") == 1
+
+
+def test_a_wait_in_the_kernel_says_that_signals_wait_too() -> None:
+    call = DecodedSyscall(SyscallInfo(0, (3, 0, 0, 0, 0, 0)), "read", ("3 <disk>",))
+    waiting = seen(thread("read", "|", "load", call=call, state="D"), 1.0, 2.0)
+    assert "; signals, often even kill -9, take effect only when the call ends, in load" in first_sentence(
+        waiting
+    )
+
+
+def crashed(*functions: str | None, interrupted_at: int | None = None) -> str:
+    """Return the first sentence on a core file; `interrupted_at`: the frame that a signal interrupted."""
+    _, [named] = process(thread(*functions, state=""))
+    stack = named.dump.stack
+    assert stack is not None
+    frames = [frame._replace(found=Found.SIGNAL_FRAME if at == interrupted_at else frame.found)
+              for at, frame in enumerate(stack.frames)]  # fmt: skip
+    dump = named.dump._replace(signal=6, stack=stack._replace(frames=tuple(frames)))
+    return first_sentence(named._replace(dump=dump))
+
+
+def test_a_core_names_the_function_that_failed_not_how_the_c_library_raises_the_signal() -> None:
+    assert crashed("__pthread_kill_implementation", "raise", "abort", "__assert_fail", "pop", "main") == (
+        "process 1 (app) got SIGABRT, in pop <- main"
+    ), "a static program"
+    assert crashed("abort") == "process 1 (app) got SIGABRT, in abort"
+    assert crashed("die", "on_segv", "__restore_rt", "pop", "main", interrupted_at=3) == (
+        "process 1 (app) got SIGABRT, in die <- on_segv, a signal handler that interrupted pop <- main"
+    )
 
 
 def waiting_for_child(*children: int) -> ProcessSet:
@@ -329,19 +375,6 @@ def test_frozen_thread_waits_for_its_cgroup(wchan: str) -> None:
         "is frozen, and waits for",
         "its cgroup to be thawed",
     )
-
-
-@pytest.mark.parametrize(("number", "name"), [(SIGTTIN, "SIGTTIN"), (0, "a signal"), (99, "a signal")])
-def test_signal_that_stopped_a_process_is_named(number: int, name: str) -> None:
-    dump, threads = process(*(thread("nanosleep", "|", "main", tid=tid, state="T") for tid in (1, 2)))
-    lines = [*dump_text(judge([(dump._replace(stop_signal=number), threads)]), Style(str))]
-    [line] = [line for line in lines if "stopped by" in line or "kill -CONT" in line]
-    assert line == f"=> process 1 (app) is stopped by {name}; resume it with kill -CONT 1"
-
-
-def test_thread_in_an_uninterruptible_sleep_may_not_be_killed() -> None:
-    wait = judge([process(thread("read", "|", "main", state="D"))]).waits[Node(1, 1)]
-    assert wait.what.endswith("a FUSE daemon; a kill may have no effect before that call ends")
 
 
 def test_poll_of_no_descriptors_without_timeout_sleeps_without_a_limit() -> None:

@@ -1,8 +1,8 @@
 // Chooses the colours, and writes the legend that explains them.
 //
-// Each module has a colour, or each function if no module is known, or each owner of Python code, or each way
-// in which frames were found, or each direction of a change.  A module's hue comes from its name and is the same in every graph; where two hues would look alike, the
-// module with less weight takes a free one.
+// Each module has a colour, or each function if no module is known, or each owner of Python code, each cause of
+// a wait, each way in which frames were found, each direction of a change.  A module's hue comes from its name
+// and is the same in every graph; where two hues would look alike, the module with less weight takes a free one.
 
 const HUES = 16; // how many there are
 const HUE_STEP = 5; // from a hue that is taken to the one that is tried next
@@ -11,6 +11,8 @@ const MAX_LEGEND_LINES = 8;
 const FOUND_HUES = { context: 210, sframe: 135, eh_frame: 45, debug_frame: 60, signal_frame: 280, start: 180,
   plt: 300, python: 225, frame_pointer: 15, leaf: 25, epilogue: 35, null_call: 330, scan: 0 };
 
+const WAIT_HUES = { lock: 0, gil: 330, condition: 30, network: 210, pipe: 180, disk: 280, sleep: 135, child: 60,
+  signal: 90, cpu: 45, event: 240, other: 300 }; // by class of the wait: a WaitClass
 const OWNER_HUES = { mine: 25, packages: 210, "standard library": 135, "native code": 280 };
 const PACKAGES = /\/(site|dist)-packages\//, LIBRARY = /^<frozen |\/lib(64)?\/python3(\.\d+t?|\d+\.zip)\//;
 
@@ -18,7 +20,8 @@ const PACKAGES = /\/(site|dist)-packages\//, LIBRARY = /^<frozen |\/lib(64)?\/py
 function coloursOf(profile) {
   const { diff, modules, frames } = profile.data, hasModules = modules.some(Boolean);
   return [["change", diff], ["owner", frames.text.some((_, frame) => profile.pythonFile(frame))],
-    ["module", hasModules], ["function", !hasModules], ["found", frames.found.some(Boolean)],
+    ["module", hasModules], ["function", !hasModules], ["wait", frames.wait.length],
+    ["found", frames.found.some(Boolean)],
   ].filter(([, fits]) => fits).map(([how]) => how);
 }
 
@@ -49,7 +52,7 @@ class Colours {
     this.choose("module");
     const heaviestFirst = this.shares().map(([name]) => name).filter(Boolean);
     this.hues = { module: moduleHues(heaviestFirst), function: new Map(),
-      owner: new Map(Object.entries(OWNER_HUES)), found: new Map(Object.entries(FOUND_HUES)) };
+      owner: new Map(Object.entries(OWNER_HUES)), wait: new Map(Object.entries(WAIT_HUES)), found: new Map(Object.entries(FOUND_HUES)) };
   }
 
   // `how`: one of `coloursOf`.  Called again when the theme changes.
@@ -66,6 +69,7 @@ class Colours {
   // Return what the colour of a function stands for.
   meaning(frame) {
     if (this.how === "found") return this.profile.found(frame);
+    if (this.how === "wait") return this.profile.data.frames.wait[frame];
     if (this.how === "function") return frame < 0 ? "" : this.profile.name(frame);
     return this.how === "owner" ? this.owner(frame) : this.profile.file(frame);
   }
@@ -104,8 +108,20 @@ class Colours {
   shares() {
     const { self, total } = this.profile, meaning = (frame) => this.meaning(frame);
     if (this.how === "found") return this.profile.shares(meaning, total).filter(([way]) => way);
+    if (this.how === "wait") return this.waitShares();
     const sums = new Map(this.how === "module" ? [...this.paths.keys()].map((name) => [name, 0]) : []);
     return this.profile.shares(meaning, self, sums);
+  }
+
+  // Return the weight of each cause of a wait, and of the rest.  A wait below another one is the holder's.
+  waitShares() {
+    const { parent, frames, total } = this.profile, sums = new Map([["", total[0]]]), inside = [false];
+    for (let n = 1; n < parent.length; n++) {
+      const cause = this.meaning(frames[n]), isOutermost = cause && !inside[parent[n]];
+      inside[n] = inside[parent[n]] || Boolean(cause);
+      if (isOutermost) sums.set(cause, (sums.get(cause) || 0) + total[n]).set("", sums.get("") - total[n]);
+    }
+    return [...sums].filter(([, weight]) => weight).sort((a, b) => b[1] - a[1]);
   }
 
   // Return [colour, text, word to search for] of each line of the legend.
@@ -117,7 +133,7 @@ class Colours {
     const shares = this.shares(), whole = shares.reduce((sum, [, weight]) => sum + weight, 0);
     const words = { module: (name) => this.paths.get(name), function: (name) => name && `"${name}"` };
     const lines = shares.slice(0, MAX_LEGEND_LINES).map(([name, weight]) =>
-      [this.paint(name), `${name || "no module"} ${percent(weight, whole)}`, words[this.how]?.(name)]);
+      [this.paint(name), `${name || (this.how === "wait" ? "no wait" : "no module")} ${percent(weight, whole)}`, words[this.how]?.(name)]);
     const left = shares.length - MAX_LEGEND_LINES;
     if (left > 0) lines.push(["transparent", `and ${left} more`]);
     return lines;

@@ -247,7 +247,7 @@ function fillSelect(id, options) {
 }
 
 function fillSelects() {
-  const names = { owner: "mine, packages, stdlib", found: "how it was found" };
+  const names = { owner: "mine, packages, stdlib", wait: "cause of the wait", found: "how it was found" };
   const threads = profile.threadTotals().map((sum, at) => [sum, data.threads[at], at]);
   const whole = threads.reduce((sum, [part]) => sum + part, 0);
   threads.sort((a, b) => b[0] - a[0]);
