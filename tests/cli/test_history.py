@@ -277,7 +277,7 @@ def test_diff_says_that_slices_are_merged_and_that_they_differ(run_deployed, tmp
 def test_empty_selection_says_what_there_is(run):
     code, out, err = run("show", "--service", "redsi")
     assert (code, out) == (1, "")
-    assert err.splitlines()[0] == "sfsample: no slice is selected"
+    assert err.splitlines()[0] == "sfsample: no slice is selected: --service redsi"
     assert "there is nginx: 1 slice, " in err
     assert "there is redis: 9 slices, " in err
 

@@ -63,7 +63,7 @@ def copied(area: Area, plan: GivenPlan) -> tuple[int | None, bytes, Callable[[in
 
 
 def test_pieces_and_stack_come_together(area):
-    got, stack, read, _ = copied(area, GivenPlan((area.page(0), area.page(1, 256)), (area.page(2),)))
+    got, stack, read = copied(area, GivenPlan((area.page(0), area.page(1, 256)), (area.page(2),)))
     assert (got, stack) == (32, bytes([8]) * 32)
     assert [read(number) for number in (0, 1, 2)] == [bytes([number]) * 64 for number in (1, 2, 3)]
     assert read(3) is None
@@ -75,7 +75,7 @@ def test_pieces_and_stack_come_together(area):
 def test_unreadable_piece_costs_those_behind_it_in_its_group(area, gone, left):
     area.forbid(gone)
     plan = GivenPlan(tuple(map(area.page, (0, 1, 2))), tuple(map(area.page, (3, 4, 5))))
-    got, stack, read, _ = copied(area, plan)
+    got, stack, read = copied(area, plan)
     assert (got, stack) == (32, bytes([8]) * 32)
     assert {number for number in range(6) if read(number)} == left
 

@@ -1,7 +1,6 @@
 """Which threads wait for which, which form a group, and how a verdict names them."""
 
 import os
-from signal import SIGTTIN
 
 import pytest
 from hypothesis import given
@@ -167,6 +166,11 @@ def test_a_pipe_that_only_its_reader_writes_to() -> None:
 def test_a_stop_is_said_once_with_its_signal() -> None:
     dump, threads = process(seen(thread("main", state="T"), 1.0, 2.0))
     assert first_sentence(*threads).endswith("is stopped; resume it with kill -CONT 1"), "an older kernel"
+    assert (
+        judge([(dump._replace(stop_signal=99), threads)])
+        .findings[0]
+        .text.endswith("1 (app) is stopped; resume it with kill -CONT 1")
+    )
     verdict = judge([(dump._replace(stop_signal=20), threads)])
     assert verdict.findings[0].text == "process 1 (app) is stopped by SIGTSTP; resume it with kill -CONT 1"
     assert "\n".join(dump_text(verdict, Style(str))).count("kill -CONT") == 1
@@ -371,19 +375,6 @@ def test_frozen_thread_waits_for_its_cgroup(wchan: str) -> None:
         "is frozen, and waits for",
         "its cgroup to be thawed",
     )
-
-
-@pytest.mark.parametrize(("number", "name"), [(SIGTTIN, "SIGTTIN"), (0, "a signal"), (99, "a signal")])
-def test_signal_that_stopped_a_process_is_named(number: int, name: str) -> None:
-    dump, threads = process(*(thread("nanosleep", "|", "main", tid=tid, state="T") for tid in (1, 2)))
-    lines = [*dump_text(judge([(dump._replace(stop_signal=number), threads)]), Style(str))]
-    [line] = [line for line in lines if "stopped by" in line or "kill -CONT" in line]
-    assert line == f"=> process 1 (app) is stopped by {name}; resume it with kill -CONT 1"
-
-
-def test_thread_in_an_uninterruptible_sleep_may_not_be_killed() -> None:
-    wait = judge([process(thread("read", "|", "main", state="D"))]).waits[Node(1, 1)]
-    assert wait.what.endswith("a FUSE daemon; a kill may have no effect before that call ends")
 
 
 def test_poll_of_no_descriptors_without_timeout_sleeps_without_a_limit() -> None:
