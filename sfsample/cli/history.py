@@ -80,8 +80,8 @@ def _list(history: History, command: options.HistoryList) -> int:
 
 
 def _slice_json(facts: SliceFacts) -> dict[str, object]:
-    known = ("id", "service", "samples", "tier", "pinned", "build_id", "host", "rate_hz", "mode",
-             "duration_ns")  # fmt: skip
+    known = ("id", "service", "samples", "tier", "pinned", "build_id", "host", "rate_hz", "mode", "ticks",
+             "late_ticks", "duration_ns", "recorder")  # fmt: skip
     return {
         "begin": facts.begin_s, "end": facts.end_s, "labels": dict(facts.labels),
         "cpu_s": facts.cpu_charged_ns / 1e9, "coverage": facts.coverage,

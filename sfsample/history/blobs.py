@@ -26,7 +26,7 @@ from sfsample.errors import BadInput
 from sfsample.report.budget import ReadingBudget
 from sfsample.report.formats.profile_json import JsonValue, frames_json, read_frames, read_json
 from sfsample.report.json_text import json_text
-from sfsample.report.report import WEIGHTS, Numbers, Report, ReportBuilder, ReportThread
+from sfsample.report.report import Numbers, Report, ReportBuilder, ReportThread
 from sfsample.report.time_slices import TIME_UNIT_NS, Columns
 from sfsample.symbolize.named_frame import NamedFrame
 
@@ -63,7 +63,9 @@ def unpack_columns(blob: bytes, stacks: int, budget: ReadingBudget) -> Columns:
         raise BadInput("damaged: a column ends too early")
     joined = bytearray(len(data))
     for byte in range(_NUMBER_BYTES):
-        joined[byte::_NUMBER_BYTES] = data[byte * _COLUMNS * count : (byte + 1) * _COLUMNS * count]
+        part = data[byte * _COLUMNS * count : (byte + 1) * _COLUMNS * count]
+        if part != bytes(len(part)):  # high bytes, which are 0 in most numbers
+            joined[byte::_NUMBER_BYTES] = part
     numbers = array("Q")
     numbers.frombytes(joined)  # twice as fast as `struct.unpack`
     if sys.byteorder == "big":
@@ -117,9 +119,9 @@ class ServiceNames:
             for thread, row, reason, _ in report.stacks
         ]
 
-    def report(self, columns: Columns) -> Report:
-        """Return the report with these columns: stack numbers, then sums of each weight."""
-        builder, frames, stacks = ReportBuilder(WEIGHTS), [*self.frames], [*self.stacks]
+    def report(self, columns: Columns, names: Sequence[str]) -> Report:
+        """Return the report with these columns (stack numbers, then sums); `names`: of the weights."""
+        builder, frames, stacks = ReportBuilder(names), [*self.frames], [*self.stacks]
         number = cache(lambda at: builder.number(frames[at]))
         for stack, *sums in zip(*columns, strict=True):
             *thread, row, reason = stacks[stack]

@@ -9,8 +9,9 @@ from sfsample.core.foreign import total
 from sfsample.errors import BadInput
 from sfsample.recording.stats import coverage_of
 from sfsample.report.merge import sum_known
-from sfsample.report.report import Report
+from sfsample.report.report import CPU, WEIGHTS, Report
 
+_COUNTS = ("cpu_charged_ns", "cpu_sampled_ns", "ticks", "late_ticks")  # numbers of a report's statistics
 TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # the length of a slice of the tier, in seconds
 _MAX_TIME_S = 9.2e9  # seconds since the epoch, in the year 2261: every format can hold it as ns in 64 bits
 _MAX_COUNT = (1 << 63) - 1
@@ -49,12 +50,16 @@ class SliceFacts(NamedTuple):
     host: str | None
     rate_hz: float | None
     mode: str | None
+    weights: tuple[str, ...]  # names of the weights of its stacks
     duration_ns: int | None  # the time that was recorded; the sum if slices were merged
     samples: int
     cpu_charged_ns: int  # CPU time of the threads
     cpu_sampled_ns: int  # CPU time that samples represent
+    ticks: int
+    late_ticks: int
+    recorder: str | None  # the program and its version
     tier: str
-    pinned: bool  # True: not merged
+    pinned: bool  # True: not merged, and deleted last
 
     @property
     def number(self) -> int:
@@ -95,18 +100,21 @@ class Selection(NamedTuple):
 def facts_of(closed: Slice) -> SliceFacts:
     """Return the facts of a slice.  Raises BadInput if a history cannot keep them."""
     report, stats, target = closed.report, closed.report.stats, closed.report.target or {}
+    known = (*report.weights, *((CPU,) if stats.has_cpu_time else ()))  # CPU time may be known, and be 0
+    weights = tuple(name for name in WEIGHTS if name in known)
+    counts: dict[str, Any] = {name: stats.number(name) for name in _COUNTS}
     facts = SliceFacts(
         "", float(closed.begin_s), float(closed.end_s), closed.service, report.labels or {},
-        target.get("build_id"), report.host, report.rate_hz, stats.text("mode"), report.duration_ns,
-        report.total(), stats.number("cpu_charged_ns"), stats.number("cpu_sampled_ns"), "1m", pinned=False,
+        target.get("build_id"), report.host, report.rate_hz, stats.text("mode"), weights,
+        report.duration_ns, report.total(), recorder=stats.text("recorder"), tier="1m", pinned=False,
+        **counts,
     )  # fmt: skip
     return read_facts("", as_row(facts))
 
 
 def merged_facts(group: Sequence[SliceFacts], tier: str) -> SliceFacts:
     """Return the facts of the slice that replaces a group; the slices have the same `merge_key`."""
-    counts = "samples", "cpu_charged_ns", "cpu_sampled_ns"
-    added = {name: sum(getattr(facts, name) for facts in group) for name in counts}
+    added = {name: sum(getattr(facts, name) for facts in group) for name in ("samples", *_COUNTS)}
     return group[0]._replace(
         id="", begin_s=min(facts.begin_s for facts in group), end_s=max(facts.end_s for facts in group),
         duration_ns=sum_known(facts.duration_ns for facts in group), tier=tier, **added,
@@ -122,9 +130,10 @@ def grouped(slices: Iterable[SliceFacts], key: Callable[[SliceFacts], _K]) -> di
 
 
 def merge_key(facts: SliceFacts, tier: str) -> tuple[object, ...]:
-    """Return a key; a tier merges slices with equal keys."""
-    return (facts.service, tuple(sorted(facts.labels.items())), facts.build_id, facts.host, facts.rate_hz,
-            facts.mode, facts.duration_ns is None, facts.begin_s // TIERS[tier])  # fmt: skip
+    """Return a key; a tier merges slices with equal keys.  A pinned slice has its own key."""
+    what = (facts.service, tuple(sorted(facts.labels.items())), facts.build_id, facts.host, facts.rate_hz,
+            facts.mode, facts.weights, facts.duration_ns is None, facts.recorder)  # fmt: skip
+    return (*what, facts.id if facts.pinned else facts.begin_s // TIERS[tier])
 
 
 # -- rows
@@ -132,7 +141,9 @@ def merge_key(facts: SliceFacts, tier: str) -> tuple[object, ...]:
 
 def as_row(facts: SliceFacts) -> tuple[Any, ...]:
     """Return the values of the columns."""
-    return facts._replace(labels=json.dumps(dict(facts.labels)), pinned=int(facts.pinned))[1:]  # type: ignore[arg-type]
+    row = facts._replace(labels=json.dumps(dict(facts.labels)),  # type: ignore[arg-type]
+                         weights=",".join(facts.weights), pinned=int(facts.pinned))  # type: ignore[arg-type]  # fmt: skip
+    return row[1:]
 
 
 def read_facts(name: str, row: Sequence[Any]) -> SliceFacts:
@@ -146,14 +157,16 @@ def read_facts(name: str, row: Sequence[Any]) -> SliceFacts:
         raise BadInput(f"slice {name}: labels are not valid")
     if facts.end_s < facts.begin_s:
         raise BadInput(f"slice {name}: ends before it begins")
-    return facts._replace(labels=labels, pinned=bool(facts.pinned))
+    weights = tuple(str(facts.weights).split(","))
+    return facts._replace(labels=labels, weights=weights, pinned=bool(facts.pinned))
 
 
 def read_gap(row: Sequence[Any]) -> Gap:
     """Return the gap in a row.  Raises BadInput."""
-    if not (all(map(_is_time, row[:2])) and all(map(_is_text, row[2:])) and row[0] <= row[1]):
+    begin_s, end_s, service, why = row
+    if not (all(map(_is_time, row[:2])) and all(map(_is_text, row[2:])) and begin_s <= end_s):
         raise BadInput("a gap is not valid")
-    return Gap(*row)
+    return Gap(begin_s, end_s, service, why)
 
 
 def _is_text(value: object) -> bool:
@@ -169,6 +182,7 @@ def _or_none(is_valid: _Check) -> _Check:
 
 
 _is_time, _is_count = _number(0, _MAX_TIME_S, int, float), _number(0, _MAX_COUNT, int)
+_WEIGHTS = {",".join((WEIGHTS[0], *more)) for more in ((), WEIGHTS[1:2], WEIGHTS[2:], WEIGHTS[1:])}
 COLUMNS: tuple[tuple[str, str, _Check], ...] = (
     ("begin_s", "REAL", _is_time),
     ("end_s", "REAL", _is_time),
@@ -178,10 +192,14 @@ COLUMNS: tuple[tuple[str, str, _Check], ...] = (
     ("host", "TEXT", _or_none(_is_text)),
     ("rate_hz", "REAL", _or_none(_number(1e-9, 1e9, int, float))),
     ("mode", "TEXT", {None, "cpu", "wall"}.__contains__),
+    ("weights", "TEXT", _WEIGHTS.__contains__),
     ("duration_ns", "INTEGER", _or_none(_is_count)),
     ("samples", "INTEGER", _is_count),
     ("cpu_charged_ns", "INTEGER", _is_count),
     ("cpu_sampled_ns", "INTEGER", _is_count),
+    ("ticks", "INTEGER", _is_count),
+    ("late_ticks", "INTEGER", _is_count),
+    ("recorder", "TEXT", _or_none(_is_text)),
     ("tier", "TEXT", TIERS.__contains__),
     ("pinned", "INTEGER", {0, 1}.__contains__),
 )

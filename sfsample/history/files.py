@@ -20,7 +20,14 @@ from typing import Any
 from urllib.parse import quote
 
 from sfsample.errors import BadInput
-from sfsample.history import blobs
+from sfsample.history.blobs import (
+    ServiceNames,
+    in_units,
+    pack_columns,
+    pack_json,
+    unpack_columns,
+    unpack_json,
+)
 from sfsample.history.facts import COLUMNS, Gap, Selection, SliceFacts, as_row, read_facts, read_gap
 from sfsample.history.paths import BESIDE, check_owner
 from sfsample.report.budget import ReadingBudget
@@ -29,11 +36,8 @@ from sfsample.report.report import WEIGHTS, Report
 from sfsample.report.stats import ReportStats, sum_stats
 from sfsample.report.time_slices import TIME_UNIT_NS, Columns, TimeSlice, add_columns
 
-_VERSION = 4  # version of the tables
+_VERSION = 3  # version of the tables
 _BUSY_S = 30.0  # seconds to wait while another process writes
-_SETTINGS = ("trusted_schema=OFF", "cell_size_check=ON")
-_READER_SETTINGS = (*_SETTINGS, "query_only=ON")
-_WRITER_SETTINGS = (*_SETTINGS, "journal_mode=WAL", "synchronous=NORMAL", "secure_delete=ON")
 _MAX_STEPS = 500  # callbacks during one statement, each after _STEP instructions: 10 to 20 s
 _STEP = 1_000_000
 _MAX_VALUE_BYTES = 100 << 20
@@ -51,6 +55,17 @@ _SCHEMA = (
 _COUNTER = "CREATE TABLE sqlite_sequence(name,seq)"  # SQLite's, for AUTOINCREMENT
 
 
+def inode_of(path: str) -> int:
+    """Return a number that changes when another file replaces this file; 0: there is no file."""
+    with suppress(FileNotFoundError):
+        return os.stat(path).st_ino
+    return 0
+
+
+class Damaged(BadInput):
+    """A file is damaged, or is no SQLite file; a slice that is added to this file may be lost."""
+
+
 class HistoryFile:
     """An open file.  Methods raise BadInput if it is damaged, sqlite3.Error if a write fails."""
 
@@ -62,7 +77,7 @@ class HistoryFile:
             check_owner(each)
         self.path = path
         self._inode = os.stat(path).st_ino
-        self._names: dict[str, blobs.ServiceNames] = {}
+        self._names: dict[str, ServiceNames] = {}
         self._budget = ReadingBudget(8 * os.path.getsize(path))
         # A reader may have to complete the commit of a writer that was killed.
         self._db = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=rw", uri=True, timeout=_BUSY_S,
@@ -75,18 +90,22 @@ class HistoryFile:
 
     def _prepare(self, *, write: bool) -> None:
         self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
-        for setting in _WRITER_SETTINGS if write else _READER_SETTINGS:
-            self._db.execute(f"PRAGMA {setting}")
+        self._run("PRAGMA trusted_schema=OFF")
+        self._run("PRAGMA cell_size_check=ON")
         if write:
+            self._run("PRAGMA journal_mode=WAL")
+            self._run("PRAGMA synchronous=NORMAL")
+            self._run("PRAGMA secure_delete=ON")
             with self.writing():
-                if self._pragma("user_version") == 0:
+                if self._version() == 0:
                     for statement in _SCHEMA:
-                        self._db.execute(statement)
-                    self._db.execute(f"PRAGMA user_version={_VERSION}")
-                    self._db.execute(f"PRAGMA application_id={1 + randbelow((1 << 31) - 1)}")
+                        self._run(statement)
+                    self._run(f"PRAGMA user_version={_VERSION}")
+                    self._run(f"PRAGMA application_id={1 + randbelow((1 << 31) - 1)}")
         else:
-            self._db.execute("BEGIN")
-        version = self._pragma("user_version")
+            self._run("PRAGMA query_only=ON")
+            self._run("BEGIN")
+        version = self._version()
         if version not in (0, _VERSION):
             raise BadInput(f"written by another version of sfsample (tables {version}, not {_VERSION})")
         tables = {sql for (sql,) in self._rows("SELECT sql FROM sqlite_master LIMIT 100")}
@@ -99,9 +118,19 @@ class HistoryFile:
         """Close the file."""
         self._db.close()
 
-    def _pragma(self, name: str) -> int:
-        [(number,)] = self._rows(f"PRAGMA {name}")
-        return int(number)
+    def _version(self) -> int:
+        [(version,)] = self._rows("PRAGMA user_version")
+        return int(version)
+
+    def _run(self, statement: str, *values: object) -> int:
+        try:
+            return self._db.execute(statement, values).lastrowid or 0
+        except OverflowError:  # SQLite's integers have 64 bits
+            raise BadInput("a number of more than 64 bits") from None
+        except sqlite3.DatabaseError as failure:
+            if type(failure) is sqlite3.DatabaseError:  # a subclass is another failure, such as a full disk
+                raise Damaged(f"damaged: {failure}") from None
+            raise
 
     def _rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query.  Raises BadInput if damage makes the query fail or take too long."""
@@ -111,33 +140,33 @@ class HistoryFile:
             with closing(self._db.execute(query, values)) as cursor:
                 yield from cursor
         except (sqlite3.Error, UnicodeDecodeError) as failure:
-            raise BadInput(f"damaged: {failure}") from None
+            kind = Damaged if type(failure) is sqlite3.DatabaseError else BadInput
+            raise kind(f"damaged: {failure}") from None
         finally:
             self._db.set_progress_handler(None, 0)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Commit all changes of the block; if the block fails, commit none."""
-        self._db.execute("BEGIN IMMEDIATE")
+        self._run("BEGIN IMMEDIATE")
         try:
             yield
-            self._db.execute("COMMIT")
+            self._run("COMMIT")
         except BaseException:
             if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+                self._run("ROLLBACK")
             raise
 
     @property
     def is_current(self) -> bool:
         """True if the path still leads to this file."""
-        with suppress(FileNotFoundError):
-            return os.stat(self.path).st_ino == self._inode
-        return False
+        return inode_of(self.path) == self._inode
 
     @property
     def identity(self) -> int:
         """A random number that identifies the file; a new file with the same path has another number."""
-        return self._pragma("application_id")
+        [(number,)] = self._rows("PRAGMA application_id")
+        return int(number)
 
     # -- reading
 
@@ -154,28 +183,37 @@ class HistoryFile:
         for number, *row in self._rows(query, *values):
             yield read_facts(f"{stem}.{number}", row)
 
+    def tiers(self) -> set[str]:
+        """Return the tiers of the slices that are not pinned."""
+        return {tier for (tier,) in self._rows("SELECT DISTINCT tier FROM slice WHERE NOT pinned LIMIT 9")}
+
     def gaps(self) -> list[Gap]:
         """Return the times without slices."""
         query = f"SELECT begin_s, end_s, service, why FROM gap LIMIT {_MAX_SLICES}"  # noqa: S608 - constants
         return [*map(read_gap, self._rows(query))]
 
-    def names(self, service: str) -> blobs.ServiceNames:
+    def names(self, service: str) -> ServiceNames:
         """Return the frames and stacks of a service."""
         if service not in self._names:
-            names = blobs.ServiceNames()
+            names = ServiceNames()
             for (batch,) in self._rows("SELECT batch FROM names WHERE service = ? ORDER BY id", service):
-                names.unpack(batch, self._budget)
+                try:
+                    names.unpack(batch, self._budget)
+                except BadInput as failure:
+                    raise Damaged(str(failure)) from None
             self._names[service] = names
         return self._names[service]
 
     def report(self, facts: Sequence[SliceFacts]) -> Report:
-        """Return one report of slices of one service."""
+        """Return one report of slices of one service that have the same weights."""
         return self._report(facts, *self._sums(facts, map(self.stacks, facts)))
 
     def _report(self, facts: Sequence[SliceFacts], stats: ReportStats, columns: Columns) -> Report:
+        weights = facts[0].weights
         numbers, samples, *times = columns
-        times = [[time * TIME_UNIT_NS for time in column] for column in times]
-        report = self.names(facts[0].service).report([numbers, samples, *times])
+        sums = [samples, *([time * TIME_UNIT_NS for time in column] for column in times)]
+        kept = [numbers, *(sums[WEIGHTS.index(name)] for name in weights)]
+        report = self.names(facts[0].service).report(kept, weights)
         build_id = common(each.build_id for each in facts)
         return report._replace(
             started_ns=round(min(each.begin_s for each in facts) * 1e9) or None,
@@ -198,21 +236,29 @@ class HistoryFile:
         """Return the report of slices, and each slice with indexes of the report's stacks."""
         parts = [self.stacks(each) for each in facts]
         stats, columns = self._sums(facts, parts)
-        place = {stack: at for at, stack in enumerate(columns[0])}
-        slices = [TimeSlice(each.begin_s, each.end_s, each.cpu_charged_ns, each.cpu_sampled_ns,
-                            [[*map(place.__getitem__, numbers)], *weights], own.cpu_ms_by_second)
-                  for each, (own, (numbers, *weights)) in zip(facts, parts, strict=True)]  # fmt: skip
+        place, slices = {stack: at for at, stack in enumerate(columns[0])}, []
+        for each, (own, (numbers, *weights)) in zip(facts, parts, strict=True):
+            placed = [[*map(place.__getitem__, numbers)], *weights]
+            slices.append(
+                TimeSlice(*each[1:3], each.cpu_charged_ns, each.cpu_sampled_ns, placed, own.cpu_ms_by_second)
+            )
         return self._report(facts, stats, columns), slices
 
     def stacks(self, facts: SliceFacts) -> _Stacks:
         """Return a slice's statistics and columns.  Raises BadInput if its facts count other samples."""
         stacks = len(self.names(facts.service).stacks)
         for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", facts.number):
-            columns = blobs.unpack_columns(blob, stacks, self._budget)
+            columns = unpack_columns(blob, stacks, self._budget)
             if (samples := sum(columns[1])) != facts.samples:
                 raise BadInput(f"slice {facts.id}: {samples} samples instead of {facts.samples}")
-            return ReportStats(blobs.unpack_json(stats, self._budget).plain_object()), columns
+            return ReportStats(unpack_json(stats, self._budget).plain_object()), columns
         raise BadInput(f"slice {facts.id}: no stacks")
+
+    def is_whole(self, facts: SliceFacts) -> bool:
+        """Return True if the stacks of a slice can be read."""
+        with suppress(BadInput):
+            return bool(self.stacks(facts))
+        return False
 
     def integrity(self) -> list[str]:
         """Return the damage that SQLite finds, a sentence each."""
@@ -225,19 +271,21 @@ class HistoryFile:
         names = self.names(facts.service)
         numbers = names.number_stacks(report)
         if batch := names.pack():
-            self._db.execute("INSERT INTO names (service, batch) VALUES (?, ?)", (facts.service, batch))
+            self._run("INSERT INTO names (service, batch) VALUES (?, ?)", facts.service, batch)
         samples, *times = map(report.column, WEIGHTS)
-        # A stack may occur twice, because threads have no ids; `_sums` adds it up.
-        parts = [(report.stats, (numbers, samples, *map(blobs.in_units, times)))]
-        stats, columns = self._sums([facts], parts)
-        self._insert(facts, stats.having(cpu_ms_by_second=report.stats.cpu_ms_by_second), columns)
+        # A stack may occur twice, because threads have no ids; `add_columns` adds it up.
+        columns = (numbers, samples, *map(in_units, times))
+        stats = sum_stats([report.stats]).having(
+            problems=report.stats.texts("problems")[:_MAX_PROBLEMS],
+            cpu_ms_by_second=report.stats.cpu_ms_by_second,
+        )
+        self._insert(facts, stats, add_columns([columns], len(names.stacks)))
 
     def _insert(self, facts: SliceFacts, stats: ReportStats, columns: Columns) -> None:
         row = as_row(facts)
-        places = ", ".join("?" * len(row))
-        number = self._db.execute(f"INSERT INTO slice ({_FACTS}) VALUES ({places})", row).lastrowid  # noqa: S608
-        packed = blobs.pack_json(stats.document), blobs.pack_columns(columns)
-        self._db.execute("INSERT INTO stacks VALUES (?, ?, ?)", (number, *packed))
+        number = self._run(f"INSERT INTO slice ({_FACTS}) VALUES ({', '.join('?' * len(row))})", *row)  # noqa: S608
+        blobs = pack_json(stats.document), pack_columns(columns)
+        self._run("INSERT INTO stacks VALUES (?, ?, ?)", number, *blobs)
 
     def merge(self, group: Sequence[SliceFacts], merged: SliceFacts) -> None:
         """Replace slices of one service by one slice with the facts `merged`."""
@@ -245,22 +293,22 @@ class HistoryFile:
         self.delete(group)
         self._insert(merged, stats, columns)
 
-    def pin(self, facts: Iterable[SliceFacts]) -> None:
-        """Pin slices, so that they are not merged."""
-        self._db.executemany("UPDATE slice SET pinned = 1 WHERE id = ?", [(each.number,) for each in facts])
+    def pin(self, facts: SliceFacts) -> None:
+        """Pin a slice, so that it is not merged, and is deleted last if the history is too large."""
+        self._run("UPDATE slice SET pinned = 1 WHERE id = ?", facts.number)
 
     def compact(self) -> None:
         """Free the space of deleted slices if it is an eighth of the file; not within `writing`."""
         [(free, pages)] = self._rows("SELECT * FROM pragma_freelist_count, pragma_page_count")
         if 8 * free > pages:
-            self._db.execute("VACUUM")
+            self._run("VACUUM")
 
     def insert_gap(self, gap: Gap) -> None:
         """Add a time without slices."""
-        self._db.execute("INSERT INTO gap VALUES (?, ?, ?, ?)", gap)
+        self._run("INSERT INTO gap VALUES (?, ?, ?, ?)", *gap)
 
-    def delete(self, facts: Sequence[SliceFacts]) -> None:
+    def delete(self, facts: Iterable[SliceFacts]) -> None:
         """Delete slices."""
-        for table in ("slice", "stacks"):
-            query = f"DELETE FROM {table} WHERE id = ?"  # noqa: S608 - constants
-            self._db.executemany(query, [(each.number,) for each in facts])
+        for each in facts:
+            self._run("DELETE FROM slice WHERE id = ?", each.number)
+            self._run("DELETE FROM stacks WHERE id = ?", each.number)

@@ -6,6 +6,7 @@ import stat
 import struct
 import time
 from calendar import timegm
+from collections.abc import Iterator
 from contextlib import suppress
 from fcntl import F_OFD_SETLK, F_WRLCK, fcntl
 from hashlib import sha256
@@ -17,6 +18,7 @@ from sfsample.errors import BadInput
 
 DAY_S = 86400
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite", re.ASCII)
+_ASIDE = re.compile(r"(\d{4}-\d\d-\d\d)\.sqlite\.damaged-\d{8}T\d{6}Z(?:-wal|-journal)?", re.ASCII)
 _OFFSET_BYTES = 7  # a lock's offset is this many bytes of a hash, so that it is a positive off_t
 BESIDE = ("-wal", "-shm", "-journal")  # suffixes of the files that SQLite keeps beside a database
 
@@ -30,7 +32,8 @@ class FileName(NamedTuple):
     @property
     def path(self) -> str:
         """The path of the file."""
-        return os.path.join(self.directory, utc(self.day * DAY_S, "%Y-%m-%d.sqlite"))
+        day = utc(self.day * DAY_S, "%Y-%m-%d")
+        return os.path.join(self.directory, f"{day}.sqlite")
 
     @property
     def end_s(self) -> int:
@@ -40,11 +43,19 @@ class FileName(NamedTuple):
 
 def file_names(directory: str) -> list[FileName]:
     """Return the files of a history, the oldest first.  Raises OSError."""
-    names = []
-    for match in filter(None, map(_NAME.fullmatch, os.listdir(directory))):
-        with suppress(ValueError):  # no date
-            names.append(FileName(directory, timegm(time.strptime(match[1], "%Y-%m-%d")) // DAY_S))
-    return sorted(names)
+    return sorted(name for _, name in _matching(directory, _NAME))
+
+
+def files_set_aside(directory: str) -> list[tuple[FileName, str]]:
+    """Return the damaged files that were set aside (former name, path), the oldest first.  Raises OSError."""
+    return sorted((name, os.path.join(directory, found)) for found, name in _matching(directory, _ASIDE))
+
+
+def _matching(directory: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, FileName]]:
+    for match in filter(None, map(pattern.fullmatch, os.listdir(directory))):
+        with suppress(ValueError):
+            day = timegm(time.strptime(match[1], "%Y-%m-%d")) // DAY_S
+            yield match[0], FileName(directory, day)
 
 
 def check_owner(path: str, *, directory: bool = False) -> None:
@@ -64,6 +75,17 @@ def remove(name: FileName) -> None:
     for suffix in (*BESIDE, ""):
         with suppress(FileNotFoundError):
             os.unlink(name.path + suffix)
+
+
+def set_aside(name: FileName) -> str:
+    """Rename a damaged file and SQLite's files beside it; return the new path."""
+    path = f"{name.path}.damaged-{utc(time.time(), '%Y%m%dT%H%M%SZ')}"
+    for suffix in (*BESIDE, ""):
+        with suppress(FileNotFoundError):
+            os.rename(name.path + suffix, path + suffix)
+    with suppress(FileNotFoundError):
+        os.unlink(f"{path}-shm")  # index of the log, which SQLite makes anew
+    return path
 
 
 def lock(directory: str, name: str) -> int | None:

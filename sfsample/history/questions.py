@@ -16,6 +16,7 @@ from sfsample.report.difference import Ordinary, Side, count
 from sfsample.report.report import Report
 
 COVER_ONLY = "slices cover only"  # a part of the time had no slice, so nothing was lost
+
 _MAX_SERVICES = 10  # services that an error lists
 
 
@@ -43,7 +44,9 @@ def choose(history: History, selection: Selection, *, one_service: bool = True) 
     """Return the selected slices.  Raises SfsampleError if there are none, or if services differ."""
     slices = history.slices(selection)
     if not slices:
-        raise SfsampleError(f"no slice is selected{_time(selection)}", *contents(history, selection.service))
+        raise SfsampleError(
+            f"no slice is selected: {_selected(selection)}", *contents(history, selection.service)
+        )
     services = sorted({facts.service for facts in slices})
     if one_service and len(services) > 1:
         raise SfsampleError(f"several services are selected: {', '.join(services)}", "use --service NAME")
@@ -81,10 +84,16 @@ def _missing(selection: Selection, slices: list[SliceFacts], report: Report) -> 
     return missing
 
 
-def _time(selection: Selection) -> str:
+def _selected(selection: Selection) -> str:
     begin_s, end_s = selection.begin_s, selection.end_s
     span = f"{local(begin_s)} {zone(begin_s)} to now" if end_s == inf else local_span(begin_s, end_s)
-    return f": {span}" if begin_s else ""
+    parts = [
+        selection.service and f"--service {selection.service}",
+        span if begin_s else "",
+        *(f"--label {key}={value}" for key, value in selection.labels.items()),
+        selection.build_id and f"build-id {selection.build_id}",
+    ]
+    return ", ".join(filter(None, parts)) or "the history is empty"
 
 
 def contents(history: History, wanted: str | None = None) -> Iterator[str]:
@@ -95,7 +104,8 @@ def contents(history: History, wanted: str | None = None) -> Iterator[str]:
     shown = [wanted] if wanted in slices else sorted(slices)[:_MAX_SERVICES]
     for service in filter(None, shown):
         of_service = slices[service]
-        times = local_span(of_service[0].begin_s, max(facts.end_s for facts in of_service))
+        last = max(facts.end_s for facts in of_service)
+        times = local_span(of_service[0].begin_s, last)
         yield f"there is {service}: {counted(len(of_service), 'slice')}, {times}"
     if wanted not in slices and len(slices) > len(shown):
         yield f"and {len(slices) - len(shown)} more services: sfsample history list shows them"

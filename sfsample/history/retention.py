@@ -1,24 +1,27 @@
 """Keeps a history small: merges old slices, and deletes slices that are too old or too many.
 
 Slices of a minute are kept for two days, then merged to slices of ten minutes, and after two weeks to slices
-of an hour.  A slice that a trigger has pinned is not merged.
+of an hour.  A pinned slice is not merged.  Slices within an hour of a change of the build-id on the same day
+are pinned.  A trigger pins slices, too.  If the history is too large, damaged files that were set aside are
+deleted first, and pinned slices last.
 
-The file of a day is deleted `keep_for` seconds after the end of this day (90 days by default), or if the
-history is too large.  The last day always stays.  Each merged slice is one commit, so if the process is
-killed, the next process does the rest.
+The file of a day is deleted `keep_for` seconds after the end of this day (90 days by default).  Each merged
+slice is one commit, so if the process is killed, the next process does the rest.
 
 Invariant: the sums of each stack of each service stay the same (tests/history/test_retention.py).
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, closing, suppress
+from itertools import pairwise
 
-from sfsample.history.facts import grouped, merge_key, merged_facts
+from sfsample.history.facts import SliceFacts, grouped, merge_key, merged_facts
 from sfsample.history.files import HistoryFile
-from sfsample.history.paths import DAY_S, file_names, lock, remove
+from sfsample.history.paths import DAY_S, file_names, files_set_aside, lock, remove
 
 _DUE_S = {"1h": 14 * DAY_S, "10m": 2 * DAY_S}  # tier -> age of a day whose slices are merged to this tier
+_PINNED_S = 3600.0  # seconds before and after a change of the build-id
 
 Skipping = Callable[[str], AbstractContextManager[None]]  # `History.skipping`
 
@@ -36,21 +39,41 @@ def tidy(directory: str, now_s: float, keep_for_s: float, keep_bytes: int, skipp
             elif tier:
                 with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
                     _merge(file, tier)
-        for name in file_names(directory)[:-1]:
-            if size_of(directory) > keep_bytes:
-                remove(name)
+        for name, path in files_set_aside(directory):
+            if name.end_s + keep_for_s <= now_s or size_of(directory) > keep_bytes:
+                os.unlink(path)
+        _shrink(directory, keep_bytes, skipping)
     finally:
         os.close(fd)
 
 
 def _merge(file: HistoryFile, tier: str) -> None:
     """Merge the slices of a file to those of a tier."""
-    slices = (facts for facts in file.facts() if not facts.pinned)
+    slices = [] if file.tiers() <= {tier} else _facts(file)
     for group in grouped(slices, lambda facts: merge_key(facts, tier)).values():
-        if {facts.tier for facts in group} != {tier} or len(group) > 1:
-            with file.writing():
+        with file.writing():
+            if group[0].pinned:
+                file.pin(group[0])
+            elif {facts.tier for facts in group} != {tier} or len(group) > 1:
                 file.merge(group, merged_facts(group, tier))
     file.compact()
+
+
+def _shrink(directory: str, keep_bytes: int, skipping: Skipping) -> None:
+    """Delete the oldest slices until `keep_bytes` are left; delete pinned slices last, the last day never."""
+    names = file_names(directory)[:-1]
+    for name in names:
+        if size_of(directory) > keep_bytes:
+            with skipping(name.path), closing(HistoryFile(name.path, write=True)) as file:
+                with file.writing():
+                    facts = _facts(file)
+                    file.delete(each for each in facts if not each.pinned)
+                if not any(each.pinned for each in facts):
+                    remove(name)
+                file.compact()
+    for name in names:
+        if size_of(directory) > keep_bytes:
+            remove(name)
 
 
 def size_of(directory: str) -> int:
@@ -61,3 +84,20 @@ def size_of(directory: str) -> int:
             with suppress(FileNotFoundError):
                 size += entry.stat(follow_symlinks=False).st_size
     return size
+
+
+def _facts(file: HistoryFile) -> list[SliceFacts]:
+    """Return the facts of a file, the oldest first; slices near a change of the build-id are pinned."""
+    found = sorted(file.facts(), key=lambda facts: facts.begin_s)
+    built = grouped((facts for facts in found if facts.build_id), _origin)
+    changes = {origin: [new.begin_s for old, new in pairwise(slices) if new.build_id != old.build_id]
+               for origin, slices in built.items()}  # fmt: skip
+    return [facts._replace(pinned=facts.pinned or any(
+                facts.begin_s - _PINNED_S <= at_s <= facts.end_s + _PINNED_S
+                for at_s in changes.get(_origin(facts), ())))
+            for facts in found]  # fmt: skip
+
+
+def _origin(facts: SliceFacts) -> Hashable:
+    """Return the identity of a service whose build-ids are compared."""
+    return facts.service, tuple(sorted(facts.labels.items()))

@@ -8,12 +8,11 @@ from errno import EDQUOT, ENOSPC
 from shlex import quote
 from typing import TypeVar
 
-from sfsample.core.quantities import counted
 from sfsample.errors import BadInput, NoSpace, SfsampleError
 from sfsample.history import RETENTION
 from sfsample.history.facts import Gap, Selection, Slice, SliceFacts, facts_of, grouped, read_gap
-from sfsample.history.files import HistoryFile
-from sfsample.history.paths import DAY_S, FileName, check_owner, file_names, lock
+from sfsample.history.files import Damaged, HistoryFile, inode_of
+from sfsample.history.paths import DAY_S, FileName, check_owner, file_names, files_set_aside, lock, set_aside
 from sfsample.history.retention import size_of, tidy
 from sfsample.report.budget import ReadingBudget
 from sfsample.report.formats import check_numbers
@@ -29,12 +28,14 @@ _SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 class History:
     """A history; its directory is made if it is missing.  Methods raise SfsampleError.
 
-    `problems` has a sentence for each file that was skipped.
+    `problems` has a sentence for each file that was skipped.  A damaged file is renamed ("set aside") before
+    a slice is added, because a slice in a damaged file may be lost.
     """
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.problems: dict[str, None] = {}
+        self._damaged: dict[str, tuple[int, str]] = {}  # path -> `inode_of` of the file, and its damage
         self._locks: dict[str, int] = {}  # service -> descriptor of its lock
         self._writer: HistoryFile | None = None
         with self._errors("cannot open", directory):
@@ -54,10 +55,8 @@ class History:
             if code in _SPACE or getattr(failure, "errno", 0) in (ENOSPC, EDQUOT):
                 raise NoSpace(f"{what}: {path}: {text}", "free some space") from None
             remedy = "choose another directory with --history"
-            is_damaged = isinstance(failure, BadInput) or type(failure) is sqlite3.DatabaseError
-            if is_damaged and what == "cannot write":
-                aside = f"{quote(self.directory)}/aside"
-                remedy = f"to go on in a new file: mkdir -pm 700 {aside}; mv {quote(path)}* {aside}"
+            if isinstance(failure, BadInput) and what != "cannot open":
+                remedy = f"sfsample history check --history {quote(self.directory)} shows what is wrong"
             raise SfsampleError(f"{what}: {path}: {text}", remedy) from None
 
     def close(self) -> None:
@@ -88,9 +87,10 @@ class History:
         """Pin the slices of services in a time; return their number."""
 
         def pin(file: HistoryFile) -> int:
-            chosen = [facts for facts in file.facts() if facts.service in services
-                      and facts.begin_s < end_s and facts.end_s > begin_s]  # fmt: skip
-            file.pin(chosen)
+            own = [facts for facts in file.facts() if facts.service in services]
+            chosen = [facts for facts in own if facts.begin_s < end_s and facts.end_s > begin_s]
+            for facts in chosen:
+                file.pin(facts)
             return len(chosen)
 
         return sum(self._change(name, pin) for name in file_names(self.directory)
@@ -105,25 +105,55 @@ class History:
     def _write(self, service: str, begin_s: float, insert: Callable[[HistoryFile], None]) -> None:
         name = FileName(self.directory, int(begin_s // DAY_S))
         with self._errors("cannot write", name.path):
-            if service not in self._locks and (fd := lock(self.directory, f"service {service}")) is not None:
-                self._locks[service] = fd
-        if service not in self._locks:
-            raise SfsampleError(f"another watch writes the history of {service}: {self.directory}",
-                                "end that watch, or give this watch another --history DIR")  # fmt: skip
+            self._lock(service)
         self._change(name, insert)
 
     def _change(self, name: FileName, work: Callable[[HistoryFile], _T]) -> _T:
         """Make one commit in a file, which may be new; return the result of `work`."""
         with self._errors("cannot write", name.path):
-            while True:
-                if self._writer is None or self._writer.path != name.path:
-                    self._close_writer()
-                    os.makedirs(self.directory, mode=0o700, exist_ok=True)
-                    self._writer = HistoryFile(name.path, write=True)
-                with self._writer.writing():
-                    if self._writer.is_current:  # the file was not removed
-                        return work(self._writer)
+            self._set_aside(name)
+            which = inode_of(name.path)
+            try:
+                return self._commit(name, work)
+            except Damaged as failure:
+                self._damaged[name.path] = which, str(failure)
+            self._set_aside(name)
+            return self._commit(name, work)
+
+    def _commit(self, name: FileName, work: Callable[[HistoryFile], _T]) -> _T:
+        while True:
+            if self._writer is None or self._writer.path != name.path:
                 self._close_writer()
+                os.makedirs(self.directory, mode=0o700, exist_ok=True)
+                self._writer = HistoryFile(name.path, write=True)
+            with self._writer.writing():
+                if self._writer.is_current:  # the file was not removed
+                    return work(self._writer)
+            self._close_writer()
+
+    def _set_aside(self, name: FileName) -> None:
+        """Set a damaged file aside, unless another watch has done so."""
+        if name.path not in self._damaged:
+            return
+        self._close_writer()
+        which, why = self._damaged.pop(name.path)
+        if (fd := lock(self.directory, "damaged")) is not None:
+            try:
+                if inode_of(name.path) == which:
+                    path = set_aside(name)
+                    self.problems.pop(f"{name.path}: {why}", None)  # replaced by the message below
+                    self.problems[f"{name.path}: {why}: renamed to {path}; slices go to a new file"] = None
+            finally:
+                os.close(fd)
+
+    def _lock(self, service: str) -> None:
+        if service in self._locks:
+            return
+        fd = lock(self.directory, f"service {service}")
+        if fd is None:
+            raise SfsampleError(f"another watch writes the history of {service}: {self.directory}",
+                                "end that watch, or give this watch another --history DIR")  # fmt: skip
+        self._locks[service] = fd
 
     def tidy(self, now_s: float, keep_for_s: float = RETENTION.keep_for,
              keep_bytes: int = RETENTION.keep_bytes) -> None:  # fmt: skip
@@ -139,12 +169,13 @@ class History:
         ends = [*(facts.end_s for facts in self.slices(recent)), *(gap.end_s for gap in self.gaps(recent))]
         return max(ends, default=None)
 
-    def _read(self, selection: Selection, ask: Callable[[HistoryFile], Iterable[_T]]) -> list[_T]:
-        """Return the answers of all files of the selected time, the oldest first."""
+    def _read(self, selections: Sequence[Selection], ask: Callable[[HistoryFile], Iterable[_T]]) -> list[_T]:
+        """Return the answers of all files of the selected times, the oldest first."""
         found: list[_T] = []
         with self._errors("cannot read", self.directory):
             for name in file_names(self.directory):
-                if name.end_s + DAY_S >= selection.begin_s and name.day * DAY_S <= selection.end_s:
+                if any(name.end_s + DAY_S >= each.begin_s and name.day * DAY_S <= each.end_s
+                       for each in selections):  # fmt: skip
                     with self.skipping(name.path), closing(HistoryFile(name.path)) as file:
                         found.extend(ask(file))  # answers before the damage are kept
         return found
@@ -155,17 +186,19 @@ class History:
         try:
             with suppress(FileNotFoundError):
                 yield
-        except (BadInput, sqlite3.Error, PermissionError, OverflowError) as failure:
+        except (BadInput, sqlite3.Error, PermissionError) as failure:
+            if isinstance(failure, Damaged):
+                self._damaged[path] = inode_of(path), str(failure)
             self.problems[f"{path}: {getattr(failure, 'strerror', None) or failure}"] = None
 
     def slices(self, selection: Selection = Selection()) -> list[SliceFacts]:  # noqa: B008 - immutable
         """Return the facts of slices, the oldest first."""
-        found = self._read(selection, lambda file: filter(selection.has, file.facts(chosen=selection)))
+        found = self._read([selection], lambda file: filter(selection.has, file.facts(chosen=selection)))
         return sorted(found, key=lambda facts: (facts.begin_s, facts.service))
 
     def gaps(self, selection: Selection = Selection()) -> list[Gap]:  # noqa: B008 - immutable
         """Return the times without slices, the oldest first."""
-        return sorted(self._read(selection, lambda file: filter(selection.has_gap, file.gaps())))
+        return sorted(self._read([selection], lambda file: filter(selection.has_gap, file.gaps())))
 
     def report(self, selection: Selection = Selection()) -> Report:  # noqa: B008 - immutable
         """Return one report of slices: counts, durations and statistics are added."""
@@ -185,7 +218,7 @@ class History:
                 found.extend(self._answers(file, facts, selection, file.report))
                 yield
 
-        self._read(around, ask)
+        self._read(selections, ask)
         return [*map(self._merge, parts)]
 
     def time_slices(self, selection: Selection) -> tuple[Report, TimeSlices]:
@@ -194,22 +227,31 @@ class History:
         def ask(file: HistoryFile) -> Iterator[tuple[Report, list[TimeSlice]]]:
             return self._answers(file, file.facts(chosen=selection), selection, file.time_slices)
 
-        parts = self._read(selection, ask)
+        parts = self._read([selection], ask)
         gaps = [(gap.begin_s, gap.end_s, gap.why) for gap in self.gaps(selection)]
         return self._merge([report for report, _ in parts]), TimeSlices(renumber(parts), gaps)
 
     def _answers(self, file: HistoryFile, slices: Iterable[SliceFacts], selection: Selection,
                  ask: Callable[[Sequence[SliceFacts]], _T]) -> Iterator[_T]:  # fmt: skip
-        """Yield the answer for each group of slices; leave out a damaged group, and note a problem."""
+        """Yield the answer for each group of slices; leave out unreadable slices, and note a problem."""
         chosen = filter(selection.has, slices)
-        for group in grouped(chosen, lambda facts: facts.service).values():
-            with self.skipping(f"{file.path}: {counted(len(group), 'slice')} of {group[0].service}"):
-                yield ask(group)
+        for group in grouped(chosen, lambda facts: (facts.service, facts.weights)).values():
+            try:
+                answer = ask(group)
+            except BadInput as failure:
+                whole = [*filter(file.is_whole, group)]
+                what = f"{len(group) - len(whole)} of {len(group)} slices of {group[0].service}"
+                self.problems[f"{file.path}: {what}: {failure}"] = None
+                if not whole:
+                    continue
+                answer = ask(whole)
+            yield answer
 
     def _merge(self, reports: list[Report]) -> Report:
         try:
-            budget = ReadingBudget(8 * size_of(self.directory))
-            report = merge(reports, budget) if reports else Report((), (), ())
+            report = (
+                merge(reports, ReadingBudget(8 * size_of(self.directory))) if reports else Report((), (), ())
+            )
             check_numbers(report)
         except BadInput as failure:
             raise SfsampleError(f"cannot merge: {failure}", "choose a shorter time") from None
@@ -218,6 +260,11 @@ class History:
     def findings(self) -> Iterator[str]:
         """Yield a sentence for each damage in a file: in its structure, facts, stacks or totals."""
         self.problems.clear()
+        for name, path in files_set_aside(self.directory):
+            again = os.path.basename(name.path + path.rpartition("Z")[2])  # its former name
+            yield (f"{path}: a damaged file, whose slices are in no answer; delete it when not needed; "
+                   f"to read what is left: mkdir -m 700 OTHER; cp {quote(path)} OTHER/{again}; "
+                   "sfsample history list --history OTHER")  # fmt: skip
         for name in file_names(self.directory):
             with self.skipping(name.path), closing(HistoryFile(name.path)) as file:
                 yield from (f"{name.path}: {text}" for text in file.integrity())

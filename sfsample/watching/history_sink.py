@@ -25,16 +25,15 @@ class HistorySink(Sink):
     """Adds each slice and each gap to the history in a directory."""
 
     def __init__(self, directory: str, retention: Retention, say: Say) -> None:
-        self._directory, self._retention = directory, retention
+        self._directory, self._retention, self._say = directory, retention, say
         self._services: list[str] = []  # services of the last slice
         self._ends_s: dict[str, float] = {}  # end of the last slice or gap that is kept, by service
+        self._lost: set[str] = set()  # services whose last slice could not be written
+        self._said: set[str] = set()  # messages that were printed
         self._history: History | None = None
         self._tidy: subprocess.Popen[bytes] | None = None
         self._tidy_due_s = time.monotonic()
         self._unstarted = Trouble(say, "old slices are neither merged nor deleted until then")
-        self._unkept = Trouble(say, "the other services are kept")
-        check = f"sfsample history check --history {quote(directory)} shows what is wrong"
-        self._damaged = Trouble(say, check)
 
     def prepare(self) -> None:
         """Open the history."""
@@ -43,7 +42,7 @@ class HistorySink(Sink):
     def add(self, whole: Slice, parts: Sequence[Slice]) -> str:  # noqa: ARG002 - a sink's
         """Keep the part of each service; return their place, for a message.
 
-        If a part cannot be kept (another watcher keeps its service), `say` prints the reason.  Raises
+        If a part cannot be kept (another watcher keeps its service), `say` prints the reason once.  Raises
         SfsampleError if no part is kept.
         """
         self._services = [part.service for part in parts]
@@ -53,31 +52,41 @@ class HistorySink(Sink):
                 self._add(history, part)
                 kept[part.service] = None
             except SfsampleError as failure:
+                self._lost.add(part.service)
                 failures.append(failure)
         history.let_go(keep=self._services)
         self._tidy_now_and_then()
         if not kept and failures:
             raise failures[0]
-        for unkept in failures:
-            self._unkept.met(unkept, *unkept.help)
-        for problem in history.problems:
-            self._damaged.met(problem)
+        self._say_once(failures, "the other services are kept; this message comes once")
+        check = f"sfsample history check --history {quote(self._directory)} shows what is wrong"
+        self._say_once([SfsampleError(problem) for problem in history.problems], check)
         return f"history of {listed([*kept], _MAX_SHOWN)}"
 
     def _add(self, history: History, part: Slice) -> None:
-        """Keep a slice; if sfsample did not run before it, keep a gap, too."""
+        """Keep a slice; if sfsample failed or did not run before it, keep a gap, too."""
         service, now_s = part.service, part.begin_s
-        end_s = None if service in self._ends_s else history.last_end_s(service, now_s)
+        is_new, was_lost = service not in self._ends_s, service in self._lost
+        end_s = history.last_end_s(service, now_s) if is_new else self._ends_s[service]
         history.add(part)
         self._ends_s[service] = part.end_s
-        if end_s is not None and now_s - end_s > _MIN_GAP_S:
-            history.add_gap(service, end_s, now_s, "sfsample did not watch it")
+        self._lost.discard(service)
+        if (is_new or was_lost) and end_s is not None and now_s - end_s > _MIN_GAP_S:
+            why = "slices could not be written" if was_lost else "sfsample did not watch it"
+            history.add_gap(service, end_s, now_s, why)
+
+    def _say_once(self, failures: Sequence[SfsampleError], remedy: str) -> None:
+        for failure in failures:
+            if str(failure) not in self._said:
+                self._said.add(str(failure))
+                self._say(str(failure), *failure.help, remedy)
 
     def add_gap(self, target: str, begin_s: float, end_s: float, why: str) -> None:
         """Keep a gap of each service of the last slice; before the first slice, a gap of the target."""
         for service in dict.fromkeys(self._services) or (target,):
-            self._open().add_gap(service, begin_s, end_s, why)
-            self._ends_s[service] = end_s
+            if service not in self._lost:  # else `_add` keeps a longer gap with the next slice
+                self._open().add_gap(service, begin_s, end_s, why)
+                self._ends_s[service] = end_s
 
     def pin(self, last_s: float) -> int:
         """Pin the slices of the last `last_s` seconds that belong to this watch's services of that time."""

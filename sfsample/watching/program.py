@@ -37,21 +37,23 @@ def notify(state: str) -> None:
 
 
 class Trouble:
-    """A failure that may last: printed when it begins; `until_then`: its consequence."""
+    """A failure that may last: printed when it begins or (not `once`) changes; `until_then`: consequence."""
 
-    def __init__(self, say: Say, until_then: str) -> None:
-        self._say, self._until_then = say, f"{until_then}; this message comes once"
+    def __init__(self, say: Say, until_then: str, *, once: bool = False) -> None:
+        self._say, self._until_then, self._once = say, f"{until_then}; this message comes once", once
+        self._what = ""
         self._slots = 0
 
     def met(self, what: object, *help_lines: str) -> None:
         """Note that the failure has happened in one more slot."""
         self._slots += 1
-        if self._slots == 1:
+        if str(what) != self._what and not (self._once and self._what):
+            self._what = str(what)
             self._say(what, *help_lines, self._until_then)
 
     def over(self) -> int:
         """Note that the failure is over; return the number of slots that it lasted."""
-        slots, self._slots = self._slots, 0
+        slots, self._what, self._slots = self._slots, "", 0
         return slots
 
 

@@ -25,6 +25,7 @@ from sfsample.watching.program import Program, Sink, Trouble, notify
 from sfsample.watching.pull.door import Door, Wanted
 
 _MIN_GAP_S = 1.0  # shortest gap; writing a slice may take less time
+_LATE = "sfsample was late, or answered a request or a trigger, or the clock was set"
 _MIN_LEFT = 0.25  # share of --max-overhead that samples get, whatever other work costs
 _MIN_PASSED_S = 1.0  # least time to which other costs are compared: the costly start takes less
 
@@ -53,9 +54,13 @@ class SliceRecorder:
 
     def close(self) -> None:
         """Close the sinks, as the watch ends."""
-        self._end_gap(time.time())
+        if self._gap and self._gap[1] != _LATE:  # else the time was needed to write the last slice
+            self._end_gap(time.time())
         for sink, _ in self._sinks:
             sink.close()
+        for trouble in (self._lost, *(lost for _, lost in self._sinks)):
+            if slices := trouble.over():
+                self._say(f"the last {counted(slices, 'slice')} could not be written")
 
     def record(self, pids: list[int], slice_s: float, should_stop: Callable[[], bool],
                options: RecordOptions | None) -> Stats:  # fmt: skip
@@ -79,6 +84,8 @@ class SliceRecorder:
         end_s = begin_s + stats.duration_s
         if stats.ended_by == "target":
             self.begin_gap(end_s, "the target ended")
+        elif self._options.slice_s == self._options.every:
+            self.begin_gap(end_s, _LATE)
         self._door.closed(stats)
         return stats
 
@@ -159,8 +166,9 @@ class SliceRecorder:
             self._say(f"{', '.join(filter(None, places))}: {_outcome(stats)}", *stats.failure, *missing)
 
     def begin_gap(self, now_s: float, why: str) -> None:
-        """Note that there is no slice from now on, and why.  The first reason counts."""
-        self._gap = self._gap or (now_s, why)
+        """Note that there is no slice from now on.  The first reason that is not `_LATE` counts."""
+        began_s, first_why = self._gap or (now_s, _LATE)
+        self._gap = (began_s, why if first_why == _LATE else first_why)
 
     def _end_gap(self, now_s: float) -> None:
         begin_s, why = self._gap or (now_s, "")

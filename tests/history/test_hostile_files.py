@@ -70,6 +70,7 @@ def check_skipped(history: History, what: str) -> None:
         ("UPDATE slice SET labels = '[]'", "labels are not valid"),
         ("UPDATE slice SET labels = '{\"a\": 1}'", "labels are not valid"),
         ("UPDATE slice SET labels = replace(hex(zeroblob(9000)), '0', '[')", "labels are not valid"),
+        ("UPDATE slice SET weights = 'lines'", "weights is not valid"),
         ("UPDATE slice SET rate_hz = 0", "rate_hz is not valid"),
         ("UPDATE slice SET tier = '5m'", "tier is not valid"),
         ("UPDATE stacks SET rows = 'x'", "not a blob"),
@@ -182,29 +183,49 @@ def test_file_that_is_none_is_skipped(history, mode):
     assert list(history.problems) == [f"{name}: something else, not a regular file"]
 
 
+def set_aside(history: History) -> list[str]:
+    return sorted(name for name in os.listdir(history.directory) if ".damaged-" in name)
+
+
 @pytest.mark.parametrize("begin", [0, 4096 * 3])
-def test_remedy_for_a_damaged_file_keeps_new_slices_and_what_is_left(history, begin):
+def test_damaged_file_is_set_aside_before_it_is_written(history, begin):
+    size = os.path.getsize(path(history))
     with open(path(history), "r+b") as file:  # all of it, or what is behind the first pages
         file.seek(begin)
-        file.write(random.Random(1).randbytes(os.path.getsize(path(history)) - begin))  # noqa: S311 - no secret
+        file.write(random.Random(1).randbytes(size - begin))  # noqa: S311 - no secret
     writer = History(history.directory)
-    with pytest.raises(SfsampleError, match=r"malformed|not a database") as failure:
-        writer.add(minute(1450))
-    [remedy] = failure.value.help
-    commands = remedy.removeprefix("to go on in a new file: ")
-    subprocess.run(commands, shell=True, check=True)  # noqa: S602 - as a user would
-    writer.add(minute(1451))
+    writer.last_end_s("redis", MIDNIGHT_S + DAY_S + 600)  # as a watch does
+    for at in (1450, 1451):
+        writer.add(minute(at))
     writer.close()
+    [aside] = set_aside(writer)
+    assert [aside in problem for problem in writer.problems] == [True]
+    assert os.path.getsize(os.path.join(history.directory, aside)) == size
     reader = History(history.directory)
-    assert reader.report().total() == 25 + 5
+    assert reader.report().total() == 25 + 10
     assert not reader.problems
-    assert file_names(f"{history.directory}/aside")
+    [finding] = reader.findings()
+    assert aside in finding
+    assert reader.report().total() == 35
+
+
+def test_what_is_left_of_a_file_that_was_set_aside_can_be_read(history, tmp_path):
+    change(
+        history, "UPDATE stacks SET rows = zeroblob(50) WHERE id = 2"
+    )  # no row of another slice is touched
+    os.rename(path(history), f"{path(history)}.damaged-20261124T100000Z")
+    [finding] = history.findings()
+    commands = finding.partition("what is left: ")[2].rpartition(";")[0].replace("OTHER", f"{tmp_path}/other")
+    subprocess.run(commands, shell=True, check=True)  # noqa: S602 - as a user would
+    left = History(f"{tmp_path}/other")
+    assert left.report().total() == sum(range(50)) * 4
+    assert len(left.problems) == 1
 
 
 @pytest.mark.parametrize(
     "failure", [OSError(EROFS, "Read-only"), sqlite3.OperationalError("database is locked")]
 )
-def test_another_directory_is_the_remedy_for_a_failed_write(history, monkeypatch, failure):
+def test_check_is_not_the_remedy_where_it_would_find_nothing(history, monkeypatch, failure):
     def fail(*_, **__):
         raise failure
 
@@ -221,7 +242,31 @@ def test_name_of_a_directory_need_not_be_utf8(tmp_path):
     assert history.problems == {}
 
 
-def test_file_of_another_version_is_not_written(history):
+def test_file_that_becomes_damaged_while_it_is_written_is_set_aside(history):
+    history.add(minute(1450))
+    with open(path(history), "r+b") as file:
+        file.write(random.Random(2).randbytes(os.path.getsize(path(history))))  # noqa: S311 - no secret
+    history._close_writer()  # or its next page is read from the file
+    history.add(minute(1451))
+    assert len([name for name in set_aside(history) if not name.endswith("-wal")]) == 1
+    assert History(history.directory).report().total() == 25 + 5
+
+
+@pytest.mark.parametrize(("limits", "left"), [({"keep_for_s": DAY_S}, 0), ({"keep_bytes": 120_000}, 2)])
+def test_what_was_set_aside_goes_by_age_and_first_for_the_size(history, limits, left):
+    with open(path(history), "wb") as file:
+        file.write(b"1" * 100_000)
+    history.add(minute(1450))
+    assert len(set_aside(history)) == 1
+    history.tidy(MIDNIGHT_S + 2 * DAY_S, keep_for_s=9 * DAY_S)
+    assert len(set_aside(history)) == 1
+    history.tidy(MIDNIGHT_S + 3 * DAY_S, **{"keep_for_s": 9 * DAY_S, **limits})
+    assert set_aside(history) == []
+    assert len(file_names(history.directory)) == left
+
+
+def test_file_of_another_version_is_not_set_aside(history):
     change(history, "PRAGMA user_version=99")
     with pytest.raises(SfsampleError, match="written by another version of sfsample"):
         history.add(minute(1450))
+    assert set_aside(history) == []

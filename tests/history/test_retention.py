@@ -1,4 +1,4 @@
-"""Tiers: merging keeps the sums, and a kill between two steps loses nothing."""
+"""Tiers: merging keeps the sums, pinned slices go last, and a kill between two steps loses nothing."""
 
 import os
 import sqlite3
@@ -44,7 +44,7 @@ def test_merging_keeps_the_sums_of_each_stack_of_each_service(tmp_path_factory, 
     for now_s in (DAY_OVER_S, FIRST_MERGE_S, SECOND_MERGE_S):
         history.tidy(now_s)
         assert by_service(history) == before
-        for name in ("samples", "duration_ns", "cpu_charged_ns", "cpu_sampled_ns"):
+        for name in ("samples", "duration_ns", "cpu_charged_ns", "cpu_sampled_ns", "ticks", "late_ticks"):
             assert sum(getattr(each, name) for each in history.slices()) == sum(
                 getattr(each, name) for each in facts
             )
@@ -87,7 +87,7 @@ def test_what_differs_is_not_merged(tmp_path):
     assert len(history.slices(Selection("redis"))) == 3
 
 
-def test_pinned_slices_stay_as_they_are_and_builds_are_not_mixed(tmp_path):
+def test_slices_about_a_change_of_build_and_pinned_ones_stay_as_they_are(tmp_path):
     history = History(str(tmp_path))
     for at in range(600):
         history.add(minute(at, build_id="old" if at < 300 else "new"))
@@ -96,28 +96,30 @@ def test_pinned_slices_stay_as_they_are_and_builds_are_not_mixed(tmp_path):
     for now_s in (FIRST_MERGE_S, SECOND_MERGE_S):
         history.tidy(now_s)
         pinned = [facts for facts in history.slices() if facts.pinned]
-        assert [(facts.begin_s - MIDNIGHT_S) / 60 for facts in pinned] == [700]
+        begins = [(facts.begin_s - MIDNIGHT_S) / 60 for facts in pinned]
+        assert begins == [*range(239, 361), 700]
         assert {facts.tier for facts in pinned} == {"1m"}
-        for facts in history.slices():
-            assert (facts.end_s <= MIDNIGHT_S + 300 * 60) == (facts.build_id == "old")
     assert history.report().total() == 601 * 5
 
 
-def test_oldest_days_go_first_and_the_last_one_stays(tmp_path):
+def test_oldest_slices_go_first_and_pinned_ones_last(tmp_path):
     history = History(str(tmp_path))
     for at in range(0, 5 * 1440, 240):
         rows = [(f"main;f{at};g{n}", 1, n, n) for n in range(100)]
         history.add(minute(at, *rows))
+    for at in (240, 1680):
+        assert history.pin(["redis"], MIDNIGHT_S + at * 60, MIDNIGHT_S + at * 60 + 60) == 1
     history.close()
     size = sum(entry.stat().st_size for entry in os.scandir(tmp_path))
-    for keep_bytes in (size * 3 // 4, 1):
-        history.tidy(MIDNIGHT_S + 5 * DAY_S - 1, keep_bytes=keep_bytes)
-        minutes = [round((facts.begin_s - MIDNIGHT_S) / 60) for facts in history.slices()]
-        first = minutes[0]
-        assert first % 1440 == 0
-        assert minutes == [*range(first, 5 * 1440, 240)]
-        assert sum(entry.stat().st_size for entry in os.scandir(tmp_path)) <= keep_bytes or first == 4 * 1440
-    assert first == 4 * 1440
+    history.tidy(MIDNIGHT_S + 5 * DAY_S - 1, keep_bytes=size * 3 // 4)
+    minutes = [round((facts.begin_s - MIDNIGHT_S) / 60) for facts in history.slices()]
+    assert minutes[:2] == [240, 1680]
+    assert minutes[2] >= 1440
+    assert minutes[-6:] == [*range(4 * 1440, 5 * 1440, 240)]
+    assert sum(entry.stat().st_size for entry in os.scandir(tmp_path)) <= size * 3 // 4
+    history.tidy(MIDNIGHT_S + 5 * DAY_S - 1, keep_bytes=1)
+    minutes = [round((facts.begin_s - MIDNIGHT_S) / 60) for facts in history.slices()]
+    assert minutes == [*range(4 * 1440, 5 * 1440, 240)]  # the last day stays
 
 
 def test_identity_stays_until_the_file_is_made_anew(tmp_path):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfsample.errors import SfsampleError
-from sfsample.history.facts import Selection, facts_of
+from sfsample.history.facts import Selection, Slice, facts_of
 from sfsample.history.files import HistoryFile
 from sfsample.history.paths import file_names
 from sfsample.history.store import History
@@ -22,6 +22,7 @@ from sfsample.report.merge import merge
 from sfsample.report.report import WEIGHTS
 from sfsample.report.time_slices import TIME_UNIT_NS as UNIT
 from tests.builders.histories import DAY_S, MIDNIGHT_S, delete, minute, report, sums
+from tests.builders.reports import from_lines
 
 
 def test_slice_is_kept_as_it_was_added(tmp_path):
@@ -31,12 +32,17 @@ def test_slice_is_kept_as_it_was_added(tmp_path):
     [facts] = history.slices()
     assert facts[1:7] == (closed.begin_s, closed.end_s, "redis", {"env": "prod"}, "ab12", "web1")
     assert (facts.rate_hz, facts.mode, facts.samples) == (19.0, "wall", 7)
-    assert (facts.coverage, facts.tier, facts.pinned) == (0.5, "1m", False)
+    assert (facts.coverage, facts.ticks, facts.late_ticks, facts.tier, facts.pinned) == (
+        0.5,
+        1140,
+        3,
+        "1m",
+        False,
+    )
     again = history.report()
     assert sums(again) == sums(closed.report)
     assert (again.duration_ns, again.rate_hz, again.host) == (60 * 10**9, 19.0, "web1")
     assert again.started_ns == round(closed.begin_s * 1e9)
-    assert [again.stats.number(name) for name in ("ticks", "late_ticks")] == [1140, 3]
     assert history.problems == {}
 
 
@@ -50,6 +56,13 @@ def test_reports_are_merged_as_merge_does(tmp_path):
     assert sums(found) == sums(expected)
     assert found.duration_ns == expected.duration_ns
     assert found.stats.having(problems=[]) == expected.stats.having(problems=[])
+
+
+def test_weights_that_a_report_does_not_have_are_not_invented(tmp_path):
+    history = History(str(tmp_path))
+    history.add(Slice(MIDNIGHT_S, MIDNIGHT_S + 60, "a", from_lines("p;f 3")))
+    assert history.report().weights == ("samples",)
+    assert history.report().total() == 3
 
 
 def test_minute_without_cpu_time_does_not_hide_that_of_others(tmp_path):

@@ -49,8 +49,8 @@ class Pusher:
         self.due_s = 0.0
         self._tries = 0  # attempts in a row that failed
         self._wait_s = 0.0  # Retry-After of the last answer, in seconds
-        self._late = Trouble(say, "slices wait in the history, for two days")
-        self._refused = Trouble(say, "the slice is counted as dropped")
+        self._late = Trouble(say, "slices wait in the history, for two days", once=True)
+        self._refused = Trouble(say, "the slice is counted as dropped", once=True)
 
     def push(self) -> bool:
         """Send the slices; if one cannot be sent now, say why and return False."""
