@@ -55,7 +55,7 @@ class Watch:
         meter = LoadMeter([condition.metric for condition in options.triggers])
         self.triggers = Triggers(options.triggers, options.cooldown, meter.read, self._say)
         dumps = SliceFiles(options.files.output_dir or program.history or "", label, ".dump.txt")
-        self._response = Response(options, dumps, sinks, self._say, program.symbols.debug_dirs)
+        self._response = Response(options, dumps, sinks, program)
         target = self._targets.service or label
         self._recorder = SliceRecorder(options, program, self.door, target, sinks)
 
