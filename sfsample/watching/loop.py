@@ -179,9 +179,7 @@ def slots(every_s: float, should_stop: Callable[[], bool], between: Callable[[],
     less than half a slot, it is shortened; if it would begin later, it is left out.
     """
     start, slot = time.monotonic(), 0
-    while True:
-        if not wait_until(start + slot * every_s, should_stop, between):
-            return
+    while wait_until(start + slot * every_s, should_stop, between):
         if (current := round((time.monotonic() - start) / every_s)) > slot:  # `between` took long
             slot = current
             continue
