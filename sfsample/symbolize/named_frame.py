@@ -36,6 +36,11 @@ class NamedFrame(NamedTuple):
     found: str = ""  # how the unwinder found the frame: a `Found`; of a wait: "wait", or "idle"
     symbol_offset: int | None = None  # bytes from the start of the symbol; None in reports
 
+    @property
+    def plain_text(self) -> str:
+        """The text without the mark of an inlined call."""
+        return self.text.removesuffix("_[i]") if self.inlined else self.text
+
 
 def python_frame(place: PythonPlace, *, executed: bool = False) -> NamedFrame:
     """Return a frame with one text for each function: with the definition's line, unless `executed`."""

@@ -82,7 +82,7 @@ class Waiting(NamedTuple):
 
 def place_of(functions: Sequence[NamedFrame]) -> str:
     """Return the innermost function of the program, with file and line; "": there is none."""
-    return next((f.text for f in functions if not (f.function or "").startswith(_RUNTIME)), "")
+    return next((f.plain_text for f in functions if not (f.function or "").startswith(_RUNTIME)), "")
 
 
 def names_of(ids: Collection[int]) -> str:

@@ -130,7 +130,7 @@ class Encoder:
             yield integer(first, self._mappings[outer.module, outer.build_id] + 1)  # mapping_id
         yield integer(first + 1, outer.address or 0)  # address
         for frame in frames:
-            name = frame.text.removesuffix("_[i]") if frame.inlined else frame.text
+            name = frame.plain_text
             function = self._functions[name, frame.raw or name, frame.file or ""] + 1
             yield message(first + 2, integer(1, function), integer(2, frame.line or 0))  # line
 

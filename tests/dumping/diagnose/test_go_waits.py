@@ -36,7 +36,7 @@ def stack_of(pcs):
 
 
 def group(functions, *members, state="sync.Mutex.Lock"):
-    names = tuple((NamedFrame(name, name),) for name in functions)
+    names = tuple((NamedFrame(name, name, inlined=name.endswith("_[i]")),) for name in functions)
     stack = stack_of(range(len(functions)))
     return GoroutineGroup(members, state, 0, (), stack, (None,) * len(functions), names)
 
@@ -63,7 +63,7 @@ def verdict(*groups, unmoved=None, state=LOCKED):
 
 def test_the_census_says_where_most_goroutines_wait_and_since_when():
     receivers = [GoroutineMember(goid, since_s, 0) for goid, since_s in ((2, None), (3, 700.0), (4, 60.0))]
-    groups = (group(("runtime.gopark", "main.work"), *receivers, state="chan receive"),
+    groups = (group(("runtime.gopark", "main.work_[i]"), *receivers, state="chan receive"),
               group(("main.main",), GoroutineMember(1, None, 0), state="running"))  # fmt: skip
     dump = ProcessDump(1, "go", [], None, 0.0, (), (), goroutines=groups)
     assert GoVerdict(dump, {}).census().text == (
