@@ -19,7 +19,7 @@ from sfsample.errors import (
 )
 from sfsample.process.permission.evidence import own_credentials, refusal_help, target_credentials, tracer_of
 from sfsample.process.permission.gates import Gate, judge_gates
-from sfsample.process.proc_text import PF_KTHREAD
+from sfsample.process.proc_text import PF_KTHREAD, Stat
 from sfsample.process.procfs import ProcFs, process_name
 from sfsample.process.vm import may_access
 
@@ -42,12 +42,16 @@ def check(proc: ProcFs) -> Arch:
             pid, f"kernel thread: {pid} ({stat.name})",
             f"it has no user stack; root can read its kernel stack: cat /proc/{pid}/stack")  # fmt: skip
     if stat.state in "ZX" and proc.has_ended():
-        parent = f"{stat.parent} ({process_name(stat.parent)})" if stat.parent else "in another pid namespace"
-        raise NoSuchProcess(
-            pid, f"process has ended: {pid} ({stat.name}) is a zombie",
-            f"its parent, process {parent}, has not waited for it;",
-            "there is no stack any more")  # fmt: skip
+        raise _zombie(pid, stat)
     return _arch(proc)
+
+
+def _zombie(pid: int, stat: Stat) -> NoSuchProcess:
+    parent = f"process {stat.parent} ({process_name(stat.parent)})" if stat.parent else (
+        "in another pid namespace")  # fmt: skip
+    return NoSuchProcess(
+        pid, f"process has ended: {pid} ({stat.name}) is a zombie",
+        f"its parent, {parent}, has not waited for it;", "there is no stack any more")  # fmt: skip
 
 
 def _check_proc_mount(pid: int) -> None:
@@ -116,8 +120,10 @@ def start_time(pid: int) -> int:
     """
     with closing(ProcFs(pid)) as proc:
         stat = proc.stat()
-        if stat is None or (stat.state in "ZX" and proc.has_ended()):
+        if stat is None:
             raise NoSuchProcess(pid, f"process has ended: {pid}")
+        if stat.state in "ZX" and proc.has_ended():
+            raise _zombie(pid, stat)
         return stat.starttime
 
 
