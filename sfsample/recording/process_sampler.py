@@ -68,6 +68,8 @@ class ProcessSampler:
         self._random = random
         self.threads: dict[int, SampledThread] = {}  # living threads by id
         self._pending: dict[SampledThread, WakeUp] = {}  # thread asked to stop -> wake-up of that tick
+        # threads due in this tick but left out: enough stops are pending, or the recording has ended
+        self._not_asked = set[SampledThread]()
         self._has_run = True  # True: the process has run since the last search for changes
         self._ran_before_exec: dict[int, int] = {}  # CPU time in ns by thread id, up to the execve
         self._program: tuple[bytes, ...] = ()  # `Stat.program`, which every execve changes
@@ -109,6 +111,7 @@ class ProcessSampler:
             self.process.modules.allow_refresh()
             if not self._follow_changes(before, refresh=refresh):
                 return False
+            self._not_asked.clear()
             for thread in self._in_turn(self._due(), go_on):
                 if not thread.gone:
                     self._take_turn(thread, woken)
@@ -143,9 +146,10 @@ class ProcessSampler:
         """
         due.sort(key=lambda thread: (thread.off_cpu_counters is not None, thread.counted.number))
         collected_ns = time.perf_counter_ns()
-        for thread in due:
+        for position, thread in enumerate(due):
             if time.perf_counter_ns() - collected_ns >= _COLLECT_NS:
                 if not go_on():
+                    self._not_asked |= {t for t in due[position:] if self._wall and t.last_stack is None}
                     return
                 self.collect()
                 collected_ns = time.perf_counter_ns()
@@ -212,7 +216,9 @@ class ProcessSampler:
         elif counters == thread.off_cpu_counters:
             if self._blame is None or not self._blame.takes(thread):
                 self._recorder.count_idle([thread])
-        elif not self._wall or len(self._pending) < _MAX_PENDING_STOPS:
+        elif self._wall and len(self._pending) >= _MAX_PENDING_STOPS:
+            self._not_asked.add(thread)
+        else:
             self._sample(thread, woken, counters)
 
     def _look_again(self, thread: SampledThread) -> bool:
@@ -362,7 +368,7 @@ class ProcessSampler:
                 counters = thread.files.counters()
             if counters == thread.off_cpu_counters:
                 recorder.count_idle([thread])
-            elif self._wall and counters and thread.last_stack is None and thread.counted < recorder.now:
+            elif thread in self._not_asked and not thread.gone:
                 recorder.count_failed(thread, _RECORDING_ENDED)
             recorder.flush(thread)
             recorder.charge(thread, counters)
