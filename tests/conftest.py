@@ -1,6 +1,6 @@
 """Settings of every test: signal handlers, Hypothesis without time limits, and the option `--all`.
 
-Without `--all` the run needs no network and takes about 10 minutes on two CPUs.  It leaves out tests that
+Without `--all` the run needs no network and takes about 11 minutes on two CPUs.  It leaves out tests that
 are marked `extended`: long ones, older versions of SFrame where all run the same code, other architectures
 under qemu, and programs that read sfsample's formats.  Its last lines say so.
 """

@@ -46,7 +46,7 @@ def _watch(command: WatchCommand, interrupt: Interrupt, *, is_anew: bool) -> str
         signal.signal(signal.SIGHUP, lambda *_: watch.reload())
     listen, every = command.options.listen, spelled_seconds(command.options.every)
     tell = progress_printer(quiet=command.options.quiet, tell=say_at)
-    tell(f"a slice every {every}; Ctrl-C ends the watch, and keeps the unfinished slice")
+    tell(f"a slice every {every}; Ctrl-C ends the watch")
     if listen.address is None:
         watch.run()
         return watch.why_anew

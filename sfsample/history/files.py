@@ -20,14 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sfsample.errors import BadInput
-from sfsample.history.blobs import (
-    ServiceNames,
-    in_units,
-    pack_columns,
-    pack_json,
-    unpack_columns,
-    unpack_json,
-)
+from sfsample.history import blobs
 from sfsample.history.facts import COLUMNS, Gap, Selection, SliceFacts, as_row, read_facts, read_gap
 from sfsample.history.paths import BESIDE, check_owner
 from sfsample.report.budget import ReadingBudget
@@ -77,7 +70,7 @@ class HistoryFile:
             check_owner(each)
         self.path = path
         self._inode = os.stat(path).st_ino
-        self._names: dict[str, ServiceNames] = {}
+        self._names: dict[str, blobs.ServiceNames] = {}
         self._budget = ReadingBudget(8 * os.path.getsize(path))
         # A reader may have to complete the commit of a writer that was killed.
         self._db = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=rw", uri=True, timeout=_BUSY_S,
@@ -192,10 +185,10 @@ class HistoryFile:
         query = f"SELECT begin_s, end_s, service, why FROM gap LIMIT {_MAX_SLICES}"  # noqa: S608 - constants
         return [*map(read_gap, self._rows(query))]
 
-    def names(self, service: str) -> ServiceNames:
+    def names(self, service: str) -> blobs.ServiceNames:
         """Return the frames and stacks of a service."""
         if service not in self._names:
-            names = ServiceNames()
+            names = blobs.ServiceNames()
             for (batch,) in self._rows("SELECT batch FROM names WHERE service = ? ORDER BY id", service):
                 try:
                     names.unpack(batch, self._budget)
@@ -248,10 +241,10 @@ class HistoryFile:
         """Return a slice's statistics and columns.  Raises BadInput if its facts count other samples."""
         stacks = len(self.names(facts.service).stacks)
         for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", facts.number):
-            columns = unpack_columns(blob, stacks, self._budget)
+            columns = blobs.unpack_columns(blob, stacks, self._budget)
             if (samples := sum(columns[1])) != facts.samples:
                 raise BadInput(f"slice {facts.id}: {samples} samples instead of {facts.samples}")
-            return ReportStats(unpack_json(stats, self._budget).plain_object()), columns
+            return ReportStats(blobs.unpack_json(stats, self._budget).plain_object()), columns
         raise BadInput(f"slice {facts.id}: no stacks")
 
     def is_whole(self, facts: SliceFacts) -> bool:
@@ -273,19 +266,16 @@ class HistoryFile:
         if batch := names.pack():
             self._run("INSERT INTO names (service, batch) VALUES (?, ?)", facts.service, batch)
         samples, *times = map(report.column, WEIGHTS)
-        # A stack may occur twice, because threads have no ids; `add_columns` adds it up.
-        columns = (numbers, samples, *map(in_units, times))
-        stats = sum_stats([report.stats]).having(
-            problems=report.stats.texts("problems")[:_MAX_PROBLEMS],
-            cpu_ms_by_second=report.stats.cpu_ms_by_second,
-        )
-        self._insert(facts, stats, add_columns([columns], len(names.stacks)))
+        # A stack may occur twice, because threads have no ids; `_sums` adds it up.
+        parts = [(report.stats, (numbers, samples, *map(blobs.in_units, times)))]
+        stats, columns = self._sums([facts], parts)
+        self._insert(facts, stats.having(cpu_ms_by_second=report.stats.cpu_ms_by_second), columns)
 
     def _insert(self, facts: SliceFacts, stats: ReportStats, columns: Columns) -> None:
         row = as_row(facts)
         number = self._run(f"INSERT INTO slice ({_FACTS}) VALUES ({', '.join('?' * len(row))})", *row)  # noqa: S608
-        blobs = pack_json(stats.document), pack_columns(columns)
-        self._run("INSERT INTO stacks VALUES (?, ?, ?)", number, *blobs)
+        packed = blobs.pack_json(stats.document), blobs.pack_columns(columns)
+        self._run("INSERT INTO stacks VALUES (?, ?, ?)", number, *packed)
 
     def merge(self, group: Sequence[SliceFacts], merged: SliceFacts) -> None:
         """Replace slices of one service by one slice with the facts `merged`."""

@@ -249,9 +249,8 @@ class History:
 
     def _merge(self, reports: list[Report]) -> Report:
         try:
-            report = (
-                merge(reports, ReadingBudget(8 * size_of(self.directory))) if reports else Report((), (), ())
-            )
+            budget = ReadingBudget(8 * size_of(self.directory))
+            report = merge(reports, budget) if reports else Report((), (), ())
             check_numbers(report)
         except BadInput as failure:
             raise SfsampleError(f"cannot merge: {failure}", "choose a shorter time") from None

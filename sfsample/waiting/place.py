@@ -26,6 +26,7 @@ _PLAIN = {*_TEXTS, WaitKind.MUTEX, WaitKind.READ_LOCK, WaitKind.WRITE_LOCK, Wait
           WaitKind.STOPPED, WaitKind.OPEN_FIFO}  # fmt: skip
 _IDLE = (WaitKind.SLEEP, WaitKind.ACCEPT, WaitKind.EVENTS, WaitKind.QUEUE)
 _ADDRESS = re.compile(r" 0x[0-9a-f]+|: \d+ of \d+ have arrived")
+_EPHEMERAL = 32768  # first port that the kernel gives to a client: ip(7), ip_local_port_range
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
@@ -108,6 +109,8 @@ def _socket(text: str) -> str:
              for word in words if ":" in word]  # fmt: skip
     if not ports:
         return "socket"
+    if len(ports) > 1 and min(ports) >= _EPHEMERAL:  # either one may be the server's
+        return protocol[:3]
     if len(ports) > 1 and ports[0] < ports[1]:
         return f"client of {_service(ports[0], protocol[:3])}"
     return _service(ports[-1], protocol[:3])

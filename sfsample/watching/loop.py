@@ -55,7 +55,7 @@ class Watch:
         meter = LoadMeter([condition.metric for condition in options.triggers])
         self.triggers = Triggers(options.triggers, options.cooldown, meter.read, self._say)
         dumps = SliceFiles(options.files.output_dir or program.history or "", label, ".dump.txt")
-        self._response = Response(options, dumps, sinks, self._say, program.symbols.debug_dirs)
+        self._response = Response(options, dumps, sinks, program)
         target = self._targets.service or label
         self._recorder = SliceRecorder(options, program, self.door, target, sinks)
 
@@ -179,9 +179,7 @@ def slots(every_s: float, should_stop: Callable[[], bool], between: Callable[[],
     less than half a slot, it is shortened; if it would begin later, it is left out.
     """
     start, slot = time.monotonic(), 0
-    while True:
-        if not wait_until(start + slot * every_s, should_stop, between):
-            return
+    while wait_until(start + slot * every_s, should_stop, between):
         if (current := round((time.monotonic() - start) / every_s)) > slot:  # `between` took long
             slot = current
             continue

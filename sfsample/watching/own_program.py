@@ -46,12 +46,10 @@ def push_words(history: str, push: Push) -> list[str]:
     return ["history", "push", f"--history={history}", *backends, *auth, "--follow"]
 
 
-def dump_words(
-    pids: Sequence[int], path: str, options: RecordOptions, debug_dirs: Sequence[str]
-) -> list[str]:
+def dump_words(pids: Sequence[int], path: str, options: RecordOptions, dirs: Sequence[str]) -> list[str]:
     """Return the words of the child that dumps processes to a file, with the unwind flags of `options`."""
     chosen = [f"--unwind={','.join(map(str, options.steppers))}", *([] if options.stop else ["--no-stop"])]
-    chosen += [f"--debug-dir={directory}" for directory in debug_dirs]
+    chosen += [f"--debug-dir={directory}" for directory in dirs]
     return ["dump", *map(str, pids), f"--output={path}", "--format=text", "--quiet", *chosen]
 
 

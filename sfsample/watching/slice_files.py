@@ -1,6 +1,7 @@
 """Writes the files of `watch`, names them, and deletes files that are too many or too old.
 
-The age of a file is that of the time in its name.
+A file name contains the time of the system clock, which may be changed later.  So `watch` measures the age of
+its files by a clock that is never changed.
 
 Invariant: a file with another label or format is never deleted (tests/watching/test_slice_files.py).
 """
@@ -9,10 +10,10 @@ import os
 import re
 import time
 from calendar import timegm
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from errno import EDQUOT, ENOSPC, ENOTDIR
-from math import inf
+from itertools import count
 
 from sfsample import api
 from sfsample.core.filesystem import check_replaceable, os_error, whole_file
@@ -76,31 +77,43 @@ class SliceFiles:
         self.directory = directory
         self._label, self._suffix = label, suffix
         self._name = re.compile(f"{re.escape(label)}-(\\d{{8}}T\\d{{6}}Z){re.escape(suffix)}")
+        self._begun_s: dict[str, float] = {}  # begin of the slice by CLOCK_BOOTTIME, by file name
+        with suppress(OSError):  # the directory is missing or unreadable; `delete_old` reports that
+            self._list()
 
     def free_path(self, begin_s: float | None = None) -> str:
         """Return a path named after the begin of a slice (None: now), or after the next free second."""
-        second = int(time.time() if begin_s is None else begin_s)
-        while True:
-            begin = utc(second, _TIME_FORMAT)
-            path = os.path.join(self.directory, f"{self._label}-{begin}{self._suffix}")
-            if not os.path.lexists(path):
-                return path
-            second += 1
+        first = int(time.time() if begin_s is None else begin_s)
+        times = (utc(second, _TIME_FORMAT) for second in count(first))
+        paths = (os.path.join(self.directory, f"{self._label}-{begin}{self._suffix}") for begin in times)
+        return next(path for path in paths if not os.path.lexists(path))
 
     def delete_old(self, newest: str, limits: Keep) -> None:
         """Delete the files beyond the limits, but not `newest`, which was just written.  Raises OSError."""
-        size, newer = os.path.getsize(newest), 1  # size and number of the newer files
-        for begun_s, name in sorted(self._begins(), reverse=True):
-            path = os.path.join(self.directory, name)
-            if path == newest:
-                continue
-            size, newer = size + os.path.getsize(path), newer + 1
-            is_old = limits.keep_for and time.time() - begun_s > limits.keep_for
-            if is_old or newer > (limits.keep or inf) or size > (limits.keep_bytes or inf):
-                os.unlink(path)
+        now_s = _boot_time_s()
+        self._begun_s[os.path.basename(newest)] = now_s
+        self._list()
+        last = os.path.basename(newest)
+        names = sorted(self._begun_s, key=lambda name: (name == last, self._begun_s[name], name))
+        too_many = set(names[: -limits.keep] if limits.keep else ())
+        size = 0
+        for name in reversed(names if limits.keep_bytes else ()):
+            size += os.path.getsize(os.path.join(self.directory, name))
+            if size > (limits.keep_bytes or 0) and name != last:
+                too_many.add(name)
+        for name in names:
+            if name in too_many or (limits.keep_for and now_s - self._begun_s[name] > limits.keep_for):
+                os.unlink(os.path.join(self.directory, name))
 
-    def _begins(self) -> Iterator[tuple[int, str]]:
-        """Yield the begin of each slice, in seconds since the epoch, and its file name.  Raises OSError."""
+    def _list(self) -> None:
+        """Note the begin of each slice; the begin of a new file is in its name.  Raises OSError."""
+        now_s, clock_s, known = _boot_time_s(), time.time(), self._begun_s
+        self._begun_s = {}
         for match in filter(None, map(self._name.fullmatch, os.listdir(self.directory))):
             with suppress(ValueError):  # no time in the name: `watch` has not made the file
-                yield timegm(time.strptime(match[1], _TIME_FORMAT)), match[0]
+                age_s = clock_s - timegm(time.strptime(match[1], _TIME_FORMAT))
+                self._begun_s[match[0]] = known.get(match[0], now_s - max(0.0, age_s))
+
+
+def _boot_time_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,7 +1,8 @@
 """Decides when a trigger of `watch` fires (a `--trigger CONDITION` is met, or SIGUSR1 comes), and answers it.
 
 The conditions are checked every five seconds.  If checks cost more than half a percent of the time, they are
-made less often.  After a trigger, no condition fires until `--cooldown` is over.
+made less often.  After a trigger, no condition fires until `--cooldown` is over; values for percentiles are
+still collected.
 
 The answer: pin the last slices, take a dump, then sample more often for a while.  A child process, `sfsample
 dump`, takes the dump, because a dump needs memory and time, and may fail.  Only this user can read the files,
@@ -11,23 +12,28 @@ because a dump contains command lines, addresses and paths.
 import re
 import subprocess
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.foreign import utc
 from sfsample.core.quantities import any_size, counted, large_size, refusal, seconds
 from sfsample.errors import SfsampleError
 from sfsample.recording.options import RecordOptions
 from sfsample.watching.options import Keep, WatchOptions
 from sfsample.watching.own_program import dump_words, own_program
-from sfsample.watching.program import Say, Sink
+from sfsample.watching.program import Program, Say, Sink
 from sfsample.watching.slice_files import SliceFiles
 
 LOOK_S = 5.0
 _MAX_SHARE = 0.005  # share of the time that looks may cost
-_UNKNOWN_LOOKS = 3  # looks without a value until a message
+_WAIT_S = 1.0  # time for which a look waits until no thread is held
+_DAY_LOOKS = 17280  # looks in a day
+_HOUR_LOOKS = 720  # looks in an hour; every hour, percentiles of the last day are computed
+_IN_A_ROW = 3  # looks above a percentile until a trigger fires; looks without a value until a message
 _BEFORE_S = 120.0  # time before a trigger whose slices are pinned
 _CLOSER_S, _CLOSER_HZ = 30.0, 99.0  # length and rate of the slice after a trigger
 _CLOSER_SHARE = 0.1  # share of a CPU for the samples of that slice: the usual 3 % would leave few ticks
@@ -36,15 +42,17 @@ _MAX_PROCESSES = 20  # processes in a dump
 _PATIENCE_S = 60.0  # time after which the child is killed; its target threads then run on
 _ENDED_WELL = (0, 5)  # exit codes; 5: a thread could not be captured, as the dump says
 _CONDITION = re.compile(r"([a-z.]+)>(.+)")
-_EXAMPLES = "cpu>80, rss>2G, threads>500, psi.cpu>20, delay>10%, stuck>30s"
+_PERCENTILE = re.compile("p([5-9][0-9])", re.ASCII)
+_EXAMPLES = "cpu>80, cpu>p99, rss>2G, threads>500, psi.cpu>20, delay>10%, stuck>30s"
 
 
 class Condition(NamedTuple):
-    """A condition of --trigger: a metric is above a limit."""
+    """A condition of --trigger: a metric is above a limit, or above a percentile of the last day."""
 
     text: str  # what the user typed
     metric: str  # see process/load.py
-    limit: float  # unit of the metric
+    limit: float = 0.0  # unit of the metric
+    percentile: int | None = None
 
 
 class Fired(NamedTuple):
@@ -63,6 +71,8 @@ def condition(text: str) -> Condition:
     """Parse the value of --trigger."""
     match = _CONDITION.fullmatch(text.replace(" ", ""))
     if match and match[1] in _METRICS:
+        if match[1] == "cpu" and (percentile := _PERCENTILE.fullmatch(match[2])):
+            return Condition(match[0], match[1], percentile=int(percentile[1]))
         with suppress(ValueError):
             return Condition(match[0], match[1], _METRICS[match[1]][0](match[2]))
     raise refusal(text, f"a condition ({_EXAMPLES}; in quotes, because of >)")
@@ -94,6 +104,9 @@ class Triggers:
         self._conditions, self._cooldown_s, self._read, self._say = conditions, cooldown_s, read, say
         self.pids: Sequence[int] = ()
         self._due_s = self._rest_until_s = 0.0
+        self._day: deque[float] = deque(maxlen=_DAY_LOOKS)  # values of cpu
+        self._ordered: list[float] = []  # values of cpu, sorted once an hour
+        self._above: Counter[Condition] = Counter()  # looks in a row above the percentile
         self._fired: Fired | None = None
         self._unknown = {condition.metric for condition in conditions}  # metrics without any value so far
         self._looks = 0
@@ -105,7 +118,8 @@ class Triggers:
     def is_due(self) -> bool:
         """Check the conditions if the time has come; return True if a trigger waits for its answer."""
         now_s = time.monotonic()
-        if self._conditions and self.pids and now_s >= self._due_s:
+        is_bad_moment = PENDING_STOPS.any and now_s < self._due_s + _WAIT_S
+        if self._conditions and self.pids and now_s >= self._due_s and not is_bad_moment:
             self._due_s = now_s + LOOK_S
             values = self._read(self.pids)
             self._due_s = max(self._due_s, now_s + (time.monotonic() - now_s) / _MAX_SHARE)
@@ -119,19 +133,33 @@ class Triggers:
     def answered(self) -> None:
         """Begin the cool-down; drop triggers that fired during the answer."""
         self._fired = None
+        self._above.clear()
         self._rest_until_s = time.monotonic() + self._cooldown_s
 
     def _see(self, values: dict[str, float], now_s: float) -> None:
         self._unknown -= values.keys()
         self._looks += 1
-        if self._looks == _UNKNOWN_LOOKS and self._unknown:
+        if self._looks == _IN_A_ROW and self._unknown:
             self._say(f"no value for --trigger: {', '.join(sorted(self._unknown))}",
                       "the kernel does not measure this, or does not show it in a container")  # fmt: skip
         for condition in self._conditions:
-            value = values.get(condition.metric, 0.0)
-            if value > condition.limit and self._fired is None and now_s >= self._rest_until_s:
-                _, shown = _METRICS[condition.metric]
-                self._fired = Fired(condition.text, shown(value), time.time())
+            if self._is_above(condition, values) and self._fired is None and now_s >= self._rest_until_s:
+                shown = _METRICS[condition.metric][1](values[condition.metric])
+                self._fired = Fired(condition.text, shown, time.time())
+        if "cpu" in values:
+            self._day.append(values["cpu"])
+        if self._looks % _HOUR_LOOKS == 0:
+            self._ordered = sorted(self._day)
+
+    def _is_above(self, condition: Condition, values: dict[str, float]) -> bool:
+        value = values.get(condition.metric, 0.0)
+        if condition.percentile is None:
+            return value > condition.limit
+        if not self._ordered:
+            return False
+        is_high = value > self._ordered[len(self._ordered) * condition.percentile // 100]
+        self._above[condition] = self._above[condition] + 1 if is_high else 0
+        return self._above[condition] >= _IN_A_ROW
 
 
 # records a slice of so many seconds; returns its ticks per second, or None if the slice is lost
@@ -139,14 +167,10 @@ Record = Callable[[float, RecordOptions], float | None]
 
 
 class Response:
-    """Answers triggers; `files` has the dumps, `debug_dirs` the debug files for them."""
+    """Answers triggers; `files` has the dumps."""
 
-    def __init__(
-        self, options: WatchOptions, files: SliceFiles, sinks: Sequence[Sink], say: Say,
-        debug_dirs: Sequence[str],
-    ) -> None:  # fmt: skip
-        self._options, self._files, self._sinks, self._say = options, files, sinks, say
-        self._debug_dirs = debug_dirs
+    def __init__(self, options: WatchOptions, files: SliceFiles, sinks: list[Sink], program: Program) -> None:
+        self._options, self._files, self._sinks, self._program = options, files, sinks, program
 
     def answer(self, fired: Fired, find: Callable[[], list[int]], record: Record) -> None:
         """Pin, dump, record; say the outcome.  `find` returns the process ids, or raises SfsampleError."""
@@ -164,11 +188,13 @@ class Response:
         if not self._options.quiet:
             closer = f"{length_s:.0f} s at {taken or 0:.0f} of {hz:g} Hz"
             closer = "no slice kept since" if taken is None else closer
-            self._say(f"{fired}: {counted(pinned, 'slice')} pinned, {closer}, {dump}")
+            self._program.say(f"{fired}: {counted(pinned, 'slice')} pinned, {closer}, {dump}")
 
     def _dump(self, pids: Sequence[int]) -> str:
         path = self._files.free_path()
-        words = dump_words(pids[:_MAX_PROCESSES], path, self._options.record, self._debug_dirs)
+        words = dump_words(
+            pids[:_MAX_PROCESSES], path, self._options.record, self._program.symbols.debug_dirs
+        )
         try:
             done = subprocess.run(own_program(*words), umask=0o077, stdin=subprocess.DEVNULL,
                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=_PATIENCE_S,
@@ -189,5 +215,5 @@ class Response:
             try:
                 counts.append(sink.pin(last_s))
             except (SfsampleError, OSError) as failure:
-                self._say(f"not pinned: {failure}", *getattr(failure, "help", ()))
+                self._program.say(f"not pinned: {failure}", *getattr(failure, "help", ()))
         return max(counts)

@@ -36,7 +36,7 @@ from tests.live.cli_runner import NOBODY, is_root, stops_of
 from tests.live.targets import HANG_S, LineReader, fixture, running, states, status, tids, wait_until
 from tests.live.test_cli_errors import make_public, unused_pid
 
-pytestmark = [pytest.mark.live, pytest.mark.any_load]
+pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden/first-hour.txt"
 SECOND = 10**9 // TIME_UNIT_NS  # in the unit of rows

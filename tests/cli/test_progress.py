@@ -82,8 +82,8 @@ def test_pipe_gets_nothing(monkeypatch):
 def test_stopped_terminal_does_not_block(monkeypatch):
     with terminal(monkeypatch) as controller:
         termios.tcflow(sys.stderr.fileno(), termios.TCOOFF)
-        progress = Progress(quiet=False)
-        progress.show("not drawn")
-        termios.tcflow(sys.stderr.fileno(), termios.TCOON)
-        progress.show("2 of 10 s")
-        assert shown(controller) == "\r\x1b[Ksfsample: 2 of 10 s"
+        with Progress(quiet=False) as progress:
+            progress.show("not drawn")
+            termios.tcflow(sys.stderr.fileno(), termios.TCOON)
+            progress.show("2 of 10 s")
+            assert shown(controller) == "\r\x1b[Ksfsample: 2 of 10 s"

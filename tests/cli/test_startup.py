@@ -50,10 +50,9 @@ def test_help_imports_no_heavy_module(words: list[str]) -> None:
 
 
 # that only other commands need
-_NOT_FOR_DUMP = {"demangle", "http", "json", "sfsample.api", "sfsample.inspect", "sfsample.recording",
-                 "sfsample.report.formats"}  # fmt: skip
-_AFTER_LOOK = {"ipaddress", "pathlib", "sfsample.dumping.diagnose.verdict", "sfsample.dumping.text",
-               "sfsample.symbolize.symbolizer"}  # fmt: skip
+_NOT_FOR_DUMP = {"demangle", "http", "ipaddress", "json", "pathlib", "sfsample.api", "sfsample.inspect",
+                 "sfsample.recording", "sfsample.report.formats"}  # fmt: skip
+_AFTER_LOOK = {"sfsample.dumping.diagnose.verdict", "sfsample.dumping.text", "sfsample.symbolize.symbolizer"}
 
 
 def test_dump_imports_only_what_it_needs() -> None:

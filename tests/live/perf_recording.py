@@ -54,7 +54,7 @@ def record_by_perf(pid, samples=SAMPLES, until=lambda _profile: True, rate=500, 
 def perf_process_of(process):
     """Return the object that counts the timer samples of an open process."""
     unwinder, symbols = Unwinder(process.modules), KernelSymbols()
-    return PerfProcess(process, unwinder, Profile(99), None, StackUse(), kernel_symbols=symbols, is_new=False)
+    return PerfProcess(process, unwinder, Profile(99), StackUse(), kernel_symbols=symbols, is_new=False)
 
 
 def accounted_ns(stats):

@@ -94,7 +94,7 @@ def test_hangup_reads_the_configuration_again_in_the_same_process(leaf: Target, 
         done = ended(child)
     assert done.code == 0
     assert re.search(
-        rf"{STAMP}not reloaded: {re.escape(str(config))}, line 1: unknown key: pit", "\n".join(done.err)
+        rf"{STAMP}not reloaded: with {re.escape(str(config))}: unknown key: pit", "\n".join(done.err)
     )
     assert [line for line in done.err if line.endswith(" the configuration is read again")]
     assert not os.path.exists(tmp_path / "c")

@@ -11,6 +11,7 @@ import sfsample
 from sfsample.process import perf_events
 from sfsample.process.cgroup import common_cgroup
 from sfsample.process.perf_events import can_set_cpu_timers
+from sfsample.recording.choose_sampler import FreeCpus
 from sfsample.recording.profile import Profile
 from sfsample.recording.summary import summary_lines
 from tests.live.compiled import compile_c, needs_gcc, started
@@ -66,6 +67,7 @@ def test_short_threads_are_sampled(tmp_path, options):
 @pytest.mark.parametrize("options", [{}, {"perf_events": True}])
 def test_summary_says_what_to_do_where_timers_of_cpus_are_refused(tmp_path, monkeypatch, options):
     refuse(monkeypatch)
+    monkeypatch.setattr(FreeCpus, "all_busy", lambda _: 0.0)  # no other reason for timers
     with started(compile_c(tmp_path, "one", SHORT, "-lpthread")) as process:
         stats = record(
             process.pid, 1, lambda stats: stats.lacks_timers or stats.timers_refused, **options

@@ -21,7 +21,6 @@ from tests.live.test_cli_errors import make_public
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.any_load,
     needs_gcc,
     pytest.mark.skipif(not is_root() or shutil.which("setpriv") is None, reason="needs root and setpriv"),
 ]

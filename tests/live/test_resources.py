@@ -23,7 +23,7 @@ from tests.live.chains import Checker, listed_chains
 from tests.live.recording import fewer, record_samples
 from tests.live.targets import extended, fixture, running, started, states, tids, wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.any_load]
+pytestmark = pytest.mark.live
 
 
 def open_files() -> list[str]:

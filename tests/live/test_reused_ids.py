@@ -57,7 +57,6 @@ int main(void) {
 
 
 @pytest.mark.live
-@pytest.mark.any_load
 @needs_gcc
 @pytest.mark.skipif(not os.access(LAST, os.W_OK), reason=f"may not write {LAST}")
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tests.live.targets import HANG_S, Target, assert_untraced, first_line, fixt
 from tests.live.test_interference import TRACER
 from tests.live.test_resources import open_files
 
-pytestmark = [pytest.mark.live, pytest.mark.any_load]
+pytestmark = pytest.mark.live
 
 
 def record(target: Target, profile: sfsample.Profile, should_stop: Callable[[], bool]) -> None:

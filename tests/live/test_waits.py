@@ -11,7 +11,7 @@ from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.recording import record_samples
 from tests.live.targets import assert_untraced, first_line, python
 
-pytestmark = [pytest.mark.live, pytest.mark.any_load, needs_gcc]
+pytestmark = [pytest.mark.live, needs_gcc]
 # Each thread waits in its own way; the mutex is held by a thread that sleeps in `holds`.
 SOURCE = r"""
 #define _GNU_SOURCE

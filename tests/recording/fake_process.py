@@ -156,6 +156,9 @@ class FakeProcess:
     def read(self, thread):
         return self.readings.get(thread.tid)
 
+    def restarts(self, _asleep):
+        return True
+
     def learn(self, _thread, _stack):
         return self.learned.pop() if self.learned else False
 

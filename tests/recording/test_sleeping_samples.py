@@ -5,7 +5,6 @@ import pytest
 from sfsample.core.rule import CFA, Rule
 from sfsample.core.snapshot import Capture
 from sfsample.core.stack import StopReason
-from sfsample.process import capture
 from sfsample.process.capture_running import ANY_THREAD
 from sfsample.process.had_cpu import RunState
 from sfsample.process.not_captured import NotCaptured, Reason
@@ -76,7 +75,7 @@ class RunsForAnInstant(FakeProcess):
 def test_brief_run_is_waited_for_where_a_stop_breaks_the_sleep(clock, monkeypatch, case):
     restarts, asked, ran_ns, stops = case
     process = RunsForAnInstant(clock, (PID, "S"), (101, "S"))
-    monkeypatch.setattr(capture, "restarts", lambda _proc, asleep: restarts and asleep.number == 232)
+    monkeypatch.setattr(process, "restarts", lambda asleep: restarts and asleep.number == 232)
     process.readings = {tid: reading(tid) for tid in (PID, 101)}
     process.fixed_times_run = {PID: 7, 101: 7}
 
@@ -133,7 +132,7 @@ def test_sleeping_thread_is_stopped_once_for_a_register_where_its_call_restarts(
     needs_rbx = UnwindRow(Rule(3, 8, deref=False), Rule(CFA, -8, deref=True))
     process = FakeProcess(clock, (PID, state))
     process.readings = {PID: reading(PID)}
-    monkeypatch.setattr(capture, "restarts", lambda _proc, asleep: restarts and asleep.number == 232)
+    monkeypatch.setattr(process, "restarts", lambda asleep: restarts and asleep.number == 232)
     stats = record(process, mode="wall", steppers=(Outermost(needs_rbx),)).stats
 
     assert len(process.captured) == stats.captures[Capture.STOPPED] == stops

@@ -101,7 +101,7 @@ def test_a_hostile_build_id_finds_nothing(build_id, tmp_path):
 
 def test_symbol_flags_need_symbolize(tmp_path, capsys):
     assert main(["convert", "x.json", "--inlines"]) == 2
-    assert "flags about function names need --symbolize" in capsys.readouterr().err
+    assert "--inlines needs --symbolize" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("answer", "said"), [(SfsampleError("debuginfod: refused"), "refused"),

@@ -35,6 +35,8 @@ def socket(text: str) -> Descriptor:
         ("tcp 10.0.0.1:50112 -> 10.0.0.2:5432 established", "postgresql:5432"),
         ("tcp 10.0.0.2:443 -> 10.0.0.1:50112 established", "client of https:443"),
         ("tcp6 [::]:8999 listening", "tcp:8999"),
+        ("tcp 127.0.0.1:33363 -> 127.0.0.1:50112 established", "tcp"),
+        ("tcp 127.0.0.1:33363 listening", "tcp:33363"),
         ("udp 10.0.0.1:40000 -> 10.0.0.2:53", "domain:53"),
         ("unix /run/app-17/x.sock listening", "unix /run/app-N/x.sock"),
         ("unix", "unix"),

@@ -9,7 +9,7 @@ import pytest
 
 from sfsample.cli import main
 from sfsample.cli.terminal import say_at
-from sfsample.errors import SfsampleError
+from sfsample.errors import NoSpace, SfsampleError
 from sfsample.history import RETENTION, Retention
 from sfsample.history.facts import Slice
 from sfsample.history.paths import file_names
@@ -139,6 +139,19 @@ def test_time_in_which_no_watcher_ran_is_a_gap(sink, directory):
     assert gap.why == "sfsample did not watch it"
 
 
+def test_slices_that_could_not_be_written_are_a_gap(sink, directory, monkeypatch):
+    sink.add(*closed(0, "p;main;a 7"))
+    with monkeypatch.context() as full:
+        full.setattr(History, "add", Mock(side_effect=NoSpace("full")))
+        for minute in (1, 2):
+            with pytest.raises(NoSpace):
+                sink.add(*closed(minute, "p;main;a 7"))
+            sink.add_gap("bank", BEGIN_S + 120, BEGIN_S + 125, "late")
+    sink.add(*closed(3, "p;main;a 7"))
+    [gap] = History(str(directory)).gaps()
+    assert (gap[:2], gap.why) == ((BEGIN_S + 60, BEGIN_S + 180), "slices could not be written")
+
+
 def test_old_slices_are_merged_by_a_child_once_an_hour(sink, directory):
     sink.add(*closed(0, "p;main;a 7"))
     sink.add(*closed(1, "p;main;a 7"))
@@ -189,16 +202,16 @@ def test_slices_go_to_the_history_unless_files_are_asked_for(tmp_path, flags, ki
     assert [type(sink).__name__ for sink, _ in watch._recorder._sinks] == kinds
 
 
-def test_damaged_file_is_an_error_until_it_is_moved(sink, directory, tmp_path):
+def test_damaged_file_is_said_once_and_a_new_one_goes_on(sink, directory, capsys):
     sink.add(*closed(0, "p;main;a 7"))
     sink.close()
     [name] = file_names(str(directory))
     with open(name.path, "wb") as file:
         file.write(b"no database" * 1000)
-    with pytest.raises(SfsampleError, match="file is not a database") as failure:
-        sink.add(*closed(1, "p;main;a 7"))
-    assert failure.value.help[0].startswith("to go on in a new file: mkdir")
-    for path in directory.glob("*.sqlite*"):
-        path.rename(tmp_path / path.name)
-    assert sink.add(*closed(2, "p;main;a 7")) == "history of bank"
-    assert main(["history", "check", "--history", str(directory)]) == 0
+    for minute in (1, 2):
+        assert sink.add(*closed(minute, "p;main;a 7")) == "history of bank"
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert f"{name.path}: damaged: file is not a database: renamed to {name.path}.damaged-" in first
+    assert rest == [f"  sfsample history check --history {directory} shows what is wrong"]
+    assert main(["history", "check", "--history", str(directory)]) == 1
+    assert "a damaged file" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Which files `watch` deletes: of its label and format only, and never the new one."""
+"""Which files `watch` deletes: of its label and format only, and no new file, however the clock is set."""
 
 import os
 import time
@@ -13,9 +13,10 @@ from sfsample.watching.slice_files import SliceFiles
 DAY_S = 86400
 
 
-class Clock:
-    """The clock of the file names."""
+class Clocks:
+    """The clock of the file names, which may be set, and the one that never is."""
 
+    CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
     strptime, strftime, gmtime = (
         staticmethod(time.strptime),
         staticmethod(time.strftime),
@@ -23,21 +24,24 @@ class Clock:
     )
 
     def __init__(self) -> None:
-        self.now_s = 1_800_000_000.0
+        self.set_s, self.passed_s = 1_800_000_000.0, 5000.0
 
     def time(self) -> float:
-        return self.now_s
+        return self.set_s + self.passed_s
+
+    def clock_gettime(self, _: int) -> float:
+        return self.passed_s
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    made = Clocks()
     monkeypatch.setattr(slice_files, "time", made)
     return made
 
 
 @pytest.fixture
-def files(tmp_path: Path, clock: Clock) -> SliceFiles:
+def files(tmp_path: Path, clocks: Clocks) -> SliceFiles:
     return SliceFiles(str(tmp_path), "redis", ".json")
 
 
@@ -76,25 +80,39 @@ def test_only_slices_of_the_label_and_format_are_deleted(tmp_path: Path) -> None
         (tmp_path / new).unlink()
 
 
-def test_number_and_age_go_together(files: SliceFiles, clock: Clock) -> None:
+def test_number_and_age_go_together(files: SliceFiles, clocks: Clocks) -> None:
     written = []
     for _ in range(6):
         written.append(made(files, 3, 2.5 * DAY_S))
-        clock.now_s += DAY_S
+        clocks.passed_s += DAY_S
     assert names(files) == written[-3:]
-    clock.now_s += DAY_S
+    clocks.passed_s += DAY_S
     assert names(files) == written[-3:], "without a new slice nothing is deleted"
     assert made(files, 3, 2.5 * DAY_S) in names(files)
     assert len(names(files)) == 2
 
 
+@pytest.mark.parametrize("change_s", [400 * DAY_S, -400 * DAY_S])
+@pytest.mark.parametrize(("keep", "keep_for_s"), [(3, None), (None, 2.5 * DAY_S)])
+def test_setting_the_clock_changes_no_age(
+    files: SliceFiles, clocks: Clocks, change_s: int, keep: int | None, keep_for_s: float | None
+) -> None:
+    written = []
+    for number in range(10):
+        if number == 5:
+            clocks.set_s += change_s
+        written.append(made(files, keep, keep_for_s))
+        assert set(names(files)) == set(written[-3:])
+        clocks.passed_s += DAY_S
+
+
 def test_files_of_the_future_are_not_preferred_to_new_ones(
-    files: SliceFiles, clock: Clock, tmp_path: Path
+    files: SliceFiles, clocks: Clocks, tmp_path: Path
 ) -> None:
     made(files)
-    clock.now_s -= 400 * DAY_S
+    clocks.set_s -= 400 * DAY_S
     later = SliceFiles(str(tmp_path), "redis", ".json")  # a restart
-    clock.now_s += 1
+    clocks.passed_s += 1
     new = made(later, 1)
     assert names(later) == [new]
 

@@ -32,10 +32,20 @@ def test_gaps_have_begin_end_and_the_first_reason(recorder: SliceRecorder, sink:
     sink.add_gap.assert_called_once_with("bank", 100, 220, "the target ended")
 
 
-def test_gap_at_the_end_is_kept(recorder: SliceRecorder, sink: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_known_later_replaces_the_reason_that_is_supposed(
+    recorder: SliceRecorder, sink: Mock
+) -> None:
+    recorder.begin_gap(100, slice_recorder._LATE)
+    recorder.begin_gap(101, "no sample: idle")
+    recorder._end_gap(160)
+    sink.add_gap.assert_called_once_with("bank", 100, 160, "no sample: idle")
+
+
+@pytest.mark.parametrize(("why", "gaps"), [(slice_recorder._LATE, 0), ("the target ended", 1)])
+def test_time_to_write_the_last_slice_is_no_gap(
+    recorder: SliceRecorder, sink: Mock, monkeypatch: pytest.MonkeyPatch, why: str, gaps: int
+) -> None:
     monkeypatch.setattr(slice_recorder.time, "time", lambda: 200)
+    recorder.begin_gap(100, why)
     recorder.close()
-    assert sink.add_gap.call_count == 0
-    recorder.begin_gap(100, "the target ended")
-    recorder.close()
-    sink.add_gap.assert_called_once_with("bank", 100, 200, "the target ended")
+    assert sink.add_gap.call_count == gaps

@@ -1,4 +1,4 @@
-"""When triggers fire: above a limit, by hand; not within the cool-down."""
+"""When triggers fire: above a limit, above a percentile of the day, by hand; not within the cool-down."""
 
 from types import SimpleNamespace
 
@@ -6,10 +6,13 @@ import pytest
 
 from sfsample.cli.parse import parse
 from sfsample.cli.terminal import say_at
+from sfsample.core.checkpoint import PENDING_STOPS
 from sfsample.core.quantities import BadValue
 from sfsample.process.load import METRICS
 from sfsample.watching import triggers as module
 from sfsample.watching.triggers import LOOK_S, Triggers, condition
+
+HOUR_LOOKS = round(3600 / LOOK_S)
 
 
 class Watched:
@@ -66,7 +69,7 @@ def test_value_above_the_limit_fires(
 
 @pytest.mark.parametrize(
     "text",
-    ["", "cpu", "cpu>", "cpu>x", "cpu<80", "cpu>-1", "cpu>nan", "cpu>1e9", "rss>p99", "cpu>p99",
+    ["", "cpu", "cpu>", "cpu>x", "cpu<80", "cpu>-1", "cpu>nan", "cpu>1e9", "rss>p99", "cpu>p100", "cpu>p5",
      "load>1", "stuck>0", "rss>2X", "rss>2", "rss>1023K", 'cpu>80"', "cpu>80\n", "cpu>80;b"],
 )  # fmt: skip
 def test_other_conditions_are_refused_with_examples(text: str) -> None:
@@ -119,6 +122,26 @@ def test_without_conditions_nothing_is_read(watched: Watched) -> None:
     assert watched.looks == 0
 
 
+def test_percentile_needs_an_hour_and_three_looks_in_a_row(watched: Watched) -> None:
+    made = watched.triggers("cpu>p99")
+    ordinary = [float(number % 50) for number in range(HOUR_LOOKS)]
+    assert not any(watched.look(made, cpu=value) for value in ordinary[:-1])
+    assert not any(watched.look(made, cpu=99) for _ in range(1)), "an hour is not over"
+    assert [watched.look(made, cpu=value) for value in (99, 98, 10, 99, 98)] == [""] * 5
+    assert watched.look(made, cpu=120) == "cpu>p99 (120 %)"
+
+
+def test_percentile_is_that_of_the_last_day(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_DAY_LOOKS", HOUR_LOOKS)
+    made = Triggers([condition("cpu>p50")], 0, watched.read, say_at)
+    made._day = type(made._day)(maxlen=HOUR_LOOKS)
+    made.pids = [1]
+    for value in [1000.0] * HOUR_LOOKS + [10.0] * HOUR_LOOKS:
+        assert watched.look(made, cpu=value) == ""
+    assert made._ordered == [10.0] * HOUR_LOOKS
+    assert [watched.look(made, cpu=20.0) != "" for _ in range(3)] == [False, False, True]
+
+
 def test_look_that_costs_much_comes_less_often(watched: Watched) -> None:
     made = watched.triggers("cpu>80")
     watched.cost_s = 0.1
@@ -126,6 +149,25 @@ def test_look_that_costs_much_comes_less_often(watched: Watched) -> None:
         watched.look(made, cpu=1)
     share = watched.looks * watched.cost_s / (40 * LOOK_S)
     assert 0.002 < share <= 0.0055
+
+
+def test_look_waits_a_second_while_a_thread_is_held(watched: Watched) -> None:
+    made = watched.triggers("cpu>80")
+
+    def collect() -> None:
+        pass
+
+    PENDING_STOPS.add(collect)
+    try:
+        watched.values = {"cpu": 99.0}
+        made._due_s = watched.now_s
+        assert not made.is_due()
+        watched.now_s += 0.9
+        assert not made.is_due()
+        watched.now_s += 0.2
+        assert made.is_due()
+    finally:
+        PENDING_STOPS.remove(collect)
 
 
 def test_metric_without_a_value_is_said_once(watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,14 +66,11 @@ def read(data: bytes, budget: ReadingBudget) -> Report:
         root, *texts = parts[1].split(";")
         mark = _TRUNCATED.fullmatch(texts[0]) if texts else None
         row = map(frame, reversed(texts[1:] if mark else texts))
-        builder.add_row(_thread(clean_name(root)), row, mark[1] if mark else OUTERMOST, (int(parts[2]),))
+        root = clean_name(root)
+        named = _THREAD.fullmatch(root)  # thread 7, or a process called "name/7": both give the same text
+        thread = ReportThread(root, named[1], None, int(named[2])) if named else ReportThread(root, root)
+        builder.add_row(thread, row, mark[1] if mark else OUTERMOST, (int(parts[2]),))
     return builder.finish()
-
-
-def _thread(root: str) -> ReportThread:
-    """Return the thread.  `name/7` may be thread 7 or a process with this name; both give the same text."""
-    parts = _THREAD.fullmatch(root)
-    return ReportThread(root, parts[1], None, int(parts[2])) if parts else ReportThread(root, root)
 
 
 def frame_of(text: str) -> NamedFrame:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from sfsample.core.wait_kind import WaitClass
 from sfsample.errors import BadInput, FormatError
@@ -167,13 +167,6 @@ def read(data: bytes, budget: ReadingBudget) -> Report:
         raise BadInput(f"no profile: neither JSON nor text, nor whole pprof ({damage})") from None
 
 
-class _Location(NamedTuple):
-    """Indexes of frames, innermost first; `stop_reason`: not "" for a mark of truncation."""
-
-    frames: tuple[int, ...]
-    stop_reason: str
-
-
 class _ProfileReader:
     def __init__(self, data: memoryview, budget: ReadingBudget) -> None:
         self._budget = budget
@@ -226,10 +219,10 @@ class _ProfileReader:
         if len(values) <= max(columns) or min(values) < 0:
             raise BadInput(f"pprof sample with the values {values[:8]}")
         locations = list(map(self._location, self._numbers(sample.get(1, ()))))  # location_id
-        self._budget.charge(_SAMPLE_COST + sum(len(loc.frames) for loc in locations) * _REFERENCE_COST)
-        reason = next((loc.stop_reason for loc in locations if loc.stop_reason), OUTERMOST)
-        frames = chain.from_iterable(loc.frames for loc in locations)
-        self._builder.add_row(self._thread(sample), frames, reason, tuple(values[at] for at in columns))
+        self._budget.charge(_SAMPLE_COST + sum(len(frames) for frames, _ in locations) * _REFERENCE_COST)
+        reason = next((mark for _, mark in locations if mark), OUTERMOST)
+        row = chain.from_iterable(frames for frames, _ in locations)
+        self._builder.add_row(self._thread(sample), row, reason, tuple(values[at] for at in columns))
 
     def _thread(self, sample: _Message) -> ReportThread:
         texts: dict[str, str] = {}
@@ -242,7 +235,8 @@ class _ProfileReader:
         pid, tid = (number if (number := numbers.get(key, -1)) >= 0 else None for key in ("pid", "tid"))
         return ReportThread(process, texts.get("thread") or process, pid, tid)
 
-    def _read_location(self, number: int) -> _Location:
+    def _read_location(self, number: int) -> tuple[tuple[int, ...], str]:
+        """Return the indexes of the frames, innermost first; or the reason in a mark of truncation."""
         location = _required(self._locations.get(number), "a location")
         mapping = self._mappings.get(_integer(location, 2), {})  # mapping_id
         path, build_id = self._text(mapping, 5) or None, self._text(mapping, 6) or None  # filename, build_id
@@ -253,8 +247,8 @@ class _ProfileReader:
         frames = [*inner, self._frame(lines[-1], place, inlined=False) if lines else place]
         only = frames[0].text if len(lines) == 1 else ""
         if only.startswith("[truncated: ") and only.endswith("]"):
-            return _Location((), only[12:-1])
-        return _Location(tuple(map(self._builder.number, frames)), "")
+            return (), only[12:-1]
+        return tuple(map(self._builder.number, frames)), ""
 
     def _frame(self, line: _Message, place: NamedFrame, *, inlined: bool) -> NamedFrame:
         function = _required(self._functions.get(_integer(line, 1)), "a function")  # function_id

@@ -11,7 +11,6 @@ from sfsample.report.caption import extent, losses
 from sfsample.report.json_text import json_text
 from sfsample.report.merge import merge_by
 from sfsample.report.report import CPU, SAMPLES, WALL, Numbers, Report, truncation_mark
-from sfsample.symbolize.named_frame import NamedFrame
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _UNITS = {  # weight -> its name, and speedscope's unit
@@ -30,7 +29,10 @@ def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - each thr
          *reversed(stack.frames)]
         for stack in report.stacks
     ]  # fmt: skip
-    frames = [*map(_frame, report.frames), *({"name": mark} for mark in marks)]
+    facts = ({"name": frame.text, "file": frame.file or frame.module, "line": frame.line}
+             for frame in report.frames)  # fmt: skip
+    frames = [{key: fact for key, fact in each.items() if fact is not None} for each in facts]
+    frames += [{"name": mark} for mark in marks]
     document = {
         "$schema": _SCHEMA,
         "exporter": "sfsample",
@@ -40,11 +42,6 @@ def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - each thr
         "profiles": list(_profiles(report, stacks)),
     }
     return json_text(document).encode()
-
-
-def _frame(frame: NamedFrame) -> dict[str, Any]:
-    fields = {"name": frame.text, "file": frame.file or frame.module, "line": frame.line}
-    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _profiles(report: Report, stacks: list[list[int]]) -> Iterator[dict[str, Any]]:

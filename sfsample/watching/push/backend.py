@@ -68,24 +68,29 @@ def headers_for(backend: Backend, path: str | None) -> dict[str, str]:
     """
     credential = os.path.join(os.environ.get("CREDENTIALS_DIRECTORY", ""), "push-auth")
     path = credential if os.path.isabs(credential) and os.path.exists(credential) else path
-    headers = {} if path is None else _read(path)
+    headers = {} if path is None else _read(path, backend.kind)
     if not backend.is_private and any(name.lower() != _TENANT for name in headers):
         raise SfsampleError(f"credentials would be sent unencrypted: {backend.text}",
                             "use https://, or a proxy on this machine that speaks TLS")  # fmt: skip
     return headers
 
 
-def _read(path: str) -> dict[str, str]:
-    headers = dict[str, str]()
+def _read(path: str, kind: str) -> dict[str, str]:
+    """Return the headers before the first section of a file, and the headers of its section [KIND]."""
+    headers, is_for_it = dict[str, str](), True
     for number, line in enumerate(read_secret(path).decode("utf-8", "replace").splitlines(), 1):
         if (text := line.strip()) and not text.startswith("#"):
+            if text[1:-1] in PATHS and text == f"[{text[1:-1]}]":
+                is_for_it = text[1:-1] == kind
+                continue
             header = _HEADER.fullmatch(text)
             if header is None:
                 raise SfsampleError(
                     f"{path}: line {number} is no header",
-                    "a line is `Authorization: Bearer TOKEN`, or a # comment",
+                    "a line is `Authorization: Bearer TOKEN`, [KIND], or a # comment",
                 )
-            headers[header[1]] = header[2]
+            if is_for_it:
+                headers[header[1]] = header[2]
     return headers
 
 

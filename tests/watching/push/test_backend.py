@@ -8,7 +8,7 @@ from sfsample.cli import main
 from sfsample.cli.parse import parse
 from sfsample.core.quantities import BadValue
 from sfsample.errors import SfsampleError, UsageError
-from sfsample.watching.push.backend import headers_for, parse_backend
+from sfsample.watching.push.backend import PATHS, headers_for, parse_backend
 from sfsample.watching.push.encode import series_labels
 
 OTLP = ("--push", "otlp=http://a")
@@ -81,7 +81,18 @@ def test_headers_are_those_of_the_file(tmp_path):
     assert headers_for(backend, None) == {}
 
 
-@pytest.mark.parametrize("text", ["abc123", "A b: abc123", "[abc123]", "[parca]", "A: ", "A: abc\1"])
+def test_headers_of_a_section_go_to_that_kind_only(tmp_path):
+    text = "Common: 1\n[pyroscope]\nAuthorization: Bearer p\n[otlp]\nAuthorization: Bearer o\n"
+    path = write(tmp_path / "auth", text)
+    found = {kind: headers_for(parse_backend(f"{kind}=https://a"), path) for kind in PATHS}
+    assert found == {
+        "pyroscope": {"Common": "1", "Authorization": "Bearer p"},
+        "parca": {"Common": "1"},
+        "otlp": {"Common": "1", "Authorization": "Bearer o"},
+    }
+
+
+@pytest.mark.parametrize("text", ["abc123", "A b: abc123", "[abc123]", "A: ", "A: abc\1"])
 def test_lines_that_are_no_header_are_refused_and_not_repeated(tmp_path, text):
     path = write(tmp_path / "auth", f"\n{text}\n")
     with pytest.raises(SfsampleError, match="line 2") as failure:
