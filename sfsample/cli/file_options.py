@@ -1,6 +1,6 @@
 """Defines the values of the commands that sample nothing; see cli/options.py."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from sfsample.cli.options import Command, NameFlags, OutputOptions
@@ -38,9 +38,12 @@ class ConvertCommand(Command):
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        if not self.symbolize and replace(self.names, lines=False) != NameFlags():
-            raise UsageError("flags about function names need --symbolize, except --lines",
-                             "without it, the names in a file stay as they are")  # fmt: skip
+        names = self.names  # without --symbolize, names in a file stay as they are
+        flags = {"--raw-names": names.raw, "--simplify-names": names.simplify,
+                 "--merge-clones": names.merge_clones, "--inlines": names.inlines,
+                 "--debuginfod": names.debuginfod, "--debug-dir": names.debug_dirs}  # fmt: skip
+        if not self.symbolize and (flag := next(filter(flags.get, flags), None)):
+            raise UsageError(f"{flag} needs --symbolize")
 
 
 @dataclass(frozen=True, kw_only=True)

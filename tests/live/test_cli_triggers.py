@@ -13,7 +13,7 @@ from sfsample.report.formats import read_report
 from tests.live.cli_runner import begun, ended, sfsample, wait_until_sampled
 from tests.live.targets import Target, wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.any_load]
+pytestmark = [pytest.mark.live]
 STAMP = r"sfsample: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
 
 

@@ -140,7 +140,6 @@ def goroutines_of_traceback(text):
     return found
 
 
-@pytest.mark.any_load
 def test_goroutines_are_those_of_the_traceback(program):
     with running(program, "p") as process:
         done = sfsample("dump", "-p", process.pid, "--json")

@@ -17,7 +17,6 @@ from tests.live.targets import ARCH, LineReader, assert_untraced
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.any_load,
     pytest.mark.skipif(ARCH is not AMD64, reason="the programs are for x86-64"),
 ]
 

@@ -16,7 +16,6 @@ from tests.live.targets import states, wait_until, wait_until_busy
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.any_load,
     needs_gcc,
     pytest.mark.skipif(os.uname().machine != "x86_64", reason="the program is x86-64's"),
 ]

@@ -30,7 +30,7 @@ from tests.live.cli_runner import sfsample as run_cli
 from tests.live.pythons import PYTHONS
 from tests.live.targets import assert_untraced, states, wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.any_load]
+pytestmark = [pytest.mark.live]
 
 DATA = Path(__file__).parents[1] / "data"
 SPIN = "def spin(ready):\n    ready()\n    while True: pass\n"

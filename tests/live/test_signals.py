@@ -39,7 +39,7 @@ from tests.live.targets import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.live, pytest.mark.any_load]
+pytestmark = [pytest.mark.live]
 
 N, STOPS = 3000, 50
 # Sends N signals, and then more until its input is closed.  sigqueue(3) fails when the queue is full, kill(2)

@@ -22,7 +22,7 @@ from tests.live.cli_runner import sfsample as sfsample_run
 from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.targets import HANG_S, Target, assert_untraced, extended, fixture, running, wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.any_load, needs_gcc]
+pytestmark = [pytest.mark.live, needs_gcc]
 
 NO_USERFAULTFD = 9  # exit code
 # After a byte on its input, a page in the middle of its stack is one that nothing brings; after another byte,

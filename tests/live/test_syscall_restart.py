@@ -25,7 +25,6 @@ from tests.live.targets import ARCH, Target, started, states, wait_until
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.any_load,
     pytest.mark.skipif(ARCH is not AMD64, reason="calls begin again on x86-64 only"),
 ]
 
