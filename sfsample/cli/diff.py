@@ -1,7 +1,7 @@
 """`sfsample diff`: what changed between two profiles, as text, as JSON, or as a page with a flame graph.
 
-It only reads files.  Only the html page needs the stacks.  For text and JSON, sfsample keeps only numbers for
-each function in memory.
+It only reads files.  Only the html page needs the stacks.  For text and JSON, sfsample keeps in
+memory only the numbers of each function.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
 """Keeps a history small: merges old slices, and deletes slices that are too old or too many.
 
 Slices of a minute are kept for two days, then merged to slices of ten minutes, and after two weeks to slices
-of an hour.  A pinned slice is not merged.  Slices within an hour of a change of the build-id on the same day
-are pinned.  A trigger pins slices, too.  If the history is too large, damaged files that were set aside are
-deleted first, and pinned slices last.
+of an hour.  A pinned slice is not merged.  If the build-id of a service changes, the slices of that day that
+lie within an hour before or after the change are pinned.  A trigger pins slices, too.  If the history is too
+large, damaged files that were set aside are deleted first, and pinned slices last.
 
 The file of a day is deleted `keep_for` seconds after the end of this day (90 days by default).  Each merged
 slice is one commit, so if the process is killed, the next process does the rest.

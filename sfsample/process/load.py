@@ -68,8 +68,8 @@ class LoadMeter:
     def _of_threads(self, processes: Iterable[tuple[int, int]], passed_s: float) -> dict[str, float]:
         """Return `delay` = 100 * waited / (waited + ran), and `stuck`, the seconds of a stuck thread.
 
-        A thread is stuck if it was in state D at each look and was not put on a CPU between them.  So it has
-        been in one uninterruptible sleep since before the first look.
+        A thread is stuck if it was in state D at each look and was not put on a CPU between them.  So this
+        uninterruptible sleep began before the first look and lasted until the last one.
         """
         before, since_s = self._threads, self._stuck_since_s
         self._threads, self._stuck_since_s = {}, {}

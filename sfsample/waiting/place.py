@@ -3,6 +3,8 @@
 The frame has the kind of the wait, and what stays the same: the service of a socket, the directory of a file.
 Addresses, descriptors, pids and counts are left out, because a history would get a name for each of them.
 `details` puts them in.
+
+This module also decides which threads are idle: they wait for work, so a recording folds them.
 """
 
 import re

@@ -55,7 +55,7 @@ class Wait(NamedTuple):
     tid: int | None = None
     pids: tuple[int, ...] = ()
     note: str = ""
-    idle: bool = False  # servers wait for work like this: the wait alone is no fault
+    idle: bool = False  # True: this wait alone is no fault; `place` says which threads are idle
     verb: str = "waits for"
     lasting: str = "has waited {time} for"  # verb with the length of the wait
     timed: bool = False  # the wait ends after a time-out

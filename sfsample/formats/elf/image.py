@@ -245,7 +245,7 @@ class ElfImage:
         return tuple((s.vaddr, s.vaddr + s.size) for s in self.sections if s.flags & SHF_EXECINSTR)
 
     def section(self, name: str) -> Section | None:
-        """Return the section of that name; None if this file has no bytes of it."""
+        """Return the section of that name; None: there is none, or it has no bytes in the file."""
         return next((s for s in self.sections if s.name == name and s.type != SHT_NOBITS and s.size), None)
 
     def contents(self, section: Section) -> memoryview:

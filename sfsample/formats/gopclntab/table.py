@@ -35,7 +35,7 @@ class GoLayout(NamedTuple):
 
     function_size: int  # bytes of `_func` before the offsets of its PCDATA
     inline_size: int  # bytes of a record of the tree of inlined calls
-    has_parents: bool  # True: that record has the index of its caller's record, with file and line
+    has_parents: bool  # True: a record has the index of its caller's record, and the place of the call
     funcdata_word: int  # index of `gofunc` in moduledata, up to Go 1.25
 
 

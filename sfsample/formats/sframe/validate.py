@@ -59,7 +59,7 @@ def _check_functions(table: "SFrameTable", findings: _Findings) -> list[str]:
             continue
         decoded += len(rows)
         if decoded > table.fre_len // _MIN_ROW_SIZE + table.num_fdes:
-            findings.add("functions share rows, so not all were looked at", f"stopped at {fde.start:#x}")
+            findings.add("functions share rows, so the check ended early", f"stopped at {fde.start:#x}")
             break
         if fde.masked and not fde.rep_size:
             findings.add("repeating functions without a block size", f"{fde.start:#x}")

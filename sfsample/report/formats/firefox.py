@@ -15,7 +15,7 @@ from sfsample.report.report import CPU, SAMPLES, Numbers, Report, ReportStack, R
 from sfsample.symbolize.named_frame import NamedFrame
 
 _VERSION = 49
-_RATE_HZ = 1000  # rate of a report without a rate
+_RATE_HZ = 1000  # rate to assume if a report has none
 _USER, _KERNEL, _JIT, _TRUNCATED, _PYTHON = range(5)  # indexes into _CATEGORIES
 _COLORS = {"User": "yellow", "Kernel": "orange", "JIT": "green", "Truncated": "grey", "Python": "blue"}
 _CATEGORIES = [{"name": name, "color": color, "subcategories": ["Other"]} for name, color in _COLORS.items()]

@@ -55,7 +55,7 @@ def _varint(table: bytes, at: int) -> tuple[int, int]:
             return value, at
         if shift > _MAX_SHIFT:
             break
-    raise ValueError("a number of it does not end")
+    raise ValueError("a number in the line table does not end")
 
 
 def _signed(table: bytes, at: int) -> tuple[int, int]:

@@ -39,7 +39,7 @@ class _Pattern(NamedTuple):
 
 @cache
 def _compiled(text: str) -> re.Pattern[bytes]:
-    """Compile a pattern when it is first used: compiling all of them takes a fiftieth of a dump."""
+    """Compile a pattern when it is first used: compiling all would take 1/50 of a dump's time."""
     regex = _TOKEN.sub(lambda token: _AS_REGEX.get(token[0], rf"\x{token[0]}"), text)
     return re.compile(regex.encode(), re.DOTALL)
 
