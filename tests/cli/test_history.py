@@ -17,14 +17,19 @@ from sfsample.report.formats import parse
 from sfsample.symbolize.named_frame import NamedFrame
 from tests.builders.histories import report, sums
 
-NOW_S = time.time()
+NOW_S = time.time() // 86400 * 86400 - 43200  # noon of yesterday: the last three hours are of one day, in UTC
 FAST = ("main;fast", 900, 9 * 10**9, 10**9)
 
 
 @pytest.fixture(autouse=True)
 def stopped_clock(monkeypatch):
-    """Stop the clock: these tests may run long after they were collected."""
+    """Stop the clock, and use UTC: these tests may run long after they were collected, and anywhere."""
     monkeypatch.setattr(time, "time", lambda: NOW_S)
+    with monkeypatch.context() as zone:
+        zone.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 @pytest.fixture
