@@ -44,7 +44,7 @@ def _is_idle(thread: WaitingThread, wait: Wait) -> bool:
     """Return True if the thread waits for work: see docs/waiting.md."""
     if wait.kind is WaitKind.EVENTS:
         return _only_descriptor(thread.call) is None
-    return wait.kind in _IDLE and wait.idle
+    return wait.kind in _IDLE and wait.is_usual
 
 
 def _text_and_class(thread: WaitingThread, wait: Wait | None) -> tuple[str, WaitClass]:

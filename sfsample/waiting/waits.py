@@ -55,7 +55,7 @@ class Wait(NamedTuple):
     tid: int | None = None
     pids: tuple[int, ...] = ()
     note: str = ""
-    idle: bool = False  # True: this wait alone is no fault; `place` says which threads are idle
+    is_usual: bool = False  # True: threads of healthy programs wait like this
     verb: str = "waits for"
     lasting: str = "has waited {time} for"  # verb with the length of the wait
     timed: bool = False  # the wait ends after a time-out
@@ -107,7 +107,7 @@ def _by_call(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) 
     if name in FILE_LOCK_CALLS:
         return _file_lock(call, context)
     if name in _SLEEP_CALLS:
-        return Wait(WaitKind.SLEEP, _time_left(thread, call), idle=True, verb="sleeps")
+        return Wait(WaitKind.SLEEP, _time_left(thread, call), is_usual=True, verb="sleeps")
     if name in WAIT_CALLS:
         return _child(call, dict(context.children))
     if name in FORK_CALLS and thread.state == "D":
@@ -116,7 +116,7 @@ def _by_call(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) 
         return _fifo(call)
     if name in SIGNAL_CALLS:  # a shell waits for its children so
         which = f", such as the end of a child: {_children(dict(context.children))}" * bool(context.children)
-        return Wait(WaitKind.SIGNAL, f"a signal{which}", pids=tuple(dict(context.children)), idle=True)
+        return Wait(WaitKind.SIGNAL, f"a signal{which}", pids=tuple(dict(context.children)), is_usual=True)
     if name in _EVENT_CALLS:
         return _name_resolution(thread, call) or _events(call, context)
     if name in (*_READ_CALLS, *_WRITE_CALLS, *_ACCEPT_CALLS, "connect"):
@@ -129,26 +129,26 @@ def _futex(thread: WaitingThread, call: DecodedSyscall, context: WaitContext) ->
     if gil is not None and sleeps_on_gil(gil, call):
         if gil_state(gil, thread.ns_tid, call) == "holds":
             return None  # it has just got the GIL
-        return Wait(WaitKind.GIL, "the GIL", context.tids.get(gil.holder), idle=not gil.holder,
+        return Wait(WaitKind.GIL, "the GIL", context.tids.get(gil.holder), is_usual=not gil.holder,
                     address=gil.begin)  # fmt: skip
     python = thread.facts.wait
     if python is not None:
         tid, note = thread_to_act(thread, python, context.threads, context.tids)
         what = "the end of" if python.kind is WaitKind.THREAD and tid is not None else python.what
-        return Wait(python.kind, what, tid, note=note, idle=python.idle, address=python.address)
+        return Wait(python.kind, what, tid, note=note, is_usual=python.is_usual, address=python.address)
     lock = lock_of(thread, context.tids, context.sleepers)
     if lock is None:
-        return Wait(WaitKind.FUTEX, f"futex {call.refers_to[0]}", idle=True)
+        return Wait(WaitKind.FUTEX, f"futex {call.refers_to[0]}", is_usual=True)
     owner = context.tids.get(lock.owner) if lock.owner is not None else None
     if lock.kind is WaitKind.THREAD:
         return Wait(WaitKind.THREAD, "the end of", owner, address=lock.address)
     variable = context.variable_at(lock.address)
     place = f"{variable} ({lock.address:#x})" if variable else f"{lock.address:#x}"
     what = _LOCK_TEXTS[lock.kind].format(place)
-    is_idle = lock.kind in (WaitKind.CONDITION, WaitKind.SEMAPHORE)
+    is_usual = lock.kind in (WaitKind.CONDITION, WaitKind.SEMAPHORE)
     is_unknown = lock.owner is not None and owner is None
     note = f"held by thread {lock.owner}, {lock.note}" if is_unknown else lock.note
-    return Wait(lock.kind, what, owner, note=note, idle=is_idle, address=lock.address)
+    return Wait(lock.kind, what, owner, note=note, is_usual=is_usual, address=lock.address)
 
 
 def _fifo(call: DecodedSyscall) -> Wait:
@@ -220,16 +220,16 @@ def _transfer(thread: WaitingThread, call: DecodedSyscall, context: WaitContext)
         what = f"an answer to connect: {descriptor.text}"
         return Wait(WaitKind.CONNECT, what, pids=_peers(descriptor, context, "rw"))
     if name in _ACCEPT_CALLS:
-        return Wait(WaitKind.ACCEPT, f"a connection on {descriptor.text}", idle=True)
+        return Wait(WaitKind.ACCEPT, f"a connection on {descriptor.text}", is_usual=True)
     if descriptor.kind == "pipe":
         # splice(2) reads from a pipe or writes to it; the open end of the pipe tells which.
         is_full = name in _WRITE_CALLS and descriptor.mode != "r"
         pipe = f"pipe {descriptor.inode}, which is {'full' if is_full else 'empty'} (fd {descriptor.fd})"
-        empty = Wait(WaitKind.EMPTY_PIPE, f"data in {pipe}", idle=True)
+        empty = Wait(WaitKind.EMPTY_PIPE, f"data in {pipe}", is_usual=True)
         wait = Wait(WaitKind.FULL_PIPE, f"room in {pipe}") if is_full else empty
         return _with_peers(wait, descriptor, context)
     if name in _READ_CALLS:
-        data = Wait(WaitKind.READ, f"data from {_text(descriptor)}", idle=descriptor.kind != "file")
+        data = Wait(WaitKind.READ, f"data from {_text(descriptor)}", is_usual=descriptor.kind != "file")
         return _name_resolution(thread, call) or _with_peers(data, descriptor, context)
     return _with_peers(Wait(WaitKind.WRITE, f"room to write to {_text(descriptor)}"), descriptor, context)
 
@@ -258,13 +258,14 @@ def _events(call: DecodedSyscall, context: WaitContext) -> Wait:
     limit = f", at most {timeout:g} s" if timeout is not None and timeout < _ENDLESS_S else ""
     if len(call.descriptors) == 1 and call.descriptors[0].kind != "epoll":
         descriptor = call.descriptors[0]
-        wait = Wait(WaitKind.EVENTS, f"events on {_text(descriptor)}{limit}", idle=True)
+        wait = Wait(WaitKind.EVENTS, f"events on {_text(descriptor)}{limit}", is_usual=True)
         return _with_peers(wait, descriptor, context)
     is_epoll = (call.name or "").startswith("epoll") and call.descriptors
     count = len(call.descriptors[0].watches if is_epoll else call.descriptors)
     if not count:
-        return Wait(WaitKind.SLEEP, limit.removeprefix(", ") or "without a limit", idle=True, verb="sleeps")
-    return Wait(WaitKind.EVENTS, f"events on {count} fd{'s' * (count != 1)}{limit}", idle=True)
+        length = limit.removeprefix(", ") or "without a limit"
+        return Wait(WaitKind.SLEEP, length, is_usual=True, verb="sleeps")
+    return Wait(WaitKind.EVENTS, f"events on {count} fd{'s' * (count != 1)}{limit}", is_usual=True)
 
 
 def _name_resolution(thread: WaitingThread, call: DecodedSyscall) -> Wait | None:
