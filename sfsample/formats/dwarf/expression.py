@@ -1,4 +1,4 @@
-"""Evaluates DWARF expressions of call frame information to one number, or to None if the value is unknown.
+"""Evaluates DWARF expressions in call frame information.  The result is a number, or None: unknown.
 
 A value is unknown if a register is unknown, memory cannot be read, the expression's stack is too short, or an
 operation is not allowed in CFI (DWARF 5 section 6.4.2).  Every value is a 64-bit word.  Only abs, div, shra
@@ -68,7 +68,7 @@ _UNARY: dict[int, Callable[[int], int]] = {
 
 
 class _NoValueError(Exception):
-    """The value is unknown.  `evaluate` catches this exception."""
+    """Raised if the value is unknown.  `evaluate` catches it."""
 
 
 class _Evaluation(NamedTuple):
@@ -81,7 +81,7 @@ class _Evaluation(NamedTuple):
     stack: list[int]
 
     def run(self) -> int:
-        """Return the top of the stack at the end."""
+        """Execute the expression, and return the value on top of the stack at the end."""
         pos, end = 0, len(self.code.data)
         for _ in range(_MAX_OPERATIONS + 1):
             if pos == end:

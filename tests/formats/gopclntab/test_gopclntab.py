@@ -125,7 +125,7 @@ def test_a_table_to_which_no_moduledata_refers_is_refused():
     for segment in (s for s in image.segments if s.type == PT_LOAD and s.flags & PF_W):
         end = segment.offset + segment.filesz
         data[segment.offset : end] = data[segment.offset : end].replace(vaddr, bytes(8))
-    with pytest.raises(FormatError, match="no moduledata refers to it"):
+    with pytest.raises(FormatError, match="no moduledata refers to the table"):
         find_table(ElfImage(bytes(data), "busy"))
 
 
