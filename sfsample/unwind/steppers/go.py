@@ -1,9 +1,9 @@
 """Translates the frame depths of `.gopclntab` to unwind rows.
 
-The table states the depth of the frame at every pc, in prologues and epilogues too.  Over a call, Go code
-keeps no register but the frame pointer.  The depth does not describe a function that switches stacks.  These
-functions are known by name; the names are the same from Go 1.19 to 1.27.  Such a row has two versions;
-`step.py` chooses one by the stack in which sp lies.
+The table states the depth of the frame at every pc, in prologues and epilogues too.  A function of Go
+preserves only the frame pointer for its caller.  For functions that switch stacks, the depth is not enough.
+sfsample knows their names, which are the same from Go 1.19 to 1.27.  Their rows have a version for each
+stack; `step.py` chooses the version for the stack in which sp lies.
 
 Source: Go, src/runtime/traceback.go (unwinder), src/runtime/asm_amd64.s, src/runtime/asm_arm64.s.
 """
@@ -25,7 +25,7 @@ _SYSTEMSTACK, _MCALL, _MORESTACK = "runtime.systemstack", "runtime.mcall", "runt
 _ASMCGOCALL, _CGOCALLBACK, _CROSSCALL2 = "runtime.asmcgocall", "runtime.cgocallback", "crosscall2"
 # functions that call C code on the stack of the scheduler, and find their frame by the frame pointer
 _BY_FRAME_POINTER = {"runtime.nanotime1", "runtime.walltime", "time.now", "runtime.vgetrandom1"}
-_FRAME_SETUP_BYTES = 16  # bytes from their entry, within which sp still has its old place
+_FRAME_SETUP_BYTES = 16  # bytes from the entry of these functions, in which sp has not been switched yet
 # functions that the runtime enters from an instruction that is no call
 _ENTERED_ANYWHERE = {"runtime.sigpanic", "runtime.asyncPreempt"}
 # functions that do not store the frame pointer at the top of their frame
@@ -75,7 +75,7 @@ def _depth_at(module: Module | None, pc: int, lookup_pc: int) -> tuple[GoFunctio
 def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Arch) -> UnwindRow:
     """Return the row of a frame of `size` bytes."""
     name = function.name
-    # what mcall calls on the scheduler's stack never returns
+    # the function that mcall calls on the scheduler's stack never returns
     if name in _ENDS or (name == _MCALL and not frame.exact):
         return OUTERMOST
     cfa = Rule(arch.sp, size + arch.entry_cfa, deref=False)
@@ -89,7 +89,7 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
     registers: tuple[tuple[int, Rule], ...] = ((arch.fp, fp),)
     kept: tuple[int, ...] = ()
     code = module.code(frame.pc, 4) if frame.exact else None
-    if not size or code in (_STORES_RBP if arch is AMD64 else _STORES_X29):  # the word is not there yet
+    if not size or code in (_STORES_RBP if arch is AMD64 else _STORES_X29):  # fp is not stored yet
         registers, kept = (), (arch.fp,)
     elif name in _WITHOUT_FRAME_POINTER:
         registers = ()
@@ -131,8 +131,8 @@ def _crossing(row: UnwindRow, name: str, above: int, *, is_old: bool) -> UnwindR
 def _sp_before_c(above: int, *, is_old: bool) -> bytes:
     """Return the DWARF expression for the CFA of `asmcgocall`, after the switch to the scheduler's stack.
 
-    Two words of its frame have the goroutine, and the distance of its sp from the upper end of its stack.
-    If the first is 0, the stack was not switched, and the second has sp.  Opcodes: DWARF 5 section 7.7.1.
+    Its frame has two words: the goroutine, and the distance from sp to the end of the goroutine's stack.
+    If the first word is 0, the stack was not switched, and the second word is sp.  Opcodes: DWARF 5, 7.7.1.
     """
     goroutine, depth = (0x30, 0x28) if is_old else (8, 0)
     plus = bytes([0x23, above])  # DW_OP_plus_uconst

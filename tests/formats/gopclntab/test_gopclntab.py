@@ -105,8 +105,8 @@ def test_a_program_without_go_has_no_table():
 @pytest.mark.parametrize(
     ("offset", "value", "message"),
     [
-        (8, 1 << 40, "its parts do not fit"),  # number of functions
-        (32, 1 << 40, "its parts do not fit"),  # offset of the names
+        (8, 1 << 40, "the parts do not fit"),  # number of functions
+        (32, 1 << 40, "the parts do not fit"),  # offset of the names
         (6, 0, "no header"),  # smallest size of an instruction
     ],
 )

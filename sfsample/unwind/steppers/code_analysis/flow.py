@@ -1,8 +1,8 @@
 """Follows x86-64 code from an instruction on, and computes its effects on registers and the stack.
 
-Values are symbolic: each is an expression of the registers at the start of the search, or None (unknown).
-Writes through other pointers are assumed not to change the words that the code has saved on its stack.  Code
-is read only through the function `read`.
+A value is a symbolic expression of the registers at the start of the search, or None (unknown).  The analysis
+assumes that writes through other pointers do not change the words that the code has saved on its stack.  It
+reads code only through the function `read`.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ _MAX_CACHED_INSTRUCTIONS, _MAX_CACHED_FUNCTIONS = 20_000, 20_000
 class Value(NamedTuple):
     """value = base + offset."""
 
-    base: "int | Value"  # register (its value at the start), or the address of a word (that word)
+    base: "int | Value"  # int: register at the start of the search; Value: the word at this address
     offset: int = 0  # bytes
 
     def moved(self, by: int) -> "Value":
@@ -66,7 +66,7 @@ class State:
         return self._registers.get(register, _AT_START[register])
 
     def saved(self, register: int, lowest: int | None = None) -> Value | None:
-        """Return the place from `lowest` on of a word with the register's initial value, or None."""
+        """Return the address of a word with the register's initial value, or None; `lowest`: its offset."""
         initial = _AT_START[register]
         for place, value in self._words.items():
             if value == initial and (lowest is None or place.offset >= lowest):
@@ -123,18 +123,18 @@ class Flow:
         self._known_returns: dict[int, bool] = {}
 
     def visits(self, start: int) -> Iterator[Visit]:
-        """Yield the instructions that code may reach from `start`; those behind fewer calls come first.
+        """Yield the instructions that code may reach from `start`; those after fewer calls come first.
 
-        An instruction is yielded once for each stack pointer with which it is reached.
+        An instruction is yielded once for each value that sp has there.
         """
         self._left = self._max_instructions
         return self._visits(start, 0)
 
     def reached_from(self, start: int) -> tuple[frozenset[int], bool]:
-        """Return the instructions that may run after `start`, and the ends of its calls; True if that is all.
+        """Return the instructions that may run from `start` on, and the ends of calls; True if all are known.
 
-        The instructions of a called function do not count.  Those of a function to which the code jumps (a
-        tail call) count.
+        Instructions of called functions do not count.  Instructions of functions to which the code jumps
+        (tail calls) count.
         """
         seen, ends, todo, is_all = set[int](), set[int](), [start], True
         while todo and len(seen) < _MAX_REACHED:
@@ -187,7 +187,7 @@ class Flow:
                 near.append((end, state))
 
     def may_return(self, function: int) -> bool:
-        """Return True if a call of a function may return; not for `abort`, or a function that ends in it."""
+        """Return True if a call of a function may return.  `abort`, and functions that end in it, do not."""
         self._left = self._max_instructions
         return self._may_return(function, 1)
 
@@ -208,7 +208,7 @@ class Flow:
                 jumps_in_place = instruction.jumps_away and (sp is None or sp.base == SP)
                 if instruction.returns or jumps_in_place:
                     return True
-            if not self._left:  # unknown, so the code behind the call is not followed
+            if not self._left:  # answer unknown, so the code after the call is not followed
                 self._known_returns.pop(function, None)
                 return False
             self._known_returns[function] = count >= _MAX_CALLEE_INSTRUCTIONS
