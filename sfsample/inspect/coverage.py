@@ -16,8 +16,8 @@ from sfsample.errors import SfsampleError
 from sfsample.modules.module import Module
 
 _LEAST_SIZE = 50_000_000  # bytes; the limits of a smaller file are those of a file of this size
-_BYTES_PER_ROW = 25  # bytes of the file for each row that it may have
-_FILE_PER_TABLE = 4  # least size of the file, in sizes of an unwind table
+_BYTES_PER_ROW = 25  # a file of 25 million bytes may have a million rows
+_FILE_PER_TABLE = 4  # least ratio of the size of the file to the size of an unwind table
 
 Range = tuple[int, int]  # [start, end) in vaddrs
 

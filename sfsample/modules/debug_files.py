@@ -23,7 +23,7 @@ from sfsample.formats.elf.image import ElfImage
 
 SYSTEM_DEBUG_DIR = "/usr/lib/debug"
 _MAX_LINK_BYTES = 4096
-_MAX_CRC_BYTES = 1 << 30  # bytes of a file whose CRC is computed, in 1 to 3 s
+_MAX_CRC_BYTES = 1 << 30  # bytes of a file whose CRC is computed; this takes 1 to 3 s
 _CHUNK_BYTES = 1 << 20  # bytes read between two checkpoints
 
 FetchDebugFile = Callable[[str], mmap | None]  # argument: build-id
@@ -113,15 +113,15 @@ def debug_link(image: ElfImage) -> tuple[str, int] | None:
 
 def _mismatch(image: ElfImage, candidate: ElfImage, link: tuple[str, int] | None) -> str | None:
     """Return the reason why a candidate is not the debug file of `image`; None if it is."""
-    prefix = f"a debug file is not the one of this module: {candidate.name}: "
+    prefix = f"a debug file does not belong to this module: {candidate.name}: "
     if image.build_id and candidate.build_id:
         if image.build_id != candidate.build_id:
             return f"{prefix}has build-id {candidate.build_id}"
         places = [sections for sections in (image.code_sections, candidate.code_sections) if sections]
         return f"{prefix}its code lies elsewhere" if len({*places}) > 1 else None
     if len(candidate.data) > _MAX_CRC_BYTES:
-        return f"{prefix}has no build-id, and a CRC is compared of up to {_MAX_CRC_BYTES >> 30} GiB only"
+        return f"{prefix}has no build-id, and more than {_MAX_CRC_BYTES >> 30} GiB, too much for a CRC"
     crc = 0
     for at in with_checkpoints(range(0, len(candidate.data) if link else 0, _CHUNK_BYTES)):
         crc = crc32(candidate.data[at : at + _CHUNK_BYTES], crc)
-    return None if link and crc == link[1] else f"{prefix}its CRC is not that in .gnu_debuglink"
+    return None if link and crc == link[1] else f"{prefix}its CRC differs from that in .gnu_debuglink"

@@ -38,7 +38,7 @@ def import_path(file: str, directories: Sequence[str] = ()) -> str:
 
 
 class GeneratedFunction(NamedTuple):
-    """A function that a JIT compiler has made, as it was at an address when the address was sampled."""
+    """The function of a JIT compiler that covered an address when the address was sampled."""
 
     name: str  # "": the perf map had no name for the address
     start: int  # run-time address
@@ -48,7 +48,7 @@ class WaitPlace(NamedTuple):
     """The wait of a thread, which is the innermost frame of the thread's stack."""
 
     text: str  # "mutex", "recvfrom: postgresql:5432"; without words that change, such as descriptors
-    category: str  # a `WaitClass`; "": no wait, but the frame between a waiter and a holder
+    category: str  # a `WaitClass`; "": frame between a waiter and a holder
     is_idle: bool = False  # the thread waits for work, which is no fault
 
 

@@ -147,7 +147,7 @@ class ModuleMap:
         return bool(self._to_retry) and self._lookup(address) in self._to_retry
 
     def reload(self, modules: Collection[Module]) -> frozenset[Module]:
-        """Read the maps after one of `modules` was replaced; return the modules at their addresses now."""
+        """Read the maps after one of `modules` was replaced; return the modules now at these addresses."""
         self._modules = {mapping: m for mapping, m in self._modules.items() if m not in modules}
         self._mapped = {key: m for key, m in self._mapped.items() if m not in modules}
         self.refresh(force=True)
@@ -208,7 +208,7 @@ class ModuleMap:
         return module is None or module.follows_call(address)
 
     def call_target(self, return_address: int) -> int | None:
-        """Return the target of the call before an address, through a PLT stub too; None: it is unknown."""
+        """Return the target of the call before an address, behind a PLT stub if there is one; or None."""
         caller = self.find(return_address - 1)
         target = caller.call_target(return_address) if caller else None
         stubs = self.find(target) if target is not None else None

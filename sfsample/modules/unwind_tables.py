@@ -46,7 +46,7 @@ class UnwindTables:
 
     @cached_property
     def eh_frame(self) -> EhFrame | None:
-        """The CFI of `.eh_frame`, by `.eh_frame_hdr` or, if that is missing or damaged, by the section."""
+        """The CFI of `.eh_frame`, by its section header if `.eh_frame_hdr` is missing or damaged."""
         byteorder, header = self.image.byteorder, self.image.eh_frame_hdr()
         try:
             if header is not None:

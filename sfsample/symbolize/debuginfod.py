@@ -30,7 +30,7 @@ _SCHEMES = ("http://", "https://")
 
 
 class Debuginfod:
-    """Asks `urls` in turn.  `cache`: the standard client's directory.  `timeout_s`: for each network wait."""
+    """Asks `urls` in turn.  `cache`: the standard client's directory.  `timeout_s`: of each network wait."""
 
     def __init__(
         self, urls: Sequence[str], cache: str, timeout_s: float, progress: Progress, *, online: bool = True

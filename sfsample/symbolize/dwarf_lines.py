@@ -56,7 +56,7 @@ class DwarfLines:
         """Return the functions at a vaddr, innermost inlined function first; none if DWARF lacks it."""
         if image not in self._tables:
             lowest = min((s.vaddr for s in image.segments if s.type == PT_LOAD), default=0)
-            self._tables[image] = self._open(image), lowest  # table; vaddr from which its addresses count
+            self._tables[image] = self._open(image), lowest  # table; vaddr of address 0 in the table
         table, base = self._tables[image]
         if table is None or vaddr < base:
             return []
@@ -96,7 +96,7 @@ class DwarfLines:
         self._progress(f"reading DWARF of {image.name} ({size / 1e6:.0f} MB)")
         from symbolic.debuginfo import Archive
 
-        copy = bytes(image.data)  # bytes for hash and conversion, even if the file changes
+        copy = bytes(image.data)  # same bytes for hash and conversion, even if the file changes
         table = next(Archive.from_bytes(_view(copy)).iter_objects()).make_symcache()
         tables = bytes(table.open_stream().read())
         if sum(map(len, _CACHE.values())) + len(tables) > _MAX_CACHED_BYTES:

@@ -127,7 +127,7 @@ class ModuleSymbols:
             yield from self._symtab_of(self._fetch_debug_image())
 
     def _symtab_of(self, image: ElfImage | None) -> Iterator[SymbolTable]:
-        """Yield the `.symtab` of `image`, if there is one.  It makes the search complete."""
+        """Yield the `.symtab` of `image` if there is one, and note that all functions have been read."""
         symtab = image.symbols(SHT_SYMTAB) if image else None
         if image is None or symtab is None:
             return
@@ -155,7 +155,7 @@ class ModuleSymbols:
         return PltStubs(self._image, self._name_of_resolver)
 
     def _name_of_resolver(self, vaddr: int) -> str | None:
-        """Return the name of the function whose resolver is at `vaddr`; it names stubs, so search no stub."""
+        """Return the name of the function whose resolver is at `vaddr`; it is never the name of a stub."""
         symbol = self._find_in_tables(SymbolTable.find_stated, vaddr)
         return symbol.name if symbol and symbol.start == vaddr else None
 

@@ -24,7 +24,7 @@ class NameOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolOptions(NameOptions):
-    """The options of `NameOptions`, and others for the search for names."""
+    """The options of `NameOptions`, and further options for the search for names."""
 
     go_places: bool = False  # file, line and inlined functions of Go code only: its table is quick to read
     fetch: "FetchDebugFile | None" = None  # function that asks a debuginfod server

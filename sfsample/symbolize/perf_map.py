@@ -31,7 +31,7 @@ _MAX_OUTER = 256  # earlier functions that a look-up tries
 _ADDRESS_END = 1 << 64
 _PAUSE_PER_READ_TIME = 10  # ratio of the pause after a read to the time that the read took
 _MAX_NAME_BYTES = 10_000
-_STDIO_BYTES = 4096  # bytes of a stdio buffer; a file that ends with a buffer may end within a line
+_STDIO_BYTES = 4096  # bytes of a stdio buffer; a file of a multiple of this size may end within a line
 _TAIL_BYTES = 256  # bytes before the end of a read; if they differ at the next read, the file was rewritten
 _BLANKS = rb"[ \t]"
 _NUMBER = rb"(?:0[xX])?([0-9a-fA-F]{1,16})"
@@ -99,7 +99,7 @@ class PerfMapFile:
         self._parts: list[PerfMap] = []  # parts of the file, in its order; each has whole lines
         self._newest = PerfMap(b"")  # functions that the last refresh has added
         self._version: tuple[int, ...] = ()  # inode, size and mtime of the file that was read
-        self._end = 0  # offset of the first byte that was not read as a whole line
+        self._end = 0  # offset after the last complete line that was read
         self._tail = b""  # the bytes before `_end`
         self._next_read = 0.0  # earliest time of the next read, in seconds of the clock
         self.problem = ""  # text about a file that was not read completely; "": none
@@ -114,7 +114,7 @@ class PerfMapFile:
         return next((function for part in reversed(self._parts) if (function := part.find(address))), None)
 
     def names(self, address: int) -> set[str]:
-        """Return the names of all functions that were at an address, as of the last refresh."""
+        """Return the names of all functions that were at an address up to the last refresh."""
         return {name for part in self._parts for name in part.names(address)}
 
     def has_just_changed(self, address: int) -> bool:
@@ -206,7 +206,7 @@ class PerfMaps:
 
 
 def _read_end(file: BinaryIO, at: int, size: int) -> bytes:
-    """Return a file from `at` on; if this is too long, its last lines.  Raises OSError or MemoryError."""
+    """Return a file's bytes from `at` on; if too many, the last lines.  Raises OSError or MemoryError."""
     begin = max(at, size - _MAX_FILE_BYTES)
     file.seek(begin)
     data = file.read(size - begin)

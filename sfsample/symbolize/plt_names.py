@@ -58,7 +58,7 @@ class PltStubs:
         return Symbol(f"{name}@plt", start, end - start) if name else None
 
     def _stubs_of(self, section: Section) -> Iterator[tuple[int, int, Relocation | None]]:
-        """Yield start, end and relocation of each stub.  A stub ends at the next one, or with the section."""
+        """Yield start, end and relocation of each stub.  A stub ends at the next one, or with its section."""
         code = bytes(self._image.contents(section)[:_MAX_SECTION_BYTES])
         if section.size > _MAX_SECTION_BYTES:
             self._image.note_problem(f"{section.name}: only stubs in its first MiB have names")

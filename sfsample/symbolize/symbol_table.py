@@ -39,7 +39,7 @@ _LABELS = bytes(info & 15 == _STT_NOTYPE for info in range(256))
 _ADDRESS_END = 1 << 64
 
 _MAX_RECORDS = 1 << 22  # records of a table, which take 3 s and 0.7 GB; librustc_driver has 165,000
-_MAX_TRIED = 512  # records that a look-up tries (enclosing symbols, aliases); merged functions have dozens
+_MAX_TRIED = 512  # records that a look-up tries (enclosing symbols, aliases); a merged function has dozens
 _MAX_NAME_BYTES = 10_000  # bytes; the longest name of half a million symbols has 1,230
 _NAME_READ_BYTES = (256, _MAX_NAME_BYTES + 1)  # sizes of reads, tried in turn
 _MAX_COPIES = 64  # tables whose bytes are kept; further tables are not shared
@@ -157,7 +157,7 @@ class SymbolTable:
         return prefix[:1] not in (b"", b"\0", b"$") and prefix != b".L"
 
     def _name(self, offset: int) -> str:
-        """Return the name at `offset`; empty if it does not lie in the string table."""
+        """Return the name at `offset`; "" if it lies outside the string table."""
         for length in _NAME_READ_BYTES:
             name, end, _ = bytes(self._names[offset : offset + length]).partition(b"\0")
             if end:
@@ -175,7 +175,7 @@ class SymbolTables:
     are compared.  A shared table is made from a copy of the bytes, because the owner of a file can change it
     later.  The first table of each size is not copied, because most sizes occur once.
 
-    Invariant: no file gives names to another file, unless it is equal
+    Invariant: a file gives names to another file only if both are equal
     (tests/symbolize/test_symbol_table_shared.py).
     """
 
@@ -216,7 +216,7 @@ def _edges_of(ranges: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _defined(symtab: memoryview, byteorder: ByteOrder, types: bytes) -> list[int]:
-    """Return the record numbers of the symbols of some types that are defined in a section."""
+    """Return the record numbers of symbols with one of `types` that are defined in a section."""
     sections = _native("H", symtab, byteorder)[3::12]
     infos = bytes(symtab[4::_SYM_SIZE])
     chosen = compress(range(len(infos)), infos.translate(types))

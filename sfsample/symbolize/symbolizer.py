@@ -35,8 +35,8 @@ class Symbolizer:
     """Names the locations of one result.  Make a new one for each result: it keeps the tables of all modules.
 
     `process_roots`: process key -> root directory, in which the perf map is searched.
-    Invariant: the debug file of a module is searched only in the root of the processes that map it, so no
-    other process can give it names (tests/symbolize/test_symbolizer.py).
+    Invariant: the debug file of a module is searched only in the root of the processes that map the module,
+    so no other process can give names to its functions (tests/symbolize/test_symbolizer.py).
     """
 
     def __init__(

@@ -34,7 +34,7 @@ class UnwindRow(NamedTuple):
     registers: tuple[tuple[int, Rule], ...] = ()  # (register, rule): caller's register = value
     kept: tuple[int, ...] = ()  # caller's register = this frame's, which the function has not changed
     signal: bool = False  # True: a signal interrupted the caller, so its pc is exact
-    guess: bool = False  # True: no table and no known bytes give the row; its caller must follow a call
+    guess: bool = False  # True: the row may be wrong, so the return address must follow a call
     mangled: bool = False  # True: caller's pc = value & arch.ra_mask (a signed return address: AArch64 PAC)
     switches: bool = False  # True: the caller's frame lies on another stack
     on_goroutine: "UnwindRow | None" = None  # Go: row that holds instead if sp lies in the goroutine's stack

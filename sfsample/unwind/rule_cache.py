@@ -53,7 +53,7 @@ class RuleCache:
         self._walks = WalkCache(self._by_return_address)
 
     def add(self, frame: Frame, row: UnwindRow, found: str, arch: Arch, caller_pc: int | None) -> None:
-        """Add a row that was accepted at `frame.pc` and led to `caller_pc`, if it is plain."""
+        """Add `row` if it is plain.  It was accepted at `frame.pc`, and has led to `caller_pc`."""
         self.left -= 1
         if row.ra is None:
             if not frame.exact:

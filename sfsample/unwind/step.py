@@ -9,12 +9,12 @@ also be on the same stack, and its pc must follow a call.  A direct call must le
 If no caller is accepted, the first stepper with a row gives the reason, with two exceptions:
 
 * A guess gives a reason only if it lacks a register.
-* If the first row was wrong and the next row lacks a register, the reason is the missing register.  Another
-  order of steppers, or another capture, may have the register.
+* If the first row was wrong and the next row lacks a register, the reason is the missing register.  A walk
+  with another order of steppers, or of another capture, may have the register.
 
 Coroutines and hand-made threads mark their first frame with a return address of zero, and chains of frame
 pointers end in zero.  But a wrong row may read a zero from a local variable.  So a zero ends a stack only if
-no word above it may be a return address: a caller would have left one there.
+no word above the zero may be a return address, because a caller would have left one there.
 """
 
 from collections import Counter
@@ -241,7 +241,7 @@ class StepperChain:
             if low is None or high is None:
                 return StopReason.REGISTER_UNKNOWN
             row = row.on_goroutine if low <= walk.frame.sp < high else row
-            if not high and row.cfa.base == GOROUTINE_SP:  # the thread has left its goroutine, and schedules
+            if not high and row.cfa.base == GOROUTINE_SP:  # thread that runs the scheduler
                 return StopReason.OUTERMOST
         registers, extra = walk.registers, _return_register_of_leaf(row, walk)
         if extra is not None:
@@ -291,7 +291,7 @@ class StepperChain:
             declared = row.ra is not None and bool(row.ra.expression) and not row.ra.deref
             return StopReason.OUTERMOST if declared else self._outermost_if_stack_may_end(caller.cfa, walk)
         # sp may stay the same while the return address is in a register: in a leaf on AArch64, in vfork on
-        # AMD64 (rdi).  On s390x, sp stays even when the function has saved r14 in its caller's frame.
+        # AMD64 (rdi).  A function of s390x may save r14 in its caller's frame, and sp still stays the same.
         in_register = row.ra is not None and not row.ra.deref
         is_leaf = frame.exact and (in_register or arch.pushed_ra is None)
         is_leaf |= _return_register_of_leaf(row, walk) is not None

@@ -79,7 +79,7 @@ class Unwinder:
         self._cfi_chain = StepperChain(modules, cfi_first, last=True)
 
     def prepare(self, arch: Arch) -> None:
-        """Import code that the first walks may need.  It takes 20 ms, too long while a thread is stopped."""
+        """Import code that the first walks may need: this takes 20 ms, too long while a thread is stopped."""
         if arch.machine == AMD64.machine:
             from sfsample.unwind.steppers.code_analysis import rows  # noqa: F401
         self._modules.open_first()
@@ -134,7 +134,7 @@ class Unwinder:
         return self._chain.rejected + self._cfi_chain.rejected
 
     def _walk_best(self, snapshot: ThreadSnapshot) -> Stack:
-        """Return the stack by `_chain`.  If it lacked a register, return the stack by `_cfi_chain` if better.
+        """Return the stack by `_chain`; if it lacked a register, the better stack of both chains.
 
         The walk by `_cfi_chain` also has the words that the innermost function has popped.
         """
@@ -160,7 +160,7 @@ class Unwinder:
         return Stack((*walk.passed, walk.frame), StopReason.OUTERMOST)
 
     def _pass_cached_frames(self, walk: Walk, chain: StepperChain) -> bool:
-        """Walk as far as the rule cache leads; return True if that is the outermost frame."""
+        """Walk as far as the rule cache leads; return True if the walk has reached the outermost frame."""
         rules, words = chain.rule_cache, words_at(walk.memory, walk.frame.sp)
         if words is None:
             return rules.is_outermost(walk.frame)

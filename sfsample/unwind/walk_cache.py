@@ -105,10 +105,10 @@ class WalkCache:
         return CachedWalk(frames[0].found, needed_fp, unpack, values, owners, frames, end, fp_at)
 
     def _readers(self, frames: Sequence[Frame]) -> tuple[dict[int, int], bool, int | None]:
-        """Return the first reader of each word, True if a CFA needs the first fp, and where the last fp is.
+        """Return the first reader of each word; True if a CFA needs the first fp; the last fp's address.
 
-        A walk depends on a saved fp if a CFA is computed from it before another frame saves fp.  Its reader
-        is the frame that saved it.
+        A walk depends on a saved fp if a CFA is computed from it before another frame saves fp.  Then the
+        frame that saved the fp counts as the reader of the word.
         """
         readers: dict[int, int] = {}
         fp_at, saver, needs_fp = None, 0, False

@@ -1,6 +1,6 @@
 """Recognizes the glibc lock that a thread sleeps on, and its owner, from the memory around the futex word.
 
-sfsample believes in a lock only if three facts agree: the function on the stack, the futex operation, and the
+sfsample accepts a lock only if three facts agree: the function on the stack, the futex operation, and the
 words of the structure in memory.  A wrong owner is worse than no owner.
 Invariant: each disagreement gives None (tests/waiting/test_glibc_locks.py).
 
@@ -20,7 +20,7 @@ from sfsample.waiting.thread import WaitingThread
 
 _COMMAND_MASK, _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 127, 0, 6, 9, 13  # FUTEX_CMD_MASK, FUTEX_WAIT ...
 _OWNER_MASK, _WAITERS = 0x3FFFFFFF, 0x80000000  # FUTEX_TID_MASK, FUTEX_WAITERS
-_CONTENDED = 2  # futex word of a mutex that has waiters
+_CONTENDED = 2  # value of the futex word of a mutex with waiters
 _ROBUST = 16  # PTHREAD_MUTEX_ROBUST_NORMAL_NP
 _KIND_END = 0x200  # number above every __kind: the type, and bits for robust, inheriting, shared, elided
 # -32: bytes from the list entry of a robust mutex to its futex word, see set_robust_list(2)
@@ -138,7 +138,7 @@ def _unnamed_mutex(futex: _Futex) -> Lock | None:
 
 
 def _condition(futex: _Futex) -> Lock | None:
-    """Check __wrefs, 8 times the number of waiters.  It lies before the two futex words (__g_signals).
+    """Check __wrefs, which is 8 times the number of waiters, and lies before both futex words (__g_signals).
 
     The waiters form two groups.  __g_refs has 2 times the number of waiters of each group.  glibc 2.41, and
     older versions with its fixes, have no __g_refs, so their structure is 8 bytes shorter.
@@ -164,9 +164,10 @@ def _counts_waiters(address: int, memory: Memory) -> bool:
 
 
 def _read_lock(futex: _Futex) -> Lock | None:
-    """Check a thread that waits to read.  If a writer holds the lock, it sleeps on __wrphase_futex (8).
+    """Check a thread that waits to read.
 
-    If readers hold the lock and a writer waits, it sleeps on __readers (0), and the writer goes first.
+    If a writer holds the lock, the thread sleeps on __wrphase_futex (8).  If readers hold the lock and a
+    writer waits, the thread sleeps on __readers (0), and the writer goes first.
     """
     word, value = futex.word, futex.value
     writer = _writer(futex, word - 8)
@@ -179,7 +180,7 @@ def _read_lock(futex: _Futex) -> Lock | None:
 
 
 def _write_lock(futex: _Futex) -> Lock | None:
-    """Check a thread that waits to write, on __writers_futex (12) or __wrphase_futex (8)."""
+    """Check a thread that waits to write: it sleeps on __writers_futex (12) or __wrphase_futex (8)."""
     address = futex.word - (12 if futex.word % 8 else 8)
     writer = _writer(futex, address)
     if writer is not None:
@@ -201,8 +202,8 @@ def _held_by(readers: int) -> str:
 def _semaphore(futex: _Futex, sleepers: int | None = None) -> Lock | None:
     """Check a 64-bit word: one half is the value, on which threads sleep; the other counts the waiters.
 
-    `sleepers`: threads seen asleep on the value.  If it is not None, the waiters must be as many: a C library
-    without symbols gives no other evidence.
+    In a C library without symbols, the only evidence is that the number of waiters equals `sleepers`, the
+    number of threads seen asleep on the value.  If it is None, a function on the stack is the evidence.
     """
     waiters_at = futex.word + (4 if futex.memory.byteorder == "little" else -4)
     value, waiters = futex.u32(futex.word), futex.u32(waiters_at)
@@ -223,7 +224,7 @@ def _barrier(futex: _Futex) -> Lock | None:
 
 
 def _join(futex: _Futex) -> Lock | None:
-    """Check the tid in struct pthread, which the kernel clears when the thread ends.
+    """Check the tid in struct pthread; the kernel clears it when the thread ends.
 
     After the tid comes the thread's list of robust mutexes: the last entry (8), the first entry (16), and the
     offset that glibc gives to set_robust_list(2) (24).  In an empty list, both entries point to the list.

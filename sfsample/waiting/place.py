@@ -1,10 +1,9 @@
 """Names the frame of a wait.  A wait has the same name for months, and there are few names.
 
 The name has the kind of the wait and its lasting object: the service of a socket, the directory of a file.
-It has no addresses, descriptors, pids and counts, because each new number would be a new name in a history.
-With `details`, the name has them.
+Addresses, descriptors, pids and counts would make new names in a history: only `details` adds them.
 
-This module also decides which threads are idle, because they wait for work.  A recording folds idle threads.
+This module also decides which threads are idle, that is, wait for work.  A recording folds idle threads.
 """
 
 import re

@@ -12,8 +12,8 @@ from sfsample.core.wait_kind import WaitKind
 from sfsample.runtimes.cpython.waits import NO_THREAD, PythonWait
 from sfsample.waiting.thread import WaitingThread, slept_together
 
-_MAX_USERS_NAMED = 3  # threads in a note that use a Lock
-_LOST = "held by no thread of this process, so none can release it"
+_MAX_USERS_NAMED = 3  # threads that a note names as users of a Lock
+_LOST = "held by no thread of this process, so no thread can release it"
 
 
 def thread_to_act(

@@ -73,7 +73,7 @@ def sleeps_on_gil(gil: Gil, call: DecodedSyscall | None) -> bool:
 
 
 def library_functions(frames: Sequence[tuple[NamedFrame, ...]], paths: Sequence[str]) -> Iterator[str]:
-    """Yield the bare names of the C library's functions on a stack; if the program is static, all names.
+    """Yield the bare names of the C library's functions on a stack.  If the program is static, yield all.
 
     `frames`: the functions of each frame, innermost first.  `paths`: the path of its module; "": no module.
     """

@@ -1,8 +1,8 @@
 """Finds the wait of a thread: for a lock, a time, a child process, I/O, the end of a stop, or the kernel.
 
-The evidence is the kernel's report, or the structure in memory that the thread sleeps on.  A wait names the
-thread or process that has to act only if it is known.  Processes at the other end of a pipe or socket are
-known if the thread waits for one descriptor, and if sfsample may read these processes.  The most specific
+The evidence is the kernel's report, or the structure in memory that the thread sleeps on.  If the thread or
+process that has to act is unknown, the wait does not name it.  Processes at the other end of a pipe or socket
+are known if the thread waits for one descriptor, and if sfsample may read these processes.  The most specific
 answer counts; `wording` makes a sentence of it.
 """
 
@@ -170,7 +170,7 @@ def _file_lock(call: DecodedSyscall, context: WaitContext) -> Wait | None:
 
 
 def _time_left(thread: WaitingThread, call: DecodedSyscall) -> str:
-    """Return as text how long a sleep still lasts.  Without `left_s`, it began when the thread last ran."""
+    """Return as text how long a sleep lasts.  Without `left_s`, the sleep began when the thread last ran."""
     asked, left = call.timeout_s, call.left_s
     if left is None and asked is not None and thread.idle_s is not None:
         left = max(0.0, asked - thread.idle_s)

@@ -40,7 +40,7 @@ class Cie(NamedTuple):
     data_align: int  # data_alignment_factor
     ra_register: int  # return_address_register
     encoding: int  # augmentation 'R': DW_EH_PE of an FDE's addresses
-    sized: bool  # augmentation 'z': FDEs have augmentation data, after its length
+    sized: bool  # augmentation 'z': FDEs have augmentation data, which begins with its length
     signal: bool  # augmentation 'S'
     cfa: Rule | None  # CFA after the initial instructions; None: the FDE must define it
     rules: Rules  # rules after the initial instructions; FDEs share them, so they must not be changed

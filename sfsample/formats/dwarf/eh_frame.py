@@ -33,7 +33,7 @@ _MAX_PROGRAM_SIZE = 1 << 16  # bytes of a function's instructions; the longest o
 _MAX_INDEXED = 1 << 19  # entries indexed without a search table; librustc_driver has 107,000
 _MAX_CACHED_FUNCTIONS = 512  # functions whose rows are cached
 _MAX_CACHED_CIES = 4096  # CIEs; a `.debug_frame` has one for each source file
-_MAX_CACHED_PROGRAM_SIZE = 512  # bytes of a function's instructions; rows of longer ones are not cached
+_MAX_CACHED_PROGRAM_SIZE = 512  # bytes of a function's instructions; rows of longer programs are not cached
 _MAX_ADDRESS = (1 << 64) - 1
 
 

@@ -156,7 +156,7 @@ class _Evaluation(NamedTuple):
                 pos += 1
             case 0x96:  # DW_OP_nop
                 pass
-            case 0x9C:  # DW_OP_call_frame_cfa; the initial value of a register's rule is the CFA
+            case 0x9C:  # DW_OP_call_frame_cfa: the CFA, which is the initial value for a register's rule
                 stack.append(self._known(self.initial) & _WORD)
             case _:
                 raise _NoValueError
@@ -173,8 +173,8 @@ def evaluate(
 ) -> int | None:
     """Return the value of `expression`; None: it is unknown.
 
-    `initial` is the value on the stack at the start: the CFA for the rule of a register.  For the rule of the
-    CFA it is None, and the stack is empty.
+    `initial` is the value on the stack at the start.  For the rule of a register, this is the CFA.  For the
+    rule of the CFA, it is None, and the stack is empty.
     """
     code = DwarfReader("DWARF expression", expression, 0, byteorder)
     stack = [] if initial is None else [initial & _WORD]

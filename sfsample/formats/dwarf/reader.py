@@ -1,7 +1,7 @@
 """Reads fields of DWARF tables: fixed-size integers, LEB128, strings, encoded pointers.
 
 A method takes a position and returns the value; if the size varies, it also returns the position after the
-value.  A reader stores no position.  A read beyond the span raises `FormatError` with the section's offset.
+value.  A reader stores no position.  A read beyond the span raises `FormatError` (offset in the section).
 
 Source: DWARF 5 section 7.6 (LEB128); LSB 5.0 core "DWARF Extensions" (DW_EH_PE pointer encodings).
 """

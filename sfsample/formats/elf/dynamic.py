@@ -29,11 +29,11 @@ _MAX_NAME_SIZE = 1 << 12  # bytes
 # nearly all without a symbol.
 _MAX_SYMBOLS, _MAX_RELOCATIONS = 1 << 20, 1 << 22
 _MAX_USED_RELOCATIONS = 1 << 20  # records returned of a table
-_HASH_NCHAIN = {22: "8xQ"}  # key: e_machine; format of nchain in DT_HASH (others: "4xI")
+_HASH_NCHAIN = {22: "8xQ"}  # e_machine -> format of nchain in DT_HASH; other machines: "4xI"
 
 
 def as_linked(section: bytes, bias: int, byteorder: ByteOrder) -> bytes:
-    """Return a dynamic section from memory as the file has it.  glibc has added `bias` to its pointers."""
+    """Return a dynamic section from memory as the file has it: without the `bias` that glibc adds."""
     pair = Struct("<qQ" if byteorder == "little" else ">qQ")
     entries = pair.iter_unpack(section[: len(section) & -16])
     return b"".join(pair.pack(tag, value - bias if tag in _POINTERS and value >= bias else value)

@@ -1,7 +1,7 @@
 """Reads ELF files: segments, sections, notes.
 
 Only this file imports pyelftools, which parses the headers.  For CFI and symbols pyelftools is too slow, and
-it is wrong for some CFI opcodes.  If it raises an exception on damaged bytes, this becomes a `FormatError`.
+it is wrong for some CFI opcodes.  An exception of pyelftools on damaged bytes becomes a `FormatError`.
 Sections are read on first use, because a stripped file or a copy of memory may have none.
 
 Invariant: no table of a hostile file takes long to read.  Each table is read up to a limit, and `problems`
@@ -92,7 +92,7 @@ class ElfImage:
         self._check_ident()
         self._stream = data if isinstance(data, mmap) else BytesIO(data)
         try:
-            # struct_parse, as ELFFile imports the DWARF half of pyelftools, which takes 1/10 of a dump's time
+            # no ELFFile: its import of the DWARF half of pyelftools takes 1/10 of a dump's time
             self._header = header = struct_parse(_structs(self.byteorder).Elf_Ehdr, self._stream, 0)
             kind = header["e_type"], header["e_machine"], header["e_ident"]["EI_OSABI"]
             self._structs = _structs(self.byteorder, *kind)
@@ -297,7 +297,7 @@ class ElfImage:
         return build_id
 
     def headers(self) -> "ElfImage":
-        """Return an image that has only the build-id and, if they are in the first page, the segments."""
+        """Return an image with only the build-id, and with the segments if they are in the first page."""
         header = self._header
         end = max(_EHDR_SIZE, header["e_phoff"] + header["e_phnum"] * header["e_phentsize"])
         head = bytearray(self.data[: end if end <= PAGE else _EHDR_SIZE])

@@ -5,7 +5,7 @@ or section headers are missing.  Then sfsample searches for the magic number of 
 moduledata begins with the vaddr of the table, so sfsample searches writable data for this word.
 
 A goroutine has a number for the reason of its wait.  The numbers differ between versions of Go, so sfsample
-reads their texts from the array `waitReasonStrings`.  The second text, the same in all versions, marks it.
+reads the texts from the array `waitReasonStrings`, whose second text is the same in all versions.
 
 Source: Go, src/runtime/symtab.go (pcHeader, moduledata), src/runtime/runtime2.go (waitReasonStrings),
 src/cmd/link/internal/ld/pcln.go.
@@ -99,7 +99,7 @@ def _funcdata(words: tuple[int, ...], header: GoHeader, size: int) -> int:
     if header.text:
         return words[header.layout.funcdata_word]
     start = header.vaddr + header.table
-    # smallest address: words for the end of the table, and for later parts, are larger
+    # smallest such word: the words for the end of the table and for later parts are larger
     return min((word for word in words[36:] if start <= word < header.vaddr + size), default=0)
 
 

@@ -25,8 +25,8 @@ class GoPlace(NamedTuple):
 
 
 class _Inlined(NamedTuple):
-    name: int  # offset
-    parent_pc: int  # bytes from the function's entry to an instruction at the caller's line
+    name: int  # offset of the function's name
+    parent_pc: int  # bytes from the function's entry to an instruction on the line of the call
     parent: int = -1  # Go 1.18 and 1.19: index of the record of the caller; -1: not inlined
     file: int = 0  # Go 1.18 and 1.19: index of the caller's file
     line: int = 0  # Go 1.18 and 1.19: line in the caller

@@ -27,7 +27,7 @@ _MAX_DATA = 16  # PCDATA and FUNCDATA tables of a function; Go 1.27 has 5 and 11
 _MAX_VARINT_SIZE = 5  # bytes
 _MAX_NAME_SIZE = 1 << 16  # bytes
 _MAX_DEPTH = 1 << 31  # bytes of a frame; runtime.call1073741824 has the largest
-NO_INDEX = 0xFFFFFFFF  # offset or index of something absent
+NO_INDEX = 0xFFFFFFFF  # value of an absent offset or index
 
 
 class GoLayout(NamedTuple):
@@ -52,9 +52,9 @@ class GoHeader(NamedTuple):
     layout: GoLayout
     quantum: int  # bytes: smallest size of an instruction
     functions: int  # number of functions
-    text: int  # vaddr from which functions count; 0: only moduledata states it (Go 1.26 and later)
+    text: int  # vaddr where the offsets of code begin; 0: only moduledata states it (from Go 1.26 on)
     names: int  # names of functions
-    units: int  # for each file of a unit, the offset of its path
+    units: int  # offsets of the paths, for each file of each unit
     files: int  # paths
     values: int  # pcvalue tables
     table: int  # function table; offsets of `_func` count from here

@@ -60,8 +60,8 @@ def find_function_starts(image: ElfImage) -> list[int]:
 def _may_be_start(image: ElfImage, vaddr: int) -> bool:
     """Return True if a function may begin at `vaddr`, because the code before it does not fall through.
 
-    A call before it usually returns.  Zeros before it may be the end of an instruction, or the gap between
-    two sections.  After a call or zeros, `vaddr` must be a multiple of the alignment of functions.
+    A call before `vaddr` usually returns.  Zeros before `vaddr` may be the end of an instruction, or the gap
+    between two sections.  After a call or zeros, `vaddr` must be a multiple of the alignment of functions.
     """
     checkpoint()
     if not any(start <= vaddr < end for start, end in image.executable):
@@ -82,7 +82,7 @@ def _targets(image: ElfImage, start: int, end: int) -> Iterator[int]:
 
 
 def stubs_without_return(image: ElfImage) -> Callable[[int], bool]:
-    """Return a function: vaddr -> True if a PLT stub is there whose target never returns."""
+    """Return a function that tells whether the PLT stub at a vaddr leads to a function that never returns."""
     imports = Dynamic(image).imports().items()
     slots = {slot for slot, name in imports if name in _NEVER_RETURN or _LIBSTDCXX_THROW.match(name)}
 

@@ -31,8 +31,8 @@ _MAX_STEPS_BACK = 64  # functions before an address that a look-up tries
 class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slots cannot keep an index
     """The tables of one section: usually one, but thousands if the linker concatenated them.
 
-    Concatenated tables are in no order, and functions of one may lie between those of another.  So the first
-    look-up makes an index of all functions.
+    Concatenated tables are in no order, and functions of one table may lie between functions of another.  So
+    the first look-up makes an index of all functions.
     """
 
     def covering(self, vaddr: int) -> Iterator[SFrameTable]:
@@ -53,7 +53,7 @@ class SFrameTables(tuple[SFrameTable, ...]):  # noqa: SLOT001 - a tuple with slo
 
     @cached_property
     def _index(self) -> "tuple[array[int], list[int], list[int]]":
-        """Starts of functions, ascending; the number of each function; numbers at which the tables end."""
+        """Starts of all functions in ascending order; their numbers; for each table, its last number + 1."""
         unsorted = array("Q", (start for table in self for start, _ in table.extents()))
         order = sorted(range(len(unsorted)), key=unsorted.__getitem__)
         totals = list(accumulate(table.num_fdes for table in self))

@@ -1,7 +1,7 @@
 """Decodes the SFrame rows (FREs) of a function into rules for CFA, return address and frame pointer.
 
 The table `ABIS` has the differences between ABIs.  Some encodings belong to one ABI: s390x scales CFA
-offsets.  In V2 of s390x, a word for RA (return address) or FP (frame pointer) may be a register.
+offsets.  In V2 of s390x, a word for RA (return address) or FP (frame pointer) may name a register.
 
 Some versions of ld write wrong rows for procedure linkage tables (PLT).  `SFrameTable.rows` returns the rows
 as the file has them.  `row_at` repairs or leaves out wrong rows, and `check` reports repairs.
@@ -35,7 +35,7 @@ _TAIL_SIZES = bytes(1 + (info >> 1 & 15) * (1, 2, 4, 0)[info >> 5 & 3] for info 
 _SP_8, _SP_16, _SP_24 = (Rule(AMD64.sp, offset, deref=False) for offset in (8, 16, 24))
 # rows of the stubs of a PLT: (start offset, CFA)
 _PLT_SHAPES = (
-    ((0, _SP_16), (6, _SP_24)),  # push GOT+8; jmp *GOT+16: PLT0, reached after a push of the index
+    ((0, _SP_16), (6, _SP_24)),  # PLT0: push GOT+8; jmp *GOT+16.  The stub before has pushed an index
     ((0, _SP_8), (11, _SP_16)),  # jmp *GOT (6 bytes); push index (5 bytes); jmp PLT0
 )
 
@@ -157,7 +157,7 @@ class RowDecoder:
 
 
 def _default_rules(table: "SFrameTable", info: int, words: tuple[int, ...]) -> _Rules:
-    """Decode words: CFA offset from SP or FP; then RA (if the ABI tracks it) and FP, offsets from the CFA."""
+    """Decode offsets: from SP or FP to the CFA; from the CFA to RA (if the ABI tracks it) and to FP."""
     abi = table.abi
     if len(words) > abi.max_words:
         raise ValueError(f"{len(words)} words, at most {abi.max_words} for {abi.name}")
@@ -228,7 +228,7 @@ def repair(
 ) -> tuple[tuple[SFrameFre, ...], str] | None:
     """Return correct rows and a text if ld wrote wrong rows; None: the rows are correct.
 
-    ld 2.44 to 2.47.50 write a single row of sp+16 for a slot of `.plt.got`.  It is wrong for every slot.
+    ld 2.44 to 2.47.50 write a single row of sp+16 for a slot of `.plt.got`.  This row is always wrong.
     """
     is_wrong = fde.masked and len(rows) == 1 and rows[0].cfa == _SP_16 and table.abi.arch is AMD64
     if not is_wrong:

@@ -34,7 +34,7 @@ class Flag(IntFlag):
     """sfh_flags."""
 
     FDE_SORTED = 0x1
-    FRAME_POINTER = 0x2  # hint in V1 and V2, which no tool sets
+    FRAME_POINTER = 0x2  # hint in V1 and V2; no tool sets it
     FDE_FUNC_START_PCREL = 0x4  # flag of V2 errata 1 and V3
 
 
@@ -55,7 +55,7 @@ class SFrameFde(NamedTuple):
 
     @property
     def fre_type(self) -> int:
-        """Code of the width of the rows' start offsets: 1 << fre_type bytes."""
+        """Code of the width of start offsets in rows, which is 1 << fre_type bytes."""
         return self.info & 0xF
 
     @property
@@ -203,7 +203,7 @@ class SFrameTable:
         return SFrameFde(start, size, fre_off + 5, num_fres, info, info2, rep_size)
 
     def fdes(self) -> Iterator[SFrameFde]:
-        """Yield every readable function, in table order; `problems` names the unreadable ones."""
+        """Yield every readable function, in table order; `problems` names the unreadable functions."""
         for index in range(self.num_fdes):
             try:
                 yield self.fde(index)

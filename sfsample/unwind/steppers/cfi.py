@@ -38,7 +38,7 @@ class CfiStepper:
         return None if current is None else to_row(_next_if_late(table, current) or current.row, arch)
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:  # noqa: ARG002 - the protocol
-        """Return the addresses of the row."""
+        """Return the addresses at which the row holds."""
         table = self._table(module)
         try:
             current = table.row_range_at(module.vaddr(frame.pc)) if table else None
@@ -82,7 +82,7 @@ def to_row(row: CfiRow, arch: Arch) -> UnwindRow:
     registers = [(n, rule) for n, rule in row.rules.items() if rule is not None and n != row.ra_register]
     pushed_at = _pushed_at(row)
     if pushed_at is not None:
-        # glibc's _dl_runtime_resolve on AArch64: its CFA leaves out the two words that the stub has pushed
+        # glibc's _dl_runtime_resolve on AArch64: its CFA lies below the two words that the stub has pushed
         registers.append((arch.sp, Rule(CFA, pushed_at + 8, deref=False)))
     return UnwindRow(
         cfa,

@@ -51,7 +51,7 @@ class NullCallStepper:
 class FramePointerStepper:
     """Follows the chain of frame pointers.
 
-    In a prologue or a leaf function the step may skip the caller, and without a table nothing shows that.
+    In a prologue or a leaf function, the step may skip the caller.  Only a table would show this.
     The stepper assumes that the pair of words ends the frame, on AArch64 too, as gdb does.  JIT compilers and
     LLVM put the pair there.  GCC for AArch64 puts it at the other end of the frame, but GCC writes tables.
     """

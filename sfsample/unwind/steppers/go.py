@@ -25,12 +25,12 @@ _SYSTEMSTACK, _MCALL, _MORESTACK = "runtime.systemstack", "runtime.mcall", "runt
 _ASMCGOCALL, _CGOCALLBACK, _CROSSCALL2 = "runtime.asmcgocall", "runtime.cgocallback", "crosscall2"
 # functions that call C code on the stack of the scheduler, and find their frame by the frame pointer
 _BY_FRAME_POINTER = {"runtime.nanotime1", "runtime.walltime", "time.now", "runtime.vgetrandom1"}
-_FRAME_SETUP_BYTES = 16  # bytes from the entry of these functions, in which sp has not been switched yet
+_FRAME_SETUP_BYTES = 16  # bytes at the start of these functions, before they switch sp
 # functions that the runtime enters from an instruction that is no call
 _ENTERED_ANYWHERE = {"runtime.sigpanic", "runtime.asyncPreempt"}
 # functions that do not store the frame pointer at the top of their frame
 _WITHOUT_FRAME_POINTER = {"runtime.rt0_go", "runtime.sigtramp", "runtime.sigprofNonGoWrapper"}
-_NEW_CROSSCALL2, _NEW_ASMCGOCALL = 20, 22  # minor versions in which the frame of the function changed
+_NEW_CROSSCALL2, _NEW_ASMCGOCALL = 20, 22  # minor versions of Go in which the frame of the function changed
 _STORES_RBP = (b"\x48\x89\x6c\x24", b"\x48\x89\xac\x24")  # mov %rbp, disp(%rsp)
 _STORES_X29 = (b"\xfd\x83\x1f\xf8",)  # stur x29, [sp, #-8]
 
@@ -97,7 +97,7 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
     if arch is not AMD64:
         return row
     minor = (module.tables.go and module.tables.go.minor) or 0
-    if name == _CROSSCALL2 and size:  # it saves rbx and r12 to r15 for its caller in C
+    if name == _CROSSCALL2 and size:  # function that saves rbx and r12 to r15 for its caller in C
         lowest = -56 if minor < _NEW_CROSSCALL2 else -64
         rules = (Rule(CFA, lowest + _WORD * index, deref=True) for index in range(5))
         return row._replace(registers=(*registers, *zip((3, 12, 13, 14, 15), rules, strict=True)))
@@ -107,7 +107,7 @@ def _row(function: GoFunction, size: int, frame: Frame, module: Module, arch: Ar
 def _crossing(row: UnwindRow, name: str, above: int, *, is_old: bool) -> UnwindRow:
     """Return the row of a function that switches stacks; `row` itself if the function does not.
 
-    The returned row holds on the scheduler's stack, its `on_goroutine` on that of the goroutine.
+    The returned row holds on the scheduler's stack; its `on_goroutine` holds on the goroutine's stack.
 
     `above`: bytes from sp to the CFA, on the stack on which the function was called.
     """

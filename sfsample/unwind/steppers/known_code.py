@@ -102,7 +102,7 @@ def _address_or_zero(expression: str) -> Rule:
     return Rule(CFA, 0, deref=False, expression=bytes.fromhex(expression))
 
 
-# Two threads run on from the system call.  In the new thread, which has no caller, rax is 0.  In the thread
+# Two threads run after the system call.  In the new thread, which has no caller, rax is 0.  In the thread
 # that made the call, rax is not 0, and the return address is at rsp.  DW_OP_breg7 0, deref, breg0 0, lit0,
 # ne, mul give the return address, or zero.
 _AROUND_CLONE = entry_row(AMD64)._replace(ra=_address_or_zero("77 00 06 70 00 30 2e 1e"))
@@ -225,7 +225,7 @@ class StartStepper:
         return at_entry or _row_near(_ANYWHERE.get(machine, ()), frame, module)
 
     def reach(self, frame: Frame, module: Module, arch: Arch) -> PcRange:
-        """Return addresses around the pc without a first function."""
+        """Return addresses around the pc at which no stack begins."""
         entry = module.address(module.image.entry)
         markers = (pattern.marker for pattern in _ANYWHERE.get(arch.machine, ()))
         start, end = _range_without(markers, frame, module)
@@ -266,7 +266,7 @@ class SignalFrameStepper:
     found = Found.SIGNAL_FRAME
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the row of the saved registers if `frame.pc` is in a trampoline."""
+        """Return the row that reads the saved registers if `frame.pc` is in a trampoline."""
         if module is None:
             return None
         for kind in arch.signal_frames:

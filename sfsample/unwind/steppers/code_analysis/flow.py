@@ -18,7 +18,7 @@ TestAddress = Callable[[int], bool]
 _MAX_CALLEE_INSTRUCTIONS = 300  # instructions followed in a called function
 _MAX_CALL_DEPTH = 8  # nested calls
 _MAX_INSTRUCTIONS = 5000  # instructions followed for one answer, with those of called functions
-_MAX_REACHED = 2000  # instructions of one function, and of those to which it jumps
+_MAX_REACHED = 2000  # instructions of one function, and of the functions to which it jumps
 _MAX_CACHED_INSTRUCTIONS, _MAX_CACHED_FUNCTIONS = 20_000, 20_000
 
 
@@ -66,7 +66,7 @@ class State:
         return self._registers.get(register, _AT_START[register])
 
     def saved(self, register: int, lowest: int | None = None) -> Value | None:
-        """Return the address of a word with the register's initial value, or None; `lowest`: its offset."""
+        """Return the address of a word with the register's initial value, or None; `lowest`: least offset."""
         initial = _AT_START[register]
         for place, value in self._words.items():
             if value == initial and (lowest is None or place.offset >= lowest):
@@ -93,7 +93,7 @@ class State:
             return None  # pointer in memory to a pointer in memory, which no frame has
         saved = self.saved(register)
         if saved is not None and saved.base != place.base:
-            return None  # register saved relative to another base, perhaps at this very place
+            return None  # register saved relative to another base, perhaps at this address
         return self._words[place] if place in self._words else Value(place)
 
 

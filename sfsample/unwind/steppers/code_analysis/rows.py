@@ -26,7 +26,7 @@ _MAX_SEARCHED = 1500  # instructions without a return; no function of libc or li
 _MAX_GENERATED = 500  # instructions; more take 20 ms for each new pc, and hardly ever find a return
 _MAX_KEPT = 5000  # instructions in the cache; each takes about 1 KiB
 _MAX_KEPT_OF_SEARCH = 300  # first instructions of a search, which are cached
-_MAX_REACHED_FUNCTIONS = 200  # functions whose reached instructions are cached
+_MAX_REACHED_FUNCTIONS = 200  # functions for which the reached instructions are cached
 _UNSURE = 100  # instructions at the end of a failed search; a search from there might find a return
 _Result = tuple[UnwindRow, State] | None  # row of the search, state at the instruction; None: no return
 _SP = AMD64.sp
@@ -55,7 +55,7 @@ class PassedRows:
         return (row,) if row is not None and _is_whole(row) else None
 
     def keep(self, row: UnwindRow, passed: Sequence[tuple[Visit, bytes]]) -> None:
-        """Add the row of a search for the instructions that it has passed.
+        """Cache the row of a search for every instruction that the search has passed.
 
         A row that lacks a callee-saved register is not added, because a later search may find that register.
         """
@@ -64,7 +64,7 @@ class PassedRows:
             self._add({(visit.address, code): (row, visit.state) for visit, code in first})
 
     def keep_failure(self, passed: Sequence[tuple[Visit, bytes]]) -> None:
-        """Add a search that was given up before it came to a return."""
+        """Add a search that has ended without a return."""
         self._add({(visit.address, code): None for visit, code in passed[:-_UNSURE]})
 
     def _add(self, results: dict[tuple[int, bytes], _Result]) -> None:
@@ -197,7 +197,7 @@ def _rule(value: Value, cfa: Value) -> Rule | None:
 
 
 def _plain(value: Value) -> Rule | None:
-    """Return the rule for a register plus an offset, or for the word there; None for other values."""
+    """Return the rule for a value: register + offset, or the word at register + offset; else None."""
     match value:
         case Value(int(base), offset):
             return Rule(base, offset, deref=False)
@@ -213,8 +213,8 @@ def _is_whole(row: UnwindRow) -> bool:
 def seen_from(row: UnwindRow, state: State) -> UnwindRow | None:
     """Return the row at a later instruction of the search, reached in `state`; None: the CFA is unknown.
 
-    The CFA is known if a register has a known distance from the register at the start from which `row` counts
-    the CFA.  A callee-saved register with an unknown value is left out.
+    `row` counts the CFA from a register.  The CFA is known if a register of `state` has a known distance from
+    that register's value at the start.  A callee-saved register with an unknown value is left out.
     """
     cfa, top = row.cfa, state.value(AMD64.sp)
     values = ((n, state.value(n)) for n in (cfa.base, AMD64.sp, *sorted(AMD64.callee_saved)))
@@ -239,10 +239,7 @@ def seen_from(row: UnwindRow, state: State) -> UnwindRow | None:
 def _place_in_frame(
     row: UnwindRow, number: int, frame: Value, state: State, lowest: int | None
 ) -> Value | None:
-    """Return the address in the frame at which a register's value for the caller is saved, or None.
-
-    The code may have saved the register since the search began.
-    """
+    """Return the address in the frame where the caller's value of a register is saved by now, or None."""
     value = _value_at_return(row, number, frame)
     place = state.saved(number, lowest) if value == Value(number) else value.place if value else None
     in_frame = place is not None and place.base == frame.base and (lowest is None or place.offset >= lowest)
