@@ -71,11 +71,11 @@ class Module:
             if len(self._calls) >= _MAX_CACHED_FUNCTIONS:
                 self._calls.clear()
             exported = Dynamic(self.image).defines(self.vaddr(start))
-            found: list[int] = []
+            returns: list[int] = []
             for low, high in () if exported else self.image.executable:
                 code = bytes((self.image.loaded(low) or b"")[: high - low])
-                found += calls.calls_of(self.image.machine, code, self.address(low), start)
-            self._calls[start] = tuple(found)
+                returns += calls.calls_of(self.image.machine, code, self.address(low), start)
+            self._calls[start] = tuple(returns)
         return self._calls[start]
 
     def stub_slot(self, address: int) -> int | None:

@@ -111,7 +111,7 @@ def make_private(directory: str) -> bool:
         if not level.exists():
             level.mkdir(mode=0o700, exist_ok=True)
     named = Path(os.path.abspath(directory))
-    return all(_is_protected(level) for each in (named, named.resolve()) for level in (each, *each.parents))
+    return all(_is_protected(level) for form in (named, named.resolve()) for level in (form, *form.parents))
 
 
 def _is_protected(path: Path) -> bool:

@@ -110,7 +110,7 @@ class PerfMapFile:
         return bool(self._version)
 
     def find(self, address: int) -> Symbol | None:
-        """Return the function that covers an address, as of the last refresh; None: the map has none."""
+        """Return the function that covered an address at the last refresh; None: the map has none."""
         return next((function for part in reversed(self._parts) if (function := part.find(address))), None)
 
     def names(self, address: int) -> set[str]:

@@ -49,8 +49,8 @@ def choose_steppers(order: Iterable[str | Stepper]) -> tuple[Stepper, ...]:
     A name stands for its steppers in `CHOICES`.  If `order` has a name, the steppers in `ALWAYS` come first.
     """
     order = tuple(order)
-    always = ALWAYS if any(isinstance(each, str) for each in order) else ()
-    chosen = (CHOICES[each] if isinstance(each, str) else (each,) for each in order)
+    always = ALWAYS if any(isinstance(entry, str) for entry in order) else ()
+    chosen = (CHOICES[entry] if isinstance(entry, str) else (entry,) for entry in order)
     return (*always, *chain.from_iterable(chosen))
 
 
@@ -73,7 +73,7 @@ class Unwinder:
     ) -> None:  # fmt: skip
         self._modules = modules
         self._max_frames = max_frames
-        cached = [CachedStepper(for_process(each, modules), modules) for each in choose_steppers(steppers)]
+        cached = [CachedStepper(for_process(s, modules), modules) for s in choose_steppers(steppers)]
         self._chain = StepperChain(modules, cached, last=False)
         cfi_first = sorted(cached, key=lambda stepper: _RANKS.get(stepper.found, 0))
         self._cfi_chain = StepperChain(modules, cfi_first, last=True)
@@ -124,8 +124,8 @@ class Unwinder:
         walk.frame = Frame(caller, cfa, None, Found.SCAN, exact=False)
         walk.registers = {arch.pc: caller, arch.sp: cfa}
         resumed = self._continue(walk, self._cfi_chain)
-        behind = resumed.frames[len(stack.frames) : -1]
-        is_likely = all(frame.exact or self._modules.may_be_returned_to(frame.pc) for frame in behind)
+        gained = resumed.frames[len(stack.frames) : -1]
+        is_likely = all(frame.exact or self._modules.may_be_returned_to(frame.pc) for frame in gained)
         return resumed if is_likely and len(resumed.frames) > len(stack.frames) else stack
 
     @property

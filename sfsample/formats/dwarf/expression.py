@@ -118,7 +118,7 @@ class _Evaluation(NamedTuple):
         stack, code = self.stack, self.code
         match opcode:
             case 0x06:  # DW_OP_deref
-                stack.append(self._known(self.memory.word(stack.pop())))
+                stack.append(self._required(self.memory.word(stack.pop())))
             case 0x10:  # DW_OP_constu
                 value, pos = code.uleb128(pos)
                 stack.append(value)
@@ -152,17 +152,17 @@ class _Evaluation(NamedTuple):
             case 0x94:  # DW_OP_deref_size
                 address, size = stack.pop(), code.u8(pos)
                 data = self.memory.read(address, size) if 1 <= size <= 8 else None
-                stack.append(int.from_bytes(self._known(data), code.byteorder))
+                stack.append(int.from_bytes(self._required(data), code.byteorder))
                 pos += 1
             case 0x96:  # DW_OP_nop
                 pass
             case 0x9C:  # DW_OP_call_frame_cfa: the CFA, which is the initial value for a register's rule
-                stack.append(self._known(self.initial) & _WORD)
+                stack.append(self._required(self.initial) & _WORD)
             case _:
                 raise _NoValueError
         return pos
 
-    def _known(self, value: _T | None) -> _T:
+    def _required(self, value: _T | None) -> _T:
         if value is None:
             raise _NoValueError
         return value

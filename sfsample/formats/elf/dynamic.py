@@ -129,7 +129,7 @@ class Dynamic:
         return self._relocations(_DT_RELA, _DT_RELASZ, without_symbol=False)
 
     def imports(self) -> dict[int, str]:
-        """Return the names of imported symbols; key: vaddr of the slot with the address of the symbol."""
+        """Return the names of imported symbols; key: vaddr of the slot that holds the symbol's address."""
         relocations = (*self.relocations(), *self.plt_relocations())
         names = {relocation.slot: self.symbol_name(relocation.symbol) for relocation in relocations}
         return {slot: name for slot, name in names.items() if name}

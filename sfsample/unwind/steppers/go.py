@@ -41,7 +41,7 @@ class GoStepper:
     found = Found.GO
 
     def row_at(self, frame: Frame, module: Module | None, arch: Arch) -> UnwindRow | None:
-        """Return the row for the depth of the frame at its pc."""
+        """Return the row that follows from the depth of the frame."""
         found = _depth_at(module, frame.pc, frame.lookup_pc) if arch in (AMD64, AARCH64) else None
         return _row(found[0], found[1], frame, module, arch) if found and module else None
 

@@ -120,7 +120,7 @@ class Flow:
         # the instruction at an address; None: no valid instruction
         self.instruction = lru_cache(_MAX_CACHED_INSTRUCTIONS)(lambda at: decode(read(at), at))
         self._max_instructions = self._left = max_instructions
-        self._known_returns: dict[int, bool] = {}
+        self._returning: dict[int, bool] = {}
 
     def visits(self, start: int) -> Iterator[Visit]:
         """Yield the instructions that code may reach from `start`; those after fewer calls come first.
@@ -156,13 +156,13 @@ class Flow:
 
     def _visits(self, start: int, depth: int) -> Iterator[Visit]:
         seen: set[tuple[int, Value | None]] = set()
-        near, behind_calls = deque([(start, State({}, {}))]), deque[tuple[int | None, int, State]]()
+        near, after_calls = deque([(start, State({}, {}))]), deque[tuple[int | None, int, State]]()
         called = False
-        while near or behind_calls:
+        while near or after_calls:
             checkpoint()
             if not near:
                 called = True
-                callee, address, state = behind_calls.popleft()
+                callee, address, state = after_calls.popleft()
                 if callee is not None and not self._may_return(callee, depth + 1):
                     continue
             else:
@@ -182,7 +182,7 @@ class Flow:
             if instruction.falls_through and (called or instruction.calls) and self._is_start(end):
                 continue  # start of the next function: the call before it does not return
             if instruction.calls:
-                behind_calls.append((instruction.target, end, state))
+                after_calls.append((instruction.target, end, state))
             elif instruction.falls_through:
                 near.append((end, state))
 
@@ -196,10 +196,10 @@ class Flow:
             return False
         if depth > _MAX_CALL_DEPTH:
             return True
-        if function not in self._known_returns:
-            if len(self._known_returns) >= _MAX_CACHED_FUNCTIONS:
-                self._known_returns.clear()
-            self._known_returns[function] = True  # answer for recursive calls
+        if function not in self._returning:
+            if len(self._returning) >= _MAX_CACHED_FUNCTIONS:
+                self._returning.clear()
+            self._returning[function] = True  # answer for recursive calls
             count = 0
             for visit in self._visits(function, depth):
                 count += 1
@@ -209,7 +209,7 @@ class Flow:
                 if instruction.returns or jumps_in_place:
                     return True
             if not self._left:  # answer unknown, so the code after the call is not followed
-                self._known_returns.pop(function, None)
+                self._returning.pop(function, None)
                 return False
-            self._known_returns[function] = count >= _MAX_CALLEE_INSTRUCTIONS
-        return self._known_returns[function]
+            self._returning[function] = count >= _MAX_CALLEE_INSTRUCTIONS
+        return self._returning[function]

@@ -247,7 +247,7 @@ def _place_in_frame(
 
 
 def _value_at_return(row: UnwindRow, number: int, frame: Value) -> Value | None:
-    """Return the caller's value of a register, in terms of the registers at the start of the search."""
+    """Return the caller's value of a register, expressed by registers at the start of the search; or None."""
     if number in row.kept:
         return Value(number)
     rule = dict(row.registers).get(number)
