@@ -1,4 +1,4 @@
-"""Why a thread could not be captured."""
+"""Defines the reasons why a thread was not captured."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Reason(Enum):
 
 
 class NotCaptured(NamedTuple):
-    """A thread that was not captured, and the reason."""
+    """The result of a capture that failed or was not tried."""
 
     reason: Reason
     detail: str  # explanation for the reader of a report
