@@ -1,6 +1,6 @@
 """Records, names and renders profiles, for Python programs and for the command line.
 
-The library prints nothing and installs no signal handler.  If a function raises, the target runs on.
+The library prints nothing and installs no signal handler.  If a function raises, the target keeps running.
 """
 
 import time

@@ -24,7 +24,7 @@ class Arch(NamedTuple):
     sp: int
     fp: int
     ra: int  # register with the return address after a call (AMD64: the column of RA in a CFI table)
-    pc: int  # number of the pc among a frame's registers
+    pc: int  # key of the pc in the registers of a frame
     callee_saved: frozenset[int]  # registers that a call preserves, unless CFI says otherwise
     red_zone: int  # bytes below sp that the ABI lets a leaf function use
     entry_cfa: int  # cfa = sp + entry_cfa at the first instruction of a function
@@ -39,7 +39,7 @@ class Arch(NamedTuple):
 class RegisterSet(NamedTuple):
     """One register set, as the kernel lays it out."""
 
-    note: int  # type of its note in a core file
+    note: int  # type of the set's note in a core file
     size: int  # bytes
     words: tuple[tuple[int, int], ...]  # (DWARF number, index of the 8-byte word)
 

@@ -16,7 +16,7 @@ from sfsample.core.checkpoint import checkpoint
 # CPU time in ns, as measured with Python 3.11
 READ_NS = 4_000  # one process_vm_readv(2)
 GOROUTINE_NS = 25_000  # one goroutine: stack, walk and wait; its fields cost READ_NS more
-COPIED_NS = 1_000  # one frame that an earlier look has copied: its place and name
+COPIED_NS = 1_000  # placing and naming of one frame that an earlier look has copied
 _BYTE_NS = 200  # each byte after the first 512; this includes the decoding of line tables
 _SMALL_BYTES = 512
 
@@ -25,13 +25,13 @@ _SMALL_BYTES = 512
 CAPTURE_NS = 80_000_000
 # 10,000 asyncio tasks that wait for a lock took 1.9 s.
 DUMP_NS = 2_500_000_000
-# 100,000 goroutines took 2.7 s and 72 MB.  The budget is enough for a million.
+# 100,000 goroutines took 2.7 s and 72 MB.  The budget is enough for a million goroutines.
 GOROUTINES_NS = 30_000_000_000
 TASKS_NS = 100_000_000  # asyncio tasks of a profile: enough for 100 of 2,000
 
 
 class Budget:
-    """The time that is left for a look.  Each read calls `should_stop`, and True ends the look."""
+    """The time that is left for a look.  Each read calls `should_stop`; if it returns True, the look ends."""
 
     def __init__(self, ns: int, should_stop: Callable[[], bool] = lambda: False) -> None:
         self._ns = self._left = ns

@@ -28,7 +28,7 @@ _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PATH_FLAGS = os.O_PATH | os.O_CLOEXEC
 _MAX_LINKS = 40  # symbolic links in one path; the kernel has the same limit
 _MAX_DEPTH = 256  # directories that are open at once
-_STREAMS = ("/dev/std", "/dev/fd/", "/proc/")  # prefixes of paths that may be an open file
+_STREAMS = ("/dev/std", "/dev/fd/", "/proc/")  # prefixes of paths that may name a file that sfsample has open
 
 
 @contextmanager

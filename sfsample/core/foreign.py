@@ -1,7 +1,7 @@
 """Parses texts that come from outside: from a backend, a client, a file, the kernel, a clock.
 
 No text makes a function raise: the function returns a value or None.  int() is not enough: it accepts "1_0"
-and the digits of any script, and raises for 5,000 digits.  No calendar has the year of some times.
+and the digits of any script, and raises for 5,000 digits.  A time may lie beyond the years of the calendar.
 
 Invariant: every reader returns a value or refuses the text, for each text of tests/builders/absurd.py
 (tests/test_absurd_words.py).
@@ -36,6 +36,6 @@ def natural(text: str | bytes, below: int = 1 << 63) -> int | None:
 
 
 def utc(time_s: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Return a time since the epoch as text; if no calendar has this time, return the seconds."""
+    """Return a time since the epoch as text; if it is beyond the calendar, return the seconds."""
     moment = total(time.gmtime)(time_s)
     return f"{time_s:g} s" if moment is None else time.strftime(form, moment)

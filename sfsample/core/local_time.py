@@ -30,7 +30,7 @@ def read_local(text: str) -> float:
 def local(time_s: float) -> str:
     """Return a time since the epoch as "2026-11-24 09:00:00", without its zone."""
     if (moment := _moment(time_s)) is None:
-        return utc(time_s)  # seconds, as no calendar has this time
+        return utc(time_s)  # seconds: the time is beyond the calendar
     text = moment.isoformat(" ")[:19]
     return text if read_local(text) == int(time_s) else moment.isoformat(" ")
 

@@ -33,7 +33,7 @@ class Memory(Protocol):
 
     @property
     def byteorder(self) -> ByteOrder:
-        """Return the byte order of the machine that the memory comes from."""
+        """Return the byte order of the machine from which the memory comes."""
 
     def word(self, address: int) -> int | None:
         """Return the unsigned 8-byte word at `address`."""
@@ -106,7 +106,7 @@ class PiecewiseMemory:
 
 
 class JointMemory:
-    """Pieces of memory in one buffer: (address, size, offset).  Reads of a small piece begin at its start."""
+    """Pieces of memory in one buffer: (address, size, offset).  Small ones are only read from their start."""
 
     def __init__(
         self, data: bytes | bytearray, pieces: Iterable[tuple[int, int, int]], order: ByteOrder

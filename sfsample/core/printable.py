@@ -37,6 +37,6 @@ def fit(text: str, width: int, end: str = "") -> str:
 
 
 def _width(letter: str) -> int:
-    if category(letter) in ("Mn", "Me") or "\u1160" <= letter <= "\u11ff":  # Hangul: not the first letter
+    if category(letter) in ("Mn", "Me") or "\u1160" <= letter <= "\u11ff":  # Hangul vowel or final
         return 0
     return 2 if east_asian_width(letter) in "WF" else 1

@@ -18,7 +18,7 @@ class BadValue(ValueError):  # noqa: N818 - the name says what happened
 
 
 def refusal(text: str, what: str) -> BadValue:
-    """Return the error for a text that is not `what`: "a time above 0 (10, 500ms)"."""
+    """Return the error "not WHAT: TEXT"; `what`: "a time above 0 (10, 500ms)"."""
     return BadValue(f"not {what}: {text[:100] or repr('')}")
 
 

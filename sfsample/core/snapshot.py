@@ -25,7 +25,7 @@ class Capture(StrEnum):
 
 
 class LastRun(NamedTuple):
-    """The last time that a thread started or stopped to run, from /proc/PID/task/TID/sched."""
+    """The last time when a thread started or stopped running, from /proc/PID/task/TID/sched."""
 
     at: bytes  # se.exec_start, on the clock of the CPU
     renewed_ns: int = 0  # se.avg.last_update_time, on another clock
@@ -40,7 +40,7 @@ class SchedulerEvidence(NamedTuple):
     stopped_ns: int = 0  # perf_counter_ns when sfsample saw that the thread had stopped; 0: no stop
     interrupted_sleep: bool = False  # True: the stop interrupted a sleep in a system call
     preempted_by_us: bool | None = None  # True: the thread had lost its CPU to sfsample; None: unknown
-    held_ns: tuple[int, int] = (0, 1 << 62)  # least and greatest time that the thread can have been stopped
+    held_ns: tuple[int, int] = (0, 1 << 62)  # shortest and longest time that the stop may have lasted
     call: int | None = None  # number of the system call at the request to stop; None: no call, or unknown
 
 
@@ -56,4 +56,4 @@ class ThreadSnapshot(NamedTuple):
     arch: Arch = AMD64
     capture: Capture = Capture.STOPPED
     scheduler: SchedulerEvidence | None = None
-    assumed: bool = False  # True: some registers come from an earlier stop, so a failed walk proves no damage
+    assumed: bool = False  # True: some registers come from an earlier stop; the walk may fail because of them

@@ -27,7 +27,7 @@ class Room:
     """The buffer for the pieces of one thread.  The threads of a process use it in turn."""
 
     def __init__(self) -> None:
-        self._local = array("Q", bytes(32))  # two `struct iovec`: a part of `bytes`, and a stack's buffer
+        self._local = array("Q", bytes(32))  # two `struct iovec`: for a part of `bytes`, for a stack's buffer
         self._local_at = self._local.buffer_info()[0]
         self._remote = array("Q", bytes(16))  # one `struct iovec`
         self._one = self._remote.buffer_info()[0], 1

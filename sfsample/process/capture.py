@@ -71,7 +71,7 @@ class CapturedStack(NamedTuple):
 class ThreadCapturer:
     """Captures threads of one process, from `source`; `stop` False: never stops a thread.
 
-    `kernel` None: adds the system call of a running thread; True: adds kernel functions of sleepers, too.
+    `kernel` None: adds the system call of a running thread; True: also the kernel functions of sleepers.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class ThreadCapturer:
         return self._captured(snapshot, self._unwinder.walk(snapshot), last)
 
     def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[FoundGoroutine]:
-        """Yield all goroutines of a Go program; a goroutine that no thread runs has its stack."""
+        """Yield all goroutines of a Go program.  The stack of a goroutine is None while a thread runs it."""
         arch = self._process.arch
         for goroutine in self.go.goroutines(should_stop):
             stack = None
@@ -284,7 +284,7 @@ class ThreadCapturer:
         return self.source.capture(thread, patience_ns, stop_filter)
 
     def _kernel(self, thread: Thread, reading: SleepingThread) -> tuple[str, ...]:
-        """Return the kernel functions in which a thread sleeps; (): unknown, or it has run since."""
+        """Return the kernel functions in which a thread sleeps; empty if unknown, or if it has run since."""
         functions, counters = thread.files.kernel_stack(), thread.files.counters()
         self.kernel_refused |= functions is None and counters is not None
         return functions or () if counters == reading.counters else ()
@@ -311,7 +311,7 @@ class ThreadCapturer:
     # -- the libraries in which a stack lies
 
     def _check_libraries(self, thread: Thread) -> frozenset[Module]:
-        """Return the modules that the stack may show and that are still mapped at their addresses."""
+        """Check that the modules of the last stack and unstable modules are still mapped; return them."""
         process = self._process
         self._have_moved(thread.modules | process.modules.unstable_modules)
         expected = thread.modules | process.modules.unstable_modules

@@ -108,7 +108,7 @@ def own_tid(core: CoreProcess, thread: CoreThread) -> int:
 
 
 def _words(core: CoreProcess, thread: CoreThread) -> tuple[CoreWords | None, tuple[int, ...]]:
-    """Return all words of NT_PRSTATUS, and `CoreWords` with the indexes of some; (None, ()): unknown."""
+    """Return the machine's `CoreWords`, and all words of NT_PRSTATUS; (None, ()): unknown."""
     layout, raw = layout_of(core.arch), thread.sets.get(NT_PRSTATUS, b"")
     size = layout.sets[0].size
     if os.uname().machine != core.arch.name or len(raw) < size:

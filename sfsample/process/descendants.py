@@ -89,7 +89,7 @@ def why_no_samples(pids: list[int]) -> tuple[str, str] | None:
     number, after = _children(pids)
     if after <= before:
         return None
-    running = {0: "children that it starts run", 1: "its child runs"}.get(number, "its children run")
+    running = {0: "its short-lived children run", 1: "its child runs"}.get(number, "its children run")
     return f"idle, while {running}", "to sample them too: -s"
 
 

@@ -10,7 +10,7 @@ says less, because the process may have waited for a CPU.)
 
 Source: Linux fs/exec.c, check_unsafe_exec, and begin_new_exec (clears PF_FORKNOEXEC); security/commoncap.c,
 cap_bprm_creds_from_file; kernel/capability.c, ptracer_capable: the capability counts in the target's user
-namespace.  If sfsample can trace a process, its own capabilities count there; so it checks only these.
+namespace.  sfsample's capabilities count for every process that it can trace, so it checks only its own.
 """
 
 import os
@@ -24,8 +24,8 @@ TOO_YOUNG = (
     "its privileges (run as root, or permit timers: sysctl kernel.perf_event_paranoid=1)"
 )
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_FORKED_S = 0.5  # CPU time in s; a process that has used less is young, before its first execve(2)
-_EXECUTED_S = 0.1  # the same after an execve(2)
+_FORKED_S = 0.5  # CPU time in s up to which a process is young if it has not called execve(2)
+_EXECUTED_S = 0.1  # CPU time in s up to which a process is young if it has called execve(2)
 
 
 def stops_keep_privileges() -> bool:

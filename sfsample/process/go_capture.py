@@ -33,7 +33,7 @@ _GOROUTINE_AT = -8  # bytes from fs.base to the word with the address of the gor
 class FoundGoroutine(NamedTuple):
     """A goroutine, its stack if no thread runs it, and its pending deferred Unlock calls."""
 
-    goroutine: Goroutine  # its field `stack` is empty
+    goroutine: Goroutine  # the goroutine, without the copy of its stack
     stack: Stack | None
     unlocks: tuple[Unlock, ...]
 
@@ -71,7 +71,7 @@ class GoCapture:
         thread.beside = thread.beside or thread.goroutine
 
     def complete(self, thread: Thread, snapshot: ThreadSnapshot) -> ThreadSnapshot:
-        """Return a snapshot with the goroutine that was copied with it; if none was, the same snapshot."""
+        """Return the snapshot, with the registers of the goroutine if the capture has copied it."""
         plan = thread.beside.plan if thread.beside is not None else None
         return plan.complete(snapshot) if isinstance(plan, GoPlan) else snapshot
 

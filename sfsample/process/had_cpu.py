@@ -6,7 +6,7 @@ It uses three facts.
 
 * If a thread was put on a CPU exactly as often as it was taken off, it has none.  The difference of the two
   counts, the *balance*, is 1 higher while the thread runs.  If a thread loses its CPU just before it sleeps,
-  the kernel counts that, but not the thread's next CPU.  So balances drift: `RunQueueBalance` learns the
+  the kernel counts the loss, but not the return to a CPU.  So balances drift: `RunQueueBalance` learns the
   balance of each thread, and checks it now and then.
 * When sfsample wakes up for a tick, it may take the CPU from a target thread.  The scheduler then stamps both
   threads with one clock reading, so "this thread lost its CPU to sfsample" is exact (`shared_switch`).
@@ -48,7 +48,7 @@ class RunState(Enum):
 
     @property
     def counts_as_cpu(self) -> bool:
-        """True if a sample counts as CPU time; this includes UNKNOWN: the kernel has no figures."""
+        """True if a sample counts as CPU time; UNKNOWN does, on kernels without figures."""
         return self not in (RunState.WAITING, RunState.ASLEEP)
 
 
@@ -58,7 +58,7 @@ class BeforeStop(NamedTuple):
     counters: bytes | None = None  # text of schedstat
     asleep: bool = False
     balance: int | None = None  # balance of the thread, from `counters`
-    on_cpu: bool | None = None  # True: the thread has a CPU, by its balance
+    on_cpu: bool | None = None  # True: the balance says that the thread has a CPU
     last_run: LastRun | None = None  # time when the thread last started or stopped running
     preempted_by_us: bool | None = None  # True: the thread had lost its CPU to sfsample
 
@@ -112,7 +112,7 @@ def _before_stop(before: BeforeStop, wake_up: WakeUp) -> RunState:
 
 
 def shared_switch(one: LastRun, other: LastRun | None) -> bool:
-    """Return True if one thread followed the other on a CPU, and no thread of the two has been woken since.
+    """Return True if one thread followed the other on a CPU, and neither thread was woken afterwards.
 
     The later thread took the CPU from the earlier thread, or the earlier thread fell asleep.
     """

@@ -21,7 +21,7 @@ from sfsample.process.image_cache import ImageCache
 from sfsample.process.procfs import ProcFs
 from sfsample.process.vm import read_memory
 
-_MAX_REBUILT_BYTES = 512 << 20  # bytes from the memory of a process; 500 libraries of Debian have 300 MB
+_MAX_REBUILT_BYTES = 512 << 20  # bytes to copy from a process's memory; 500 libraries of Debian have 300 MB
 _MAX_PROBLEMS = 10_000
 
 
@@ -97,10 +97,10 @@ class ImageOpener:
     def _is_mapped(
         self, image: ElfImage, mapping: Mapping, maps: tuple[Mapping, ...], status: os.stat_result
     ) -> bool:
-        """Return True if the mapped headers and notes, or without a build-id the inode, are the image's.
+        """Return True if the headers and notes in memory equal those of the image.
 
-        At the address of a header, another file may be mapped, or another part of the same file.  sfsample
-        does not compare such bytes.
+        Without a build-id, or if nothing can be compared, the inode must be the same.  At the address of a
+        header, another file may be mapped, or another part of this file; such bytes are not compared.
         """
         bias = _bias(image, mapping)
         if bias is None:
@@ -170,7 +170,7 @@ class ImageOpener:
 
 
 def _of_same_file(mapping: Mapping, maps: tuple[Mapping, ...]) -> Iterator[Mapping]:
-    """Yield the mapping, then others of its file: V8 maps its builtins again, far from the file's headers."""
+    """Yield the mapping, then other mappings of its file: V8 maps its code again, far from the headers."""
     yield mapping
     for other in maps if mapping.inode else ():
         if other != mapping and other.executable and _file(other) == _file(mapping):

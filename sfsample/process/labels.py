@@ -125,7 +125,7 @@ def _usable(found: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 def _environment(proc: ProcFs) -> Iterator[tuple[str, str]]:
-    """Yield the labels of the wanted variables; read no other variable."""
+    """Yield labels from the variables of `_WANTED`, and from no other variable."""
     from urllib.parse import unquote
 
     data = b"\0" + (proc.read(f"task/{proc.anchor()}/environ", _MAX_CHUNKS) or b"")

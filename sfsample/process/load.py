@@ -1,7 +1,7 @@
 """Measures the load of processes from /proc, so cheaply that `watch` can do it every few seconds, for months.
 
 One file of the process has CPU time, memory and number of threads; one file of its control group has the
-pressure.  For waits for a CPU and stuck threads, `LoadMeter` reads a file of each thread, only on request.
+pressure.  Waits for a CPU and stuck threads need a file of each thread: `LoadMeter` finds them on request.
 
 Source: proc(5), /proc/PID/stat; Linux Documentation/scheduler/sched-stats, /proc/PID/task/TID/schedstat;
 Documentation/accounting/psi.
@@ -66,7 +66,7 @@ class LoadMeter:
         return {"psi.cpu": max(found)} if found else {}
 
     def _of_threads(self, processes: Iterable[tuple[int, int]], passed_s: float) -> dict[str, float]:
-        """Return `delay` = 100 * waited / (waited + ran), and `stuck`, the seconds of a stuck thread.
+        """Return `delay` = 100 * waited / (waited + ran), and `stuck` = seconds of the longest stuck sleep.
 
         A thread is stuck if it was in state D at two readings and was not put on a CPU in between.  So one
         uninterruptible sleep began before the first reading and lasted until the second.

@@ -60,8 +60,8 @@ class ModuleIdentities:
             if place is None:
                 return self._moved_in_maps(modules)
             devices = expected[4:], place[4:]
-            is_same = place[:4] == expected[:4]  # apart from the devices
-            has_no_file = place.inode == expected.inode == 0  # such memory may grow and shrink
+            is_same = place[:4] == expected[:4]  # comparison without the devices
+            has_no_file = place.inode == expected.inode == 0  # memory that may grow and shrink
             if place != expected and not has_no_file and not (is_same and devices in self._devices):
                 has_maps = self._map.refresh()
                 if is_same and self._map.any_mapping(mapping.start) == mapping:
@@ -73,7 +73,7 @@ class ModuleIdentities:
     def _moved_in_maps(self, modules: frozenset[Module]) -> bool:
         """Do the work of `moved` on Linux before 6.11: read the maps.
 
-        As long as no page of a file was replaced, read them only now and then.
+        As long as no page of a file was replaced, read the maps only now and then.
         """
         now = time.monotonic()
         if now < self._next_read_s and not modules & self._map.unstable_modules:
@@ -87,7 +87,7 @@ class ModuleIdentities:
         return bool(changed)
 
     def _open_what_is_there(self, replaced: Mapping) -> None:
-        """Open the modules that have replaced a mapping, so that the next capture checks them before it."""
+        """Open the modules that have replaced a mapping; they are checked before the next capture."""
         for mapping in self._map.mappings:
             if mapping.executable and replaced.start <= mapping.start < replaced.end:
                 self._map.find(mapping.start)

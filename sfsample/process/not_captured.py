@@ -17,7 +17,7 @@ class Reason(Enum):
     PENDING = "the thread was asked to stop, and has not stopped yet: capture it again later"
     OFF_CPU = "the thread was not asked to stop, because it has no CPU"
     NOT_STOPPABLE = "the thread cannot be stopped, or must not be (--no-stop)"
-    UNSTABLE = "libraries were replaced by others during the capture"
+    UNSTABLE = "the program replaced libraries during the capture"
 
 
 class NotCaptured(NamedTuple):

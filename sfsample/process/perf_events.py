@@ -206,7 +206,7 @@ class PerfEvents:
     def read(self) -> list[Record]:
         """Return the records that the kernel wrote since the last call, in order of time."""
         parse = self._parser.parse
-        # read all heads first: a record that is written meanwhile may be later than records of the next ring
+        # all heads first: records that are written meanwhile may be newer than those of the next ring
         heads = [(ring, ring.head()) for ring in self._rings.values()]
         parsed = (parse(data) for ring, head in heads for data in ring.take(head))
         records: list[Record] = sorted(filter(None, parsed), key=_time_of)

@@ -65,7 +65,7 @@ class Born(NamedTuple):
 
     at_ns: int
     pid: int
-    parent: int  # id of the process of the creator
+    parent: int  # id of the creator's process
     tid: int
     creator: int  # id of the thread that created this thread
 
@@ -135,7 +135,7 @@ class Family:
         self._subprocesses = subprocesses
 
     def has(self, record: Record) -> bool:
-        """Return True if a record belongs to these processes, or reports losses; check in order of time."""
+        """Return True if a record, in order of time, belongs to these processes or reports losses."""
         if isinstance(record, Lost):
             return True
         if self._subprocesses and isinstance(record, Born) and record.parent in self._pids:

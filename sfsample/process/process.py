@@ -191,7 +191,7 @@ class LiveProcess:
     def release(self) -> None:
         """Release every thread that was asked to stop.
 
-        The kernel releases a thread that stops more than a second later, when the calling OS thread ends.
+        If a thread stops more than a second later, the kernel releases it when the calling OS thread ends.
         """
         deadline = time.monotonic() + _CLOSE_DEADLINE_S
         while not self.running_capture.release_pending() and time.monotonic() < deadline:

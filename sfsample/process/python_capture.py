@@ -108,7 +108,7 @@ class PythonCapture:
         return python if any(find(frame.pc) is interpreter for frame in frames) else None
 
     def has_gil(self, thread: Thread, memory: Memory, frames: Sequence[Frame]) -> bool | None:
-        """Return True if a thread held its GIL during its capture (always without --gil); None: unknown."""
+        """Return True if a thread held its GIL at its capture; None: unknown.  Without --gil, return True."""
         if not self._with_gil or self._runtime is None:
             return not self._with_gil
         stack = (frames[0].sp, frames[-1].cfa or frames[-1].sp) if frames else (0, 0)

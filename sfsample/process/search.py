@@ -124,7 +124,7 @@ class CpuTimes:
 
 
 def find_by_unit(unit: str, proc: str = "/proc") -> list[int]:
-    """Return the pids of a systemd unit and of the control groups below it; "nginx": "nginx.service"."""
+    """Return the pids of a systemd unit and of groups below it; "nginx" means "nginx.service"."""
     return programs(groups_by_cgroup("unit", proc).get(_unit_name(unit), ()), proc)
 
 

@@ -43,7 +43,7 @@ class StackCopy:
         self._until_ns, self._out_of_time = NO_LIMIT_NS, False
         self.cut_short = 0  # copies that the time limit has ended
         self._beside: Beside | None = None  # memory copied together with the last thread's stack
-        self._extra: list[tuple[int, int]] = []  # address and size of the content of each spare
+        self._extra: list[tuple[int, int]] = []  # address and size of the stack in each spare
 
     def rehearse(self, thread: Thread) -> None:
         """Read the memory that `fill` will probably read, to bring it into the CPU's caches."""
@@ -143,7 +143,7 @@ class StackCopy:
         end = [(frame.pc, frame.sp) for frame in stack.frames[-1:]]
         known = thread.other_stacks
         if stack.missing is None:
-            # at the same end as before, wrong data on the other stack may have ended the walk
+            # the same end as before: wrong data on the other stack may have ended the walk
             if known and end != thread.other_stacks_end:
                 thread.other_stacks = self._visited(stack, known)
             return False

@@ -153,8 +153,8 @@ class Tracer:
     def _request(self, request: StopRequest) -> NotCaptured | None:
         """Become the tracer of a thread and ask it to stop; None: the thread will stop.
 
-        PTRACE_INTERRUPT follows PTRACE_SEIZE at once, because a tracee also stops at each signal.  After a
-        delay, sfsample would see a thread with many signals only at its signals.
+        PTRACE_INTERRUPT follows PTRACE_SEIZE at once, because a tracee also stops at each signal.  With a
+        delay in between, samples of a thread with many signals would show only the arrival of signals.
         """
         tid = request.tid
         if self._is_guarded and not request.before.asleep:
@@ -250,7 +250,7 @@ class Tracer:
         if request.state is StopState.STOPPED and detach(request.tid, request.signal_number):
             request.state = StopState.RELEASED
             _TRACED.discard(request.tid)
-        else:  # killed: until sfsample has waited for its end, its process cannot exec or be reaped
+        else:  # killed: its process can neither exec nor be reaped until sfsample has waited for it
             request.state = StopState.REQUESTED
             self.pending[request.tid] = request
             self._release(request)
@@ -276,7 +276,7 @@ class Tracer:
     # -- threads that did not stop in time, or that an exception has left
 
     def has_stopped(self, request: StopRequest) -> bool:
-        """Return True if `stop` for a pending request would have a result now."""
+        """Return True if `stop` for a pending request would return at once."""
         if not request.is_pending:
             return True  # the thread has stopped, and sfsample has released it
         now = time.perf_counter_ns()

@@ -1,6 +1,6 @@
 """Looks up names and numbers of this machine's system calls.
 
-The table comes from python-ptrace.  It has no table for s390x, so that comes from the package system-calls.
+The table comes from python-ptrace.  For s390x, which python-ptrace lacks, the package system-calls has it.
 """
 
 import os

@@ -11,7 +11,7 @@ signal handlers: poll, nanosleep, msgrcv and others restart after a stop.
 
 Source: signal(7), "Interruption of system calls"; Linux kernel/entry/common.c and arch_do_signal_or_restart;
 fs/eventpoll.c, fs/aio.c, io_uring, ipc/sem.c and do_sigtimedwait return -EINTR.  A socket with SO_RCVTIMEO
-returns -EINTR, too (sock_intr_errno), and a driver may.  So read and write are safe only on pipes and
+returns -EINTR, too (sock_intr_errno); so may a driver.  Therefore read and write are safe only on pipes and
 eventfds.  A write of more than PIPE_BUF bytes (pipe(7)) may have written a part of them.  Then a stop makes
 it return early, with the size of this part (fs/pipe.c, anon_pipe_write).
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LastStop(NamedTuple):
-    """The registers and callers that a stop has shown of a thread that slept."""
+    """The registers and callers of a sleeping thread, from its last stop."""
 
     asleep: SyscallInfo  # system call in which the thread slept
     preserved: Registers  # registers that a call preserves

@@ -40,7 +40,7 @@ def open_many() -> None:
 
 @cache
 def _kernel_counts() -> bool:
-    """Return True if the kernel has scheduler counters (CONFIG_SCHED_INFO): sfsample's own are not 0."""
+    """Return True if the kernel has scheduler counters (CONFIG_SCHED_INFO): sfsample's counters are not 0."""
     with open("/proc/self/schedstat", "rb") as file:
         return not file.read().startswith(b"0 0 0")
 
@@ -52,9 +52,10 @@ def max_kept_open() -> int:
 
 
 class ThreadFiles:
-    """The files of thread `tid` below `tasks`, an open /proc/PID/task directory; keeps `max_open` files open.
+    """The files of thread `tid` below `tasks`, an open /proc/PID/task directory.
 
-    `check` raises ReadFailed for an OSError that does not mean that the thread has ended.
+    All instances together keep at most `max_open` files open.  `check` raises ReadFailed for an OSError that
+    does not mean that the thread has ended.
     """
 
     __slots__ = ("_check", "_max_open", "_tasks", "fds", "holder", "tid")

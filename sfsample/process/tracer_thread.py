@@ -76,7 +76,7 @@ class TracerThread(Generic[_T]):
 
         Raises NoReturn if the work is left behind, or has not ended 1.5 s after `should_stop` was true.
         Python may raise an exception (Ctrl-C) between any two calls here.  The `threading` module cannot
-        handle that: an interrupted start() may hang the new thread; an interrupted join() may not wait.
+        handle that: an interrupted start() may hang the new thread, an interrupted join() marks it as ended.
         """
         # SIGCHLD is blocked here, too: this thread would take the signal for which the tracing thread waits
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -86,7 +86,7 @@ class TracerThread(Generic[_T]):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if callable(signal.getsignal(signal.SIGCHLD)):
-            # another SIGCHLD, because signals merge: sfsample may have taken that of a child of the program
+            # SIGCHLD again, because signals merge: sfsample may have taken the signal of a child
             os.kill(os.getpid(), signal.SIGCHLD)
         if self._failure is not None:
             raise self._failure
@@ -172,7 +172,7 @@ def with_names(
     should_stop: Callable[[], bool],
     until_s: float = inf,
 ) -> _T:
-    """Return the result of `work`, which looks up names.  It runs in another thread.
+    """Run `work`, which looks up names, in another thread; return its result.
 
     (A file of the target may be in a file system that does not answer, FUSE or NFS, and the main thread
     handles a signal only when its system call returns.)  `work` must end soon after a first signal, and soon

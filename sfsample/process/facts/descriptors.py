@@ -46,7 +46,7 @@ _MAPPED = "0000000000000000" + ("FFFF0000" if sys.byteorder == "little" else "00
 _LOOPBACK_6 = "0" * 24 + ("01000000" if sys.byteorder == "little" else "00000001")  # ::1
 _LOOPBACK_4 = "7F"  # 127.0.0.0/8
 _CONNECTING = "02"  # TCP_SYN_SENT
-_INODE, _UNIX_INODE = 9, 6  # index of the inode in the fields of a line; the same for the unix table
+_INODE, _UNIX_INODE = 9, 6  # index of the field with the inode; index of this field in the unix table
 _LOCK_PID, _LOCK_INODE = 3, 4  # indexes of the fields after the number of a line of /proc/locks
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _CLONE_NEWNET = 0x40000000
@@ -168,7 +168,7 @@ class SocketTable:
         return total(_unix_text)(fields) or f"socket {inode}"  # a path with newlines spoils the fields
 
     def peer(self, inode: int) -> PeerSocket | None:
-        """Return the socket at the other end; None: on another machine, or invisible for sfsample."""
+        """Return the socket at the other end; None: it is on another machine, or sfsample cannot see it."""
         if fields := self._line_of(inode, "tcp") or self._line_of(inode, "tcp6"):
             return tcp_peer(fields, self._line)
         peer = _unix_peer_inode(self._proc, inode)
@@ -343,7 +343,7 @@ class FileLock(NamedTuple):
 
 @total
 def parse_locks(text: str) -> tuple[FileLock, ...]:
-    """Parse /proc/locks: a line with an arrow waits for the last line without arrow of the same number."""
+    """Parse /proc/locks: a line with an arrow waits for the last lock with the same number."""
     locks: dict[str, FileLock] = {}
     waited_for: dict[str, FileLock] = {}
     for line in text.splitlines():

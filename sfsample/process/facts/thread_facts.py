@@ -31,8 +31,8 @@ from sfsample.process.vm import read_memory
 
 # Bytes copied before and after a futex word: enough for every lock of glibc that may contain the word.
 _BYTES_BEFORE_FUTEX, _BYTES_AFTER_FUTEX = 64, 128
-_MAX_DESCRIPTORS = 2  # as splice(2) has; a thread with more descriptors does not wait for a single process
-_STAT_CPU = 36  # index, after the name, of field 39 of /proc/PID/stat: the CPU last run on
+_MAX_DESCRIPTORS = 2  # descriptors of splice(2); a call with more of them does not wait for one process
+_STAT_CPU = 36  # index, after the name, of field 39 of /proc/PID/stat: the CPU on which the thread last ran
 
 
 class LastRunTime(NamedTuple):

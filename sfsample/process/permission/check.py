@@ -84,7 +84,7 @@ def _arch(proc: ProcFs) -> Arch:
     if arch is None:
         known = ", ".join(arch.name for arch in ARCHES)
         raise UnsupportedTarget(pid, f"unknown machine (ELF e_machine {machine}): {pid} ({proc.link('exe')})",
-                                f"it can be one of {known}")  # fmt: skip
+                                f"sfsample supports {known}")  # fmt: skip
     return arch
 
 
@@ -131,7 +131,7 @@ def start_time(pid: int) -> int:
 
 
 class Diagnosis(NamedTuple):
-    """The gates to a process."""
+    """The judged gates to a process, and the answer of the kernel."""
 
     pid: int | None  # None: the gates depend on sfsample alone
     name: str | None

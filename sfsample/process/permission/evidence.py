@@ -77,7 +77,7 @@ def _bits(status: dict[str, str], key: str) -> int:
 
 
 def _refused_calls() -> frozenset[str]:
-    """Return the system calls that fail with another error than ESRCH for a process that cannot exist."""
+    """Return the system calls that fail for a process that cannot exist, with an error other than ESRCH."""
     nowhere = ctypes.byref(Iovec(0, 1))
     trials = {"ptrace": (_PTRACE_DETACH, _NO_PID, None, None),
               "process_vm_readv": (_NO_PID, nowhere, 1, nowhere, 1, 0)}  # fmt: skip
