@@ -178,6 +178,9 @@ class Unwinder:
 
     def _ended(self, walk: Walk, chain: StepperChain, reason: StopReason) -> Stack:
         missing = chain.missing_word(walk) if reason is StopReason.BAD_MEMORY else None
+        # code without tables whose stack was not copied: a signal handler on another stack interrupted it
+        if reason is StopReason.NO_ROW and walk.memory.word(walk.frame.sp) is None:
+            reason, missing = StopReason.BAD_MEMORY, walk.frame.sp
         where = None if reason is StopReason.OUTERMOST else place(walk.frame, self._modules)
         return Stack((*walk.passed, walk.frame), reason, where, missing)
 
