@@ -334,8 +334,10 @@ class ThreadCapturer:
             return False
         if not mapped & module_map.unstable_modules <= checked:
             return False
-        frames = zip(stack.frames, modules, strict=True)
-        without_module = frozenset(frame.lookup_pc for frame, module in frames if module is None)
+        without_module: frozenset[int] = frozenset()
+        if len(opened) != len(modules):  # usually each frame has a module
+            frames = zip(stack.frames, modules, strict=True)
+            without_module = frozenset(frame.lookup_pc for frame, module in frames if module is None)
         if self._have_moved(mapped, without_module):
             return False
         return not any(map(module_map.will_retry_open, without_module))
