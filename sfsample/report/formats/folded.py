@@ -1,7 +1,7 @@
 """`-f folded`: one line for each distinct stack, root first: `process;frame;...;frame count`.
 
-The output is sorted UTF-8 text; stacks with the same text are one line.  The first frame of a line is the
-process (or `name/TID`).  The reader also reads folded stacks of other tools, and addresses in modules.
+The output is sorted UTF-8 text; stacks with the same text make one line.  The first frame of a line is the
+process (or `name/TID`).  The reader also accepts folded stacks of other tools, and addresses in modules.
 
 Invariant: reading and writing folded text gives the same text (tests/report/test_report.py).
 """

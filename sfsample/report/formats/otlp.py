@@ -1,4 +1,4 @@
-"""Encodes a report as an OTLP profiles request, only for `--push otlp=URL`, because OTLP profiles may change.
+"""Encodes a report as an OTLP profiles request; only `--push otlp=URL` uses it, as OTLP profiles may change.
 
 The tables of OTLP have the fields of pprof in the same order, but no ids: rows refer to each other by index.
 So each field number is one less than in pprof, and row 0 of each table is empty.  Stacks are a table, too.
@@ -40,7 +40,7 @@ def export_request(report: Report, attributes: Mapping[str, str], identity: str)
 class _OtlpEncoder(Encoder):
     def __init__(self, report: Report) -> None:
         super().__init__(report)
-        self._waits = Numbers({"": 0})  # classes of waits: index in the table of attributes
+        self._waits = Numbers({"": 0})  # class of a wait -> index in the table of attributes
 
     def request(self, attributes: Mapping[str, str], identity: str) -> Iterator[bytes]:
         stacks = [self._stack(stack) for stack in self._report.stacks]

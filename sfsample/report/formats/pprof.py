@@ -112,7 +112,7 @@ class Encoder:
                 yield message(3, integer(1, self._strings[key]), integer(3, number))  # key, num
 
     def _stack(self, stack: ReportStack) -> bytes:
-        """Return the ids of locations: inlined functions are in one with the function that contains them."""
+        """Return the ids of a stack's locations; a function and those inlined into it share a location."""
         keys, start = list[_LocationKey](), 0
         for end, at in enumerate(stack.frames, 1):
             if not self._inlined[at] or end == len(stack.frames):
@@ -236,7 +236,7 @@ class _ProfileReader:
         return ReportThread(process, texts.get("thread") or process, pid, tid)
 
     def _read_location(self, number: int) -> tuple[tuple[int, ...], str]:
-        """Return the indexes of the frames, innermost first; or the reason in a mark of truncation."""
+        """Return the indexes of the frames, innermost first, and the reason of a mark of truncation."""
         location = _required(self._locations.get(number), "a location")
         mapping = self._mappings.get(_integer(location, 2), {})  # mapping_id
         path, build_id = self._text(mapping, 5) or None, self._text(mapping, 6) or None  # filename, build_id
@@ -295,7 +295,7 @@ class _ProfileReader:
 
     def _numbers(self, values: Sequence[int | memoryview]) -> list[int]:
         packed = sum(len(value) for value in values if not isinstance(value, int))
-        self._budget.charge(packed * _REFERENCE_COST)  # numbers of at least one byte each
+        self._budget.charge(packed * _REFERENCE_COST)  # a packed number takes at least one byte
         return [number for value in values for number in integers(value)]
 
 

@@ -23,7 +23,7 @@ _UNITS = {  # weight -> its name, and speedscope's unit
 def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - each thread is a profile
     """Return the file."""
     report = merge_by(report, "function")
-    marks = Numbers[str]()  # their numbers follow those of the frames
+    marks = Numbers[str]()  # the indexes of marks follow those of frames
     stacks = [
         [*([len(report.frames) + marks[mark]] if (mark := truncation_mark(stack)) else []),
          *reversed(stack.frames)]
