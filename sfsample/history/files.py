@@ -1,11 +1,11 @@
 """One file of a history: an SQLite database with the slices of one UTC day.
 
 The tables have facts in columns, and stacks as blobs (history/blobs.py).  A commit is written to the
-write-ahead log first, so a writer that is killed loses only the slice that it was writing.  A reader sees the
-state at the time when it opened the file, even if slices are written, merged or deleted meanwhile.
+write-ahead log first, so a killed writer loses only the slice that it was writing.  A reader sees the file in
+the state at its opening, even if slices are written, merged or deleted meanwhile.
 
-A file is used only if it belongs to this user or to root, and no other user may write to it.  The file must
-have exactly the tables of this version, so that no view and no SQL trigger runs.  Every query has a limit.
+sfsample uses a file only if it belongs to this user or to root, and no other user may write to it.  The file
+must have exactly the tables of this version, so no view and no SQL trigger runs.  Every query has a limit.
 
 Invariant: any file gives slices or raises BadInput, in bounded time (tests/history/test_hostile_files.py).
 """
@@ -31,8 +31,8 @@ from sfsample.report.time_slices import TIME_UNIT_NS, Columns, TimeSlice, add_co
 
 _VERSION = 3  # version of the tables
 _BUSY_S = 30.0  # seconds to wait while another process writes
-_MAX_STEPS = 500  # callbacks during one statement, each after _STEP instructions: 10 to 20 s
-_STEP = 1_000_000
+_MAX_STEPS = 500  # steps of one statement: 10 to 20 s
+_STEP = 1_000_000  # instructions of SQLite's virtual machine
 _MAX_VALUE_BYTES = 100 << 20
 _MAX_SLICES = 2_000_000  # slices that are read from a file
 _Stacks = tuple[ReportStats, Columns]  # the statistics of a slice, and its columns
@@ -166,7 +166,7 @@ class HistoryFile:
     def facts(self, first: int = 0, chosen: Selection = Selection()) -> Iterator[SliceFacts]:  # noqa: B008
         """Yield the facts of slices whose number is at least `first`, in the order of their numbers.
 
-        `chosen` makes the query faster: some slices of other services and times are left out.
+        `chosen` makes the query faster: it leaves out some slices of other services and times, but not all.
         """
         stem = os.path.basename(self.path).removesuffix(".sqlite")
         is_any = chosen.begin_s == 0 and chosen.end_s == inf
@@ -198,7 +198,7 @@ class HistoryFile:
         return self._names[service]
 
     def report(self, facts: Sequence[SliceFacts]) -> Report:
-        """Return one report of slices of one service that have the same weights."""
+        """Return one report of several slices, which have the same service and the same weights."""
         return self._report(facts, *self._sums(facts, map(self.stacks, facts)))
 
     def _report(self, facts: Sequence[SliceFacts], stats: ReportStats, columns: Columns) -> Report:
@@ -238,7 +238,7 @@ class HistoryFile:
         return self._report(facts, stats, columns), slices
 
     def stacks(self, facts: SliceFacts) -> _Stacks:
-        """Return a slice's statistics and columns.  Raises BadInput if its facts count other samples."""
+        """Return a slice's statistics and columns.  Raises BadInput if the facts differ in their samples."""
         stacks = len(self.names(facts.service).stacks)
         for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", facts.number):
             columns = blobs.unpack_columns(blob, stacks, self._budget)
@@ -284,11 +284,11 @@ class HistoryFile:
         self._insert(merged, stats, columns)
 
     def pin(self, facts: SliceFacts) -> None:
-        """Pin a slice, so that it is not merged, and is deleted last if the history is too large."""
+        """Pin a slice: it is not merged, and it is deleted last if the history is too large."""
         self._run("UPDATE slice SET pinned = 1 WHERE id = ?", facts.number)
 
     def compact(self) -> None:
-        """Free the space of deleted slices if it is an eighth of the file; not within `writing`."""
+        """Free the space of deleted slices if it is more than 1/8 of the file; not within `writing`."""
         [(free, pages)] = self._rows("SELECT * FROM pragma_freelist_count, pragma_page_count")
         if 8 * free > pages:
             self._run("VACUUM")

@@ -1,4 +1,4 @@
-"""A history in a directory: several watches write, each its own services; others read meanwhile."""
+"""A history in a directory: several watches may write, each its own services, while others read."""
 
 import os
 import sqlite3
@@ -77,7 +77,7 @@ class History:
     # -- writing
 
     def add(self, closed: Slice) -> None:
-        """Keep a slice, so that it is not lost if a program crashes."""
+        """Keep a slice, so that it survives a crash of this program."""
         with self._errors("cannot keep", f"a slice of {closed.service}"):
             facts = facts_of(closed)
             check_numbers(closed.report)
@@ -127,12 +127,12 @@ class History:
                 os.makedirs(self.directory, mode=0o700, exist_ok=True)
                 self._writer = HistoryFile(name.path, write=True)
             with self._writer.writing():
-                if self._writer.is_current:  # the file was not removed
+                if self._writer.is_current:  # True: the file was not removed
                     return work(self._writer)
             self._close_writer()
 
     def _set_aside(self, name: FileName) -> None:
-        """Set a damaged file aside, unless another watch has done so."""
+        """Set a file aside if it was found damaged, unless another watch has done so."""
         if name.path not in self._damaged:
             return
         self._close_writer()
@@ -170,7 +170,7 @@ class History:
         return max(ends, default=None)
 
     def _read(self, selections: Sequence[Selection], ask: Callable[[HistoryFile], Iterable[_T]]) -> list[_T]:
-        """Return the answers of all files of the selected times, the oldest first."""
+        """Return what `ask` finds in the files of the selected times, the oldest file first."""
         found: list[_T] = []
         with self._errors("cannot read", self.directory):
             for name in file_names(self.directory):
@@ -182,7 +182,7 @@ class History:
 
     @contextmanager
     def skipping(self, path: str) -> Iterator[None]:
-        """Go on after the block if its file is damaged or was removed; note damage in `problems`."""
+        """Skip the rest of the block if its file is damaged or was removed; note damage in `problems`."""
         try:
             with suppress(FileNotFoundError):
                 yield
@@ -260,9 +260,9 @@ class History:
         """Yield a sentence for each damage in a file: in its structure, facts, stacks or totals."""
         self.problems.clear()
         for name, path in files_set_aside(self.directory):
-            again = os.path.basename(name.path + path.rpartition("Z")[2])  # its former name
+            former = os.path.basename(name.path + path.rpartition("Z")[2])  # name before it was set aside
             yield (f"{path}: a damaged file, whose slices are in no answer; delete it when not needed; "
-                   f"to read what is left: mkdir -m 700 OTHER; cp {quote(path)} OTHER/{again}; "
+                   f"to read what is left: mkdir -m 700 OTHER; cp {quote(path)} OTHER/{former}; "
                    "sfsample history list --history OTHER")  # fmt: skip
         for name in file_names(self.directory):
             with self.skipping(name.path), closing(HistoryFile(name.path)) as file:
