@@ -18,7 +18,7 @@ UNSEEN = "[stack not captured]"  # frame of a holder that did not stop in time, 
 _MAX_HOPS = 8  # holders in one stack
 
 Owner = Callable[[Thread, FoundWait], int | None]
-Look = Callable[[SampledThread], bool]  # captures a thread again if it has run; False: its stack is unknown
+Look = Callable[[SampledThread], bool]  # captures a thread that has run; False if its stack is unknown
 
 
 class Blame:
@@ -34,7 +34,7 @@ class Blame:
         self._unseen: set[SampledThread] = set()  # holders whose stack is unknown at this tick
 
     def takes(self, thread: SampledThread, capture: Capture | None = None) -> bool:
-        """Return True if the thread waits for a lock: `count` counts it.  `capture` None: it has not run."""
+        """Return True if the thread waits for a lock; `count` counts it.  `capture` None: it has not run."""
         waits = thread.wait is not None and thread.wait.lock is not None
         if waits:
             self._waiters[thread] = capture

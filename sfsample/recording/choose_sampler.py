@@ -1,11 +1,11 @@
-"""Chooses how a recording takes its samples: by stops (ptrace), or by the kernel's timers (perf events).
+"""Chooses whether a recording takes samples by stops (ptrace) or by the kernel's timers (perf events).
 
-Stops are exact: they sample any thread and any stack, at random instants.  They cost some percent of a CPU,
-which matters only if no CPU is free.  They miss threads that run for microseconds at a time: such a thread
-leaves its CPU before it can be stopped.  In these two cases the kernel's timers are better, if permitted.
+Stops can sample any thread and any stack, at random instants.  Stops cost some percent of a CPU, which
+matters only if no CPU is free.  Stops miss a thread that runs for microseconds at a time, because the thread
+has left its CPU when the stop comes.  In these two cases, timers are better, if the kernel permits timers.
 
-So a recording in cpu mode begins with stops.  After half a second sfsample decides, and it never changes
-back.  It decides earlier if all CPUs are busy, or if samples stand for less than half of the CPU time.
+So a recording in cpu mode begins with stops.  After half a second, sfsample chooses stops or timers for the
+rest of the recording.  It chooses earlier if all CPUs are busy, or if stops miss half of the CPU time.
 """
 
 import logging
@@ -53,7 +53,7 @@ def choose_sampler(
 
 
 def _why_stops(options: RecordOptions, clock: Clock | None) -> str:
-    """Return the reason why only stops can be used; '': timers are possible, too."""
+    """Return the reason why only stops can be used, or '' if timers are possible, too."""
     if options.perf_events is not None or clock is not None:
         return "asked for"
     if options.mode == "wall":
@@ -99,14 +99,14 @@ class TrialSampler:
         return timers.run(should_stop)
 
     def _hand_over(self, stops: PtraceSampler) -> bool:
-        """Return True if the timers can take over now: they are chosen, and no stop is pending."""
+        """Return True if timers are chosen and no stop is pending, so that the timers can begin."""
         elapsed_s = time.monotonic() - self._start
         if self._why is None and elapsed_s >= self._next_look_s:
             self._next_look_s += _LOOK_S
             self._find_sparse_samples()
             is_full = self._cpus.all_busy() > _NEARLY_ALL_THE_TIME
             due = self._spares_execs or is_full or elapsed_s >= _TRIAL_S
-            # A trial needs threads that run: sleeping threads cost almost nothing, so they prove nothing.
+            # Sleeping threads cost almost nothing, so a trial proves nothing while all threads sleep.
             has_tried = self._spares_execs or self._stats.pauses.count or self._stats.waiting_for_cpu
             if has_tried and (due or self._too_brief or self._too_short):
                 self._decide()
@@ -159,10 +159,9 @@ class FreeCpus:
     """The load of the CPUs that the calling thread may run on, since this object was made.
 
     The kernel counts the idle time of each CPU, including waits for disks; the remaining time is busy time.
-    sfsample's own CPU time is subtracted from the least busy CPU, because no other thread needed that CPU.
-    The product of the busy shares is the probability that all CPUs are busy at an instant.  The sum of idle
-    times would mislead: redis and its clients fill two CPUs, but leave a tenth of one CPU idle, in pieces of
-    microseconds.
+    sfsample's own CPU time is subtracted from the busy time of the least busy CPU, as no other thread needed
+    that CPU.  The product of the busy shares is the probability that all CPUs are busy at an instant.  (The
+    sum of idle times would mislead: two CPUs that redis and its clients fill have many idle microseconds.)
 
     Source: proc(5), /proc/stat.
     """
@@ -172,7 +171,7 @@ class FreeCpus:
         self._begin = self._read()
 
     def all_busy(self) -> float:
-        """Return the share of the time in which all CPUs were busy with other threads; 0: unknown."""
+        """Return the share of the time in which all CPUs were busy with other threads, or 0 if unknown."""
         (began_s, own_before_s, idle_before), (now_s, own_s, idle) = self._begin, self._read()
         seconds, online = now_s - began_s, idle.keys() & idle_before.keys() & self._cpus
         if not online or seconds <= 0:

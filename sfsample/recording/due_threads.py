@@ -1,12 +1,12 @@
 """Decides which threads of a process are due at a tick.
 
-If a recording has fewer than 16 threads, every thread is due at every tick.  If it has more, threads that
-have long been quiet take turns: about 16 of them are due at a tick.  The next turn of such a thread comes
-after a random number of ticks, at most a quarter of the time for which the thread has been quiet.  In cpu
-mode, a thread is quiet while it does not run.  In wall mode, a thread is also quiet if it runs hardly ever.
+If a recording has fewer than 16 threads, every thread is due at every tick.  If a recording has more threads,
+those that have long been quiet take turns, so that about 16 of them are due at a tick.  The next turn of a
+quiet thread comes after a random number of ticks, at most a quarter of the time since it became quiet.  In
+cpu mode, a thread is quiet while it does not run.  In wall mode, a thread that hardly runs is quiet, too.
 
-A sample stands for all ticks since the previous sample of its thread.  This is exact if the thread's
-scheduler counters have not changed.  If they have changed, it is right on average: the turns are random.
+A sample stands for all ticks since the previous sample of its thread.  The sample is exact if the thread's
+scheduler counters have not changed.  Otherwise, samples are right on average, because turns are random.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _QUIET_SHARE = 1 / 400  # share of the time; a thread that runs for a smaller sh
 
 
 class SampledThread:
-    """A thread of a recording, between two of its samples."""
+    """The state of a sampled thread between two samples."""
 
     def __init__(self, thread: Thread, counted: TickTime, ran_ns: int) -> None:
         self.process_thread = thread
@@ -32,7 +32,7 @@ class SampledThread:
         self.files = thread.files
         self.name = ""
         self.start_time = 0  # clock ticks since boot
-        self.state = ""  # letter of its state (proc(5)) before its last capture
+        self.state = ""  # state of the thread before the last capture: a letter of proc(5)
         self.wait: FoundWait | None = None  # wait of its last sample
         self.seen = counted  # tick of its last capture
         self.places: Places = ()  # places of its last stack, without the stacks of lock holders (--blame)
@@ -40,15 +40,15 @@ class SampledThread:
         self.counted = counted  # tick up to which samples of the thread were counted
         self.idle_until = counted  # tick up to which the thread has not run
         self.quiet_since = counted  # tick since which the thread has been quiet
-        # Scheduler counters of the last capture: while they stay the same, the thread does not run.
+        # Scheduler counters at the last capture, which stay the same while the thread does not run.
         self.off_cpu_counters: bytes | None = None
-        # Stack to count again until the thread runs; None: the thread has no samples until then (cpu mode).
+        # Stack to count again until the thread runs, or None if a thread that does not run has no samples.
         self.last_stack: tuple[Stack, Places] | None = None
-        # Stacks of suspended tasks, each with its number of tasks; None: unknown, as the thread has run.
+        # Stacks of suspended tasks, each with its number of tasks, or None if the thread has run since.
         self.tasks: list[tuple[Places, float]] | None = None
         self.tasks_counted = counted  # tick up to which samples of tasks were counted
         self.tasks_due_ns = 0  # time of the next look at tasks (perf_counter_ns)
-        self.is_left_out = False  # True: its samples do not count, as it did not hold the GIL (--gil)
+        self.is_left_out = False  # True: samples do not count, as the thread lacked the GIL (--gil)
         self.last = Located()  # frames of the last sample
         self.ran_ns = ran_ns  # CPU time in ns at the last turn
         self.quiet_ran_ns = ran_ns  # CPU time in ns at the tick `quiet_since`

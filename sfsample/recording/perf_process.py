@@ -1,10 +1,10 @@
 """Unwinds and counts the stacks that the kernel's timers copy from one process.
 
-sfsample unwinds a copy later, with the modules of the last reading of /proc/PID/maps.  Among the samples, in
-order of time, the kernel records every mapping of code.  Records after such a mapping wait until the maps
-have been read again.  A stack is dropped if some of its code was mapped after the copy, or after the reading
-of the maps.  The maps are read before the rings, so the rings have a record of every mapping in the maps.
-A sample stands for exactly one period of its timer: CPU time of its thread.
+sfsample unwinds a copied stack later, with the modules of the last reading of /proc/PID/maps.  The kernel
+records every mapping of code among the samples, in order of time.  Samples after a new mapping wait until
+the maps have been read again.  A stack is dropped if some of its code was mapped after the copy, or after the
+reading of the maps.  The maps are read before the rings, so the rings have a record of every mapping in the
+maps.  A sample stands for exactly one period of CPU time of its thread.
 """
 
 import time
@@ -25,13 +25,13 @@ from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.tid_history import TidHistory
 from sfsample.unwind.unwinder import Unwinder
 
-_REPLACED = "other code was mapped where it was before it could be unwound"
+_REPLACED = "its code was replaced before the stack could be unwound"
 _LEFT = "the thread had left user space for good, or runs 32-bit code"
 _MIN_TIDS = 256  # thread ids; sfsample forgets ended threads when it has noted more
 
 
 class StackUse:
-    """The largest part of a copy that one of the samples needed; the whole copy, if it was too small."""
+    """The number of samples, and the most bytes that a walk needed of a copied stack."""
 
     samples = 0
     max_bytes = 0
@@ -67,7 +67,7 @@ class PerfProcess:
         self._stack_use, self._kernel_symbols = stack_use, kernel_symbols
 
     def begin(self) -> bool:
-        """Prepare for the next records: read the maps if they are stale; False: the process has ended."""
+        """Read the maps if they are stale, before the next records; return False if the process has ended."""
         process = self.process
         try:
             if self.maps_stale:
@@ -92,12 +92,12 @@ class PerfProcess:
         if self._maps_readable:
             self._maps_read_ns, self.maps_stale = now_ns, False
             for mapping in modules.mappings:
-                if mapping.path == "[vdso]":  # in memory only, which is gone when the process has ended
+                if mapping.path == "[vdso]":  # has no file, and its memory is gone after the process's end
                     modules.find(mapping.start)
 
     @property
     def names_change(self) -> bool:
-        """True if a sample lost a name, because its generated code was replaced too early."""
+        """True if a frame has no name, because its generated code was replaced before the name was read."""
         return self._recorder.lost_name
 
     @property
@@ -114,8 +114,8 @@ class PerfProcess:
     ) -> None:
         """Count samples, in order of time; `start_ns` is the start of the recording (perf_counter_ns).
 
-        Records later than `until_ns` wait for the next call; None: this is the last call, so none waits.  A
-        call may take long, so it calls `before_each` before each sample.
+        Records later than `until_ns` wait for the next call; in the last call, `until_ns` is None.  A call
+        may take long, so it calls `before_each` before each sample.
         """
         records, self._deferred = [*self._deferred, *records], []
         mapped_at = {(record.start, record.end): record.at_ns
@@ -158,7 +158,7 @@ class PerfProcess:
         if _goes_through(captured.stack, mapped):
             recorder.count_failed(thread, _REPLACED)
             return
-        # The kernel does not record moved code (mremap), and a file may have been absent for a moment.
+        # The maps may be stale: the kernel does not record moved code (mremap), and a file may have lacked.
         self.maps_stale |= captured.stack.stop_reason is not StopReason.OUTERMOST or None in captured.modules
         self._note_stack_use(sample, captured.stack)
         recorder.see(thread, captured)
@@ -173,7 +173,7 @@ class PerfProcess:
             used = len(sample.memory.data)
         else:
             used = stack.frames[-1].sp - sample.memory.base if stack.frames else 0
-        if used <= len(sample.memory.data):  # otherwise the walk has switched to another stack
+        if used <= len(sample.memory.data):  # False if the walk has switched to another stack
             self._stack_use.max_bytes = max(self._stack_use.max_bytes, used)
 
     def _forget_ended(self) -> None:
@@ -186,7 +186,7 @@ class PerfProcess:
     def finish(self) -> None:
         """Count the CPU time that no sample stands for, and note modules and problems.
 
-        The CPU time of an ended process was read before its end, so its samples may stand for more.
+        The CPU time of an ended process was read before the end, so samples may stand for more CPU time.
         """
         self._recorder.charge_process(self._sampled_ns if self._has_ended else 0)
         self._recorder.finish(self._capturer)
@@ -195,7 +195,7 @@ class PerfProcess:
 def _goes_through(stack: Stack, mapped: Sequence[tuple[int, int]]) -> bool:
     """Return True if a stack has code in one of these address ranges.
 
-    Return True also if the walk ended with BAD_PC: the bad pc may lie in code that the maps did not show yet.
+    Return True also for a walk that ended with BAD_PC: its pc may lie in code that the maps do not show yet.
     """
     if stack.stop_reason is StopReason.BAD_PC and mapped:
         return True

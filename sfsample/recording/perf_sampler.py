@@ -1,12 +1,12 @@
-"""Samples processes by the kernel's timers: sleep, read the rings, unwind the copies.
+"""Samples processes by the kernel's timers: sleeps, reads the rings, and unwinds the copied stacks.
 
 The rate counts CPU time: a thread gets a sample for each 1/rate seconds of CPU time, and none while it does
 not run.  The period of a recording differs from 1/rate by a small random part, so that two recordings do not
-keep step with each other.  The copies wait in the rings until sfsample wakes up, so it can let other threads
-run first.  If a ring is full, the kernel drops copies; sfsample counts these as lost.
+keep step with each other.  The copies wait in the rings until sfsample wakes up, so sfsample can let other
+threads run first.  If a ring is full, the kernel drops copies, and sfsample counts them as lost.
 
-With --subprocesses, a new process inherits the timers of its creator.  So its samples begin with its first
-instruction.  They are unwound when the process is open; if the process ends before that, they are lost.
+With --subprocesses, a new process inherits the timers of its creator, so the samples of the process begin
+with its first instruction.  They are lost if the process ends before sfsample can open it.
 """
 
 import math
@@ -29,15 +29,15 @@ from sfsample.unwind.unwinder import Unwinder
 _MAX_SLEEP_S = 0.1  # seconds between two calls of `should_stop`
 _FIRST_READ_S = 0.02  # seconds from the start to the first read; the interval then doubles each time
 _MAX_READ_INTERVAL_S = 0.5
-_SHORT_READ_INTERVAL_S = 0.1  # seconds, for a live view, and while descendants come and go
-_READ_INTERVAL_PER_PROCESS_S = 0.001  # seconds; reading the data of a process takes 1/50 of this time
+_SHORT_READ_INTERVAL_S = 0.1  # seconds, for a live view, or while descendants come and go
+_READ_INTERVAL_PER_PROCESS_S = 0.001  # seconds; one read takes 1/50 of this time for each process
 _PERIOD_DEVIATION = 0.02  # largest random part, as a share of the period
 _MIN_PERIOD_NS = 10_000  # the kernel's limit
 _FIND_DESCENDANTS_S = 0.02  # seconds between two searches for new processes
 _OPEN_TIME_S = 0.05  # seconds for opening new descendants, before the rings are read
 _NOT_OPENED = "the subprocess ended before it could be opened, or could not be opened"
 _RING_FULL = "the ring was full before it was read"
-_SMALL_RING_FULL = f"{_RING_FULL}: it is small, because no more memory may be locked (ulimit -l)"
+_SMALL_RING_FULL = f"{_RING_FULL}: the ring is small, because no more memory may be locked (ulimit -l)"
 
 
 class PerfSampler:
@@ -153,7 +153,7 @@ class PerfSampler:
         self._doubt_maps()
 
     def _doubt_maps(self) -> None:
-        """Mark the maps of all processes as stale: mappings are not recorded while the timers are off."""
+        """Mark all maps as stale, because mappings are not recorded while the timers are off."""
         for process in self._alive.values():
             process.maps_stale = True
 
@@ -198,9 +198,9 @@ class PerfSampler:
     def _longest_interval_s(self) -> float:
         """Return the longest time in seconds for which records may wait in the rings.
 
-        The time is short in three cases.  A live view shows the samples.  Processes come and go: a new
-        process often calls execve(2), and its new modules can be read only while it lives.  A JIT compiler
-        reuses memory: if code is replaced while its samples wait, its name is lost.
+        A live view needs a short time.  A new process needs a short time, because it often calls execve(2),
+        and its new modules can be read only while it lives.  A JIT compiler that reuses memory needs a short
+        time, because the name of replaced code is lost if a sample of the code still waits.
         """
         names_change = any(process.names_change for process in self._alive.values())
         if not (self.profile.prompt or self._processes.follows_births or names_change):
@@ -215,7 +215,7 @@ class PerfSampler:
         return float("inf") if self._duration is None else self._duration - self._elapsed_s()
 
     def _ticks(self, elapsed_s: float) -> int:
-        """Return the number of ticks that stops would have had by now: one for each 1/rate, at least one."""
+        """Return the number of ticks, as for stops: one for each 1/rate seconds, and at least one."""
         return max(1, round(min(elapsed_s, self._duration or math.inf) * self._options.rate))
 
     # -- reading the rings
@@ -240,7 +240,7 @@ class PerfSampler:
         """
         alive: dict[int, bool] = {}
         for _ in range(2):  # not more often, because a process may change its modules all the time
-            alive = self._begin_read()  # before the rings: they then have all records of an ended process
+            alive = self._begin_read()  # first: the rings then have all records of the ended processes
             until_ns = time.perf_counter_ns()  # time up to which all records are in the rings
             records = self._timers.events.read()
             self._timers.note(records)
@@ -251,7 +251,7 @@ class PerfSampler:
         return alive
 
     def _begin_read(self) -> dict[int, bool]:
-        """Open new processes, which the next records may describe; return for each pid whether it lives."""
+        """Open new processes, and read CPU times and maps; return for each pid whether the process lives."""
         self._open_descendants(_OPEN_TIME_S)
         self._read_cpu_times()
         self._used_ns = self._processes.cpu_ns()
@@ -268,7 +268,7 @@ class PerfSampler:
             self._end_s = self._elapsed_s()
 
     def _count(self, records: Iterable[Record], until_ns: int | None = None) -> None:
-        """Count the samples of open processes; other records wait for one call, then they count as lost."""
+        """Count the samples of open processes; other records wait for one call, and are lost after that."""
         by_pid: dict[int, list[Record]] = {pid: [] for pid in self._alive}
         claimed = [record for record in self._unclaimed if record.pid in by_pid]
         self._count_unclaimed(record for record in self._unclaimed if record.pid not in by_pid)

@@ -1,13 +1,12 @@
 """Samples the threads of one process, tick by tick.
 
-If a thread has not run since its last sample, sfsample does not capture it again.  One small read, of the
-scheduler's counters, shows this.  In wall mode, the last stack is then counted once more.
+One small read of the scheduler's counters shows whether a thread has run since its last sample.  sfsample
+captures no thread again that has not run; in wall mode, it counts the last stack once more.  In cpu mode, a
+capture counts only if the thread had a CPU when sfsample asked it to stop, or had lost its CPU to sfsample.
+A thread that slept, waited for a CPU, or had just been woken does not count.
 
-In cpu mode, a capture counts only if the thread had a CPU when sfsample asked it to stop, or had lost its CPU
-to sfsample.  A thread that slept, waited for a CPU, or had just been woken does not count.
-
-After the request to stop, a thread that waits for a CPU runs no code of its own.  A tick waits for stops for
-at most --max-pause.  A thread that stops later is captured at a checkpoint or in a later tick.
+A tick waits for stops for at most --max-pause.  A thread that stops later is captured at a checkpoint or in a
+later tick.  Between request and stop, a thread that waits for a CPU runs no code of its own.
 """
 
 import time
@@ -43,8 +42,8 @@ _STILL_PENDING = "did not stop in time (the machine is overloaded)"
 class ProcessSampler:
     """Samples the threads of one process into a profile, from tick `since` on.
 
-    A refused capture is a failed sample; before the first sample of a process that the user named (`named`),
-    it is an error.  `waits` finds what sleeping threads wait for (wall mode).
+    A refused capture is a failed sample.  Before the first sample, it is an error for a process that the user
+    named (`named`).  `waits` finds what sleeping threads wait for (wall mode).
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class ProcessSampler:
         self._random = random
         self.threads: dict[int, SampledThread] = {}  # living threads by id
         self._pending: dict[SampledThread, WakeUp] = {}  # thread asked to stop -> wake-up of that tick
-        # Due threads that this tick leaves out: enough stops are pending, or the recording has ended.
+        # Due threads that this tick leaves out: too many stops are pending, or the recording has ended.
         self._not_asked = set[SampledThread]()
         self._has_run = True  # True: the process has run since the last search for changes
         self._ran_before_exec: dict[int, int] = {}  # thread id -> CPU time in ns, up to the last execve
@@ -109,7 +108,7 @@ class ProcessSampler:
                 for thread in due:
                     thread.give_next_turn(tick, spread, self._random)
                 return True
-            self._has_run = not refresh  # so that the next refresh sees changes that /proc shows late
+            self._has_run = not refresh  # the next refresh will see changes that /proc shows late
             self.collect()
             self.process.modules.allow_refresh()
             if not self._follow_changes(before, refresh=refresh):
@@ -132,9 +131,9 @@ class ProcessSampler:
         return [thread for thread in self.threads.values() if thread.due <= self._recorder.now.number]
 
     def _is_quiet(self, due: list[SampledThread]) -> bool:
-        """Return True if no due thread has run; then their turns are over.
+        """Return True if no due thread has run; then count the due threads.
 
-        A birth or an execve is noticed when the thread that made it is due.
+        sfsample notices a birth or an execve when the thread that made it is due.
         """
         ran = (t.off_cpu_counters is None or t.files.counters() != t.off_cpu_counters for t in due)
         if self._pending or not self.threads or any(ran):
@@ -247,8 +246,8 @@ class ProcessSampler:
         if seldom and wall and self._capturer.stop_breaks_call(thread.process_thread):
             self._capturer.wait_until_asleep(thread.process_thread, woken.at_ns + self._max_pause_ns)
         if seldom and not wall and files.asleep() is not None:
-            # A thread that runs seldom and sleeps now is not worth the preparations of a capture.  For other
-            # threads `capture` checks this last, as the preparations take longer than some threads run.
+            # A thread that runs seldom and sleeps now is not worth the preparations of a capture.  `capture`
+            # checks again after its preparations, which take longer than some threads run at a time.
             thread.off_cpu_counters = counters
             recorder.skip(thread)
         else:
@@ -360,7 +359,7 @@ class ProcessSampler:
         """Count the ticks since the last sample of each thread, and the CPU time of the process."""
         self._wait_for_pending(time.perf_counter_ns() + _END_PATIENCE_NS)
         recorder = self._recorder
-        for thread in self._pending:  # `running_capture` releases each as soon as it stops
+        for thread in self._pending:  # `running_capture` releases each thread as soon as it stops
             if self._wall:
                 recorder.count_failed(thread, _STILL_PENDING)
             else:

@@ -1,4 +1,4 @@
-"""The processes of a recording: those that the user named, and their descendants as sfsample finds them."""
+"""The processes of a recording: processes that the user named, and descendants that sfsample finds."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ _UNOPENED = "subprocess not recorded: the recording ended before its turn"
 
 
 class Processes:
-    """The open processes: the user named `named`, and sfsample found their `descendants`.
+    """The open processes: `named` has those of the user, `descendants` those that sfsample found.
 
     A recording ends when no named process is left.  A descendant that cannot be opened is only counted.
     """
@@ -32,8 +32,8 @@ class Processes:
     ) -> None:
         """Open the named processes, except those that are set aside or cannot be read.
 
-        `all_of` True: raise any other TargetError.  `all_of` False: leave out processes that raise one.
-        Raises the first TargetError if no process can be opened.
+        If `all_of` is False, leave out other processes that cannot be opened, too.  Raises the first
+        TargetError if no process can be opened.
         """
         refusals: list[TargetError] = []
         for pid in pids:
@@ -105,7 +105,7 @@ class Recording(NamedTuple):
     options: RecordOptions
     profile: Profile
     duration: float | None = None  # seconds; None: until the processes end
-    start: float | None = None  # its start (time.monotonic), if another sampler took the first samples
+    start: float | None = None  # time.monotonic at the first samples, if another sampler took them
     tell: Callable[[str], object] = str  # called with a text after missed ticks, at most once a second
 
 

@@ -81,7 +81,7 @@ class Profile:
         self.totals: dict[StackKey, StackTotals] = {}
         self.timeline = Timeline() if timeline else None
         self.keep = keep or self._add_to_totals
-        self.prompt = timeline or keep is not None  # True: each sample is added at once; no equal ones wait
+        self.prompt = timeline or keep is not None  # True: every sample is added at once
         self.started_ns = 0  # start of the recording since the epoch
         self.host = os.uname().nodename
         self.identities: dict[int, Identity] = {}  # pid -> identity of a process that the user named
@@ -123,7 +123,7 @@ class Profile:
             self.processes[key] = name
 
     def identify(self, pid: int, identity: Identity) -> None:
-        """Note the identity of a process and its present program; a field that is None does not change."""
+        """Note the identity of a process with its present program; a None in `identity` changes nothing."""
         before = self.identities.get(pid, Identity({}))
         known = {name: value for name, value in identity._asdict().items() if value is not None}
         if identity.exe not in (None, before.exe):
@@ -163,9 +163,8 @@ class Profile:
     def spread_cpu_time(self, living: AbstractSet[ThreadKey]) -> None:
         """Spread the CPU time of each thread evenly over its samples; `living`: threads that have not ended.
 
-        A thread that lives only for one request ends soon after its sample, or before it has one.  So the
-        samples of ended threads also get the CPU time that has no sample: each at most the time between two
-        ticks.
+        A thread that lives only for one request ends soon after its sample, or before it has one.  So samples
+        of ended threads share the CPU time without samples; each gets at most the time between two ticks.
         """
         tick_ns = 1e9 * self.stats.duration_s / max(1, self.stats.taken_ticks)
         stacks: dict[ThreadKey, list[StackTotals]] = {}
@@ -225,7 +224,7 @@ class WindowRecord(NamedTuple):
 
 
 class LiveWindow:
-    """The samples of the last `length_ns`, for `top`; a recording into `profile` fills it.
+    """The samples of the last `length_ns`, for `top`; a recording into `profile` adds them.
 
     The recording thread adds samples, and the drawing thread reads them.  Each access is one call of a deque,
     which the other thread cannot interrupt.

@@ -1,8 +1,8 @@
 """Samples processes by stopping or reading their threads, at the ticks of a schedule.
 
-The schedule is fixed at the start, so it does not depend on the cost of samples.  A tick may be missed, or
-skipped to stay below --max-overhead.  sfsample counts such ticks, and takes no other ticks in their place.
-At each tick, it follows births and ends, and samples the due threads of each process (`ProcessSampler.tick`).
+The schedule is fixed at the start, so it does not depend on the cost of samples.  sfsample counts a tick that
+it misses, or skips to stay below --max-overhead, and takes no other tick instead.  At each tick, sfsample
+follows births and ends of processes, and samples the due threads of each process (`ProcessSampler.tick`).
 """
 
 import time
@@ -100,7 +100,7 @@ class PtraceSampler:
             try:
                 stats.end_by(lambda: self._loop(should_stop))
             except LeftBehind:
-                stats, self._samplers = Stats(0), []  # another thread goes on, and owns the statistics now
+                stats, self._samplers = Stats(0), []  # another sampling thread owns the statistics now
                 raise
             finally:
                 REAL_TIME_PRIORITY.during_ticks(is_wanted=False)
@@ -127,7 +127,7 @@ class PtraceSampler:
         while not schedule.over:
             if not self._wait(schedule.next(), should_stop):
                 return "signal"
-            # The counters are read first, because those of the target may change at any moment.
+            # The time and the counters are read first, because the target may run at any moment.
             own_run = None if self._options.mode == "wall" else self._own_run.read()
             woken = WakeUp(time.perf_counter_ns(), own_run, self._own_run.read)
             now = self._clock.now()
@@ -156,7 +156,7 @@ class PtraceSampler:
             self._unreported_ticks, self._reported_at = 0, now
 
     def _wait(self, until: float, should_stop: Callable[[], bool]) -> bool:
-        """Sleep until the time `until`, and collect threads meanwhile; False: `should_stop` returned True."""
+        """Sleep until `until` (s), and collect threads meanwhile; return False if `should_stop` is true."""
         while not should_stop():  # called before the sleep, so that samples follow the sleep at once
             collected, left = self.collect(), until - self._clock.now()
             if collected or left <= 0:

@@ -1,8 +1,8 @@
 """Turns the captures of one process into samples, and counts them.
 
 A sample stands for the ticks, the elapsed time and the CPU time since the previous sample of its thread.  So
-nothing is counted twice and nothing is left out.  While a thread does not run, its samples are counted
-together: after one second, later after up to eight seconds, and when the thread runs again.
+nothing is counted twice and nothing is left out.  If a thread does not run, its samples are counted together
+after one second, later after up to eight seconds, and when the thread runs again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -71,7 +71,7 @@ class Recorder:
     def charge(self, thread: SampledThread, counters: bytes | None) -> int:
         """Note the CPU time of a thread since the last call; return it in ns."""
         ran = ran_ns(counters)
-        used = ran - thread.ran_ns if ran >= thread.ran_ns else ran  # smaller: another thread has the id now
+        used = ran - thread.ran_ns if ran >= thread.ran_ns else ran  # a smaller `ran` is another thread's
         thread.ran_ns = ran
         thread.uncounted_cpu_ns += used
         self._charged_ns += used
@@ -88,7 +88,7 @@ class Recorder:
         return cpu_ns is not None
 
     def charge_process(self, at_least_ns: int = 0) -> None:
-        """Charge the CPU time of the process, including threads that ended before sfsample saw them."""
+        """Charge the CPU time of the process, including that of threads that ended before they were seen."""
         unseen_ns = max(0, max(self._cpu_ns, at_least_ns) - self._charged_ns)
         self.stats.cpu_charged_ns += unseen_ns
         self._charged_ns += unseen_ns
@@ -157,7 +157,7 @@ class Recorder:
         """Read the lines that the target has appended to its perf map since the last call."""
         changed, changed_before = self._perf_map.refresh(), self._has_new_names
         self._has_new_names = changed
-        if changed or changed_before:  # late samples in replaced code have no name until the next call
+        if changed or changed_before:  # replaced code has no name until the next call
             self._names += 1
             self._locations.clear()
 
@@ -197,8 +197,8 @@ class Recorder:
     def count(self, thread: SampledThread, capture: Capture, until: TickTime, *, ran: bool = True) -> None:
         """Count the stack that `see` kept, for all ticks since the last sample of the thread.
 
-        If `ran` is False, the thread slept.  Then its CPU time is kept for a sample in which it runs.
-        Otherwise, if a thread works in bursts, most of its CPU time would count for the call it sleeps in.
+        If `ran` is False, the thread slept.  Then its CPU time is kept for a sample in which the thread runs.
+        Otherwise most CPU time of a thread that works in bursts would count for the call in which it sleeps.
         """
         assert thread.last_stack is not None  # noqa: S101 - our own invariant
         stack, places = thread.last_stack
@@ -243,7 +243,7 @@ class Recorder:
         self.stats.count_failed(why, times)
 
     def leave_out(self, thread: SampledThread, state: RunState) -> None:
-        """Count no sample of a thread that has no CPU, but note that it waits for one."""
+        """Count no sample of a thread that is off its CPU; if it waits for a CPU, count a skipped sample."""
         self.skip(thread)
         self.stats.waiting_for_cpu += state is RunState.WAITING
 

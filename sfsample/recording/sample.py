@@ -35,7 +35,7 @@ class StackKey(NamedTuple):
 class TickTime(NamedTuple):
     """A tick at which sfsample took samples."""
 
-    number: int  # the first one is 1; ticks that were missed or skipped have no number
+    number: int  # from 1 on; ticks that were missed or skipped have no number
     at_ns: int  # time since the start of the recording
 
 
@@ -43,7 +43,7 @@ BEGINNING = TickTime(0, 0)
 
 
 class Sample(NamedTuple):
-    """A stack of a thread; it stands for all ticks since the previous sample of the thread."""
+    """A stack of a thread, which stands for all ticks since the previous sample of the thread."""
 
     thread: ThreadKey
     thread_name: str

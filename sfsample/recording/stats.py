@@ -47,7 +47,7 @@ def coverage_of(sampled_ns: int, charged_ns: int) -> float | None:
 
 
 class Pauses:
-    """Distribution of durations in ns: exact count, sum and maximum, percentiles to three digits."""
+    """Distribution of durations in ns, with exact count, sum and maximum; percentiles have three digits."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -104,7 +104,7 @@ class Stats:
         self.lacks_priority = False  # the kernel does not permit real-time priority
         self.samples = 0
         self.captures: Counter[Capture] = Counter()
-        self.timers_since_s: float | None = None  # time at which timers began, since the start; None: never
+        self.timers_since_s: float | None = None  # time from the start to the first timers; None: no timers
         self.engine_why = ""  # reason for stops or timers
         self.lacks_timers = False  # True: timers would be better, but stops are used
         self.timers_of: str | None = None  # "threads" or "cpus"
@@ -122,8 +122,8 @@ class Stats:
         self.cpu_sampled_ns = 0  # CPU time that samples stand for, including those that --gil leaves out
         self.threads = 0  # threads that have samples
         self.brief_waits = 0  # samples left out, because the wait was shorter than --min-wait
-        self.holders_changed = 0  # searches for a lock's holder (--blame) that found none, or a change
-        self.why_idle: tuple[str, str] | None = None  # reason why no thread ran, and a remedy; None: sleep
+        self.holders_changed = 0  # times that --blame found no holder of a lock, or saw the holder change
+        self.why_idle: tuple[str, str] | None = None  # reason why no thread could run, and a remedy
         self.subprocesses = Subprocesses()
         self.module_paths: list[tuple[str, bool]] = []  # path of each module, and whether it has SFrame
         self.sampler_cpu_s = 0.0
@@ -158,7 +158,7 @@ class Stats:
         return self.taken_ticks / self.duration_s if self.duration_s > 0 else 0.0
 
     def end_by(self, loop: Callable[[], str]) -> None:
-        """Run `loop`, which returns the value of `ended_by`; raise its failure if there is no sample."""
+        """Run `loop`, and note how it ended; raise its failure if there are no samples."""
         try:
             self.ended_by = loop()
         except (TargetError, OSError) as failure:
@@ -251,7 +251,7 @@ def _text_keys(counts: Counter[Any]) -> dict[str, int]:
 
 
 def check_result(stats: Stats, pids: Sequence[int]) -> None:
-    """Raise if there are no samples, unless no thread ran or the user ended the recording."""
+    """Raise SfsampleError if all processes ended too early, all captures failed, or all ticks were missed."""
     check_begun(stats, pids)
     if stats.samples or stats.ended_by == "signal":
         return

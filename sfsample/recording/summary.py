@@ -1,4 +1,4 @@
-"""Describes a recording in a few lines of text: first the losses, then the costs and the results."""
+"""Describes a recording in a few lines of text: its losses first, then its costs and its results."""
 
 from collections.abc import Iterator, Sequence
 from math import sqrt
@@ -13,7 +13,7 @@ _LOW_COVERAGE = 0.9  # share of the CPU time; a lower coverage is printed first
 _MANY_LATE = 0.1  # share of the ticks; if sfsample missed more, a line advises a permission
 _CHANCE = 2  # standard deviations of the count of samples by timers of CPUs
 _HIGH_COST = 0.03  # share of one CPU; with a higher cost, the flag that limits it is printed
-_NOTABLE_SAMPLES = 5  # samples; if there are none, but the CPU time was worth more, a line advises a flag
+_NOTABLE_SAMPLES = 5  # samples; if more were due but none was taken, a line advises a flag
 _NOTABLE_CPU_NS = 5_000_000  # CPU time; less would be printed as 0.00 s
 _HINTS = {
     StopReason.MAX_FRAMES: " (--max-frames allows more)",
@@ -159,7 +159,7 @@ def _pauses(stats: Stats) -> Iterator[str]:
 
 
 def _cost(stats: Stats) -> Iterator[str]:
-    """Yield the CPU time of sfsample; if no CPU is free, the target has less CPU time because of it."""
+    """Yield the CPU time of sfsample, which the target loses if no CPU is free."""
     if not stats.sampler_cpu_s or not stats.duration_s:
         return
     share = stats.sampler_cpu_s / stats.duration_s
@@ -202,7 +202,7 @@ def _more(count: int) -> Iterator[str]:
 
 
 def _percent(part: int, whole: int) -> str:
-    """Return a share as text that never rounds a loss away: 100 % means all."""
+    """Return a share as text; a loss is never rounded away, so 100 % means all."""
     share = 100 * part / whole
     if share > 99.9 and part < whole:
         return "> 99.9 %"

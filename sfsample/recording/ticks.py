@@ -1,4 +1,4 @@
-"""Draws the ticks (times to sample): one tick in every interval of 1/rate, at a random instant.
+"""Draws the ticks of a recording: one tick in every interval of 1/rate, at a random instant.
 
 `OverheadLimit` says which ticks to skip.
 
@@ -69,8 +69,8 @@ class Schedule:
 class OverheadLimit:
     """Limits the time that sfsample spends to `share` of the elapsed time (None: no limit).
 
-    `spent_s`: time spent until `now_s`, in s.  The limit holds over any two seconds.  Unused time is saved
-    for a quarter of a second.  A burst (the first stacks of a large program) is paid back within two seconds.
+    `spent_s` is the time that was spent until `now_s`.  The limit holds over any two seconds.  Unused time is
+    saved for 0.25 s.  A burst (the first stacks of a large program) is paid back within two seconds.
     """
 
     def __init__(self, share: float | None, now_s: float, spent_s: float) -> None:

@@ -1,8 +1,8 @@
 """Finds the thread that had a thread id when the kernel copied its stack.
 
-sfsample reads a copy later.  By then the thread may have ended, and its id may belong to a new thread.  So
-sfsample follows the kernel's records of births and names, which lie among the copies in order of time.
-/proc describes only the present thread, so sfsample reads it only if the birth was not recorded.
+When sfsample reads a copy, the thread may have ended, and its id may belong to a new thread.  So sfsample
+follows the kernel's records of births and names, which lie among the copies in order of time.  sfsample reads
+/proc, which describes only the present thread, if the kernel did not record the thread's birth.
 """
 
 import os
@@ -15,7 +15,7 @@ from sfsample.process.thread import Thread
 from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.sample import BEGINNING
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # clock ticks, in which /proc gives start times
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # clock ticks per second; /proc has start times in clock ticks
 
 
 class TidHistory:
@@ -31,7 +31,7 @@ class TidHistory:
         self._threads: dict[int, SampledThread] = {}  # threads with a sample
         self._names: dict[int, str] = {}  # names in the kernel's records
         self._births: dict[int, int] = {}  # start times in clock ticks since boot
-        # Start times are on CLOCK_BOOTTIME, which counts the time for which the machine is suspended, too.
+        # Start times are on CLOCK_BOOTTIME, which also goes on while the machine is suspended.
         self._boot_clock_ahead_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.perf_counter_ns()
 
     def note_birth(self, record: Born) -> None:

@@ -1,4 +1,4 @@
-"""Sets the kernel's timers: chooses timers of threads or of CPUs, and how much stack they copy.
+"""Sets the kernel's timers, chooses their kind (of threads or of CPUs), and how much stack they copy.
 
 `process/perf_events.py` describes the two kinds of timers.
 """
@@ -49,9 +49,9 @@ class TimerSet:
         self._period_ns = period_ns
         self._max_stack_bytes = self._stack_bytes = min(stack_bytes, MAX_SAMPLE_STACK_BYTES)
         self._stack_bytes_fitted = False  # True: the first samples have determined the size of the copies
-        self._per_cpu, self._kernel = per_cpu, kernel  # per_cpu: timers of CPUs are set, or will be
+        self._per_cpu, self._kernel = per_cpu, kernel  # per_cpu True: use timers of CPUs
         self._used_before_ns = 0  # CPU time of the processes at the start of the timers
-        self._received = 0  # samples since the start of the timers, lost ones included
+        self._received = 0  # samples since the start of the timers, including lost samples
 
     def open(self) -> None:
         """Set and start timers: timers of CPUs if they are wanted and permitted, else timers of threads.
@@ -83,7 +83,7 @@ class TimerSet:
             raise
         return events
 
-    # -- whether other timers would be better
+    # -- the choice of other timers
 
     def fit_stack_bytes(self, use: StackUse) -> bool:
         """Choose the size of the copies; return True if it has changed, so that new timers are needed.

@@ -1,4 +1,4 @@
-"""Finds what a sleeping thread waits for, and makes the innermost frame of its stack, which shows the wait.
+"""Finds what a sleeping thread waits for, and makes a frame that shows the wait.
 
 A wait lasts while the scheduler's counters of the thread stay the same.  sfsample finds each wait only once,
 and counts its frame again with the stack.  The evidence is read after the capture.  If the thread has run
@@ -51,9 +51,9 @@ class FoundWait(NamedTuple):
 
     @property
     def lock(self) -> tuple[str, int] | None:
-        """The kind and the address of the lock; None: the thread waits for nothing that has an owner.
+        """The kind and the address of the lock, or None if the thread waits for nothing that has an owner.
 
-        A mutex counts even if its owner is unknown: it may have been between two owners.
+        A mutex counts even if its owner is unknown, because the mutex may have been between two owners.
         """
         wait = self.wait
         has_owner = wait is not None and (wait.tid is not None or wait.kind is WaitKind.MUTEX)
@@ -90,7 +90,7 @@ class WaitFinder:
         asleep = self._asleep(thread, captured, run_state)
         if asleep is None:
             return None
-        # State R: the thread fell asleep after its state was read.
+        # A thread with state R fell asleep after its state was read.
         waiting = self._evidence(thread, captured, "S" if state == "R" else state, asleep)
         modules = tuple(filter(None, dict.fromkeys(captured.modules)))
         wait = wait_of(waiting, self._context(waiting, modules))
@@ -136,7 +136,7 @@ class WaitFinder:
     def _with_objects(
         self, thread: Thread, waiting: WaitingThread, python: PythonStack | None
     ) -> WaitingThread:
-        """Add the evidence that is in memory now: the lock, the GIL, Python's objects."""
+        """Add the evidence in the memory of the process: the lock, the GIL, Python's objects."""
         call = waiting.call
         if call is None or call.name != "futex":
             return waiting
@@ -184,6 +184,6 @@ def _in_c_library(module: Module | None) -> bool:
 
 
 def _location(place: WaitPlace, module: Module | None = None, address: int = 0) -> Location:
-    """Return the location of a wait; `address`: of a lock that is a global variable of `module`."""
+    """Return the location of a wait; a lock at `address` is a global variable of `module`."""
     vaddr = module.vaddr(address) if module else 0
     return Location(module, vaddr, vaddr, found="idle" if place.is_idle else "wait", wait=place)
