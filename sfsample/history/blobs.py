@@ -6,7 +6,7 @@ first, then the second lowest bytes, and so on, because zlib compresses runs of 
 
 Times are in units of 0.1 ms.  Smaller digits are noise, and would take more than half of all bytes.
 
-A batch of names is JSON: the frames and stacks of a slice that no earlier slice of the file has.
+A batch of names is JSON, with the frames and stacks of a slice that are new in the file.
 
 Invariant: any bytes give values or raise BadInput, at a cost in proportion to their size
 (tests/history/test_blobs.py).
@@ -129,7 +129,7 @@ class ServiceNames:
         return builder.finish()
 
     def pack(self) -> bytes | None:
-        """Return a batch of all frames and stacks since the last batch; None: there are none."""
+        """Return a batch of the frames and stacks that are in no batch yet, or None if there are none."""
         frames = [*islice(self.frames, self._packed[0], None)]
         stacks = [*islice(self.stacks, self._packed[1], None)]
         self._packed = len(self.frames), len(self.stacks)

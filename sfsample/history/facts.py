@@ -13,7 +13,7 @@ from sfsample.report.report import CPU, WEIGHTS, Report
 
 _COUNTS = ("cpu_charged_ns", "cpu_sampled_ns", "ticks", "late_ticks")  # numbers of a report's statistics
 TIERS = {"1m": 60, "10m": 600, "1h": 3600}  # the length of a slice of the tier, in seconds
-_MAX_TIME_S = 9.2e9  # seconds since the epoch, in the year 2261: every format can hold it as ns in 64 bits
+_MAX_TIME_S = 9.2e9  # seconds since the epoch (year 2261); as ns, they fit into 64 bits
 _MAX_COUNT = (1 << 63) - 1
 _MAX_TEXT = 1 << 16  # characters
 _K = TypeVar("_K", bound=Hashable)
@@ -30,7 +30,7 @@ class Slice(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A time without slices, and the reason."""
+    """A period without slices, and the reason."""
 
     begin_s: float
     end_s: float
@@ -73,7 +73,7 @@ class SliceFacts(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Selects slices by service, time, labels (all must match) and the first digits of the build-id."""
+    """Selects slices by service, period, labels (all must match) and the first digits of the build-id."""
 
     service: str | None = None
     begin_s: float = 0.0
@@ -82,7 +82,7 @@ class Selection(NamedTuple):
     build_id: str = ""
 
     def has(self, facts: SliceFacts) -> bool:
-        """Return True if a slice is selected: its middle lies in the time, or the slice covers the time."""
+        """Return True if a slice is selected: its middle lies in the period, or it covers the period."""
         inside = self.begin_s <= (facts.begin_s + facts.end_s) / 2 < self.end_s
         around = facts.begin_s <= self.begin_s and self.end_s <= facts.end_s
         return (
@@ -93,12 +93,12 @@ class Selection(NamedTuple):
         )
 
     def has_gap(self, gap: Gap) -> bool:
-        """Return True if a gap of the service overlaps the time."""
+        """Return True if a gap of the service overlaps the period."""
         return gap.begin_s < self.end_s and self.begin_s < gap.end_s and self.service in (None, gap.service)
 
 
 def facts_of(closed: Slice) -> SliceFacts:
-    """Return the facts of a slice.  Raises BadInput if a history cannot keep them."""
+    """Return the facts of a slice.  Raises BadInput if a history cannot keep the slice."""
     report, stats, target = closed.report, closed.report.stats, closed.report.target or {}
     known = (*report.weights, *((CPU,) if stats.has_cpu_time else ()))  # CPU time may be known to be 0
     weights = tuple(name for name in WEIGHTS if name in known)

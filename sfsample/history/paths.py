@@ -89,7 +89,7 @@ def set_aside(name: FileName) -> str:
 
 
 def lock(directory: str, name: str) -> int | None:
-    """Return a descriptor that holds the lock `name` until it is closed; None: another process has the lock.
+    """Return a descriptor that holds the lock `name` while open, or None if another process has the lock.
 
     Each lock is one byte of the same file, so only one file remains.  A lock ends with its process, even if
     the process is killed (open file description locks: fcntl(2)).

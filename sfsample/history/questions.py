@@ -15,7 +15,7 @@ from sfsample.history.store import History
 from sfsample.report.difference import Ordinary, Side, count
 from sfsample.report.report import Report
 
-COVER_ONLY = "slices cover only"  # begins a text about time without slices, which is no loss of slices
+COVER_ONLY = "slices cover only"  # begin of a text about missing slices, which were never recorded
 
 _MAX_SERVICES = 10  # services that an error lists
 
@@ -29,7 +29,7 @@ class Compared(NamedTuple):
 
 
 def with_owner(history: History, selection: Selection) -> Selection:
-    """Return the selection with OWNER/NAME as its service; the user may omit OWNER if only one has NAME."""
+    """Return the selection with OWNER/NAME as its service, even if the user gave only NAME."""
     if selection.service is None or history.slices(selection):
         return selection
     there = {facts.service for facts in history.slices(selection._replace(service=None))}
@@ -41,7 +41,7 @@ def with_owner(history: History, selection: Selection) -> Selection:
 
 
 def choose(history: History, selection: Selection, *, one_service: bool = True) -> list[SliceFacts]:
-    """Return the selected slices.  Raises SfsampleError if there are none, or if services differ."""
+    """Return the selected slices.  Raises SfsampleError if there are no slices, or several services."""
     slices = history.slices(selection)
     if not slices:
         raise SfsampleError(
@@ -68,7 +68,7 @@ def _missing(selection: Selection, slices: list[SliceFacts], report: Report) -> 
     if end_s == inf:
         end_s = now_s if begin_s else max(facts.end_s for facts in slices)
     begin_s = begin_s or slices[0].begin_s
-    allowed_s = max(facts.end_s - facts.begin_s for facts in slices)  # half a slice may lack at each end
+    allowed_s = max(facts.end_s - facts.begin_s for facts in slices)  # half a slice may be missing at an end
     allowed_s *= 2 if abs(end_s - now_s) < allowed_s else 1  # one slice is still being recorded
     covered_s, until_s = 0.0, begin_s
     for facts in slices:  # only the recorded time of a merged slice counts
@@ -162,7 +162,7 @@ def deploy(history: History, selection: Selection, to_build: str, length_s: floa
 
 
 def _differing(slices: list[SliceFacts]) -> Iterator[str]:
-    """Yield a sentence for each property that differs between slices, but should not."""
+    """Yield a sentence for each property that should be the same for all slices, but differs."""
     for what, values in (("rate", {f"{facts.rate_hz or 0:g} Hz" for facts in slices}),
                          ("mode", {facts.mode or "unknown" for facts in slices}),
                          ("tier", {facts.tier for facts in slices})):  # fmt: skip

@@ -99,5 +99,5 @@ def _facts(file: HistoryFile) -> list[SliceFacts]:
 
 
 def _origin(facts: SliceFacts) -> Hashable:
-    """Return a key: the build-ids of slices with equal keys are compared."""
+    """Return the key of a slice; build-ids are compared between slices with equal keys."""
     return facts.service, tuple(sorted(facts.labels.items()))

@@ -1,11 +1,11 @@
 """Compares two reports: which functions changed, and which differences are only noise.
 
 docs/diff.md explains the arithmetic.  Counts are compared, not percentages, because the error of a count is
-known: about its square root.  The more functions are compared, the larger a change must be to count.  If
+known (about its square root).  The more functions are compared, the larger a change must be to count.  If
 other times of the same service are known ("ordinary times"), a change must also be larger than the
 differences between ordinary times (report/noise.py).  Each report is first reduced to a small `Side`.
 
-Invariant: verdicts and intervals are wrong as seldom as stated (tests/report/test_difference.py).
+Invariant: verdicts and intervals are not wrong more often than stated (tests/report/test_difference.py).
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ _LEAST_COUNTED = 0.9  # counted ticks / expected ticks; a count with a smaller r
 class Side(NamedTuple):
     """One of the two compared reports: its facts (None: unknown) and its samples by function.
 
-    If CPU time is compared, it is converted to samples: as many as a thread has that runs for this time.
+    If CPU time is compared, the CPU time is converted to samples of a thread that always runs.
     """
 
     name: str  # input, as the user typed it
@@ -101,7 +101,7 @@ class Difference(NamedTuple):
 
     @property
     def by_cpu(self) -> bool:
-        """True if CPU time is compared, although there are samples of sleeping threads."""
+        """True if CPU time is compared instead of samples, as there are samples of sleeping threads."""
         return any(side.cpu_samples is not None for side in self.sides)
 
 
@@ -133,7 +133,7 @@ def compare_sides(
 def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") -> Side:
     """Count the samples of a report by function; `files`: number of files that the report comes from.
 
-    With `mode` "cpu", CPU time counts instead if the report has sleeping threads.
+    With `mode` "cpu", CPU time is counted instead of samples if the report has sleeping threads.
     """
     stats, ticks, weight, cpu_samples = report.stats, _ticks(report), SAMPLES, None
     sampled_ns, recorded = report.total(CPU), stats.text("mode")
@@ -141,7 +141,7 @@ def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") 
     if (mode, recorded) == ("cpu", "wall") and CPU in report.weights and ticks and report.duration_ns:
         weight, cpu_samples = CPU, cpu_ns * ticks / report.duration_ns
     own, total = by_function(report, weight)
-    if cpu_samples is not None:  # samples may cover only a part of the CPU time: scale them to all of it
+    if cpu_samples is not None:  # the samples stand for a part of the CPU time: scale them to all of it
         for counts in (own, total):
             for function in counts:
                 counts[function] *= cpu_samples / sampled_ns  # type: ignore[assignment]  # fractions are fine
@@ -166,7 +166,7 @@ def _ticks(report: Report) -> float:
 
 
 def comparison_name(frame: NamedFrame) -> str:
-    """Return the function of a frame to compare; or the module, because addresses differ between builds."""
+    """Return the function of a frame, or the module if it is unknown: addresses differ between builds."""
     if frame.function is None and frame.module is not None:
         return f"[{frame.module.rpartition('/')[2].strip('[]')}]"
     return frame.text

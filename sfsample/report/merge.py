@@ -1,6 +1,6 @@
 """Makes reports out of reports: merges reports, merges frames, selects stacks.
 
-Weights are added.  A value that differs (a host, a rate) becomes unknown.  A sum of reports has no timeline.
+Weights are added.  If a fact (host, rate) differs, it becomes unknown.  A sum of reports has no timeline.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -44,7 +44,7 @@ def rebuild_stacks(report: Report, frames_of: Callable[[ReportStack], Iterable[N
 
 
 def merge(reports: Iterable[Report], budget: ReadingBudget | None = None) -> Report:
-    """Return the sum of reports, each freed before the next is read.  Raises BadInput beyond `budget`."""
+    """Return the sum of reports; free each before reading the next one.  Raises BadInput beyond `budget`."""
     rest = iter(reports)
     first, second = next(rest), next(rest, None)
     if second is None:

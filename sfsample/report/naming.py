@@ -20,7 +20,7 @@ _EXACT = ("context", "signal_frame")  # `found` of frames whose pc is no return 
 
 def name_profile(profile: Profile, symbolizer: Symbolizer) -> Report:
     """Return the report of a profile."""
-    has_cpu_time = any(total.cpu_ns for total in profile.totals.values())  # False: it was not measured
+    has_cpu_time = any(total.cpu_ns for total in profile.totals.values())  # False: CPU time is unknown
     weights = WEIGHTS if has_cpu_time else WEIGHTS[:-1]
     builder = ReportBuilder(weights)
     named: dict[Location, list[NamedFrame]] = {}

@@ -1,11 +1,11 @@
 """Decides whether two periods of time differ more than two ordinary periods do.
 
 An ordinary difference is the difference between two other periods of the same service, as long and as far
-apart as the compared periods.  Differences between single slices would be too small: load and phases last for
-minutes or hours, so most unchanged hours would seem to have changed.
+apart as the compared periods.  Differences between single slices would be too small, because load and phases
+last for minutes or hours.  Then most unchanged hours would seem to have changed.
 
-The difference of a function is the logarithm of the ratio of its shares.  Divide this difference by the root
-mean square of n ordinary differences: if nothing has changed, the result has Student's t distribution with n
+The difference of a function is the logarithm of the ratio of its shares.  It is divided by the root mean
+square of n ordinary differences.  If nothing has changed, the result has Student's t distribution with n
 degrees of freedom.  The mean is not subtracted, because it is a part of the difference between ordinary days.
 
 Invariant: if nothing has changed, at most 5 % of comparisons say that a function has changed
@@ -24,7 +24,7 @@ _ERROR_RATE = 0.05  # share of intervals that miss the true value
 
 
 def log_ratio(before: float, after: float, exposures: tuple[float, float]) -> float:
-    """Return the logarithm of the ratio of two shares; half a sample more in each count keeps it finite."""
+    """Return the logarithm of the ratio of two shares; half a sample is added to each count, to avoid 0."""
     ratio = (after + 0.5) / (before + 0.5)
     return log(ratio * exposures[0] / exposures[1]) if all(exposures) else 0.0
 

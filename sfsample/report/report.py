@@ -52,7 +52,7 @@ class ReportTimeline(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The tables and the facts of one recording, or of several merged ones."""
+    """The tables and the facts of one recording, or of several merged recordings."""
 
     threads: tuple[ReportThread, ...]
     frames: tuple[NamedFrame, ...]

@@ -74,7 +74,7 @@ class ReportStats:
         return tuple(value)
 
     def losses(self, samples: int, whole_stacks: int, rate_hz: float | None) -> list[Loss]:
-        """Return every kind of loss; the report has the numbers in the arguments."""
+        """Return every kind of loss; the arguments are facts of the report."""
         ticks, late, spared = map(self.number, ("ticks", "late_ticks", "spared_ticks"))
         failed = self.numbers("captures").get("failed", 0)
         return losses(ticks=ticks, late_ticks=late, spared_ticks=spared, failed_captures=failed,

@@ -1,4 +1,4 @@
-"""A report by time: sums of its stacks for slices of time, and the gaps between the slices."""
+"""Divides a report by time: sums of stacks for slices of time, and the gaps between slices."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

@@ -79,7 +79,7 @@ def _groups(report: Report) -> dict[int, _Group]:
 
 
 def _pools(report: Report, groups: Mapping[int, _Group]) -> set[tuple[_Group, tuple[int, ...]]]:
-    """Return groups with stacks in which more than half of the group's threads wait most of the time.
+    """Return each group with the stacks in which most of its threads wait most of the time.
 
     These stacks wait at a condition variable, as the workers of a pool do while they have no work.
     """
@@ -104,11 +104,11 @@ class WaitTotal(NamedTuple):
     name: str
     waited_ns: int
     held_ns: int  # part of `waited_ns` for which the holder is known
-    holder: str  # thread and function that held it longest: "writer, in flush, and others"; "": unknown
+    holder: str  # thread and function that held longest: "writer, in flush, and others"; "": unknown
 
 
 def wait_totals(report: Report) -> list[WaitTotal]:
-    """Return the waits for other threads, the longest first.  A lock without a name has its taker's name."""
+    """Return the waits for other threads, the longest first.  A lock without a name is named by its taker."""
     totals, held = Counter[str](), defaultdict[str, Counter[str]](Counter)
     for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
         frames = [report.frames[at] for at in reversed(stack.frames)]

@@ -1,8 +1,8 @@
 """The formats of profiles: each is a module with `write`, and with `read` if sfsample can read the format.
 
 A module is imported when it is used.  The contents of a file, not its name, decide which module reads it.
-Failures name the file, the place in it and a next step.  A hostile file costs memory in proportion to its
-size.
+An error names the file, the place in the file, and a next step.  A hostile file costs memory in proportion to
+its size.
 
 Invariant: any bytes give a report or raise BadInput (tests/report/test_report.py).
 """

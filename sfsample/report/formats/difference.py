@@ -194,7 +194,7 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
     lost = [f"{text}: {what}" for text, report in reports for what in losses(report)]
     both = _side_by_side(before, after, by_cpu=difference.by_cpu)
     shares = difference.overall.share_after, difference.overall.share_before
-    del before, after, reports  # frees memory, as the page needs as much
+    del before, after, reports  # frees memory before the page takes as much
     data = page_data(both, threads=False)
     by_name = {change.name: change for change in difference.by_total}
     changes = [by_name.get(text) for text in data["frames"]["text"]]
@@ -210,7 +210,7 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
         "losses": [*warnings(difference), *lost],
         "scales": [100 * share / (both.total(weight) or 1)
                    for share, weight in zip(shares, both.weights, strict=True)],
-        "widest": int(shares[0] < shares[1] / 10),  # column that the page shows as width at first
+        "widest": int(shares[0] < shares[1] / 10),  # column that is the width of boxes at first
         "unit": "% of one CPU" if difference.per_time else "% of all samples",
     }  # fmt: skip
     return page(data)

@@ -67,7 +67,7 @@ def read(data: bytes, budget: ReadingBudget) -> Report:
         mark = _TRUNCATED.fullmatch(texts[0]) if texts else None
         row = map(frame, reversed(texts[1:] if mark else texts))
         root = clean_name(root)
-        named = _THREAD.fullmatch(root)  # thread 7, or a process called "name/7": both give the same text
+        named = _THREAD.fullmatch(root)  # "name/7": a thread, or a process of this name
         thread = ReportThread(root, named[1], None, int(named[2])) if named else ReportThread(root, root)
         builder.add_row(thread, row, mark[1] if mark else OUTERMOST, (int(parts[2]),))
     return builder.finish()

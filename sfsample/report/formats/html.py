@@ -1,4 +1,4 @@
-"""`-f html`: one file with an interactive flame graph; it needs neither a network nor a server.
+"""`-f html`: one file with an interactive flame graph, which needs no network and no server.
 
 The sources of the page are in report/formats/page/; this module joins them.  The profile is JSON in a script
 element, which page/profile.js reads.  Every `<` is escaped, so that no name can end the element.
@@ -29,7 +29,7 @@ from sfsample.symbolize.named_frame import clean_name
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
 _MODES = {"cpu": "running threads only", "wall": "sleeping threads too"}
 _Row = tuple[tuple[int, ...], int]  # path and thread index
-_RAW_LABELS = ("host.name=", "process.", "container.id=")  # for machines, not for people
+_RAW_LABELS = ("host.name=", "process.", "container.id=")  # labels that mean nothing to a person
 _PLACEHOLDER = re.compile(r"/\*\{\{([a-z.]+)\}\}\*/")  # a file of the page, or "profile"
 
 

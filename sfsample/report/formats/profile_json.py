@@ -34,7 +34,7 @@ from sfsample.symbolize.named_frame import NamedFrame, clean_name
 _Module = tuple[str, str | None]  # path and build-id
 _SCHEMA = "sfsample.profile/1"
 _T = TypeVar("_T")
-_FIELDS = ("text", "function", "raw", "file", "line", "inlined", "kind", "found")  # written unchanged
+_FIELDS = ("text", "function", "raw", "file", "line", "inlined", "kind", "found")  # copied to JSON
 _MAX_DEPTH = 50  # levels of `stats`; sfsample itself writes 4
 _ADDRESS = re.compile("(0x)?[0-9a-fA-F]{1,16}")
 _MAX_COUNT = (1 << 63) - 1  # pprof cannot hold more
