@@ -1,10 +1,10 @@
-"""Draws the ticks, the times to sample: one tick in every interval of 1/rate, at a random instant of it.
+"""Draws the ticks of a recording: one tick in every interval of 1/rate, at a random instant.
 
-`OverheadLimit` says which ticks to leave out.
+`OverheadLimit` says which ticks to skip.
 
-Interval k begins at start + k / rate, and its tick is drawn from it with uniform probability.  So the rate is
-exact, two ticks are up to two intervals apart, and no periodic work of the target can keep step with them.
-As many intervals as fit into the duration, at least one; the last may be shorter.  No clock is read here.
+Interval k begins at start + k / rate; its tick is drawn from the interval with uniform probability.  So the
+rate is exact, and no periodic work of the target can keep step with the ticks.  Two ticks are at most two
+intervals apart.  The last interval may be shorter than the others.  No clock is read here.
 
 Invariant: a tick whose interval has passed is counted as missed and never made up for
 (tests/recording/test_ticks.py).
@@ -14,18 +14,18 @@ from collections.abc import Callable
 from math import ceil, inf
 from random import Random
 
-# A number is drawn at every turn of a thread, so it must not cost a system call.  The generator is sfsample's
-# own, because a program that uses the library may have seeded the common one.
+# A number is drawn at every turn of a thread, so drawing must not cost a system call.  sfsample has its own
+# generator, because a program that uses the library may have seeded the generator of the module `random`.
 uniform = Random().random  # noqa: S311 - a random instant, not a secret
 
-_MAX_SAVED_S = 0.25  # limit of unused time, in seconds of elapsed time
-_MAX_DEBT_S = 2.0
+_MAX_SAVED_S = 0.25  # largest unused time that is saved, in seconds of elapsed time
+_MAX_DEBT_S = 2.0  # longest time for which a burst is paid back
 
 
 class Schedule:
     """The ticks of a recording that begins at `start` (seconds of any clock).
 
-    `rate` is in Hz, `duration` in s; None: without an end.  `jitter` gives random numbers from 0 to 1.
+    `rate` is in Hz, `duration` in s; None: without an end.  `jitter` returns random numbers from 0 to 1.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Schedule:
         return max(0, missed)
 
     def skip(self, until: float) -> int:
-        """Leave out the ticks whose intervals begin before `until`; return their number."""
+        """Skip the ticks whose intervals begin before `until`; return their number."""
         skipped = ceil((until - self._start) * self._rate) - self.ticks
         if self._total is not None:
             skipped = min(skipped, self._total - self.ticks)
@@ -67,10 +67,10 @@ class Schedule:
 
 
 class OverheadLimit:
-    """At most `share` of the time (None: no limit) from `now_s` on, when `spent_s` had been spent.
+    """Limits the time that sfsample spends to `share` of the elapsed time (None: no limit).
 
-    The share holds over any two seconds, and is spent evenly.  Unused time is saved for a quarter of a
-    second.  A burst (the first stacks of a large program) is paid back for two seconds at most.
+    `spent_s` is the time that was spent until `now_s`.  The limit holds over any two seconds.  Unused time is
+    saved for 0.25 s.  A burst (the first stacks of a large program) is paid back within two seconds.
     """
 
     def __init__(self, share: float | None, now_s: float, spent_s: float) -> None:
