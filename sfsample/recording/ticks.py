@@ -4,7 +4,9 @@ The tick is drawn from its interval with uniform probability.  So the rate is ex
 intervals apart, and no periodic work of the target can keep step with them.  As many intervals as fit into
 the duration, at least one; the last may be shorter.  No clock is read here.
 
-`EvenRate` makes the intervals longer if ticks cost too much.  `OverheadLimit` limits other work.
+`EvenRate` makes the intervals longer if ticks cost too much.  Then the tick is drawn from the first half of
+its interval, or from the first 1/rate if this is longer, so the ticks are more even.  They cannot keep step
+with periodic work either, because the intervals vary with the cost.  `OverheadLimit` limits other work.
 
 Invariant: a tick whose interval has passed is counted as missed and never made up for
 (tests/recording/test_ticks.py).
@@ -53,7 +55,7 @@ class Schedule:
 
     def next(self) -> float:
         """Return the time of the next tick, on the clock of `start`."""
-        length = min(self.stretch, self._intervals - self._begin)
+        length = min(max(1.0, self.stretch / 2), self._intervals - self._begin)
         return self._start + (self._begin + self._jitter() * length) / self._rate
 
     def take(self, now: float) -> int:

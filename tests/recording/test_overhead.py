@@ -1,10 +1,11 @@
 """The limit of overhead holds over any two seconds, is spent evenly, and forgets a burst."""
 
 from itertools import accumulate, pairwise
+from random import Random
 
 import pytest
 
-from sfsample.recording.ticks import EvenRate, OverheadLimit
+from sfsample.recording.ticks import EvenRate, OverheadLimit, Schedule
 
 TICK = 0.01
 
@@ -78,3 +79,21 @@ def test_interval_after_a_burst_is_longer_by_a_quarter_of_a_second():
     assert first == pytest.approx(TICK + (2.0 - TICK) / 8)
     assert sum(later) < 99 * TICK + 2.0
     assert later[-1] == TICK
+
+
+@pytest.mark.parametrize("period", [0.05, 0.25, 1.0])
+def test_lowered_rate_keeps_no_step_with_periodic_work(period):
+    """The work takes a fifth of each period, and a tick then costs more; most intervals take 0.25 s."""
+    random = Random(1)  # noqa: S311 - the same every time
+    schedule, even_rate = Schedule(0.0, 19.0, 600.0, random.random), EvenRate(0.03, 19.0, 0.0)
+    spent, times = 0.0, []
+    while not schedule.over:
+        times.append(schedule.next())
+        schedule.take(times[-1])
+        spent += 0.0075 * random.gauss(1, 0.05) * (1.5 if times[-1] % period < period / 5 else 0.875)
+        schedule.stretch = even_rate.stretch(schedule.stretch, spent)
+    seen = sum(at % period < period / 5 for at in times) / len(times)
+    assert seen == pytest.approx(0.2, abs=4 * (0.2 * 0.8 / len(times)) ** 0.5)
+    gaps = sorted(later - earlier for earlier, later in pairwise(times))
+    tenth, median, most = (gaps[len(gaps) * part // 10] for part in (1, 5, 9))
+    assert 0.65 * median < tenth < most < 1.35 * median
