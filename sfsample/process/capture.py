@@ -44,7 +44,7 @@ _SELDOM = 100  # divisor: a thread that runs for less than 1/100 of the time run
 _MIN_PATIENCE_NS = 1_000_000  # shortest wait in ns until a sleeping thread stops
 
 # A kernel worker (io_uring, vhost) is a thread of the process that runs no code of the program.  sfsample
-# can read its kernel functions only while it sleeps, and only with --kernel.
+# can read the kernel functions of a worker only while the worker sleeps, and only with --kernel.
 _KERNEL_WORKER = ("kernel_worker",)
 
 _CUT_SHORT = "only the innermost part of a stack was copied, as copying took longer than --max-pause"

@@ -5,7 +5,7 @@ all modules of a stack from the target's memory, with one system call.  If a bui
 file, sfsample checks each module separately.
 
 mmap(2) with MAP_FIXED can replace a single page by a page of another file, or of the same file.  So sfsample
-asks the kernel which part of which file is mapped now.  Before Linux 6.11 it must read the whole memory map.
+asks the kernel which part of which file is mapped now.  Before Linux 6.11, sfsample must read the whole map.
 """
 
 import time

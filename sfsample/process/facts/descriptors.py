@@ -10,7 +10,7 @@ names this socket only if the remote address certainly belongs to this machine, 
 other end of a unix socket is not in /proc; sfsample asks the kernel, as ss(8) does.
 
 To find the processes at the other end, sfsample searches /proc/PID/fd of every process that it may read.
-This takes long on a large machine, so a dump does it only if a thread sleeps in a pipe or a socket.
+The search takes long on a large machine, so a dump searches only if a thread waits for a pipe or socket.
 
 Source: proc(5), "/proc/locks", "/proc/net/tcp" (a connection that is not accepted has inode 0),
 "/proc/net/unix"; the kernel's Documentation/filesystems/proc.rst (fdinfo); sock_diag(7), setns(2),
@@ -87,7 +87,7 @@ class DescriptorReader:
         self.read: Callable[[int], Descriptor | None] = cache(self._read)
 
     def _read(self, fd: int) -> Descriptor | None:
-        """Return the object that a descriptor refers to; None: it is closed, or sfsample may not read it."""
+        """Return the object of a descriptor; None: the descriptor is closed, or sfsample may not read it."""
         link = self._proc.link(f"fd/{fd}")
         if link is None:
             return None
@@ -255,7 +255,7 @@ def _is_on_this_machine(remote: str, local: str) -> bool:
 
 
 def _unix_peer_inode(proc: ProcFs, inode: int) -> int | None:
-    """Return the inode of the socket at the other end; None: there is none, or sfsample may not ask."""
+    """Return the inode of the socket at the other end; None: no such socket, or sfsample may not ask."""
     try:
         is_in_own_namespace = proc.link("ns/net") in (None, os.readlink("/proc/self/ns/net"))
         # a socket belongs to the network namespace of the thread that creates it
