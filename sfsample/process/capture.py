@@ -187,9 +187,9 @@ class ThreadCapturer:
         return thread.asleep is not None and not self.source.restarts(thread.asleep)
 
     def wait_until_asleep(self, thread: Thread, until_ns: int) -> bool:
-        """Wait until a thread sleeps, or until `until_ns` (perf_counter_ns); True: it was awake at first.
+        """Wait until a thread sleeps, or until `until_ns` (perf_counter_ns).
 
-        A stop just before the thread falls asleep could make its system call fail.
+        Return True if the thread was awake.  A stop just before a sleep could make a system call fail.
         """
         waited, asleep = False, thread.files.asleep
         while self._stop and asleep() is None and time.perf_counter_ns() < until_ns:

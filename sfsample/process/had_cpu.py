@@ -168,7 +168,7 @@ def _spent(evidence: SchedulerEvidence) -> SchedStat | None:
 def balance_of(earlier: bytes | None, run: LastRun | None, later: bytes | None) -> int | None:
     """Return the balance (times put on a CPU - times taken off) of a thread; None: unknown.
 
-    `run` was read between the two counters.  If these differ, the balance is unknown.
+    sfsample has read `run` between the two counters.  If the counters differ, the balance is unknown.
     """
     times = times_run(later)
     if run is None or run.left < 0 or times is None or times != times_run(earlier):

@@ -36,7 +36,7 @@ class ModuleIdentities:
     def __init__(self, modules: ModuleMap, place_at: Callable[[int], Place | None]) -> None:
         self._map, self._place_at = modules, place_at
         self._next_read_s = 0.0  # time of the next reading of the memory map, before Linux 6.11
-        # Pairs of device numbers for the same file.  On btrfs, SUSE's /proc/PID/maps differs from the query.
+        # pairs of device numbers for one file: on btrfs, SUSE's kernel shows another number in /proc/PID/maps
         self._devices: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
         self._mappings: tuple[Mapping, ...] = ()  # memory map for which `_sets` is valid
         self._sets: dict[frozenset[Module], _Identity] = {}

@@ -84,7 +84,7 @@ class PerfEvents:
 
     `tids`: threads of the processes `pids`; ended threads are left out.  `subprocesses`: new processes of
     these threads get timers, too.  `per_cpu`: one timer per CPU, for all threads of `pids`.  `kernel`:
-    samples have the call chain in the kernel.  Call `begin`, then `read` now and then, then `close`.  Raises
+    samples also have the kernel's call chain.  Call `begin`, then `read` now and then, then `close`.  Raises
     TargetError with help lines if the kernel refuses.
     """
 

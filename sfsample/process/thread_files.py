@@ -54,8 +54,8 @@ def max_kept_open() -> int:
 class ThreadFiles:
     """The files of thread `tid` below `tasks`, an open /proc/PID/task directory.
 
-    All instances together keep at most `max_open` files open.  `check` raises ReadFailed for an OSError that
-    does not mean that the thread has ended.
+    All instances together keep at most `max_open` files open.  `check` raises ReadFailed for an OSError,
+    unless the error means that the thread has ended.
     """
 
     __slots__ = ("_check", "_max_open", "_tasks", "fds", "holder", "tid")

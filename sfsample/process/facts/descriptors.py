@@ -47,7 +47,7 @@ _LOOPBACK_6 = "0" * 24 + ("01000000" if sys.byteorder == "little" else "00000001
 _LOOPBACK_4 = "7F"  # 127.0.0.0/8
 _CONNECTING = "02"  # TCP_SYN_SENT
 _INODE, _UNIX_INODE = 9, 6  # index of the field with the inode; index of this field in the unix table
-_LOCK_PID, _LOCK_INODE = 3, 4  # indexes of the fields after the number of a line of /proc/locks
+_LOCK_PID, _LOCK_INODE = 3, 4  # indexes of fields in a line of /proc/locks, without the line's number
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _CLONE_NEWNET = 0x40000000
 _UDIAG_SHOW_PEER, _UNIX_DIAG_PEER = 4, 2

@@ -32,7 +32,7 @@ from sfsample.process.vm import read_memory
 # Bytes copied before and after a futex word: enough for every lock of glibc that may contain the word.
 _BYTES_BEFORE_FUTEX, _BYTES_AFTER_FUTEX = 64, 128
 _MAX_DESCRIPTORS = 2  # descriptors of splice(2); a call with more descriptors waits for several processes
-_STAT_CPU = 36  # index, after the name, of field 39 of /proc/PID/stat: the CPU on which the thread last ran
+_STAT_CPU = 36  # index among the fields of a stat line after the name: the CPU on which the thread last ran
 
 
 class LastRunTime(NamedTuple):
