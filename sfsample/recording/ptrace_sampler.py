@@ -1,7 +1,7 @@
 """Samples processes by stopping or reading their threads, at the ticks of a schedule.
 
-The schedule is fixed at the start, so it does not depend on the cost of samples.  sfsample counts a tick that
-it misses, or skips to stay below --max-overhead, and takes no other tick instead.  At each tick, sfsample
+The schedule is fixed at the start, so it does not depend on the cost of samples.  sfsample counts the ticks
+that it misses, or that --max-overhead makes it skip.  It takes no other ticks instead.  At each tick, it
 follows births and ends of processes, and samples the due threads of each process (`ProcessSampler.tick`).
 """
 
@@ -170,7 +170,7 @@ class PtraceSampler:
         return False
 
     def _choose_priority(self) -> None:
-        """Use real-time priority, up to a share of one CPU.  Long work calls this at its checkpoints."""
+        """Use real-time priority, up to a share of one CPU; checkpoints in long work call this, too."""
         now = self._clock.now()
         is_wanted = self._real_time.resume_at(now, REAL_TIME_PRIORITY.used_s()) <= now
         REAL_TIME_PRIORITY.during_ticks(is_wanted=is_wanted)

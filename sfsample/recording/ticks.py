@@ -6,7 +6,7 @@ Interval k begins at start + k / rate; its tick is drawn from the interval with 
 rate is exact, and no periodic work of the target can keep step with the ticks.  Two ticks are at most two
 intervals apart.  The last interval may be shorter than the others.  No clock is read here.
 
-Invariant: a tick whose interval has passed is counted as missed and never made up for
+Invariant: a tick whose interval has passed is counted as missed, and no later tick replaces it
 (tests/recording/test_ticks.py).
 """
 
