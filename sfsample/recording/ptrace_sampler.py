@@ -1,8 +1,8 @@
 """Samples processes by stopping or reading their threads, at the ticks of a schedule.
 
-The schedule is fixed at the start, so it does not depend on the cost of samples.  sfsample counts the ticks
-that it misses, or that --max-overhead makes it skip.  It takes no other ticks instead.  At each tick, it
-follows births and ends of processes, and samples the due threads of each process (`ProcessSampler.tick`).
+The schedule depends on the cost of samples only if the overhead has a limit (`EvenRate`).  sfsample counts a
+missed tick, and takes no other tick instead.  At each tick, sfsample follows births and ends of processes,
+and samples the due threads of each process (`ProcessSampler.tick`).
 """
 
 import time
@@ -22,7 +22,7 @@ from sfsample.recording.processes import Recording
 from sfsample.recording.profile import Profile
 from sfsample.recording.sample import BEGINNING, TickTime
 from sfsample.recording.stats import Stats
-from sfsample.recording.ticks import OverheadLimit, Schedule, uniform
+from sfsample.recording.ticks import EvenRate, OverheadLimit, Schedule, uniform
 from sfsample.recording.wait_finder import WaitFinder
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.unwind.unwinder import Unwinder
@@ -122,7 +122,7 @@ class PtraceSampler:
         if self._began is not None:
             self.profile.stats.late_ticks += schedule.skip(self._clock.now()) - self.profile.stats.ticks
         self._refresh_at = self._clock.now() + _REFRESH_S
-        limit = OverheadLimit(self._options.max_overhead, self._clock.now(), self._spent_s())
+        even_rate = EvenRate(self._options.max_overhead, self._options.rate, self._spent_s())
         stats = self.profile.stats
         while not schedule.over:
             if not self._wait(schedule.next(), should_stop):
@@ -131,9 +131,10 @@ class PtraceSampler:
             own_run = None if self._options.mode == "wall" else self._own_run.read()
             woken = WakeUp(time.perf_counter_ns(), own_run, self._own_run.read)
             now = self._clock.now()
-            missed = schedule.take(now)
+            due, missed = schedule.ticks, schedule.take(now)
             stats.ticks = schedule.ticks
             stats.late_ticks += missed
+            stats.spared_ticks += schedule.ticks - due - max(1, missed)
             self._report_missed(now, missed)
             if missed:
                 continue
@@ -145,8 +146,7 @@ class PtraceSampler:
             if not lives:
                 return "target"
             if self._options.max_overhead is not None:
-                stats.spared_ticks += schedule.skip(limit.resume_at(self._clock.now(), self._spent_s()))
-                stats.ticks = schedule.ticks
+                schedule.stretch = even_rate.stretch(schedule.stretch, self._spent_s())
         return "duration" if self._wait(schedule.end, should_stop) else "signal"
 
     def _report_missed(self, now: float, missed: int) -> None:

@@ -1,10 +1,12 @@
 """Draws the ticks of a recording: one tick in every interval of 1/rate, at a random instant.
 
-`OverheadLimit` says which ticks to skip.
-
 Interval k begins at start + k / rate; its tick is drawn from the interval with uniform probability.  So the
 rate is exact, and no periodic work of the target can keep step with the ticks.  Two ticks are at most two
 intervals apart.  The last interval may be shorter than the others.  No clock is read here.
+
+`EvenRate` makes the intervals longer if ticks cost too much.  The tick of a longer interval is drawn from its
+first half, but at least from the first 1/rate, so the ticks are more evenly spaced.  These ticks cannot keep
+step with periodic work, either, because the intervals vary with the cost.  `OverheadLimit` limits other work.
 
 Invariant: a tick whose interval has passed is counted as missed, and no later tick replaces it
 (tests/recording/test_ticks.py).
@@ -19,7 +21,8 @@ from random import Random
 uniform = Random().random  # noqa: S311 - a random instant, not a secret
 
 _MAX_SAVED_S = 0.25  # largest unused time that is saved, in seconds of elapsed time
-_MAX_DEBT_S = 2.0  # longest time for which a burst is paid back
+_MAX_DEBT_S = 2.0  # largest overspent time that is paid back, in seconds of elapsed time
+_REPAID_BY_INTERVAL = 1 / 8  # share of the overspent time by which the next interval is longer
 
 
 class Schedule:
@@ -34,36 +37,39 @@ class Schedule:
         self._start = start
         self._rate = rate
         self._intervals = inf if duration is None else duration * rate
-        self._total = None if duration is None else max(1, round(self._intervals))
+        self._total = inf if duration is None else max(1, round(self._intervals))
         self.end = start + self._intervals / rate  # end of the duration, on the clock of `start`
         self._jitter = jitter
-        self.ticks = 0  # number of ticks that were due so far, taken or not
+        self._begin = 0.0  # begin of the next tick's interval, in units of 1/rate since the start
+        self.stretch = 1.0  # length of the intervals from now on, in units of 1/rate
+
+    @property
+    def ticks(self) -> int:
+        """The number of ticks that were due so far at the full rate, taken or not."""
+        return int(min(self._begin, self._total))
 
     @property
     def over(self) -> bool:
         """True if there are no more ticks."""
-        return self._total is not None and self.ticks >= self._total
+        return self._begin >= self._total
 
     def next(self) -> float:
         """Return the time of the next tick, on the clock of `start`."""
-        length = min(1.0, self._intervals - self.ticks)
-        return self._start + (self.ticks + self._jitter() * length) / self._rate
+        length = min(max(1.0, self.stretch / 2), self._intervals - self._begin)
+        return self._start + (self._begin + self._jitter() * length) / self._rate
 
     def take(self, now: float) -> int:
         """Take the tick that is due and return 0; if ticks were missed, return their number."""
-        missed = int((now - self._start) * self._rate - self.ticks)
-        if self._total is not None:
-            missed = min(missed, self._total - self.ticks)
-        self.ticks += max(1, missed)
+        passed = (now - self._start) * self._rate
+        missed = int((min(passed, self._total) - self._begin) / self.stretch)
+        self._begin += max(1, missed) * self.stretch
         return max(0, missed)
 
     def skip(self, until: float) -> int:
         """Skip the ticks whose intervals begin before `until`; return their number."""
-        skipped = ceil((until - self._start) * self._rate) - self.ticks
-        if self._total is not None:
-            skipped = min(skipped, self._total - self.ticks)
-        self.ticks += max(0, skipped)
-        return max(0, skipped)
+        before = self.ticks
+        self._begin = max(self._begin, ceil((until - self._start) * self._rate))
+        return self.ticks - before
 
 
 class OverheadLimit:
@@ -87,3 +93,24 @@ class OverheadLimit:
         self._saved_s = min(self._saved_s + passed_s, _MAX_SAVED_S) - cost_s
         self._saved_s = max(self._saved_s, -_MAX_DEBT_S)
         return now_s + max(0.0, -self._saved_s)
+
+
+class EvenRate:
+    """Makes intervals of 1/`rate` longer, so that ticks take at most `share` of the time; None: no limit.
+
+    If a tick costs more than its interval allows, time is overspent.  Each interval is longer by 1/8 of the
+    overspent time.  So the length of the intervals follows the cost of the ticks slowly.
+    """
+
+    def __init__(self, share: float | None, rate: float, spent_s: float) -> None:
+        self._share, self._rate, self._spent_s = share, rate, spent_s
+        self._overspent = 0.0  # in units of 1/rate
+
+    def stretch(self, stretch: float, spent_s: float) -> float:
+        """Return the length of the next interval, in units of 1/rate; `stretch`: length of the last one."""
+        if self._share is None:
+            return 1.0
+        cost_s = min(max(0.0, spent_s - self._spent_s) / self._share, _MAX_DEBT_S)
+        self._spent_s = spent_s
+        self._overspent = max(0.0, self._overspent + cost_s * self._rate - stretch)
+        return 1.0 + self._overspent * _REPAID_BY_INTERVAL

@@ -1,16 +1,17 @@
 """Compares two reports: which functions changed, and which differences are only noise.
 
 docs/diff.md explains the arithmetic.  Counts are compared, not percentages, because the error of a count is
-known (about its square root).  The more functions are compared, the larger a change must be to count.  If
-other times of the same service are known ("ordinary times"), a change must also be larger than the
-differences between ordinary times (report/noise.py).  Each report is first reduced to a small `Side`.
+known: about its square root.  The more functions are compared, the larger a change must be.  If other times
+of the same service are known ("ordinary times"), a change must also be larger than the differences between
+the ordinary times (report/noise.py).  These alone judge the total CPU time, which the kernel has measured.
+Each report is first reduced to a `Side`, which takes far less memory.
 
 Invariant: verdicts and intervals are not wrong more often than stated (tests/report/test_difference.py).
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from math import erfc, exp, sqrt
+from math import erfc, exp, inf, sqrt
 from typing import NamedTuple
 
 from sfsample.report.noise import LEAST_PAIRS, half_width, largest, log_ratio, p_value, spread
@@ -22,6 +23,7 @@ _FALSE_DISCOVERY_RATE = 0.05  # share of the verdicts "grew" and "shrank" that m
 GREW, SHRANK, NOISE = "grew", "shrank", "noise"
 UNKNOWN = "unknown"  # the difference is not by chance, but there are too few ordinary times for a verdict
 _MAX_LOG = 700.0  # largest logarithm of a float
+_CLOCK_ERROR_NS = 100_000_000  # error of a measured CPU time: ten ticks of the kernel's clock
 _LEAST_COUNTED = 0.9  # counted ticks / expected ticks; a count with a smaller ratio is not used
 
 
@@ -46,6 +48,7 @@ class Side(NamedTuple):
     cpu_ns: int | None = None  # CPU time of all threads
     cpu_samples: float | None = None  # CPU time of all threads, as samples; None: samples are compared
     coverage: float | None = None  # share of the CPU time that samples represent; None: unknown
+    cpu_error: float | None = None  # error of `cpu_samples`; None: the kernel did not measure the CPU time
 
     @property
     def amount(self) -> float:
@@ -116,16 +119,21 @@ def compare_sides(
         for one, other in pairs
     ]
 
-    def changes(counts: Callable[[Side], Mapping[str, float]]) -> tuple[Change, ...]:
+    def changes(
+        counts: Callable[[Side], Mapping[str, float]], errors: tuple[float, float] | None = None
+    ) -> tuple[Change, ...]:
         counted, *others = [(counts(first), counts(second)) for first, second in pairs]
 
         def usual(name: str) -> list[float]:
             return [log_ratio(first.get(name, 0), second.get(name, 0), each)
                     for (first, second), each in zip(others, others_exposures, strict=True)]  # fmt: skip
 
-        return _changes(*counted, exposures, usual if ordinary else None)
+        return _changes(*counted, exposures, usual if ordinary else None, errors)
 
-    [overall] = changes(lambda side: {"all": side.amount})
+    errors = None
+    if ordinary and per_time and before.cpu_error is not None and after.cpu_error is not None:
+        errors = before.cpu_error, after.cpu_error
+    [overall] = changes(lambda side: {"all": side.amount}, errors)
     by_self, by_total = changes(lambda side: side.by_self), changes(lambda side: side.by_total)
     return Difference((before, after), relative, per_time, exposures, overall, by_self, by_total, ordinary)
 
@@ -135,11 +143,13 @@ def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") 
 
     With `mode` "cpu", CPU time is counted instead of samples if the report has sleeping threads.
     """
-    stats, ticks, weight, cpu_samples = report.stats, _ticks(report), SAMPLES, None
+    stats, ticks, weight = report.stats, _ticks(report), SAMPLES
+    cpu_samples = cpu_error = None
     sampled_ns, recorded = report.total(CPU), stats.text("mode")
     cpu_ns = stats.number("cpu_charged_ns") or sampled_ns
     if (mode, recorded) == ("cpu", "wall") and CPU in report.weights and ticks and report.duration_ns:
         weight, cpu_samples = CPU, cpu_ns * ticks / report.duration_ns
+        cpu_error = _CLOCK_ERROR_NS * ticks / report.duration_ns if stats.has_cpu_time else None
     own, total = by_function(report, weight)
     if cpu_samples is not None:  # the samples stand for a part of the CPU time: scale them to all of it
         for counts in (own, total):
@@ -149,7 +159,7 @@ def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") 
     return Side(
         name, files, report.total(), ticks, report.duration_ns, report.rate_hz, report.host,
         report.started_ns, recorded if recorded in ("cpu", "wall") else None, processes, own, total,
-        cpu_ns or None, cpu_samples, stats.coverage,
+        cpu_ns or None, cpu_samples, stats.coverage, cpu_error,
     )  # fmt: skip
 
 
@@ -189,16 +199,20 @@ def by_function(report: Report, weight: str) -> tuple[Counter[str], Counter[str]
 
 def _changes(
     before: Mapping[str, float], after: Mapping[str, float], exposures: tuple[float, float],
-    usual: Callable[[str], list[float]] | None,
+    usual: Callable[[str], list[float]] | None, errors: tuple[float, float] | None,
 ) -> tuple[Change, ...]:  # fmt: skip
     """Return the changes of all functions, the largest first.
 
-    `usual` returns the ordinary differences of a function; None: the inputs are files.  Equal changes keep
-    the order of the frames: the innermost first.
+    `usual` returns the ordinary differences of a function; None: the inputs are files.  `errors` are those of
+    measured CPU times; None: the error of a count.  Equal changes keep the order of the frames: the innermost
+    first.
     """
     names = [*dict.fromkeys((*after, *before))]
     changes = [_change(name, (before.get(name, 0), after.get(name, 0)), exposures) for name in names]
     chances = [_p_value(change.before, change.after, exposures) for change in changes]
+    if errors is not None:
+        changes = [_measured(change, errors, exposures) for change in changes]
+        chances = [float(change.low <= 1 <= change.high) for change in changes]
     if usual is not None:
         for at, change in enumerate(changes):
             differences = usual(change.name)
@@ -218,6 +232,14 @@ def _change(name: str, pair: tuple[float, float], exposures: tuple[float, float]
     shares = [count / exposure if exposure else 0.0 for count, exposure in zip(pair, exposures, strict=True)]
     verdict = GREW if shares[1] > shares[0] else SHRANK
     return Change(name, *pair, shares[0], shares[1], *ratio_interval(*pair, exposures), verdict)
+
+
+def _measured(change: Change, errors: tuple[float, float], exposures: tuple[float, float]) -> Change:
+    """Return the change of a measured CPU time; its interval covers the errors of both times."""
+    before, after = (error / exposure for error, exposure in zip(errors, exposures, strict=True))
+    least = change.share_before - before
+    low = max(0.0, change.share_after - after) / (change.share_before + before)
+    return change._replace(low=low, high=(change.share_after + after) / least if least > 0 else inf)
 
 
 def _widen(change: Change, difference: float, ordinary: list[float]) -> Change:
