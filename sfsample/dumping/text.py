@@ -86,7 +86,7 @@ def sort_groups(
         named = [verdict_tids.index(thread.tid) for thread in group if thread.tid in verdict_tids]
         if named:
             return (0, min(named), 0)
-        return (2 if wait is not None and wait.idle else 1, -len(group), group[0].tid)
+        return (2 if wait is not None and wait.is_usual else 1, -len(group), group[0].tid)
 
     return sorted(groups, key=rank)
 
@@ -199,7 +199,7 @@ def _wait(group: Group, waits: Mapping[int, Wait | None], wording: Wording, styl
         wait is None
         or wait.kind is WaitKind.STOPPED
         or (  # a wait for its descriptors, which the line with the system call shows
-            wait.idle and not wait.pids and wait.kind is not WaitKind.SLEEP and call and call.descriptors
+            wait.is_usual and not wait.pids and wait.kind is not WaitKind.SLEEP and call and call.descriptors
         )
     ):
         return

@@ -242,7 +242,7 @@ class _VerdictBuilder:
     def _blocked(self) -> Iterator[Finding]:
         """Yield a finding for each end of a chain of waits; the end with most waiting threads comes first."""
         known = {node for cycle in self._cycles for node in cycle}
-        matter = {node for node, wait in self._waits.items() if not wait.idle} - self._suspects
+        matter = {node for node, wait in self._waits.items() if not wait.is_usual} - self._suspects
         ends = [(end, tuple(node for node in nodes if node in matter))
                 for end, nodes in blockers(self._edges).items() if end not in known]  # fmt: skip
         for end, waiting in sorted(ends, key=lambda pair: (-len(pair[1]), pair[0])):
@@ -302,7 +302,7 @@ class _VerdictBuilder:
         same: dict[tuple[int, str, str], list[Node]] = {}
         others = self._edges.keys() | self._suspects
         for node, wait in self._waits.items():
-            if wait.kind in kinds and node not in others and not wait.idle:
+            if wait.kind in kinds and node not in others and not wait.is_usual:
                 same.setdefault((node.pid, wait.kind, wait.what), []).append(node)
         for (pid, kind, _), nodes in sorted(same.items(), key=lambda item: (-len(item[1]), item[1])):
             text = self._wording.sentence(nodes[0])
@@ -317,7 +317,7 @@ def _target(node: Node, wait: Wait) -> Node | None:
     """Return the thread or process that has to act; None if unknown, or if several can act."""
     if wait.tid is not None:
         return Node(node.pid, wait.tid)
-    if wait.kind is WaitKind.SIGNAL or (wait.idle and wait.timed):
+    if wait.kind is WaitKind.SIGNAL or (wait.is_usual and wait.timed):
         return None  # any process may send a signal; idle servers wait for work with a time-out
     return Node(wait.pids[0], 0) if len(wait.pids) == 1 and wait.pids[0] != node.pid else None
 
