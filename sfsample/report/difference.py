@@ -176,7 +176,7 @@ def _ticks(report: Report) -> float:
 
 
 def comparison_name(frame: NamedFrame) -> str:
-    """Return the function of a frame, or the module if it is unknown: addresses differ between builds."""
+    """Return the function of a frame, or its module: not its address, which differs between builds."""
     if frame.function is None and frame.module is not None:
         return f"[{frame.module.rpartition('/')[2].strip('[]')}]"
     return frame.text
