@@ -22,7 +22,7 @@ uniform = Random().random  # noqa: S311 - a random instant, not a secret
 
 _MAX_SAVED_S = 0.25  # largest unused time that is saved, in seconds of elapsed time
 _MAX_DEBT_S = 2.0  # largest overspent time that is paid back, in seconds of elapsed time
-_REPAID_BY_INTERVAL = 1 / 8  # share of the overspent time by which the next interval is longer
+_REPAID_BY_INTERVAL = 1 / 8  # share of the overspent time that each interval pays back
 
 
 class Schedule:

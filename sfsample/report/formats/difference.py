@@ -194,7 +194,7 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
     lost = [f"{text}: {what}" for text, report in reports for what in losses(report)]
     both = _side_by_side(before, after, by_cpu=difference.by_cpu)
     shares = difference.overall.share_after, difference.overall.share_before
-    del before, after, reports  # frees memory before the page takes as much
+    del before, after, reports  # frees memory that the page needs
     data = page_data(both, threads=False)
     by_name = {change.name: change for change in difference.by_total}
     changes = [by_name.get(text) for text in data["frames"]["text"]]
