@@ -4,9 +4,9 @@ The tick is drawn from its interval with uniform probability.  So the rate is ex
 intervals apart, and no periodic work of the target can keep step with them.  As many intervals as fit into
 the duration, at least one; the last may be shorter.  No clock is read here.
 
-`EvenRate` makes the intervals longer if ticks cost too much.  Then the tick is drawn from the first half of
-its interval, or from the first 1/rate if this is longer, so the ticks are more even.  They cannot keep step
-with periodic work either, because the intervals vary with the cost.  `OverheadLimit` limits other work.
+If ticks cost too much (`OverheadLimit`), the intervals become longer.  Then the tick is drawn from the first
+half of its interval, or from the first 1/rate if this is longer, so the ticks are more even.  They cannot
+keep step with periodic work either, because the intervals vary with the cost.
 
 Invariant: a tick whose interval has passed is counted as missed and never made up for
 (tests/recording/test_ticks.py).
@@ -20,9 +20,10 @@ from random import Random
 # own, because a program that uses the library may have seeded the common one.
 uniform = Random().random  # noqa: S311 - a random instant, not a secret
 
+MAX_LATE_S = 0.4  # seconds after the end of a recording in which code is still analysed
+SLOWNESS = 8  # the next interval is longer by 1/8 of the debt
 _MAX_SAVED_S = 0.25  # limit of unused time, in seconds of elapsed time
-_MAX_DEBT_S = 2.0  # limit of overspent time, in seconds of elapsed time
-_REPAID_BY_INTERVAL = 1 / 8  # share of the overspent time by which the next interval is longer
+_MAX_DEBT_S = 2.0
 
 
 class Schedule:
@@ -75,12 +76,13 @@ class Schedule:
 class OverheadLimit:
     """At most `share` of the time (None: no limit) from `now_s` on, when `spent_s` had been spent.
 
-    The share holds over any two seconds, and is spent evenly.  Unused time is saved for a quarter of a
-    second.  A burst (the first stacks of a large program) is paid back for two seconds at most.
+    Unused time is saved for a quarter of a second.  A burst (the first stacks of a large program) is paid
+    back for two seconds at most.  Each pause pays back 1/`slowness` of the debt.  With 8, pauses follow the
+    costs slowly, and the share holds in the long run.
     """
 
-    def __init__(self, share: float | None, now_s: float, spent_s: float) -> None:
-        self._share = share
+    def __init__(self, share: float | None, now_s: float, spent_s: float, slowness: int = 1) -> None:
+        self._share, self._slowness = share, slowness
         self._now_s, self._spent_s = now_s, spent_s
         self._saved_s = 0.0  # elapsed time that the next samples may use; negative: a debt
 
@@ -90,27 +92,6 @@ class OverheadLimit:
             return now_s
         passed_s, cost_s = now_s - self._now_s, max(0.0, spent_s - self._spent_s) / self._share
         self._now_s, self._spent_s = now_s, spent_s
-        self._saved_s = min(self._saved_s + passed_s, _MAX_SAVED_S) - cost_s
-        self._saved_s = max(self._saved_s, -_MAX_DEBT_S)
-        return now_s + max(0.0, -self._saved_s)
-
-
-class EvenRate:
-    """Makes intervals of 1/`rate` longer, so that ticks take at most `share` of the time; None: no limit.
-
-    Ticks that cost more than their intervals allow have overspent.  Each interval is longer by an eighth of
-    the time that is overspent.  So its length follows the cost of the last ticks slowly.
-    """
-
-    def __init__(self, share: float | None, rate: float, spent_s: float) -> None:
-        self._share, self._rate, self._spent_s = share, rate, spent_s
-        self._overspent = 0.0  # in units of 1/rate
-
-    def stretch(self, stretch: float, spent_s: float) -> float:
-        """Return the length of the next interval, in units of 1/rate; the last one had `stretch`."""
-        if self._share is None:
-            return 1.0
-        cost_s = min(max(0.0, spent_s - self._spent_s) / self._share, _MAX_DEBT_S)
-        self._spent_s = spent_s
-        self._overspent = max(0.0, self._overspent + cost_s * self._rate - stretch)
-        return 1.0 + self._overspent * _REPAID_BY_INTERVAL
+        self._saved_s = min(self._saved_s + passed_s, _MAX_SAVED_S) - min(cost_s, _MAX_DEBT_S)
+        self._saved_s = max(self._saved_s, -_MAX_DEBT_S * self._slowness)
+        return now_s + max(0.0, -self._saved_s) / self._slowness
