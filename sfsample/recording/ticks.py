@@ -1,12 +1,12 @@
-"""Draws the ticks, the times to sample: one tick in every interval of 1/rate, at a random instant of it.
+"""Draws the ticks of a recording: one tick in every interval of 1/rate, at a random instant.
 
-The tick is drawn from its interval with uniform probability.  So the rate is exact, two ticks are up to two
-intervals apart, and no periodic work of the target can keep step with them.  As many intervals as fit into
-the duration, at least one; the last may be shorter.  No clock is read here.
+Interval k begins at start + k / rate; its tick is drawn from the interval with uniform probability.  So the
+rate is exact, and no periodic work of the target can keep step with the ticks.  Two ticks are at most two
+intervals apart.  The last interval may be shorter than the others.  No clock is read here.
 
 If ticks cost too much (`OverheadLimit`), the intervals become longer.  Then the tick is drawn from the first
-half of its interval, or from the first 1/rate if this is longer, so the ticks are more even.  They cannot
-keep step with periodic work either, because the intervals vary with the cost.
+half of its interval, or from the first 1/rate if that is longer, so the ticks are more evenly spaced.  They
+cannot keep step with periodic work either, because the intervals vary with the cost.
 
 Invariant: a tick whose interval has passed is counted as missed and never made up for
 (tests/recording/test_ticks.py).
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from math import ceil, inf
 from random import Random
 
-# A number is drawn at every turn of a thread, so it must not cost a system call.  The generator is sfsample's
-# own, because a program that uses the library may have seeded the common one.
+# A number is drawn at every turn of a thread, so drawing must not cost a system call.  sfsample has its own
+# generator, because a program that uses the library may have seeded the generator of the module `random`.
 uniform = Random().random  # noqa: S311 - a random instant, not a secret
 
 MAX_LATE_S = 0.4  # seconds after the end of a recording in which code is still analysed
@@ -29,7 +29,7 @@ _MAX_DEBT_S = 2.0
 class Schedule:
     """The ticks of a recording that begins at `start` (seconds of any clock).
 
-    `rate` is in Hz, `duration` in s; None: without an end.  `jitter` gives random numbers from 0 to 1.
+    `rate` is in Hz, `duration` in s; None: without an end.  `jitter` returns random numbers from 0 to 1.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class Schedule:
 
 
 class OverheadLimit:
-    """At most `share` of the time (None: no limit) from `now_s` on, when `spent_s` had been spent.
+    """Limits the time that sfsample spends to `share` of the elapsed time (None: no limit).
 
-    Unused time is saved for a quarter of a second.  A burst (the first stacks of a large program) is paid
-    back for two seconds at most.  Each pause pays back 1/`slowness` of the debt.  With 8, pauses follow the
-    costs slowly, and the share holds in the long run.
+    `spent_s` is the time that was spent until `now_s`.  Unused time is saved for 0.25 s.  A burst (the first
+    stacks of a large program) is paid back for two seconds at most.  Each pause pays back 1/`slowness` of the
+    debt.  With 1, the limit holds over any two seconds; with 8, the pauses are even.
     """
 
     def __init__(self, share: float | None, now_s: float, spent_s: float, slowness: int = 1) -> None:

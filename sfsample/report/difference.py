@@ -6,7 +6,7 @@ of the same service are known ("ordinary times"), a change must also be larger t
 the ordinary times (report/noise.py).  These alone judge the total CPU time, which the kernel has measured.
 Each report is first reduced to a `Side`, which takes far less memory.
 
-Invariant: verdicts and intervals are wrong as seldom as stated (tests/report/test_difference.py).
+Invariant: verdicts and intervals are not wrong more often than stated (tests/report/test_difference.py).
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from sfsample.symbolize.named_frame import NamedFrame
 _Z = 1.96  # standard deviations: 95 % of a normal distribution
 _FALSE_DISCOVERY_RATE = 0.05  # share of the verdicts "grew" and "shrank" that may be wrong
 GREW, SHRANK, NOISE = "grew", "shrank", "noise"
-UNKNOWN = "unknown"  # larger than chance explains, but there are too few ordinary times for a verdict
+UNKNOWN = "unknown"  # the difference is not by chance, but there are too few ordinary times for a verdict
 _MAX_LOG = 700.0  # largest logarithm of a float
 _CLOCK_ERROR_NS = 100_000_000  # error of a measured CPU time: ten ticks of the kernel's clock
 _LEAST_COUNTED = 0.9  # counted ticks / expected ticks; a count with a smaller ratio is not used
@@ -30,10 +30,10 @@ _LEAST_COUNTED = 0.9  # counted ticks / expected ticks; a count with a smaller r
 class Side(NamedTuple):
     """One of the two compared reports: its facts (None: unknown) and its samples by function.
 
-    If CPU time is compared, it is counted as the number of samples of a thread that runs for this time.
+    If CPU time is compared, the CPU time is converted to samples of a thread that always runs.
     """
 
-    name: str  # input as the user gave it
+    name: str  # input, as the user typed it
     files: int
     samples: int
     ticks: float  # samples of a thread that always runs; 0: unknown
@@ -82,7 +82,7 @@ class Ordinary(NamedTuple):
     pairs: tuple[tuple[Side, Side], ...]
     what: str
     warnings: tuple[str, ...] = ()  # reasons to doubt the answer
-    can_be_shorter: bool = True  # the compared times have several slices
+    can_be_shorter: bool = True  # True: the compared times have several slices
 
     @property
     def enough(self) -> bool:
@@ -94,9 +94,9 @@ class Difference(NamedTuple):
     """All functions, by self samples and by total samples (with callees); the largest change first."""
 
     sides: tuple[Side, Side]
-    relative: bool  # the user asked for shares of all samples
+    relative: bool  # True: the user asked for shares of all samples
     per_time: bool  # True: shares of one CPU's time; False: of all samples
-    exposures: tuple[float, float]  # number of samples of a function with share 1, before and after
+    exposures: tuple[float, float]  # samples of a function whose share is 1: before, after
     overall: Change
     by_self: tuple[Change, ...]
     by_total: tuple[Change, ...]
@@ -104,7 +104,7 @@ class Difference(NamedTuple):
 
     @property
     def by_cpu(self) -> bool:
-        """True if CPU time is compared, although there are samples of sleeping threads."""
+        """True if CPU time is compared instead of samples, as there are samples of sleeping threads."""
         return any(side.cpu_samples is not None for side in self.sides)
 
 
@@ -137,9 +137,9 @@ def compare_sides(
 
 
 def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") -> Side:
-    """Count the samples of a report by function; `files` is the number of files that it was read from.
+    """Count the samples of a report by function; `files`: number of files that the report comes from.
 
-    `mode` "cpu" counts CPU time if the report has sleeping threads.
+    With `mode` "cpu", CPU time is counted instead of samples if the report has sleeping threads.
     """
     stats, ticks, weight, cpu_samples, cpu_error = report.stats, _ticks(report), SAMPLES, None, 0.0
     sampled_ns, recorded = report.total(CPU), stats.text("mode")
@@ -148,7 +148,7 @@ def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") 
         weight, cpu_samples = CPU, cpu_ns * ticks / report.duration_ns
         cpu_error = _CLOCK_ERROR_NS * ticks / report.duration_ns if stats.has_cpu_time else 0.0
     own, total = by_function(report, weight)
-    if cpu_samples is not None:  # samples may have only a part of the CPU time, so their shares of all count
+    if cpu_samples is not None:  # the samples stand for a part of the CPU time: scale them to all of it
         for counts in (own, total):
             for function in counts:
                 counts[function] *= cpu_samples / sampled_ns  # type: ignore[assignment]  # fractions are fine
@@ -163,8 +163,8 @@ def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") 
 def _ticks(report: Report) -> float:
     """Return the number of ticks that were taken; 0: unknown.
 
-    The statistics have the exact number of ticks that were due, but it is too small if a merged report has no
-    statistics; then duration * rate is used as an estimate.
+    The statistics have the exact number of due ticks.  The number is too small if one of several merged
+    reports had no statistics; then duration * rate is the estimate.
     """
     number, due = report.stats.number, (report.duration_ns or 0) / 1e9 * (report.rate_hz or 0)
     if due and (ticks := number("ticks")) > _LEAST_COUNTED * due:
@@ -173,14 +173,14 @@ def _ticks(report: Report) -> float:
 
 
 def comparison_name(frame: NamedFrame) -> str:
-    """Return a frame's name for a comparison; without a function, its module: builds differ in addresses."""
+    """Return the function of a frame, or the module if it is unknown: addresses differ between builds."""
     if frame.function is None and frame.module is not None:
         return f"[{frame.module.rpartition('/')[2].strip('[]')}]"
     return frame.text
 
 
 def by_function(report: Report, weight: str) -> tuple[Counter[str], Counter[str]]:
-    """Return a weight by function: its own, and with what it calls (recursion counts once)."""
+    """Return a weight by function: self, and total with callees (recursion counts once)."""
     numbers = Numbers[str]()
     functions = [numbers[comparison_name(frame)] for frame in report.frames]
     by_self, by_total = [0] * len(numbers), [0] * len(numbers)
@@ -252,7 +252,7 @@ def _power(exponent: float) -> float:
 
 
 def _p_value(before: float, after: float, exposures: tuple[float, float]) -> float:
-    """Return the probability of such a difference without a change: binomial, approximated by the normal."""
+    """Return the probability of such a difference if nothing changed (binomial, approximated by a normal)."""
     count = before + after
     part = exposures[1] / sum(exposures) if any(exposures) else 0.5  # expected share of samples in `after`
     deviation = sqrt(count * part * (1 - part))

@@ -60,7 +60,7 @@ class PythonWait(NamedTuple):
     # Id of the thread that has to act, in the target's pid namespace (0: unknown); of a Lock of
     # multiprocessing, the thread that took it last.
     owner: int = 0
-    idle: bool = False  # True: servers wait for work in this way
+    is_usual: bool = False  # True: threads of healthy programs wait like this
 
 
 class Pool(NamedTuple):
@@ -179,7 +179,7 @@ class ThreadReader:
             return PythonWait(WaitKind.RLOCK, f"the import lock of module {name}", module, owner)
         if kind == "_queue.SimpleQueue":
             what = f"an item in queue.SimpleQueue {lock:#x}, which is empty"
-            return PythonWait(WaitKind.QUEUE, what, lock, idle=True)
+            return PythonWait(WaitKind.QUEUE, what, lock, is_usual=True)
         if is_in(place, "threading.py", "_shutdown"):
             return PythonWait(WaitKind.THREAD, "the end of all threads that are not daemons", 0)
         is_handle = kind == "_thread._ThreadHandle"
@@ -237,7 +237,7 @@ class ThreadReader:
     def _condition(self, rows: list[Row]) -> PythonWait | None:
         """Return the wait of a thread in Condition.wait; its next two callers may say what it waits for."""
         for place, frame in (*rows[1:3], rows[0]):
-            for where, (kind, what, idle) in _WAITING.items():
+            for where, (kind, what, is_usual) in _WAITING.items():
                 if is_in(place, *where):
                     self_at = self._objects.local(frame, "self")
                     name = f"{self._objects.type_name(self_at)} {self_at:#x}"
@@ -245,7 +245,7 @@ class ThreadReader:
                         arrived, parties = (self._objects.integer(self._objects.attribute(self_at, count))
                                             for count in ("_count", "_parties"))  # fmt: skip
                         name += f": {arrived} of {parties} have arrived" * bool(arrived and parties)
-                    return PythonWait(kind, what.format(name), self_at, idle=idle)
+                    return PythonWait(kind, what.format(name), self_at, is_usual=is_usual)
         return None
 
     def _pool(self, worker: PythonFrame) -> Pool:
