@@ -144,7 +144,8 @@ def count(report: Report, name: str = "", files: int = 1, *, mode: str = "cpu") 
     stats, ticks, weight, cpu_samples, cpu_error = report.stats, _ticks(report), SAMPLES, None, 0.0
     sampled_ns, recorded = report.total(CPU), stats.text("mode")
     cpu_ns = stats.number("cpu_charged_ns") or sampled_ns
-    if (mode, recorded) == ("cpu", "wall") and CPU in report.weights and ticks and report.duration_ns:
+    is_known = CPU in report.weights or stats.has_cpu_time  # a report in which no thread ran has no column
+    if (mode, recorded) == ("cpu", "wall") and is_known and ticks and report.duration_ns:
         weight, cpu_samples = CPU, cpu_ns * ticks / report.duration_ns
         cpu_error = _CLOCK_ERROR_NS * ticks / report.duration_ns if stats.has_cpu_time else 0.0
     own, total = by_function(report, weight)
