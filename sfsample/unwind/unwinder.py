@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Final
 
 from sfsample.core.arch import AMD64, Arch
-from sfsample.core.checkpoint import checkpoint
+from sfsample.core.checkpoint import OutOfTime, checkpoint
 from sfsample.core.memory import words_at
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Found, Frame, Stack, StopReason
@@ -149,8 +149,11 @@ class Unwinder:
 
     def _continue(self, walk: Walk, chain: StepperChain) -> Stack:
         while not self._pass_cached_frames(walk, chain):
-            checkpoint()
-            step = chain.step(walk)
+            try:
+                checkpoint()
+                step = chain.step(walk)
+            except OutOfTime:
+                step = StopReason.OUT_OF_TIME
             if isinstance(step, StopReason):
                 return self._ended(walk, chain, step)
             _advance(walk, step)

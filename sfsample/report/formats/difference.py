@@ -192,6 +192,7 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
     """Return the page: one tree of both reports; widths are those of `after`, colours show the change."""
     reports = zip(_SIDES, (before, after), strict=True)
     lost = [f"{text}: {what}" for text, report in reports for what in losses(report)]
+    doubts = [text for text in warnings(difference) if not any(loss.startswith(text) for loss in lost)]
     both = _side_by_side(before, after, by_cpu=difference.by_cpu)
     shares = difference.overall.share_after, difference.overall.share_before
     del before, after, reports  # frees memory before the page takes as much
@@ -207,7 +208,7 @@ def difference_html(before: Report, after: Report, difference: Difference) -> by
     data |= {
         "diff": True,
         "extent": "; ".join(extent),
-        "losses": [*warnings(difference), *lost],
+        "losses": [*doubts, *lost],
         "scales": [100 * share / (both.total(weight) or 1)
                    for share, weight in zip(shares, both.weights, strict=True)],
         "widest": int(shares[0] < shares[1] / 10),  # column that is the width of boxes at first

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from sfsample.core.checkpoint import checkpoint
+from sfsample.core.budget import INSTRUCTIONS
 from sfsample.formats.machine_code.decode_x86 import SP, Instruction, Load, Set, Step, Store, decode
 
 ReadBytes = Callable[[int], bytes]  # function: address -> bytes from there on, enough for an instruction
@@ -138,7 +138,7 @@ class Flow:
         """
         seen, ends, todo, is_all = set[int](), set[int](), [start], True
         while todo and len(seen) < _MAX_REACHED:
-            checkpoint()
+            INSTRUCTIONS.take()
             address = todo.pop()
             instruction = None if address in seen else self.instruction(address)
             if instruction is None:
@@ -159,7 +159,7 @@ class Flow:
         near, after_calls = deque([(start, State({}, {}))]), deque[tuple[int | None, int, State]]()
         called = False
         while near or after_calls:
-            checkpoint()
+            INSTRUCTIONS.take()
             if not near:
                 called = True
                 callee, address, state = after_calls.popleft()
