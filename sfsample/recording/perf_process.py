@@ -29,7 +29,7 @@ from sfsample.unwind.unwinder import Unwinder
 _REPLACED = "its code was replaced before the stack could be unwound"
 _TOO_LATE = "the recording ended before its stack was unwound"
 _LEFT = "the thread had left user space for good, or runs 32-bit code"
-_MIN_TIDS = 256  # thread ids; sfsample forgets ended threads when it has noted more
+_MIN_TIDS = 256  # thread ids; if more are noted, sfsample forgets ended threads
 
 
 class StackUse:

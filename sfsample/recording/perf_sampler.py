@@ -6,7 +6,7 @@ keep step with each other.  The copies wait in the rings until sfsample wakes up
 threads run first.  If a ring is full, the kernel drops copies, and sfsample counts them as lost.
 
 With --subprocesses, a new process inherits the timers of its creator, so the samples of the process begin
-with its first instruction.  They are lost if the process ends before sfsample can open it.
+with its first instruction.  The samples are lost if the process ends before sfsample can open it.
 """
 
 import math
@@ -216,7 +216,7 @@ class PerfSampler:
         return float("inf") if self._duration is None else self._duration - self._elapsed_s()
 
     def _ticks(self, elapsed_s: float) -> int:
-        """Return the number of ticks, as for stops: one for each 1/rate seconds, and at least one."""
+        """Return the number of intervals of 1/rate until now (at least 1), as the number of ticks."""
         return max(1, round(min(elapsed_s, self._duration or math.inf) * self._options.rate))
 
     # -- reading the rings
