@@ -1,6 +1,6 @@
 """Finds the function that contains a vaddr in an ELF64 symbol table.
 
-A table may have 100,000 records.  So it stays packed, and is sorted by operations on whole arrays.  The order
+A table may have 100,000 records, so it stays packed, and is sorted by operations on whole arrays.  The order
 of preference is:
 
 1. a function (STT_FUNC, STT_GNU_IFUNC) whose stated size covers the vaddr, the innermost first;
