@@ -51,7 +51,7 @@ class PerfMap:
         self._max_ends = array("Q", accumulate(self._ends, max))  # greatest end of the functions so far
 
     def find(self, address: int) -> Symbol | None:
-        """Return the function that covers an address, the last in the file; or None."""
+        """Return the last function in the file that covers an address, or None."""
         best = max(self._covering(address), key=self._names.__getitem__, default=None)
         if best is None:
             return None

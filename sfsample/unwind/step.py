@@ -348,7 +348,7 @@ class StepperChain:
 
 
 def _return_register_of_leaf(row: UnwindRow, walk: Walk) -> int | None:
-    """Return the register in which the caller of the innermost leaf has its own return address, or None.
+    """Return the register with the return address of the innermost leaf's caller, or None.
 
     Caller and leaf share a private convention.  Some functions of glibc on AArch64 call the leaf
     __libc_arm_za_disable while their own return address is in x13.
