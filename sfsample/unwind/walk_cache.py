@@ -2,7 +2,7 @@
 
 Key: pc and sp of the part's first frame, after they were seen twice.  A part never has the innermost frame.
 Valid in the generation of the `RuleCache` that owns it.  A part is valid for a stack copy if the first frame
-has the same fp and label, and all words that the rows read have the same values.  The rows read return
+has the same fp and label, and all words that the rows read have the same values.  The words are return
 addresses, and saved frame pointers from which a CFA was computed.  A walk depends on nothing else, so neither
 the thread nor the time matters.
 If a word has changed, the part loses the frame that read the word and all frames after it, and never grows
