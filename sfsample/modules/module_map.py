@@ -147,7 +147,7 @@ class ModuleMap:
         return bool(self._to_retry) and self._lookup(address) in self._to_retry
 
     def reload(self, modules: Collection[Module]) -> frozenset[Module]:
-        """Read the maps, because one of `modules` was replaced; return what is at their addresses now."""
+        """Read the maps after one of `modules` was replaced.  Return the modules that are there now."""
         self._modules = {mapping: m for mapping, m in self._modules.items() if m not in modules}
         self._mapped = {key: m for key, m in self._mapped.items() if m not in modules}
         self.refresh(force=True)
