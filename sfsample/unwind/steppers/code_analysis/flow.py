@@ -1,8 +1,8 @@
 """Follows x86-64 code from an instruction on, and computes its effects on registers and the stack.
 
 A value is a symbolic expression of the registers at the start of the search, or None (unknown).  The analysis
-assumes that writes through other pointers do not change the words that the code has saved on its stack.  It
-reads code only through the function `read`.
+assumes that writes through other pointers do not change the words that the code has saved on its stack.  Only
+the function `read` reads code.
 """
 
 from collections import deque
@@ -90,7 +90,7 @@ class State:
 
     def _word(self, register: int, place: Value | None) -> Value | None:
         if place is None or (place.place is not None and place.place.place is not None):
-            return None  # pointer in memory to a pointer in memory, which no frame has
+            return None  # value behind two pointers in memory, which no frame needs
         saved = self.saved(register)
         if saved is not None and saved.base != place.base:
             return None  # register saved relative to another base, perhaps at this address
