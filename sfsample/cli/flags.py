@@ -71,7 +71,7 @@ def watch_flags(parser: ArgumentParser) -> None:
     _add_sampling(parser, " for all processes together{default}")
     _add_idle(parser)
     add("--every", type=seconds, help="start a slice every TIME{default}")
-    add("--for", type=seconds, dest="slice", help="length of a slice (default: that of --every, so no gaps)")
+    add("--for", type=seconds, dest="slice", help="length of a slice (default: TIME of --every, so no gaps)")
     add("--history", metavar="DIR",
         help="keep slices in DIR, for `sfsample history` (default: sfsample/history in XDG_STATE_HOME; "
         "with --output-dir: no history)")  # fmt: skip

@@ -75,7 +75,7 @@ class Task(NamedTuple):
 class WaitingTasks(NamedTuple):
     """Suspended tasks of a thread, as a profile shows them."""
 
-    # Number of tasks by stack.  A stack begins with what the task waits for, and ends with the task.
+    # Number of tasks by stack.  A stack begins with the wait of the task, and ends with the task's name.
     stacks: Counter[tuple[Location, ...]]
     scale: float  # number of all tasks / number of tasks that were read
 
