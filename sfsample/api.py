@@ -50,7 +50,7 @@ def record(
     `should_stop` at every tick, and at least ten times a second.  While the sampling thread is stuck in a
     system call on the target, the calling thread calls `should_stop`.  `profile`: receives the samples;
     another thread may read it during the recording.  `tell`: called with a line of text after missed ticks,
-    at most once a second.  `all_of` False: skip processes that cannot be sampled, if at least one can.
+    at most once a second.  `all_of` False: skip a process that cannot be sampled, if another process can.
 
     If the target is a child of the calling program, do not call `Popen.poll`, `wait` or waitpid(2) for the
     child during the recording.  These calls also report a stop by sfsample, which Popen treats as the child's

@@ -40,7 +40,7 @@ class PendingStops:
             self._collectors[collect] = threading.get_ident()
 
     def remove(self, collect: CollectStopped) -> None:
-        """Remove a function.  When none is left, release SUSPEND_LOCK."""
+        """Remove a function; if no function is left, release SUSPEND_LOCK."""
         with self._mutex:
             if self._collectors.pop(collect, None) is not None and not self._collectors:
                 SUSPEND_LOCK.release()

@@ -145,7 +145,7 @@ class JointMemory:
         return None if offset is None else bytes(self._data[offset : offset + size])
 
     def offset(self, address: int, size: int) -> int | None:
-        """Return the offset in the buffer of the bytes from `address`; None: no piece has all of them."""
+        """Return the buffer offset at which bytes from `address` lie; None: no piece has all of them."""
         small_size, offset = self._small.get(address, (-1, 0))
         if 0 <= size <= small_size:
             return offset

@@ -8,7 +8,7 @@ from sfsample.core.memory import Memory
 
 Registers = dict[int, int]  # DWARF number -> value; an absent register is unknown
 # Values of a Go thread that are stored among the registers; no DWARF number is as large.  GOROUTINE_SP, _PC
-# and _FP: registers where the goroutine left its own stack [LOW, HIGH).  SCHEDULER_SP: sp on the stack of g0.
+# and _FP: registers when the goroutine left its own stack [LOW, HIGH).  SCHEDULER_SP: sp on the stack of g0.
 GO_REGISTERS = range(1 << 16, (1 << 16) + 6)
 GOROUTINE_SP, GOROUTINE_PC, GOROUTINE_FP, GOROUTINE_LOW, GOROUTINE_HIGH, SCHEDULER_SP = GO_REGISTERS
 

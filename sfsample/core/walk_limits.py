@@ -1,4 +1,4 @@
-"""Defines limits and methods of a walk that users choose.  `sfsample --help` imports it, so it is small."""
+"""Defines limits and methods of a walk that users choose.  It is small, as `sfsample --help` imports it."""
 
 from typing import Final
 

@@ -238,7 +238,7 @@ class HistoryFile:
         return self._report(facts, stats, columns), slices
 
     def stacks(self, facts: SliceFacts) -> _Stacks:
-        """Return a slice's statistics and columns.  Raises BadInput if the facts have other samples."""
+        """Return a slice's statistics and columns.  Raises BadInput if `facts.samples` is not their sum."""
         stacks = len(self.names(facts.service).stacks)
         for stats, blob in self._rows("SELECT stats, rows FROM stacks WHERE id = ?", facts.number):
             columns = blobs.unpack_columns(blob, stacks, self._budget)

@@ -72,7 +72,7 @@ def _length_s(slices: Sequence[SliceFacts]) -> float:
 def _shifted(
     begins: tuple[float, float], apart_s: float, least_s: float, step_s: float, longest_s: float
 ) -> Iterator[tuple[float, float]]:
-    """Yield the begins of pairs, which move away from `begins`: by `least_s`, then by `step_s` more each."""
+    """Yield the begins of pairs: `begins`, earlier or later by `least_s`, then by `step_s` more each time."""
     first_s, second_s = begins
     for at in range(ceil(longest_s / step_s) + 1):
         shift_s = least_s + at * step_s

@@ -132,7 +132,7 @@ class History:
             self._close_writer()
 
     def _set_aside(self, name: FileName) -> None:
-        """Set a file aside if it was found damaged, unless another watch has done so."""
+        """Rename a file that was found damaged, if no other watch has renamed it."""
         if name.path not in self._damaged:
             return
         self._close_writer()
@@ -170,7 +170,7 @@ class History:
         return max(ends, default=None)
 
     def _read(self, selections: Sequence[Selection], ask: Callable[[HistoryFile], Iterable[_T]]) -> list[_T]:
-        """Return what `ask` finds in the files of the selected times, the oldest file first."""
+        """Return the results of `ask` for the files of the selected periods, the oldest first."""
         found: list[_T] = []
         with self._errors("cannot read", self.directory):
             for name in file_names(self.directory):

@@ -27,7 +27,7 @@ class Room:
     """The buffer for the pieces of one thread.  The threads of a process use it in turn."""
 
     def __init__(self) -> None:
-        self._local = array("Q", bytes(32))  # two `struct iovec`: for a part of `bytes`, for a stack's buffer
+        self._local = array("Q", bytes(32))  # two `struct iovec`: a part of `bytes`, a buffer for the stack
         self._local_at = self._local.buffer_info()[0]
         self._remote = array("Q", bytes(16))  # one `struct iovec`
         self._one = self._remote.buffer_info()[0], 1
@@ -64,7 +64,7 @@ class Room:
         return perf_counter_ns() > self.until_ns
 
     def find(self, address: int, size: int) -> int:
-        """Return the index in `words` of the copy of a piece; -1: the piece was not copied."""
+        """Return the index in `words` at which a copied piece begins; -1: the piece was not copied."""
         offset = self._index.offset(address, size)
         return -1 if offset is None else offset // 8
 

@@ -44,7 +44,7 @@ _SELDOM = 100  # divisor: a thread that runs for less than 1/100 of the time run
 _MIN_PATIENCE_NS = 1_000_000  # shortest wait in ns until a sleeping thread stops
 
 # A kernel worker (io_uring, vhost) is a thread of the process that runs no code of the program.  sfsample
-# can read its kernel functions only while it sleeps, and only with --kernel.
+# can read the kernel functions of a worker only while the worker sleeps, and only with --kernel.
 _KERNEL_WORKER = ("kernel_worker",)
 
 _CUT_SHORT = "only the innermost part of a stack was copied, as copying took longer than --max-pause"
@@ -187,9 +187,9 @@ class ThreadCapturer:
         return thread.asleep is not None and not self.source.restarts(thread.asleep)
 
     def wait_until_asleep(self, thread: Thread, until_ns: int) -> bool:
-        """Wait until a thread sleeps, or until `until_ns` (perf_counter_ns); True: it was awake at first.
+        """Wait until a thread sleeps, or until `until_ns` (perf_counter_ns).
 
-        A stop just before the thread falls asleep could make its system call fail.
+        Return True if the thread was awake.  A stop just before a sleep could make a system call fail.
         """
         waited, asleep = False, thread.files.asleep
         while self._stop and asleep() is None and time.perf_counter_ns() < until_ns:

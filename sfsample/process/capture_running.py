@@ -94,7 +94,7 @@ class RunningCapture:
     ) -> ThreadSnapshot | NotCaptured:
         """Stop a thread, copy registers and stack, and release it; do all other work after the release.
 
-        The check whether the thread may be stopped comes just before the stop, so that it still holds then.
+        The check whether the thread may be stopped comes last, so that its answer still holds at the stop.
         """
         if thread in self._collected:
             return self._collected.pop(thread)

@@ -31,7 +31,7 @@ Captures = dict[int, ThreadSnapshot | NotCaptured]
 
 
 class ConsistentCapture(NamedTuple):
-    """The captured threads, by thread id.  `ThreadCapturer` uses it in place of a `LiveProcess`."""
+    """The captured threads, by thread id.  For `ThreadCapturer`, this object replaces a `LiveProcess`."""
 
     stopped: Captures
     asleep: dict[int, SleepingThread]
@@ -86,7 +86,7 @@ def capture_consistently(process: LiveProcess) -> ConsistentCapture:
 def _stop_running(
     process: LiveProcess, tracers: dict[int, Tracer], failed: Captures
 ) -> dict[int, bytes | None]:
-    """Stop threads until none runs; return the scheduler's counters of the sleeping threads."""
+    """Stop threads until no thread runs; return the scheduler's counters of the sleeping threads."""
     asleep: dict[int, bytes | None] = {}
     proc, arch = process.proc, process.running_capture.tracer.reader.arch
     for _ in range(_MAX_ROUNDS):
@@ -108,7 +108,7 @@ def _stop_running(
 
 
 def _release_late(tracers: dict[int, Tracer]) -> None:
-    """Release threads that stop late.  The kernel releases the others when the tracing OS thread ends."""
+    """Release threads that stop late.  If a thread stops later still, the end of the tracer releases it."""
     deadline = time.monotonic() + _LATE_STOP_S
     late = list(tracers.values())
     while (late := [each for each in late if not each.release_pending()]) and time.monotonic() < deadline:

@@ -72,7 +72,7 @@ class CoreMemory:
         return owner if owner is not None and owner.image.is_constant(owner.vaddr(address)) else None
 
     def dumped(self, address: int, size: int) -> bytes | None:
-        """Return exactly `size` bytes; None: the core file itself does not have them."""
+        """Return exactly `size` bytes; None: the core file itself does not have these bytes."""
         at = bisect_right(self._starts, address) - 1
         if at < 0 or size < 0:
             return None
@@ -187,7 +187,7 @@ class CoreImages:
         self._images: dict[str, ElfImage] = {}
 
     def __call__(self, mapping: Mapping) -> ElfImage:
-        """Return the image behind a mapping.  Raises CoreError or FormatError if there is none."""
+        """Return the image behind a mapping.  Raises CoreError or FormatError if no file fits."""
         if mapping.path == "[vdso]":
             return self._from_memory(mapping)
         refusals = []

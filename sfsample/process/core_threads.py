@@ -72,7 +72,7 @@ class CorePython:
         return self._names.named(placed) if placed.activations or not placed.is_whole else None
 
     def gil(self, tid: int) -> Gil | None:
-        """Return the GIL of a thread; None: it is unknown, or there is none."""
+        """Return the GIL of a thread; None: unknown, or no GIL."""
         if self._interpreter is None or not (states := self._states.get(tid)):
             return None
         return read_gil(self._interpreter, states[0], self._memory.read)

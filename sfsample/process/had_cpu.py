@@ -4,12 +4,12 @@ Only the pure function `classify` answers the question "does this sample count a
 
 It uses three facts.
 
-* If a thread was put on a CPU exactly as often as it was taken off, it has none.  The difference of the two
+* If a thread was put on a CPU exactly as often as it was taken off, it has no CPU.  The difference of the two
   counts, the *balance*, is 1 higher while the thread runs.  If a thread loses its CPU just before it sleeps,
   the kernel counts the loss, but not the return to a CPU.  So balances drift: `RunQueueBalance` learns the
   balance of each thread, and checks it now and then.
 * When sfsample wakes up for a tick, it may take the CPU from a target thread.  The scheduler then stamps both
-  threads with one clock reading, so "this thread lost its CPU to sfsample" is exact (`shared_switch`).
+  threads with one clock reading.  So sfsample knows which thread lost its CPU to sfsample (`shared_switch`).
 * /proc/PID/task/TID/schedstat counts the times that a thread was put on a CPU.  If that count has not changed
   between the request to stop and the stop, the thread was on a CPU all the time.
 
@@ -168,7 +168,7 @@ def _spent(evidence: SchedulerEvidence) -> SchedStat | None:
 def balance_of(earlier: bytes | None, run: LastRun | None, later: bytes | None) -> int | None:
     """Return the balance (times put on a CPU - times taken off) of a thread; None: unknown.
 
-    `run` was read between the two counters.  If these differ, the balance is unknown.
+    sfsample has read `run` between the two counters.  If the counters differ, the balance is unknown.
     """
     times = times_run(later)
     if run is None or run.left < 0 or times is None or times != times_run(earlier):

@@ -38,7 +38,7 @@ class ImageOpener:
         self.problems: list[str] = []
 
     def __call__(self, mapping: Mapping) -> ElfImage:
-        """Return the image behind a mapping.  Raises FormatError if none is usable."""
+        """Return the image behind a mapping.  Raises FormatError if neither a file nor memory is usable."""
         self._pid = self._proc.anchor()
         if mapping.path == "[vdso]":
             return self._images.memory(self._read(mapping.start, mapping.end - mapping.start), "[vdso]")

@@ -39,7 +39,7 @@ class KernelSymbols:
         self._name = cache(self._find)
 
     def names(self, chain: tuple[int, ...]) -> tuple[str, ...]:
-        """Return the functions of a call chain: the first address is a pc, the others return addresses."""
+        """Return the functions of a call chain: a pc, followed by return addresses."""
         return tuple(self._name(address - bool(at)) for at, address in enumerate(chain))
 
     def _find(self, address: int) -> str:

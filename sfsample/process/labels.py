@@ -175,7 +175,7 @@ def _any_value(value: int | memoryview) -> str:
 def _payload(tid: int, address: int) -> bytes | None:
     """Return the payload of the context at an address; None: there is no context, or it keeps changing.
 
-    While the process changes the context, the time of publication is 0.  Afterwards it is a new time.
+    While the process changes the context, the time of publication is 0.  After a change, the time is new.
     """
     for _ in range(_MAX_READINGS):
         header = read_memory(tid, address, _HEADER.size)

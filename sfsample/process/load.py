@@ -1,7 +1,7 @@
 """Measures the load of processes from /proc, so cheaply that `watch` can do it every few seconds, for months.
 
 One file of the process has CPU time, memory and number of threads; one file of its control group has the
-pressure.  Waits for a CPU and stuck threads need a file of each thread: `LoadMeter` finds them on request.
+pressure.  On request, `LoadMeter` also finds waits for a CPU and stuck threads, from a file of each thread.
 
 Source: proc(5), /proc/PID/stat; Linux Documentation/scheduler/sched-stats, /proc/PID/task/TID/schedstat;
 Documentation/accounting/psi.

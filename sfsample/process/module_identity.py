@@ -5,7 +5,7 @@ all modules of a stack from the target's memory, with one system call.  If a bui
 file, sfsample checks each module separately.
 
 mmap(2) with MAP_FIXED can replace a single page by a page of another file, or of the same file.  So sfsample
-asks the kernel which part of which file is mapped now.  Before Linux 6.11 it must read the whole memory map.
+asks the kernel which part of which file is mapped now.  Before Linux 6.11, sfsample must read the whole map.
 """
 
 import time
@@ -36,7 +36,7 @@ class ModuleIdentities:
     def __init__(self, modules: ModuleMap, place_at: Callable[[int], Place | None]) -> None:
         self._map, self._place_at = modules, place_at
         self._next_read_s = 0.0  # time of the next reading of the memory map, before Linux 6.11
-        # Pairs of device numbers for the same file.  On btrfs, SUSE's /proc/PID/maps differs from the query.
+        # pairs of device numbers for one file: on btrfs, SUSE's kernel shows another number in /proc/PID/maps
         self._devices: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
         self._mappings: tuple[Mapping, ...] = ()  # memory map for which `_sets` is valid
         self._sets: dict[frozenset[Module], _Identity] = {}

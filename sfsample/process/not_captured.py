@@ -27,4 +27,4 @@ class NotCaptured(NamedTuple):
     detail: str  # explanation for the reader of a report
     counters: bytes | None = None  # the scheduler's counters (OFF_CPU only)
     state: RunState = RunState.UNKNOWN  # the thread waits for a CPU, or sleeps (OFF_CPU only)
-    stops: tuple[ThreadSnapshot, ...] = ()  # unusable snapshots for which the thread was stopped
+    stops: tuple[ThreadSnapshot, ...] = ()  # snapshots of stops that gave no usable stack

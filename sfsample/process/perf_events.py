@@ -6,11 +6,11 @@ of one period.  New threads inherit the timer.  An inherited event cannot have i
 a CPU write to the ring of this CPU.
 
 Alternatively, one timer per CPU serves the threads of the processes' control group, or of the whole machine.
-A timer of a CPU also samples threads that end before a timer of their own would fire.  But it also interrupts
-the other threads of the group, and needs more permission.  sfsample drops the records of other processes.
+A timer of a CPU also samples threads that end before a timer of their own would fire.  But timers of CPUs
+interrupt all threads of the group, and need more permission.  sfsample drops the records of other processes.
 
-When the kernel switches between two threads that inherited the same timers, or between such a thread and its
-parent, it exchanges their timers.  When one of the two threads ends, the elapsed part of a period is lost.
+Two threads may have inherited the same timers, or one thread from the other.  When the kernel switches
+between the two, it exchanges their timers.  When one of the two ends, the elapsed part of a period is lost.
 So sfsample gives each thread on which it sets timers another event that is not inherited (a "pin").  With the
 pin, the thread keeps its own timers.
 
@@ -44,7 +44,7 @@ _BITS = {
     "sample_id_all": 18, "exclude_guest": 20, "exclude_callchain_kernel": 21, "exclude_callchain_user": 22,
     "mmap2": 23, "comm_exec": 24, "use_clockid": 25, "inherit_thread": 35,
 }  # fmt: skip
-# bit-fields of one word; on a big-endian machine they begin at the other end of the word
+# bit-fields of one word; on a big-endian machine, bit 0 is at the other end of the word
 _FLAGS = {name: 1 << (bit if sys.byteorder == "little" else 63 - bit) for name, bit in _BITS.items()}
 _ENABLE, _DISABLE, _SET_OUTPUT = 0x2400, 0x2401, 0x2405
 _FD_CLOEXEC, _PID_IS_CGROUP = 1 << 3, 1 << 2
@@ -84,7 +84,7 @@ class PerfEvents:
 
     `tids`: threads of the processes `pids`; ended threads are left out.  `subprocesses`: new processes of
     these threads get timers, too.  `per_cpu`: one timer per CPU, for all threads of `pids`.  `kernel`:
-    samples have the call chain in the kernel.  Call `begin`, then `read` now and then, then `close`.  Raises
+    samples also have the kernel's call chain.  Call `begin`, then `read` now and then, then `close`.  Raises
     TargetError with help lines if the kernel refuses.
     """
 

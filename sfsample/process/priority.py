@@ -7,8 +7,8 @@ only when the target falls asleep.  Then it sees too much of the code before the
 While sfsample holds a target thread, or has asked it to stop, sfsample runs at the lowest real-time priority
 (which needs CAP_SYS_NICE).  Otherwise the thread would stay stopped until sfsample runs again: many
 milliseconds on an overloaded machine.  A sampler that stops threads keeps this priority between the stops, as
-long as it uses a small share of a CPU (`during_ticks`).  With the normal priority on full CPUs, it may have
-to wait 100 ms for a CPU after any of its steps (docs/overhead.md).  A dump begins with this priority
+long as it uses a small share of a CPU (`during_ticks`).  With the normal priority on full CPUs, the sampler
+may have to wait 100 ms for a CPU after each step (docs/overhead.md).  A dump begins with this priority
 (`hurry`), because users take dumps on overloaded machines.
 
 This module imports little: it runs before the imports of a dump, which take most of the dump's CPU time.
@@ -95,7 +95,7 @@ class RealTimePriority(threading.local):
 
     def __init__(self) -> None:
         self._depth = 0  # number of open calls to `begin`
-        self._takes_ticks = False  # True: one of these calls is that of `during_ticks`
+        self._takes_ticks = False  # True: `during_ticks` made one of these calls
         self._is_raised = False
         self._began_s = 0.0  # CPU time of the thread when its priority was raised
         self._used_s = 0.0  # CPU time that the thread used at that priority before `_began_s`

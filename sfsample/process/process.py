@@ -48,7 +48,7 @@ class LiveProcess:
     ) -> None:  # fmt: skip
         """Open the process.
 
-        `attach` False: do not check whether sfsample may trace it.  Processes may share `image_cache`.
+        `attach` False: do not check the permission to trace.  Processes may share `image_cache`.
         """
         images = image_cache or ImageCache()
         if pid == os.getpid():
@@ -117,7 +117,7 @@ class LiveProcess:
     def threads(self) -> list[tuple[int, Stat]]:
         """Return the living threads, by ascending id, with their present state.
 
-        If a thread has stopped late for sfsample, it counts as running.
+        A thread that sfsample has stopped, but not yet captured, counts as running.
         """
         stats = self.proc.thread_stats()
         self._forget_ended([tid for tid, _ in stats])

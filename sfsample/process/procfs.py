@@ -1,9 +1,8 @@
-"""Reads /proc/PID as values: memory map, threads, states, counters.
+"""Reads /proc/PID as values: memory map, threads, states, counters.  `proc_text` parses the texts.
 
 sfsample opens every file below a directory that stays open.  After the end of the target, the files of this
 directory answer ESRCH.  So sfsample never mistakes a later process with the same pid for the target.  If a
-process or thread has ended, the result is None, never an exception.  `cause_of` judges other failures;
-`proc_text` parses the text.
+process or thread has ended, the result is None, never an exception.  `cause_of` judges other failures.
 
 Source: proc(5); open(2) and read(2), "ERRORS"; clock_getcpuclockid(3): the number of a process's clock; Linux
 kernel/fork.c, copy_process: alloc_pid comes before attach_pid.

@@ -166,7 +166,7 @@ class PythonCapture:
         return self._tasks.waiting(self._runtime.listed(self._native_id(thread)), stack, has_run)
 
     def gil(self, thread: Thread) -> Gil | None:
-        """Return the GIL of a thread; None: it is unknown, or there is none."""
+        """Return the GIL of a thread; None: unknown, or no GIL."""
         gil = None if self._runtime is None else self._runtime.gil(self._native_id(thread))
         if gil is not None and gil.holder and gil.holder == self._id_before_fork:
             gil = gil._replace(holder=self._process.own_id(self._pid))

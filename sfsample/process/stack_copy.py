@@ -43,7 +43,7 @@ class StackCopy:
         self._until_ns, self._out_of_time = NO_LIMIT_NS, False
         self.cut_short = 0  # copies that the time limit has ended
         self._beside: Beside | None = None  # memory copied together with the last thread's stack
-        self._extra: list[tuple[int, int]] = []  # address and size of the stack in each spare
+        self._extra: list[tuple[int, int]] = []  # address and size of the stack in each spare buffer
 
     def rehearse(self, thread: Thread) -> None:
         """Read the memory that `fill` will probably read, to bring it into the CPU's caches."""

@@ -10,7 +10,7 @@ This works only on x86-64: on AArch64, the kernel decides about the restart befo
 
 Source: Linux arch/x86/kernel/signal.c: the thread stops in get_signal, and only then
 arch_do_signal_or_restart decides if the call starts again.  fs/eventpoll.c, ipc/sem.c, fs/aio.c and
-do_sigtimedwait return -EINTR if a signal is pending and they have no result yet.  arch/x86/entry: `orig_ax`
+do_sigtimedwait return -EINTR if a signal is pending and there is no result yet.  arch/x86/entry: `orig_ax`
 is -1 outside a system call.  syscalls/syscall_64.tbl.
 """
 

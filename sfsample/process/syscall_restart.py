@@ -12,8 +12,8 @@ signal handlers: poll, nanosleep, msgrcv and others restart after a stop.
 Source: signal(7), "Interruption of system calls"; Linux kernel/entry/common.c and arch_do_signal_or_restart;
 fs/eventpoll.c, fs/aio.c, io_uring, ipc/sem.c and do_sigtimedwait return -EINTR.  A socket with SO_RCVTIMEO
 returns -EINTR, too (sock_intr_errno); so may a driver.  Therefore read and write are safe only on pipes and
-eventfds.  A write of more than PIPE_BUF bytes (pipe(7)) may have written a part of them.  Then a stop makes
-it return early, with the size of this part (fs/pipe.c, anon_pipe_write).
+eventfds.  A write of more than PIPE_BUF bytes (pipe(7)) may have written only a part.  Then a stop makes the
+write return early, with the size of this part (fs/pipe.c, anon_pipe_write).
 
 Some sleeps with a time-out set a restart_block, and continue as restart_syscall(2): FUTEX_WAIT
 (kernel/futex/waitwake.c), poll (fs/select.c), nanosleep and clock_nanosleep (kernel/time).

@@ -38,7 +38,7 @@ _END_POLL_S = 0.001
 _REAP_S = 0.1  # seconds between two attempts to reap killed tracees
 _PATIENCE_S = 1.5  # seconds within which the work must end after a stop is wanted
 _STUCK_S = 1.0  # seconds in one system call until `run` leaves the work behind, if other work can go on
-_SILENCE_S = 0.5  # seconds without a call of `should_stop` by the work, until the calling thread calls it
+_SILENCE_S = 0.5  # seconds without a call of `should_stop`, after which the calling thread calls it
 _REAP_PENDING_S = 0.01  # `_REAP_S` while stops are pending: an execve(2) may wait for the reaping
 
 

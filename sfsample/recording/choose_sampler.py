@@ -5,7 +5,7 @@ matters only if no CPU is free.  Stops miss a thread that runs for microseconds 
 has left its CPU when the stop comes.  In these two cases, timers are better, if the kernel permits timers.
 
 So a recording in cpu mode begins with stops.  After half a second, sfsample chooses stops or timers for the
-rest of the recording.  It chooses earlier if all CPUs are busy, or if stops miss half of the CPU time.
+rest of the recording.  It chooses earlier if all CPUs are busy, or if stops miss most of the CPU time.
 """
 
 import logging

@@ -40,8 +40,7 @@ class SampledThread:
         self.counted = counted  # tick up to which samples of the thread were counted
         self.idle_until = counted  # tick up to which the thread has not run
         self.quiet_since = counted  # tick since which the thread has been quiet
-        # Scheduler counters at the last capture, which stay the same while the thread does not run.
-        self.off_cpu_counters: bytes | None = None
+        self.off_cpu_counters: bytes | None = None  # scheduler counters, the same until the thread runs
         # Stack to count again until the thread runs, or None if a thread that does not run has no samples.
         self.last_stack: tuple[Stack, Places] | None = None
         # Stacks of suspended tasks, each with its number of tasks, or None if the thread has run since.

@@ -139,7 +139,7 @@ class PerfSampler:
         self._doubt_maps()
         self._begin_read()
         self._timers.events.pause()
-        self._read_cpu_times()  # CPU times up to the last record in the rings
+        self._read_cpu_times()  # once more, up to the last record in the rings
 
     def _replace_timers(self) -> None:
         """Set new timers, then unwind the last records of the old timers."""

@@ -1,12 +1,11 @@
 """Samples the threads of one process, tick by tick.
 
-One small read of the scheduler's counters shows whether a thread has run since its last sample.  sfsample
-captures no thread again that has not run; in wall mode, it counts the last stack once more.  In cpu mode, a
+One small read of the scheduler's counters shows whether a thread has run since its last sample.  A thread
+that has not run is not captured again; in wall mode, its last stack is counted once more.  In cpu mode, a
 capture counts only if the thread had a CPU when sfsample asked it to stop, or had lost its CPU to sfsample.
-A thread that slept, waited for a CPU, or had just been woken does not count.
-
-A tick waits for stops for at most --max-pause.  A thread that stops later is captured at a checkpoint or in a
-later tick.  Between request and stop, a thread that waits for a CPU runs no code of its own.
+A thread that slept, waited for a CPU, or had just been woken does not count.  A tick waits for stops for at
+most --max-pause.  A thread that stops later is captured at a checkpoint or in a later tick.  Between request
+and stop, a thread that waits for a CPU runs no code of its own.
 """
 
 import time
@@ -32,7 +31,7 @@ _END_PATIENCE_NS = 250_000_000  # longest wait for pending stops at the end of t
 _COLLECT_NS = 1_000_000  # time between two collections of threads that have stopped meanwhile
 _MAX_PENDING_STOPS = 8  # threads: if all stop at once, the last stays stopped until the others are captured
 _LOOK_NS = 1_000_000  # longest wait for the stop of a thread that holds a lock (--blame)
-_STOP_PATIENCE_NS = 50_000  # time of polling before a stop is pending: a thread with a CPU stops in this time
+_STOP_PATIENCE_NS = 50_000  # longest polling for a stop: a thread that has a CPU stops in this time
 
 _TASKS_PART = 20  # divisor: for each event loop, sfsample may read tasks for 1/20 of the time
 _RECORDING_ENDED = "the recording ended before its turn"
@@ -85,7 +84,7 @@ class ProcessSampler:
 
     @property
     def living(self) -> set[ThreadKey]:
-        """The threads that had not ended at the last look."""
+        """The threads that lived at the last tick."""
         key, threads = self._recorder.process_key, self.threads.values()
         return {ThreadKey(key, thread.tid, thread.start_time) for thread in threads}
 
@@ -131,7 +130,7 @@ class ProcessSampler:
         return [thread for thread in self.threads.values() if thread.due <= self._recorder.now.number]
 
     def _is_quiet(self, due: list[SampledThread]) -> bool:
-        """Return True if no due thread has run; then count the due threads.
+        """If no due thread has run, count the due threads and return True.
 
         sfsample notices a birth or an execve when the thread that made it is due.
         """
@@ -210,7 +209,7 @@ class ProcessSampler:
     def _take_turn(self, thread: SampledThread, woken: WakeUp) -> None:
         if thread in self._pending:
             if not self._wall:
-                self._recorder.skip(thread)  # its next sample belongs to the tick that asked it to stop
+                self._recorder.skip(thread)  # the pending sample belongs to the tick that asked for the stop
             return
         counters = thread.files.counters()
         if counters is None:

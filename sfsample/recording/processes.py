@@ -32,8 +32,7 @@ class Processes:
     ) -> None:
         """Open the named processes, except those that are set aside or cannot be read.
 
-        If `all_of` is False, leave out other processes that cannot be opened, too.  Raises the first
-        TargetError if no process can be opened.
+        Without `all_of`, leave out all that cannot be opened.  Raises the first TargetError if none can.
         """
         refusals: list[TargetError] = []
         for pid in pids:

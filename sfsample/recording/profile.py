@@ -90,7 +90,7 @@ class Profile:
         self.threads: dict[ThreadKey, str] = {}
         self.roots: dict[int, ProcessRoot] = {}  # root directories in which files of modules are opened
         self.charged_ns: Counter[int] = Counter()  # CPU time by process key; set at the end
-        self.unseen_ns = Counter[int]()  # CPU time of ended threads that has no sample, by process key
+        self.unseen_ns = Counter[int]()  # CPU time without samples, of ended threads, by process key
         self._by_second: Counter[tuple[int, int]] = Counter()  # CPU time in ns, by process key and second
         self._start_times: dict[int, int] = {}  # process key -> start time in clock ticks since boot
         self._sampled: set[int] = set()  # keys of processes with a sample

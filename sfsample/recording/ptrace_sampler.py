@@ -1,8 +1,8 @@
 """Samples processes by stopping or reading their threads, at the ticks of a schedule.
 
-The schedule depends on the cost of samples only if they have a limit (`EvenRate`).  If sfsample misses a
-tick, it counts the tick and takes no later one in its place.  Each tick follows births and deaths, and
-samples the due threads of each process (`ProcessSampler.tick`).
+The schedule depends on the cost of samples only if the overhead has a limit (`EvenRate`).  sfsample counts a
+missed tick, and takes no other tick instead.  At each tick, sfsample follows births and ends of processes,
+and samples the due threads of each process (`ProcessSampler.tick`).
 """
 
 import time
@@ -170,7 +170,7 @@ class PtraceSampler:
         return False
 
     def _choose_priority(self) -> None:
-        """Use real-time priority, up to a share of one CPU.  Long work calls this at its checkpoints."""
+        """Use real-time priority, up to a share of one CPU; checkpoints in long work call this, too."""
         now = self._clock.now()
         is_wanted = self._real_time.resume_at(now, REAL_TIME_PRIORITY.used_s()) <= now
         REAL_TIME_PRIORITY.during_ticks(is_wanted=is_wanted)

@@ -54,7 +54,7 @@ class Recorder:
         self._is_new = is_new
         self._min_wait_ns = round(min_wait * 1e9)
         self._generation = 0  # version of the module map
-        # pc, `exact` and `found` of a frame -> its location, in that version
+        # pc, `exact` and `found` of a frame -> location of the frame, in this version of the map
         self._locations: dict[tuple[int, bool, str], Location] = {}
         self._perf_map = PerfMapFile(profile.roots.get(self.process_key))
         self._names = 0  # number of changes of the perf map so far
@@ -71,7 +71,7 @@ class Recorder:
     def charge(self, thread: SampledThread, counters: bytes | None) -> int:
         """Note the CPU time of a thread since the last call; return it in ns."""
         ran = ran_ns(counters)
-        used = ran - thread.ran_ns if ran >= thread.ran_ns else ran  # a smaller `ran` is another thread's
+        used = ran - thread.ran_ns if ran >= thread.ran_ns else ran  # smaller: the id belongs to a new thread
         thread.ran_ns = ran
         thread.uncounted_cpu_ns += used
         self._charged_ns += used

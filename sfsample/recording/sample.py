@@ -35,7 +35,7 @@ class StackKey(NamedTuple):
 class TickTime(NamedTuple):
     """A tick at which sfsample took samples."""
 
-    number: int  # from 1 on; ticks that were missed or skipped have no number
+    number: int  # from 1 on, without missed and skipped ticks; 0 if timers take the samples
     at_ns: int  # time since the start of the recording
 
 

@@ -4,12 +4,11 @@ Interval k begins at start + k / rate; its tick is drawn from the interval with 
 rate is exact, and no periodic work of the target can keep step with the ticks.  Two ticks are at most two
 intervals apart.  The last interval may be shorter than the others.  No clock is read here.
 
-`EvenRate` makes the intervals longer if ticks cost too much.  Then the tick is drawn from the first half of
-its interval, or from the first 1/rate if that is longer, so the ticks are more evenly spaced.  They cannot
-keep step with periodic work either, because the intervals vary with the cost.  `OverheadLimit` limits other
-work than ticks.
+`EvenRate` makes the intervals longer if ticks cost too much.  The tick of a longer interval is drawn from its
+first half, but at least from the first 1/rate, so the ticks are more evenly spaced.  These ticks cannot keep
+step with periodic work, either, because the intervals vary with the cost.  `OverheadLimit` limits other work.
 
-Invariant: a tick whose interval has passed is counted as missed and never made up for
+Invariant: a tick whose interval has passed is counted as missed, and no later tick replaces it
 (tests/recording/test_ticks.py).
 """
 
@@ -21,8 +20,8 @@ from random import Random
 # generator, because a program that uses the library may have seeded the generator of the module `random`.
 uniform = Random().random  # noqa: S311 - a random instant, not a secret
 
-_MAX_SAVED_S = 0.25  # limit of unused time, in seconds of elapsed time
-_MAX_DEBT_S = 2.0  # limit of overspent time, in seconds of elapsed time
+_MAX_SAVED_S = 0.25  # largest unused time that is saved, in seconds of elapsed time
+_MAX_DEBT_S = 2.0  # largest overspent time that is paid back, in seconds of elapsed time
 _REPAID_BY_INTERVAL = 1 / 8  # share of the overspent time by which the next interval is longer
 
 
@@ -67,7 +66,7 @@ class Schedule:
         return max(0, missed)
 
     def skip(self, until: float) -> int:
-        """Leave out the ticks whose intervals begin before `until`; return their number."""
+        """Skip the ticks whose intervals begin before `until`; return their number."""
         before = self.ticks
         self._begin = max(self._begin, ceil((until - self._start) * self._rate))
         return self.ticks - before
@@ -99,8 +98,8 @@ class OverheadLimit:
 class EvenRate:
     """Makes intervals of 1/`rate` longer, so that ticks take at most `share` of the time; None: no limit.
 
-    Ticks that cost more than their intervals allow have overspent.  Each interval is longer by an eighth of
-    the time that is overspent.  So its length follows the cost of the last ticks slowly.
+    If a tick costs more than its interval allows, time is overspent.  Each interval is longer by 1/8 of the
+    overspent time.  So the length of the intervals follows the cost of the ticks slowly.
     """
 
     def __init__(self, share: float | None, rate: float, spent_s: float) -> None:
@@ -108,7 +107,7 @@ class EvenRate:
         self._overspent = 0.0  # in units of 1/rate
 
     def stretch(self, stretch: float, spent_s: float) -> float:
-        """Return the length of the next interval, in units of 1/rate; the last one had `stretch`."""
+        """Return the length of the next interval, in units of 1/rate; `stretch`: length of the last one."""
         if self._share is None:
             return 1.0
         cost_s = min(max(0.0, spent_s - self._spent_s) / self._share, _MAX_DEBT_S)

@@ -1,8 +1,8 @@
 """Finds the thread that had a thread id when the kernel copied its stack.
 
 When sfsample reads a copy, the thread may have ended, and its id may belong to a new thread.  So sfsample
-follows the kernel's records of births and names, which lie among the copies in order of time.  sfsample reads
-/proc, which describes only the present thread, if the kernel did not record the thread's birth.
+follows the kernel's records of births and names, which lie among the copies in order of time.  /proc shows
+only the present thread of an id, so sfsample reads /proc only if the kernel recorded no birth.
 """
 
 import os
@@ -21,8 +21,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # clock ticks per second; /proc has sta
 class TidHistory:
     """The threads of one process, by thread id.
 
-    `thread_of(tid)` returns the thread that has this id now.  A thread without a known name gets the name
-    that `leader_name()` returns.
+    `thread_of(tid)`: the thread that has this id now.  `leader_name()`: name of a thread with no known name.
     """
 
     def __init__(self, thread_of: Callable[[int], Thread], leader_name: Callable[[], str]) -> None:

@@ -1,4 +1,4 @@
-"""Sets the kernel's timers, chooses their kind (of threads or of CPUs), and how much stack they copy.
+"""Sets the kernel's timers, and chooses their kind (of threads or of CPUs) and the size of stack copies.
 
 `process/perf_events.py` describes the two kinds of timers.
 """

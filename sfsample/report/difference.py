@@ -1,10 +1,10 @@
 """Compares two reports: which functions changed, and which differences are only noise.
 
 docs/diff.md explains the arithmetic.  Counts are compared, not percentages, because the error of a count is
-known: about its square root.  The more functions are compared, the larger a change must be.  If other times
-of the same service are known ("ordinary times"), a change must also be larger than the differences between
-the ordinary times (report/noise.py).  These alone judge the total CPU time, which the kernel has measured.
-Each report is first reduced to a `Side`, which takes far less memory.
+known (about its square root).  The more functions are compared, the larger a change must be to count.  If
+other times of the same service are known ("ordinary times"), a change must also exceed the differences
+between ordinary times (report/noise.py).  The total CPU time is measured, not counted, so only ordinary
+times judge it.  Each report is first reduced to a small `Side`.
 
 Invariant: verdicts and intervals are not wrong more often than stated (tests/report/test_difference.py).
 """
@@ -203,9 +203,8 @@ def _changes(
 ) -> tuple[Change, ...]:  # fmt: skip
     """Return the changes of all functions, the largest first.
 
-    `usual` returns the ordinary differences of a function; None: the inputs are files.  `errors` are those of
-    measured CPU times; None: the error of a count.  Equal changes keep the order of the frames: the innermost
-    first.
+    `usual` returns the ordinary differences of a function; None: the inputs are files.  `errors`: errors of
+    the two measured CPU times; None: samples are counted.  Equal changes have the order of the frames.
     """
     names = [*dict.fromkeys((*after, *before))]
     changes = [_change(name, (before.get(name, 0), after.get(name, 0)), exposures) for name in names]

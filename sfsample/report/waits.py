@@ -108,7 +108,7 @@ class WaitTotal(NamedTuple):
 
 
 def wait_totals(report: Report) -> list[WaitTotal]:
-    """Return the waits for other threads, the longest first.  A lock without a name is named by its taker."""
+    """Return the waits for other threads, longest first.  A lock without a name has its taker's name."""
     totals, held = Counter[str](), defaultdict[str, Counter[str]](Counter)
     for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
         frames = [report.frames[at] for at in reversed(stack.frames)]

@@ -10,7 +10,7 @@ names this socket only if the remote address certainly belongs to this machine, 
 other end of a unix socket is not in /proc; sfsample asks the kernel, as ss(8) does.
 
 To find the processes at the other end, sfsample searches /proc/PID/fd of every process that it may read.
-This takes long on a large machine, so a dump does it only if a thread sleeps in a pipe or a socket.
+The search takes long on a large machine, so a dump searches only if a thread waits for a pipe or socket.
 
 Source: proc(5), "/proc/locks", "/proc/net/tcp" (a connection that is not accepted has inode 0),
 "/proc/net/unix"; the kernel's Documentation/filesystems/proc.rst (fdinfo); sock_diag(7), setns(2),
@@ -47,7 +47,7 @@ _LOOPBACK_6 = "0" * 24 + ("01000000" if sys.byteorder == "little" else "00000001
 _LOOPBACK_4 = "7F"  # 127.0.0.0/8
 _CONNECTING = "02"  # TCP_SYN_SENT
 _INODE, _UNIX_INODE = 9, 6  # index of the field with the inode; index of this field in the unix table
-_LOCK_PID, _LOCK_INODE = 3, 4  # indexes of the fields after the number of a line of /proc/locks
+_LOCK_PID, _LOCK_INODE = 3, 4  # indexes of fields in a line of /proc/locks, without the line's number
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _CLONE_NEWNET = 0x40000000
 _UDIAG_SHOW_PEER, _UNIX_DIAG_PEER = 4, 2
@@ -87,7 +87,7 @@ class DescriptorReader:
         self.read: Callable[[int], Descriptor | None] = cache(self._read)
 
     def _read(self, fd: int) -> Descriptor | None:
-        """Return the object that a descriptor refers to; None: it is closed, or sfsample may not read it."""
+        """Return the object of a descriptor; None: the descriptor is closed, or sfsample may not read it."""
         link = self._proc.link(f"fd/{fd}")
         if link is None:
             return None
@@ -255,7 +255,7 @@ def _is_on_this_machine(remote: str, local: str) -> bool:
 
 
 def _unix_peer_inode(proc: ProcFs, inode: int) -> int | None:
-    """Return the inode of the socket at the other end; None: there is none, or sfsample may not ask."""
+    """Return the inode of the socket at the other end; None: no such socket, or sfsample may not ask."""
     try:
         is_in_own_namespace = proc.link("ns/net") in (None, os.readlink("/proc/self/ns/net"))
         # a socket belongs to the network namespace of the thread that creates it

@@ -5,9 +5,9 @@ at addresses that are arguments of a system call.  An unknown value is None.
 
 /proc does not say since when a thread waits.  But `se.exec_start` in the `sched` file of a thread says when
 the thread last ran, on the clock of its CPU.  The clock of each CPU leaves out the time that this CPU spent
-on interrupts (hours in a month), so the clocks differ.  Therefore sfsample reads the same clock, from the
-`sched` file of its own thread on that CPU.  If the kernel has moved a thread to the queue of another CPU just
-after it fell asleep, `se.exec_start` is 0.
+on interrupts (hours in a month), so the clocks differ.  Therefore sfsample moves its own thread to that CPU,
+and reads the CPU's clock from the `sched` file of this thread.  If the kernel has moved a thread to the queue
+of another CPU just after the thread fell asleep, `se.exec_start` is 0.
 
 Source: proc(5); Linux kernel/sched/fair.c, enqueue_entity (ENQUEUE_MIGRATED), for sleeping threads since 6.12
 (delayed dequeue).
@@ -31,8 +31,8 @@ from sfsample.process.vm import read_memory
 
 # Bytes copied before and after a futex word: enough for every lock of glibc that may contain the word.
 _BYTES_BEFORE_FUTEX, _BYTES_AFTER_FUTEX = 64, 128
-_MAX_DESCRIPTORS = 2  # descriptors of splice(2); a call with more of them does not wait for one process
-_STAT_CPU = 36  # index, after the name, of field 39 of /proc/PID/stat: the CPU on which the thread last ran
+_MAX_DESCRIPTORS = 2  # descriptors of splice(2); a call with more descriptors waits for several processes
+_STAT_CPU = 36  # index among the fields of a stat line after the name: the CPU on which the thread last ran
 
 
 class LastRunTime(NamedTuple):
@@ -71,7 +71,7 @@ class FactReader:
         return None if name in ("", "0") else name
 
     def syscall(self, tid: int, wchan: str | None) -> SyscallInfo | None:
-        """Return the system call in which a thread sleeps, as the thread made it; None: no system call."""
+        """Return the system call in which a thread sleeps, with its original number; None: no system call."""
         info = self._proc.thread(tid).asleep()
         return None if info is None else as_made(info, wchan)
 
@@ -132,7 +132,7 @@ class FactReader:
 
 
 def as_made(info: SyscallInfo, wchan: str | None) -> SyscallInfo | None:
-    """Return a system call as the thread made it; None: the thread is in no system call."""
+    """Return a system call with its original number (`number_made`); None: no system call."""
     if info.number < 0:
         return None
     number = number_made(info.number, info.args, wchan)

@@ -58,7 +58,7 @@ def tracer_of(proc: ProcFs, tid: int) -> int:
 
 
 def tracer_of_process(proc: ProcFs) -> tuple[int, str] | None:
-    """Return pid and name of a process that traces a thread of `proc`; None: none, or only sfsample."""
+    """Return pid and name of a process that traces a thread of `proc`; None: only sfsample, or no process."""
     tracers = {tracer_of(proc, tid) for tid in proc.threads()} - {0, os.getpid()}
     return (min(tracers), process_name(min(tracers))) if tracers else None
 

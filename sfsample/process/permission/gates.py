@@ -168,7 +168,7 @@ def _yama(own: SelfCredentials) -> Gate:
 
 
 def _namespace(own: SelfCredentials, target: TargetCredentials) -> Gate:
-    """Judge by user namespaces: capabilities count only in sfsample's own namespace and in those below it."""
+    """Judge by user namespaces: capabilities count only in sfsample's own namespace and below it."""
     name = "user namespace"
     hidden = target.user_namespace is None and own.may_trace and not own.outermost
     if target.user_namespace == own.user_namespace and not hidden:

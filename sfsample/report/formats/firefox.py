@@ -1,8 +1,8 @@
 """`-f firefox`: a processed profile for https://profiler.firefox.com.
 
 The format is version 49 (docs-developer/CHANGELOG-formats.md in firefox-devtools/profiler; the profiler also
-loads older versions).  Each thread has its own tables, which are sets of columns.  A row of the stack table
-has the innermost frame, and the row of the caller's stack.  Without a timeline, there are no gaps in time.
+loads older versions).  Each thread has its own tables of columns.  A row of the stack table has the innermost
+frame, and the row of the caller's stack.  Without a timeline, samples follow each other without gaps.
 """
 
 from collections.abc import Iterator

@@ -17,7 +17,7 @@ opentelemetry-proto 1.10 ("Development"):
     Mapping              memory_limit 2, filename_strindex 4
     Link                 trace_id 1, span_id 2
 
-Invariant: opentelemetry-proto decodes a request to the same weights of the same stacks
+Invariant: opentelemetry-proto reads from a request the same stacks and weights that the report has
 (tests/report/test_otlp.py).
 """
 

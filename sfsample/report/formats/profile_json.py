@@ -39,7 +39,7 @@ _MAX_DEPTH = 50  # levels of `stats`; sfsample itself writes 4
 _ADDRESS = re.compile("(0x)?[0-9a-fA-F]{1,16}")
 _MAX_COUNT = (1 << 63) - 1  # pprof cannot hold more
 _COSTS = {b",": 36, b"[": 64, b"{": 360, b'"': 30}  # bytes of memory for the value after a character
-_WIDE_COST = 8  # bytes of memory for each byte of a text: one letter outside ASCII widens all letters
+_WIDE_COST = 8  # bytes of memory for each byte of a text, because one letter can make all letters wide
 
 
 def write(report: Report, *, threads: bool) -> bytes:  # noqa: ARG001 - the file always has the threads

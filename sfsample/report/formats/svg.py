@@ -1,8 +1,7 @@
 """`-f svg`: a static flame graph, for a ticket or a README.
 
-The file has no script and no links.  The outermost function is at the bottom.  Boxes narrower than a third of
-a pixel are left out.  If there are too many boxes, only the widest are drawn.  A note in the picture has the
-number of boxes that are left out.
+The file has no script and no links.  The outermost function is at the bottom.  Boxes narrower than 1/3 pixel
+are left out, and the narrowest boxes if there are too many.  A note in the picture has their number.
 
 Invariant: every name is escaped, in a text or a title (tests/report/formats/test_svg.py).
 """
