@@ -206,7 +206,7 @@ class TaskReader:
         return objects.members(objects.attribute(objects.attribute(module, name), "data"))
 
     def _referred(self, references: Sequence[int], loop_frame: PythonFrame | None) -> Iterator[int]:
-        """Yield the tasks of references whose loop is an object of the frame that runs a loop."""
+        """Yield the referenced tasks whose event loop is an object of the frame `loop_frame`."""
         if loop_frame is None:
             return
         objects = self._objects
