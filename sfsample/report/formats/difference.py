@@ -144,9 +144,9 @@ def difference_text(difference: Difference, *, verbose: bool = False) -> Iterato
     yield ""
     yield f"  {'verdict':7}  {'before -> after':>22}  {'ratio':14}{'  ordinary' * with_ordinary}  function"
     yield _row(difference.overall, "all", with_ordinary=with_ordinary)
-    for title, changes in (("by own time", difference.by_self), ("with what they call", difference.by_total)):
+    for title, changes in (("own time", difference.by_self), ("time with callees", difference.by_total)):
         yield ""
-        yield f"functions {title}:"
+        yield f"functions by {title}:"
         yield from _table(changes, verbose=verbose, with_ordinary=with_ordinary)
 
 
