@@ -10,6 +10,7 @@ Invariant: a tick whose interval has passed is counted as missed and never made 
 (tests/recording/test_ticks.py).
 """
 
+from collections import deque
 from collections.abc import Callable
 from math import ceil, inf
 from random import Random
@@ -20,6 +21,7 @@ uniform = Random().random  # noqa: S311 - a random instant, not a secret
 
 _MAX_SAVED_S = 0.25  # limit of unused time, in seconds of elapsed time
 _MAX_DEBT_S = 2.0
+_BURST_TICKS = 3  # ticks; what each of so many ticks in a row costs is no burst
 
 
 class Schedule:
@@ -70,13 +72,15 @@ class OverheadLimit:
     """At most `share` of the time (None: no limit) from `now_s` on, when `spent_s` had been spent.
 
     The share holds over any two seconds, and is spent evenly.  Unused time is saved for a quarter of a
-    second.  A burst (the first stacks of a large program) is paid back for two seconds at most.
+    second.  A burst (the first stacks of a large program) is paid back for two seconds at most.  What three
+    ticks in a row cost is paid back in full, however long that takes.
     """
 
     def __init__(self, share: float | None, now_s: float, spent_s: float) -> None:
         self._share = share
         self._now_s, self._spent_s = now_s, spent_s
         self._saved_s = 0.0  # elapsed time that the next samples may use; negative: a debt
+        self._costs = deque([0.0] * _BURST_TICKS, _BURST_TICKS)  # elapsed time that pays for each last tick
 
     def resume_at(self, now_s: float, spent_s: float) -> float:
         """Return the time of the next permitted tick, on the clock of `now_s`."""
@@ -85,5 +89,6 @@ class OverheadLimit:
         passed_s, cost_s = now_s - self._now_s, max(0.0, spent_s - self._spent_s) / self._share
         self._now_s, self._spent_s = now_s, spent_s
         self._saved_s = min(self._saved_s + passed_s, _MAX_SAVED_S) - cost_s
-        self._saved_s = max(self._saved_s, -_MAX_DEBT_S)
+        self._costs.append(cost_s)
+        self._saved_s = max(self._saved_s, -max(_MAX_DEBT_S, min(self._costs)))
         return now_s + max(0.0, -self._saved_s)

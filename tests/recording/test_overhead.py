@@ -43,6 +43,11 @@ def test_burst_is_paid_back_for_two_seconds_at_most():
     assert taken[1][0] == pytest.approx(2.0, abs=2 * TICK)
 
 
+def test_ticks_that_all_cost_more_than_two_seconds_of_the_share_are_paid_back_in_full():
+    times = [at for at, _ in ticks_taken(0.01, [0.1] * 3000)]
+    assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx([2, 2, 10, 10], abs=TICK)
+
+
 def test_time_that_fell_is_no_credit():
     """What is spent contains the longest hold of a living thread, which ends."""
     limit = OverheadLimit(0.1, 0.0, 5.0)
