@@ -6,7 +6,7 @@ Addresses are kept as (module, vaddr), so that they can be symbolized later and 
 import os
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Hashable
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -70,6 +70,33 @@ class StackTotals:
         self.times = self.wall_ns = self.cpu_ns = 0
 
 
+class Waiters:
+    """Counts the threads that wait for the same thing at the same tick."""
+
+    def __init__(self) -> None:
+        self.most = Counter[StackKey]()  # stack of one of the waiters -> most waiters at one tick
+        self._now = Counter[Hashable]()
+        self._joined: dict[Hashable, StackKey] = {}  # things with a new waiter in this tick
+
+    def join(self, thing: Hashable, stack: StackKey) -> None:
+        """Note that a thread with this stack waits from this tick on."""
+        self._now[thing] += 1
+        self._joined[thing] = stack
+
+    def leave(self, thing: Hashable) -> None:
+        """Note that a thread no longer waits."""
+        self._now[thing] -= 1
+        if not self._now[thing]:
+            del self._now[thing]
+
+    def end_tick(self) -> None:
+        """Compare the numbers of waiters with those of earlier ticks."""
+        for thing, stack in self._joined.items():
+            if stack in self.most or len(self.most) < STACK_LIMIT:
+                self.most[stack] = max(self.most[stack], self._now[thing])
+        self._joined.clear()
+
+
 class Profile:
     """Stacks with their totals.  `processes` and `threads` give the names of processes and of threads.
 
@@ -91,6 +118,7 @@ class Profile:
         self.roots: dict[int, ProcessRoot] = {}  # root directories in which files of modules are opened
         self.charged_ns: Counter[int] = Counter()  # CPU time, by process key; known at the end
         self.unseen_ns = Counter[int]()  # CPU time without a sample, of ended threads, by process key
+        self.waiters = Waiters()
         self._by_second: Counter[tuple[int, int]] = Counter()  # CPU time in ns, by process key and second
         self._start_times: dict[int, int] = {}  # process key -> start time in clock ticks since boot
         self._sampled: set[int] = set()  # keys of processes with a sample

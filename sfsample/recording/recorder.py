@@ -24,7 +24,8 @@ from sfsample.process.process import LiveProcess
 from sfsample.recording.due_threads import FLUSH_NS, SampledThread
 from sfsample.recording.merge_python import as_shown, with_python
 from sfsample.recording.profile import Profile
-from sfsample.recording.sample import Sample, ThreadKey, TickTime
+from sfsample.recording.sample import Sample, StackKey, ThreadKey, TickTime
+from sfsample.recording.wait_finder import FoundWait
 from sfsample.symbolize.perf_map import PerfMapFile
 
 
@@ -107,8 +108,8 @@ class Recorder:
             stats.held.add(held)
             thread.stopped_ns += held
 
-    def see(self, thread: SampledThread, captured: CapturedStack, waits: tuple[Location, ...] = ()) -> None:
-        """Keep a captured stack, for `count`; `waits`: the innermost frame of a thread that waits."""
+    def see(self, thread: SampledThread, captured: CapturedStack, wait: FoundWait | None = None) -> None:
+        """Keep a captured stack, for `count`; `wait`: what the thread waits for from this tick on."""
         locations = self._locate(captured, thread.last)
         thread.last = Located(
             captured.generation, captured.stack.frames, captured.modules, locations, self._names
@@ -120,8 +121,18 @@ class Recorder:
             locations = with_python(locations, captured.python, self._python)
             stack = as_shown(stack, captured.python, self._python)
         thread.seen = self.now
-        thread.places = (*waits, *kernel, *locations)
+        thread.wait = wait
+        thread.places = (*((wait.location,) if wait else ()), *kernel, *locations)
         thread.last_stack = stack, thread.places
+        if wait is not None:
+            key = StackKey(self.process_key, thread.tid, thread.places, stack.stop_reason)
+            self._profile.waiters.join(wait.thing(self.process_key), key)
+
+    def end_wait(self, thread: SampledThread) -> None:
+        """Note that a thread no longer waits: it has run, or it has ended."""
+        if thread.wait is not None:
+            self._profile.waiters.leave(thread.wait.thing(self.process_key))
+            thread.wait = None
 
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
         """Return the locations of the frames; those of the last sample are used again."""

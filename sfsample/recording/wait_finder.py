@@ -5,7 +5,7 @@ stack.  The evidence is read when the thread was captured by reading.  If the th
 evidence may be of another wait, so only the system call of the capture counts.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -58,6 +58,11 @@ class FoundWait(NamedTuple):
         wait = self.wait
         has_owner = wait is not None and (wait.tid is not None or wait.kind is WaitKind.MUTEX)
         return (wait.kind, wait.address) if wait and has_owner else None
+
+    def thing(self, process_key: int) -> Hashable:
+        """Return what the thread waits for, equal for all its waiters in all processes."""
+        wait = self.wait
+        return (process_key, wait.kind, wait.address) if wait and wait.address else self.location
 
 
 class WaitFinder:

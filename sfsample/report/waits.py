@@ -7,7 +7,7 @@ waits further inside belong to the thread that holds the lock (`--blame`).
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from itertools import dropwhile
 
 from sfsample.core.quantities import counted, listed
 from sfsample.core.wait_kind import WaitClass
@@ -98,35 +98,49 @@ def _pools(report: Report, groups: Mapping[int, _Group]) -> set[tuple[_Group, tu
 # -- the table of waits
 
 
-class WaitTotal(NamedTuple):
-    """The time that threads waited for one lock, or for another signal of a thread, in ns."""
+def lock_name(frames: Sequence[NamedFrame]) -> str | None:
+    """Return the name of what a thread waits for, as in the table; None: it waits for no other thread.
 
-    name: str
-    waited_ns: int
-    held_ns: int  # part of it whose holder is known
-    holder: str  # "writer, in flush, and others": the widest function of the holders; "": unknown
+    `frames` begins with the outermost frame.  A nameless lock has the name of its taker.
+    """
+    at = next((at for at, frame in enumerate(frames) if frame.kind == "w"), None)
+    if at is None or frames[at].raw not in _HELD or frames[at].found == "idle":
+        return None
+    taker = next((frame.text for frame in reversed(frames[:at]) if _is_own(frame)), "?")
+    has_name = " " in frames[at].text or frames[at].raw == WaitClass.GIL
+    return frames[at].text + f" in {taker}" * (not has_name)
 
 
-def wait_totals(report: Report) -> list[WaitTotal]:
-    """Return the waits for other threads, the longest first.  A nameless lock has the name of its taker."""
-    totals, held = Counter[str](), defaultdict[str, Counter[str]](Counter)
+def lock_lines(report: Report, limit: int) -> Iterator[str]:
+    """Yield a line for each lock or other wait for threads, the longest waits first."""
+    totals = Counter[str]()
+    held = defaultdict[str, Counter[tuple[str, str]]](Counter)  # holders, and what they wait for themselves
     for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
         frames = [report.frames[at] for at in reversed(stack.frames)]
-        at = next((at for at, frame in enumerate(frames) if frame.kind == "w"), None)
-        if at is None or frames[at].raw not in _HELD or frames[at].found == "idle":
+        if (name := lock_name(frames)) is None:
             continue
-        taker = next((frame.text for frame in reversed(frames[:at]) if _is_own(frame)), "?")
-        has_name = " " in frames[at].text or frames[at].raw == WaitClass.GIL
-        name = frames[at].text + f" in {taker}" * (not has_name)
         totals[name] += ns
-        if behind := frames[at + 1 :]:
+        if behind := [*dropwhile(lambda frame: frame.kind != "w", frames)][1:]:
             function = next((frame.text for frame in reversed(behind[1:]) if _is_own(frame)), "?")
-            held[name][f"{behind[0].text.removeprefix('[held by]')}, in {function}"] += ns
-    widest = {name: f"{next(iter(each))}{', and others' * (len(each) > 1)}"
-              for name, held_by in held.items() if (each := dict(held_by.most_common()))}  # fmt: skip
-    return [
-        WaitTotal(name, ns, held[name].total(), widest.get(name, "")) for name, ns in totals.most_common()
-    ]
+            holder = f"{behind[0].text.removeprefix('[held by]')}, in {function}"
+            wait = f" {behind[-1].text}" if behind[-1].kind == "w" and behind[-1].raw else ""
+            held[name][holder, wait] += ns
+    most = report.stats.most_waiters
+    for name, ns in totals.most_common(limit):
+        at_once = f" (at most {counted(most[name], 'thread')} at once)" if most[name] else ""
+        share = 100 * held[name].total() / max(1, ns)
+        by = f", {share:.0f} % of it held by {_widest_of(held[name])}" if held[name] else ""
+        yield f"{ns / 1e9:.2f} s {name}{at_once}{by}"
+
+
+def _widest_of(held: Counter[tuple[str, str]]) -> str:
+    """Return the holder that held the longest, and its longest wait: "writer, in flush [sleep]"."""
+    widths = Counter[str]()
+    for (holder, _), ns in held.items():
+        widths[holder] += ns
+    widest = max(widths, key=widths.__getitem__)
+    _, wait = max((ns, wait) for (holder, wait), ns in held.items() if holder == widest)
+    return f"{widest}{wait}{', and others' * (len(widths) > 1)}"
 
 
 def _is_own(frame: NamedFrame) -> bool:
@@ -145,10 +159,7 @@ def wait_lines(report: Report, idle: Mapping[str, int], limit: int = 5) -> Itera
         return
     shares = ", ".join(f"{name} {100 * ns / total:.1f} %" for name, ns in classes.most_common())
     yield f"waiting   {100 * classes.total() / total:.1f} % of the threads' time: {shares}"
-    for name, waited_ns, held_ns, holder in wait_totals(report)[:limit]:
-        by = f", {100 * held_ns / waited_ns:.0f} % of it held by {holder}" if holder else ""
-        threads = f" ({waited_ns / report.duration_ns:.1f} threads at a time)" if report.duration_ns else ""
-        yield f"          {waited_ns / 1e9:.2f} s {name}{threads}{by}"
+    yield from (f"          {line}" for line in lock_lines(report, limit))
     if idle:
         groups = listed(sorted(idle), limit)
         yield f"idle      {counted(sum(idle.values()))} of {groups}: they wait for work (--idle shows them)"

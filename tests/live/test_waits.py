@@ -102,6 +102,8 @@ def test_each_sample_of_a_sleeping_thread_has_its_wait(program: Path) -> None:
             assert sum(brief.values()) <= 2, (function, counts)  # samples of its first instants
         assert profile.stats.captures[Capture.READ]
         assert profile.stats.eintr_prone_stops == 0
+        most = sfsample.named(profile).stats.most_waiters
+        assert (most["[mutex cache_lock]"], most["[condition variable work]"]) == (2, 1)
         assert_untraced(process.pid)
 
 

@@ -1,8 +1,10 @@
 """Classes of waits in reports and formats."""
 
 from sfsample.report.formats import FORMATS, parse
+from sfsample.report.formats.html import page_data
 from sfsample.report.report import OUTERMOST, SAMPLES, WALL, Report, ReportBuilder, ReportThread
-from sfsample.report.waits import by_wait, fold_idle, wait_lines, wait_of, wait_totals
+from sfsample.report.stats import ReportStats, sum_stats
+from sfsample.report.waits import by_wait, fold_idle, lock_lines, wait_lines, wait_of
 from sfsample.symbolize.named_frame import NamedFrame
 
 LOCK = NamedFrame("[mutex a]", "[mutex a]", "lock", kind="w", found="wait")
@@ -80,8 +82,7 @@ def test_nameless_lock_of_a_task_has_the_name_of_the_first_function_outside_asyn
     lock = NamedFrame("[asyncio.Lock]", "[asyncio.Lock]", "lock", kind="w", found="wait")
     acquire = NamedFrame("Lock.acquire", file="/usr/lib/python3.12/asyncio/locks.py", kind="p")
     handle = NamedFrame("handle", file="/app/handle.py", kind="p")
-    [total] = wait_totals(made(("a", [lock, acquire, handle], 10)))
-    assert total.name == "[asyncio.Lock] in handle"
+    assert [*lock_lines(made(("a", [lock, acquire, handle], 10)), 5)] == ["0.10 s [asyncio.Lock] in handle"]
 
 
 def test_table_of_waits_has_the_time_and_the_holder() -> None:
@@ -90,22 +91,41 @@ def test_table_of_waits_has_the_time_and_the_holder() -> None:
         ("c", [LOCK, MAIN], 20), ("d", [SLEEP, MAIN, HELD, LOCK, MAIN], 10),
         ("e", [EPOLL, MAIN], 20), ("f", [MAIN], 10),
     )  # fmt: skip
-    assert wait_totals(report) == [
-        ("[mutex] in main", 400_000_000, 300_000_000, "writer, in flush"),
-        ("[mutex a]", 300_000_000, 100_000_000, "writer, in main"),
-    ]
     assert [*wait_lines(report, {"e": 20})] == [
         "waiting   70.0 % of the threads' time: lock 70.0 %",
         "          0.40 s [mutex] in main, 75 % of it held by writer, in flush",
-        "          0.30 s [mutex a], 33 % of it held by writer, in main",
+        "          0.30 s [mutex a], 33 % of it held by writer, in main [sleep]",
         "idle      20 samples of e: they wait for work (--idle shows them)",
     ]
     assert [*wait_lines(made(("f", [MAIN], 10)), {})] == []
 
 
-def test_table_of_waits_has_the_mean_number_of_waiters_and_says_if_there_are_several_holders() -> None:
-    stacks = [("a", [MAIN, HELD, LOCK, MAIN], 30), ("b", [FLUSH, HELD, LOCK, MAIN], 20)]
-    report = made(*stacks)._replace(duration_ns=250_000_000)
-    assert [*wait_lines(report, {})][1:] == [
-        "          0.50 s [mutex a] (2.0 threads at a time), 100 % of it held by writer, in main, and others"
+def waiters(**most: dict[str, int]) -> ReportStats:
+    return ReportStats({"most_waiters": most})
+
+
+def test_table_of_waits_has_the_most_waiters_at_once_and_says_if_there_are_several_holders() -> None:
+    stacks = [
+        ("a", [MAIN, HELD, LOCK, MAIN], 10), ("b", [SLEEP, MAIN, HELD, LOCK, MAIN], 15),
+        ("c", [FLUSH, HELD, LOCK, MAIN], 20), ("d", [LOCK, MAIN], 5),
+    ]  # fmt: skip
+    report = made(*stacks)._replace(stats=waiters(one={"[mutex a]": 2}, two={"[mutex a]": 1, "[GIL]": 7}))
+    assert [*lock_lines(report, 5)] == [
+        "0.50 s [mutex a] (at most 2 threads at once), 90 % of it held by writer, in main [sleep], and others"
     ]
+
+
+def test_a_sum_has_the_most_waiters_of_its_parts() -> None:
+    total = sum_stats([waiters(one={"a": 2, "b": 1}), waiters(one={"a": 1, "b": 4}), ReportStats({"x": 1})])
+    assert total.most_waiters == {"a": 2, "b": 4}
+    assert sum_stats([total, total]).most_waiters == total.most_waiters
+    assert ReportStats({"most_waiters": [7]}).most_waiters == {}, "a file can contain anything"
+
+
+def test_the_page_has_the_table_of_waits() -> None:
+    data = page_data(made(("a", [LOCK, MAIN], 30)), threads=False)
+    assert data["waits"] == [
+        "waiting   100.0 % of the threads' time: lock 100.0 %",
+        "          0.30 s [mutex a]",
+    ]
+    assert page_data(made(("a", [MAIN], 30)), threads=False)["waits"] == []
