@@ -70,31 +70,20 @@ class StackTotals:
         self.times = self.wall_ns = self.cpu_ns = 0
 
 
-class Waiters:
-    """Counts the threads that wait for the same thing at the same tick."""
+class Waiters(Counter[Hashable]):
+    """The number of threads that wait for each thing now."""
 
     def __init__(self) -> None:
-        self.most = Counter[StackKey]()  # stack of one of the waiters -> most waiters at one tick
-        self._now = Counter[Hashable]()
-        self._joined: dict[Hashable, StackKey] = {}  # things with a new waiter in this tick
-
-    def join(self, thing: Hashable, stack: StackKey) -> None:
-        """Note that a thread with this stack waits from this tick on."""
-        self._now[thing] += 1
-        self._joined[thing] = stack
-
-    def leave(self, thing: Hashable) -> None:
-        """Note that a thread no longer waits."""
-        self._now[thing] -= 1
-        if not self._now[thing]:
-            del self._now[thing]
+        super().__init__()
+        self.joined: dict[Hashable, StackKey] = {}  # things with a new waiter in this tick, and its stack
+        self.most = Counter[StackKey]()  # stack of a waiter -> most waiters at the end of a tick
 
     def end_tick(self) -> None:
-        """Compare the numbers of waiters with those of earlier ticks."""
-        for thing, stack in self._joined.items():
+        """Compare the numbers with those of earlier ticks."""
+        for thing, stack in self.joined.items():
             if stack in self.most or len(self.most) < STACK_LIMIT:
-                self.most[stack] = max(self.most[stack], self._now[thing])
-        self._joined.clear()
+                self.most[stack] = max(self.most[stack], self[thing])
+        self.joined.clear()
 
 
 class Profile:

@@ -11,6 +11,7 @@ from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Frame, Stack, StopReason
 from sfsample.modules.location import (
+    IN_POOL,
     GeneratedFunction,
     Located,
     Location,
@@ -27,6 +28,8 @@ from sfsample.recording.profile import Profile
 from sfsample.recording.sample import Sample, StackKey, ThreadKey, TickTime
 from sfsample.recording.wait_finder import FoundWait
 from sfsample.symbolize.perf_map import PerfMapFile
+
+_LONG_WAIT_NS = 1_000_000_000  # shortest wait of a worker that has nothing to do
 
 
 class Recorder:
@@ -125,13 +128,17 @@ class Recorder:
         thread.places = (*((wait.location,) if wait else ()), *kernel, *locations)
         thread.last_stack = stack, thread.places
         if wait is not None:
-            key = StackKey(self.process_key, thread.tid, thread.places, stack.stop_reason)
-            self._profile.waiters.join(wait.thing(self.process_key), key)
+            waiters, thing = self._profile.waiters, wait.thing(self.process_key)
+            waiters[thing] += 1
+            waiters.joined[thing] = StackKey(self.process_key, thread.tid, thread.places, stack.stop_reason)
 
     def end_wait(self, thread: SampledThread) -> None:
         """Note that a thread no longer waits: it has run, or it has ended."""
         if thread.wait is not None:
-            self._profile.waiters.leave(thread.wait.thing(self.process_key))
+            waiters, thing = self._profile.waiters, thread.wait.thing(self.process_key)
+            waiters[thing] -= 1
+            if not waiters[thing]:
+                del waiters[thing]
             thread.wait = None
 
     def _locate(self, captured: CapturedStack, last: Located) -> tuple[Location, ...]:
@@ -213,6 +220,10 @@ class Recorder:
         """
         assert thread.last_stack is not None  # noqa: S101 - our own invariant
         stack, places = thread.last_stack
+        is_long = not ran and until.at_ns - thread.seen.at_ns >= _LONG_WAIT_NS
+        if is_long and thread.wait is not None and thread.wait.is_condition:
+            is_alone = self._profile.waiters[thread.wait.thing(self.process_key)] < 2
+            places = places if is_alone else (places[0]._replace(found=IN_POOL), *places[1:])
         stats, key = self.stats, ThreadKey(self.process_key, thread.tid, thread.start_time)
         times = max(1, until.number - thread.counted.number)
         wall_ns, cpu_ns = until.at_ns - thread.counted.at_ns, thread.uncounted_cpu_ns if ran else 0

@@ -11,12 +11,14 @@ from itertools import dropwhile
 
 from sfsample.core.quantities import counted, listed
 from sfsample.core.wait_kind import WaitClass
+from sfsample.modules.location import IN_POOL
 from sfsample.report.merge import rebuild, rebuild_stacks
 from sfsample.report.report import WALL, Report, ReportStack
 from sfsample.symbolize.named_frame import NamedFrame
 from sfsample.waiting.thread import C_LIBRARIES, is_file
 
 _HELD = (WaitClass.LOCK, WaitClass.GIL, WaitClass.CONDITION)  # classes of waits for other threads
+_NAMELESS = ("[condition variable]", "[read lock]", "[write lock]")
 _RUNNING = NamedFrame("[no wait]", "[no wait]")
 
 
@@ -59,7 +61,7 @@ def fold_idle(report: Report) -> tuple[Report, dict[str, int]]:
     def fold(stack: ReportStack) -> list[NamedFrame]:
         frames, group = [report.frames[at] for at in stack.frames], groups[stack.thread]
         wait = wait_frame(frames)
-        if not wait or not (wait.found == "idle" or (group, stack.frames) in pools):
+        if not wait or not (wait.found == "idle" or (group, _texts(frames)) in pools):
             return frames
         text = f"[idle: {group[1]}]"
         folded[group[1]] += stack.weights[0]
@@ -78,21 +80,25 @@ def _groups(report: Report) -> dict[int, _Group]:
     return found
 
 
-def _pools(report: Report, groups: Mapping[int, _Group]) -> set[tuple[_Group, tuple[int, ...]]]:
+def _pools(report: Report, groups: Mapping[int, _Group]) -> set[tuple[_Group, tuple[str, ...]]]:
     """Return the groups and stacks in which more than half of a group of threads waits most of the time.
 
-    These stacks wait at a condition variable, as a worker of a pool does that waits for work.
+    These are long waits at one condition variable, as those of workers of a pool that wait for work.
     """
     totals: Counter[int] = Counter()
-    waits: Counter[tuple[int, tuple[int, ...]]] = Counter()
+    waits: Counter[tuple[int, tuple[str, ...]]] = Counter()
     for stack in report.stacks:
         totals[stack.thread] += stack.weights[0]
-        wait = wait_frame([report.frames[at] for at in stack.frames])
-        if wait and wait.text.startswith("[condition variable"):
-            waits[stack.thread, stack.frames] += stack.weights[0]
+        frames = [report.frames[at] for at in stack.frames]
+        if (wait := wait_frame(frames)) and wait.found == IN_POOL:
+            waits[stack.thread, _texts(frames)] += stack.weights[0]
     sizes = Counter(groups.values())
     idle = Counter((groups[thread], row) for (thread, row), n in waits.items() if 2 * n > totals[thread])
     return {key for key, number in idle.items() if 2 * number > sizes[key[0]] > 1}
+
+
+def _texts(frames: Sequence[NamedFrame]) -> tuple[str, ...]:
+    return tuple(frame.text for frame in frames)
 
 
 # -- the table of waits
@@ -107,14 +113,16 @@ def lock_name(frames: Sequence[NamedFrame]) -> str | None:
     if at is None or frames[at].raw not in _HELD or frames[at].found == "idle":
         return None
     taker = next((frame.text for frame in reversed(frames[:at]) if _is_own(frame)), "?")
-    has_name = " " in frames[at].text or frames[at].raw == WaitClass.GIL
-    return frames[at].text + f" in {taker}" * (not has_name)
+    text = frames[at].text
+    has_name = text == "[GIL]" or (" " in text and text not in _NAMELESS)
+    return text + f" in {taker}" * (not has_name)
 
 
 def lock_lines(report: Report, limit: int) -> Iterator[str]:
     """Yield a line for each lock or other wait for threads, the longest waits first."""
     totals = Counter[str]()
-    held = defaultdict[str, Counter[tuple[str, str]]](Counter)  # holders, and what they wait for themselves
+    held = defaultdict[str, Counter[str]](Counter)  # holders of each lock
+    waits = defaultdict[tuple[str, str], Counter[str]](Counter)  # what these holders wait for themselves
     for stack, ns in zip(report.stacks, report.column(WALL), strict=True):
         frames = [report.frames[at] for at in reversed(stack.frames)]
         if (name := lock_name(frames)) is None:
@@ -124,23 +132,19 @@ def lock_lines(report: Report, limit: int) -> Iterator[str]:
             function = next((frame.text for frame in reversed(behind[1:]) if _is_own(frame)), "?")
             holder = f"{behind[0].text.removeprefix('[held by]')}, in {function}"
             wait = f" {behind[-1].text}" if behind[-1].kind == "w" and behind[-1].raw else ""
-            held[name][holder, wait] += ns
+            held[name][holder] += ns
+            waits[name, holder][wait] += ns
     most = report.stats.most_waiters
     for name, ns in totals.most_common(limit):
         at_once = f" (at most {counted(most[name], 'thread')} at once)" if most[name] else ""
-        share = 100 * held[name].total() / max(1, ns)
-        by = f", {share:.0f} % of it held by {_widest_of(held[name])}" if held[name] else ""
+        if most[name] and ns > most[name] * (report.duration_ns or ns) * 1.01:
+            at_once = at_once.replace(")", ", for each of several)")
+        by = ""
+        for holder, _ in held[name].most_common(1):
+            [(wait, _)] = waits[name, holder].most_common(1)
+            others = ", and others" * (len(held[name]) > 1)
+            by = f", {100 * held[name].total() / max(1, ns):.0f} % of it held by {holder}{wait}{others}"
         yield f"{ns / 1e9:.2f} s {name}{at_once}{by}"
-
-
-def _widest_of(held: Counter[tuple[str, str]]) -> str:
-    """Return the holder that held the longest, and its longest wait: "writer, in flush [sleep]"."""
-    widths = Counter[str]()
-    for (holder, _), ns in held.items():
-        widths[holder] += ns
-    widest = max(widths, key=widths.__getitem__)
-    _, wait = max((ns, wait) for (holder, wait), ns in held.items() if holder == widest)
-    return f"{widest}{wait}{', and others' * (len(widths) > 1)}"
 
 
 def _is_own(frame: NamedFrame) -> bool:

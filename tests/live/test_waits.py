@@ -7,6 +7,7 @@ import pytest
 
 import sfsample
 from sfsample.core.snapshot import Capture
+from sfsample.report.waits import fold_idle
 from tests.live.compiled import compile_c, needs_gcc, started
 from tests.live.recording import record_samples
 from tests.live.targets import assert_untraced, first_line, python
@@ -123,4 +124,45 @@ def test_threads_of_python_wait_for_the_gil() -> None:
             shares[wait] += stack.weights[0]
         assert shares["gil"] > 50, "two of three threads wait for the GIL, unless they wait for a CPU"
         assert shares.keys() <= {"gil", "cpu", None}
+        assert_untraced(process.pid)
+
+
+POOL = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t work = PTHREAD_COND_INITIALIZER, answers[2];
+static int ready;
+static void *wait_at(void *condition)
+{
+    pthread_mutex_lock(&lock);
+    for (ready++;;) pthread_cond_wait(condition, &lock);
+}
+static void *worker(void *p) { return wait_at(&work); }
+static void *session(void *p) { return wait_at(p); }
+int main(void)
+{
+    pthread_t thread;
+    for (int i = 0; i < 2; i++) pthread_create(&thread, 0, worker, 0);
+    for (int i = 0; i < 2; i++) pthread_create(&thread, 0, session, &answers[i]);
+    for (int all = 0; !all;) {
+        pthread_mutex_lock(&lock); all = ready == 4; pthread_mutex_unlock(&lock);
+    }
+    puts("ready"); fflush(stdout);
+    for (;;) pause();
+}
+"""
+
+
+def test_workers_that_wait_long_at_one_condition_variable_are_idle(tmp_path: Path) -> None:
+    with started(compile_c(tmp_path, "pool", POOL, "-pthread", "-g")) as process:
+        options = sfsample.RecordOptions(rate=20, mode="wall")
+        folded, idle = fold_idle(sfsample.named(sfsample.record(process.pid, 2.5, options)))
+        assert [*idle] == ["pool"]
+        shown = [[folded.frames[at].text for at in stack.frames] for stack in folded.stacks]
+        assert not any("worker" in texts for texts in shown)
+        assert any("session" in texts for texts in shown), "each session waits for its own answer"
+        brief = sfsample.named(sfsample.record(process.pid, 0.3, options))
+        assert fold_idle(brief)[1] == {}, "a second has not passed"
         assert_untraced(process.pid)

@@ -397,15 +397,14 @@ def test_samples_of_ended_threads_stand_for_unseen_cpu_time(unseen_ns, brief_ms)
 
 def test_waiters_are_counted_at_the_end_of_a_tick():
     waiters, (first, second) = Waiters(), (StackKey(1, tid, (), StopReason.OUTERMOST) for tid in (1, 2))
-    for _ in range(2):
-        waiters.join("a", first)
-    waiters.join("b", second)
+    waiters.update(a=2, b=1)
+    waiters.joined.update(a=first, b=second)
     waiters.end_tick()
-    waiters.join("a", second)  # it gets the place of another, which is seen later in the same tick
-    waiters.leave("a")
-    waiters.leave("b")
+    waiters["a"] += 1  # in one tick, a thread gets the place of another
+    waiters.joined["a"] = second
+    waiters["a"] -= 1
     waiters.end_tick()
     assert waiters.most == {first: 2, second: 2}
-    waiters.join("a", first)
+    waiters["a"] += 1
     waiters.end_tick()
-    assert waiters.most == {first: 3, second: 2}
+    assert waiters.most == {first: 2, second: 2}, "no new waiter was seen"

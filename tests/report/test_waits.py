@@ -51,7 +51,7 @@ def texts(report: Report) -> list[list[str]]:
 
 
 CONDITION = NamedFrame(
-    "[condition variable work]", "[condition variable work]", "condition", kind="w", found="wait"
+    "[condition variable work]", "[condition variable work]", "condition", kind="w", found="pool"
 )
 EPOLL = NamedFrame("[epoll_wait]", "[epoll_wait]", "event", kind="w", found="idle")
 TAKES = NamedFrame("pthread_mutex_lock", "pthread_mutex_lock", module="/lib/libc.so.6")
@@ -74,6 +74,10 @@ def test_a_pool_is_idle_if_more_than_half_of_it_waits_in_one_stack() -> None:
     assert fold_idle(made(("worker-1", waits, 9)))[1] == {}, "it is alone"
     elsewhere = ("worker-4", [MAIN, NamedFrame("other_pool", "other_pool")], 9)
     assert fold_idle(made(*pool, elsewhere))[1] == {"worker-*": 18}, "it is no worker of this pool"
+    brief = [CONDITION._replace(found="wait"), MAIN]
+    more = ("worker-4", waits, 9), ("worker-5", brief, 5)
+    assert fold_idle(made(*pool, *more))[1] == {"worker-*": 32}, "brief waits of the pool too"
+    assert fold_idle(made(("worker-1", brief, 9), ("worker-2", brief, 9)))[1] == {}, "they take turns"
     other = [CONDITION, MAIN, MAIN]
     assert fold_idle(made(*pool[:1], ("worker-2", other, 9)))[1] == {}, "they wait at two places"
 
@@ -100,6 +104,12 @@ def test_table_of_waits_has_the_time_and_the_holder() -> None:
     assert [*wait_lines(made(("f", [MAIN], 10)), {})] == []
 
 
+def test_a_lock_without_a_name_has_that_of_its_taker() -> None:
+    for text in ("[condition variable]", "[read lock]"):
+        frame = NamedFrame(text, text, "condition", kind="w", found="wait")
+        assert [*lock_lines(made(("a", [frame, TAKES, MAIN], 10)), 5)] == [f"0.10 s {text} in main"]
+
+
 def waiters(**most: dict[str, int]) -> ReportStats:
     return ReportStats({"most_waiters": most})
 
@@ -113,6 +123,8 @@ def test_table_of_waits_has_the_most_waiters_at_once_and_says_if_there_are_sever
     assert [*lock_lines(report, 5)] == [
         "0.50 s [mutex a] (at most 2 threads at once), 90 % of it held by writer, in main [sleep], and others"
     ]
+    brief = report._replace(duration_ns=200_000_000)
+    assert "(at most 2 threads at once, for each of several)" in next(lock_lines(brief, 5))
 
 
 def test_a_sum_has_the_most_waiters_of_its_parts() -> None:
