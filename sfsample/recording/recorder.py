@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from sfsample.core.python_view import PythonView
 from sfsample.core.snapshot import Capture, ThreadSnapshot
 from sfsample.core.stack import Frame, Stack, StopReason
+from sfsample.core.wait_kind import WaitKind
 from sfsample.modules.location import (
     IN_POOL,
     GeneratedFunction,
@@ -220,9 +221,9 @@ class Recorder:
         """
         assert thread.last_stack is not None  # noqa: S101 - our own invariant
         stack, places = thread.last_stack
-        is_long = not ran and until.at_ns - thread.seen.at_ns >= _LONG_WAIT_NS
-        if is_long and thread.wait is not None and thread.wait.is_condition:
-            is_alone = self._profile.waiters[thread.wait.thing(self.process_key)] < 2
+        wait, is_long = thread.wait, not ran and until.at_ns - thread.seen.at_ns >= _LONG_WAIT_NS
+        if is_long and wait and wait.wait and wait.wait.kind is WaitKind.CONDITION:
+            is_alone = self._profile.waiters[wait.thing(self.process_key)] < 2
             places = places if is_alone else (places[0]._replace(found=IN_POOL), *places[1:])
         stats, key = self.stats, ThreadKey(self.process_key, thread.tid, thread.start_time)
         times = max(1, until.number - thread.counted.number)

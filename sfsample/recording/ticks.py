@@ -101,8 +101,8 @@ class EvenRate:
     """Makes intervals of 1/`rate` longer, so that ticks take at most `share` of the time; None: no limit.
 
     If a tick costs more than its interval allows, time is overspent.  Each interval is longer by 1/8 of the
-    overspent time.  So the length of the intervals follows the cost of the ticks slowly.  A tick counts for at
-    most two seconds, unless the two before it cost more, too.
+    overspent time.  So the length of the intervals follows the cost of the ticks slowly.  A tick counts for
+    two seconds at most, unless the two before it cost more, too.
     """
 
     def __init__(self, share: float | None, rate: float, spent_s: float) -> None:

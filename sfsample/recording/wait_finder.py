@@ -59,11 +59,6 @@ class FoundWait(NamedTuple):
         has_owner = wait is not None and (wait.tid is not None or wait.kind is WaitKind.MUTEX)
         return (wait.kind, wait.address) if wait and has_owner else None
 
-    @property
-    def is_condition(self) -> bool:
-        """True if the thread waits at a condition variable."""
-        return self.wait is not None and self.wait.kind is WaitKind.CONDITION
-
     def thing(self, process_key: int) -> Hashable:
         """Return what the thread waits for, equal for all its waiters in all processes."""
         wait = self.wait
