@@ -126,7 +126,8 @@ class WaitFinder:
         self, thread: Thread, captured: CapturedStack, state: str, asleep: SyscallInfo
     ) -> WaitingThread:
         process, facts, tid = self._process, self._facts, thread.tid
-        is_odd = state == "D" or syscall_name(asleep.number) == "restart_syscall"
+        name = syscall_name(asleep.number) or ""
+        is_odd = state == "D" or name == "restart_syscall" or name.startswith("open")
         wchan = facts.wchan(tid) if is_odd else None
         call = facts.decode(as_made(asleep, wchan))
         waiting = WaitingThread(

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.live, needs_gcc]
 # Each thread waits in its own way; the mutex is held by a thread that sleeps in `holds`.
 SOURCE = r"""
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -23,6 +24,7 @@ SOURCE = r"""
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -31,7 +33,7 @@ static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 static sem_t room;
 static pthread_barrier_t all;
 static int ends[2], sockets[2];
-static char byte;
+static char byte, fifo[4096];
 static void *holds(void *p) { pthread_mutex_lock(&cache_lock); write(ends[1], "x", 1); for (;;) sleep(1000); }
 static void *waits_mutex(void *p) { pthread_mutex_lock(&cache_lock); return 0; }
 static void *waits_cond(void *p)
@@ -43,6 +45,7 @@ static void *waits_sem(void *p) { sem_wait(&room); return 0; }
 static void *waits_barrier(void *p) { pthread_barrier_wait(&all); return 0; }
 static void *waits_pipe(void *p) { read(ends[0], &byte, 1); return 0; }
 static void *waits_socket(void *p) { recv(sockets[0], &byte, 1, 0); return 0; }
+static void *waits_fifo(void *p) { open(fifo, O_RDONLY); return 0; }
 static void *waits_child(void *p) { waitpid(-1, 0, 0); return 0; }
 static void *waits_poll(void *p)
 {
@@ -50,11 +53,13 @@ static void *waits_poll(void *p)
     poll(files, 2, -1);
     return 0;
 }
-int main(void)
+int main(int count, char **arguments)
 {
     void *(*all_of_them[])(void *) = {waits_mutex, waits_mutex, waits_cond, waits_sem, waits_barrier,
-                                      waits_pipe, waits_socket, waits_child, waits_poll};
+                                      waits_pipe, waits_socket, waits_fifo, waits_child, waits_poll};
     pthread_t thread;
+    snprintf(fifo, sizeof fifo, "%s.fifo", arguments[0]);
+    mkfifo(fifo, 0600);
     pipe(ends);
     socketpair(AF_UNIX, SOCK_STREAM, 0, sockets);
     sem_init(&room, 0, 0);
@@ -62,7 +67,7 @@ int main(void)
     if (!fork()) for (prctl(PR_SET_PDEATHSIG, SIGKILL);;) pause();
     pthread_create(&thread, 0, holds, 0);
     read(ends[0], &byte, 1);
-    for (int i = 0; i < 9; i++) pthread_create(&thread, 0, all_of_them[i], 0);
+    for (int i = 0; i < 10; i++) pthread_create(&thread, 0, all_of_them[i], 0);
     puts("ready"); fflush(stdout);
     for (;;) pause();
 }
@@ -72,7 +77,7 @@ FRAMES = {
     "waits_cond": ("[condition variable work]", "condition"), "waits_sem": ("[semaphore room]", "condition"),
     "waits_barrier": ("[barrier all]", "condition"), "waits_pipe": ("[read: pipe]", "pipe"),
     "waits_socket": ("[recvfrom: unix]", "network"), "waits_child": ("[child]", "child"),
-    "waits_poll": ("[poll]", "event"), "main": ("[signal]", "signal"),
+    "waits_poll": ("[poll]", "event"), "waits_fifo": ("[open fifo]", "pipe"), "main": ("[signal]", "signal"),
 }  # fmt: skip
 
 
