@@ -201,6 +201,7 @@ class ProcessSampler:
     def _drop(self, thread: SampledThread) -> None:
         self._pending.pop(thread, None)  # `release_pending` releases the thread if it stops later
         self._recorder.flush(thread)
+        self._recorder.end_wait(thread)
         thread.gone = True
         self.threads.pop(thread.tid, None)
 
@@ -238,6 +239,7 @@ class ProcessSampler:
     def _sample(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
         files, recorder, wall = thread.files, self._recorder, self._wall
         recorder.flush(thread)
+        recorder.end_wait(thread)
         thread.file_holder = thread.files.holder
         used_ns = recorder.charge(thread, counters)
         thread.note_run(recorder.now, wall=wall)
@@ -303,9 +305,9 @@ class ProcessSampler:
         if captured.has_gil is None:
             recorder.count_failed(thread, "the GIL could not be read")
             return
-        if self._waits is not None:
-            thread.wait = self._waits.find(thread.process_thread, captured, thread.state, state)
-        recorder.see(thread, captured, (thread.wait.location,) if thread.wait else ())
+        find = self._waits.find if self._waits else lambda *_: None
+        wait = find(thread.process_thread, captured, thread.state, state)
+        recorder.see(thread, captured, wait)
         if thread is self._looked_at:
             return
         if self._options.tasks:

@@ -206,6 +206,7 @@ class PtraceSampler:
                 self._end(sampler)
             elif not sampler.collect() and sampler not in self._pending:
                 self._pending.append(sampler)
+        self.profile.waiters.end_tick()
         return bool(self._processes.named)
 
     def collect(self) -> bool:

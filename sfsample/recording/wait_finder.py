@@ -5,7 +5,7 @@ and counts its frame again with the stack.  The evidence is read after the captu
 between, only the system call of the capture counts, because the evidence may belong to another wait.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -58,6 +58,11 @@ class FoundWait(NamedTuple):
         wait = self.wait
         has_owner = wait is not None and (wait.tid is not None or wait.kind is WaitKind.MUTEX)
         return (wait.kind, wait.address) if wait and has_owner else None
+
+    def thing(self, process_key: int) -> Hashable:
+        """Return what the thread waits for, equal for all its waiters in all processes."""
+        wait = self.wait
+        return (process_key, wait.kind, wait.address) if wait and wait.address else self.location
 
 
 class WaitFinder:
@@ -121,7 +126,8 @@ class WaitFinder:
         self, thread: Thread, captured: CapturedStack, state: str, asleep: SyscallInfo
     ) -> WaitingThread:
         process, facts, tid = self._process, self._facts, thread.tid
-        is_odd = state == "D" or syscall_name(asleep.number) == "restart_syscall"
+        name = syscall_name(asleep.number) or ""
+        is_odd = state == "D" or name == "restart_syscall" or name.startswith("open")
         wchan = facts.wchan(tid) if is_odd else None
         call = facts.decode(as_made(asleep, wchan))
         waiting = WaitingThread(

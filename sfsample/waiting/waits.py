@@ -269,8 +269,8 @@ def _events(call: DecodedSyscall, context: WaitContext) -> Wait:
 
 
 def _name_resolution(thread: WaitingThread, call: DecodedSyscall) -> Wait | None:
-    """Return the wait for a DNS server: the resolver is on the stack, and a socket names the server."""
-    sockets = (d for d in call.descriptors if d.kind == "socket" and d.text.startswith(("udp", "tcp")))
+    """Return the wait for a DNS server: the resolver is on the stack, and the socket is no local one."""
+    sockets = (d for d in call.descriptors if d.kind == "socket" and not d.text.startswith("unix"))
     server = next(sockets, None)
     if server is None or not any(name in _RESOLVER_FUNCTIONS for name in thread.functions):
         return None

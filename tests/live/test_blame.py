@@ -124,6 +124,7 @@ def test_shares_of_blame_are_those_of_the_time_that_the_lock_was_held(tmp_path: 
         error = 4 * sqrt(0.75 * 0.25 / (held["main"].total() - held["main"][""]))
         assert held["waiter"]["slow"] > 0.4 * held["waiter"].total()
         assert abs(blamed - own) < error, "the waiters sleep as long as the holder holds the lock"
+        assert report.stats.most_waiters["[mutex a]"] in (2, 3), "both waiters, sometimes the main thread"
         assert abs(own - 0.75) < error + 0.05, "a busy machine makes both naps longer by the same time"
         assert profile.stats.eintr_prone_stops == 0
         assert_untraced(process.pid)

@@ -34,7 +34,7 @@ from sfsample.process.proc_text import parse_status
 from sfsample.process.procfs import ProcFs, read_link, read_text
 from sfsample.process.tracer_thread import TracerThread
 
-_TABLE_PAUSE = 50  # pause after reading a table of sockets, in multiples of the time that it took
+_TABLE_PAUSE = 50  # pause after reading a table of sockets, in multiples of the CPU time that it took
 _MAX_KNOWN = 10_000  # descriptors in the cache of a recording
 _LINK = re.compile(r"(pipe|socket):\[(\d+)\]")
 _ACCESS_MODES = {"0": "r", "1": "w", "2": "rw"}  # O_RDONLY, O_WRONLY, O_RDWR: the last octal digit
@@ -113,7 +113,7 @@ class DescriptorReader:
 class KeptDescriptors(DescriptorReader):
     """Reads descriptors again and again, for a recording.  A pipe or socket is looked up once, by its inode.
 
-    Descriptors that an epoll watches are not read.  Reading tables of sockets takes at most 2 % of the time.
+    Descriptors that an epoll watches are not read.  Reading tables of sockets takes at most 2 % of a CPU.
     """
 
     def __init__(self, proc: ProcFs) -> None:
@@ -128,13 +128,12 @@ class KeptDescriptors(DescriptorReader):
             return Descriptor(fd, "epoll", 0, "rw", "epoll", (fd,))
         if link is None or (fd, link) in self._known:
             return self._known.get((fd, link or ""))
-        begun_ns = time.perf_counter_ns()
+        begun_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         if link.startswith("socket:") and begun_ns >= self._next_table_ns:
             self.sockets = SocketTable(self._proc)
         found = self._read(fd)
-        now_ns = time.perf_counter_ns()
         if begun_ns >= self._next_table_ns:
-            self._next_table_ns = now_ns + _TABLE_PAUSE * (now_ns - begun_ns)
+            self._next_table_ns = begun_ns + _TABLE_PAUSE * (time.thread_time_ns() - cpu_ns)
         if found is not None and not found.text.startswith("socket "):
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()

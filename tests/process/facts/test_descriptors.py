@@ -7,10 +7,13 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from sfsample.process.facts import descriptors
 from sfsample.process.facts.descriptors import (
     Descriptor,
     DescriptorReader,
@@ -199,3 +202,14 @@ def test_tables_of_sockets_are_read_seldom() -> None:
         assert text(kept, second.fileno()) == f"socket {inode(second)}"
         kept._next_table_ns = 0
         assert text(kept, second.fileno()) == f"tcp {address(second)} listening"
+
+
+def test_the_pause_between_tables_is_a_multiple_of_their_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full machine a read of 1 ms takes ten times as long."""
+    clock, cpu = count(10**9, 10 * 10**6), count(0, 10**6)
+    times = SimpleNamespace(perf_counter_ns=lambda: next(clock), thread_time_ns=lambda: next(cpu))
+    monkeypatch.setattr(descriptors, "time", times)
+    kept = KeptDescriptors(ProcFs(os.getpid()))
+    with socket.socket() as any_socket:
+        kept.read(any_socket.fileno())
+    assert kept._next_table_ns == 10**9 + 50 * 10**6
