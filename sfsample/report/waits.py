@@ -34,7 +34,7 @@ def wait_of(report: Report, stack: ReportStack) -> str | None:
 
 
 def by_wait(report: Report) -> Report:
-    """Return the report with the class of its wait as the first frame of each stack (`--by wait`)."""
+    """Add the class of a stack's wait as the first frame of the stack (`--by wait`)."""
 
     def with_class(frames: Sequence[NamedFrame]) -> list[NamedFrame]:
         frame = wait_frame(frames)
