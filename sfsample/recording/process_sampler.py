@@ -24,7 +24,7 @@ from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.processes import Recording
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import ThreadKey, TickTime
-from sfsample.recording.wait_finder import WaitFinder
+from sfsample.recording.wait_finder import Actor, FoundWait, WaitFinder
 
 _END_PATIENCE_NS = 250_000_000  # wait at the end of the recording for threads that were asked to stop
 _COLLECT_NS = 1_000_000  # time between two collections of threads that have stopped meanwhile
@@ -41,7 +41,7 @@ class ProcessSampler:
     """Samples the threads of one process into a profile, from tick `since` on.
 
     A refusal to capture is an error if the user named the process (`named`).  Else it is a failed sample.
-    `waits` finds what sleeping threads wait for (wall mode).
+    `waits` finds what sleeping threads wait for (wall mode); `others`: see `Blame`.
     """
 
     def __init__(
@@ -54,8 +54,9 @@ class ProcessSampler:
         named: bool,
         since: TickTime,
         waits: WaitFinder | None = None,
+        others: "Callable[[int], ProcessSampler | None]" = lambda _: None,
     ) -> None:
-        self.process = process
+        self.process, self.name = process, process.name
         self._capturer = capturer
         options, profile = recording.options, recording.profile
         self._options, self._profile = options, profile
@@ -79,7 +80,7 @@ class ProcessSampler:
         )
         self._blame: Blame | None = None
         if waits is not None and options.blame:
-            self._blame = Blame(self._recorder, waits.owner, self.threads.get, self._look_again)
+            self._blame = Blame(self._recorder, self, others)
 
     @property
     def living(self) -> set[ThreadKey]:
@@ -102,7 +103,7 @@ class ProcessSampler:
         self._recorder.now = now
         try:
             due = self._due()
-            if not (refresh and self._has_run) and self._is_quiet(due):
+            if not (refresh and (self._has_run or self._blame)) and self._is_quiet(due):
                 for thread in due:
                     thread.give_next_turn(tick, spread, self._random)
                 return True
@@ -125,6 +126,12 @@ class ProcessSampler:
             self._profile.stats.count_failed(str(failure), 1)
         return True
 
+    def visit(self, now: TickTime) -> bool:
+        """Follow births, ends and an execve, but sample no thread; False: the process has ended."""
+        before, self._recorder.now = self._recorder.now, now
+        self.process.modules.allow_refresh()
+        return self._follow_changes(before, refresh=False)
+
     def _due(self) -> list[SampledThread]:
         return [thread for thread in self.threads.values() if thread.due <= self._recorder.now.number]
 
@@ -134,7 +141,7 @@ class ProcessSampler:
         sfsample sees births and an execve when the thread that made them is due.
         """
         ran = (t.off_cpu_counters is None or t.files.counters() != t.off_cpu_counters for t in due)
-        if self._pending or not self.threads or any(ran):
+        if self._pending or not self.threads or any(ran) or (self._blame and self._blame.holders_ran()):
             return False
         self._recorder.count_idle(due)
         return True
@@ -173,6 +180,7 @@ class ProcessSampler:
             for thread in tuple(self.threads.values()):
                 self._drop(thread)
         if before is None or leader.name != before.name:
+            self.name = leader.name
             self._profile.name_process(self._recorder.process_key, leader.name)
         if refresh or before is None:
             self._recorder.read_cpu_time()
@@ -221,18 +229,19 @@ class ProcessSampler:
         else:
             self._sample(thread, woken, counters)
 
-    def _look_again(self, thread: SampledThread) -> bool:
-        """Capture a thread again if it has run, but do not count it; False: its stack is unknown."""
+    def owner(self, thread: SampledThread, wait: FoundWait) -> Actor | None:
+        """Return who has to act now before a thread can go on that waited for `wait`; None: unknown."""
+        return None if self._waits is None else self._waits.owner(thread.process_thread, wait)
+
+    def look(self, thread: SampledThread) -> None:
+        """Capture a thread again if it has run, but do not count it."""
         counters = thread.files.counters()
-        if counters is None:
-            return False
-        if counters != thread.off_cpu_counters or thread.last_stack is None:
+        if counters is not None and (counters != thread.off_cpu_counters or thread.last_stack is None):
             self._looked_at, now_ns = thread, time.perf_counter_ns()
             if thread not in self._pending:
                 self._sample(thread, WakeUp(now_ns), counters)
             self._wait_for_pending(now_ns + _LOOK_NS)
             self._looked_at = None
-        return thread.last_stack is not None and thread not in self._pending
 
     def _sample(self, thread: SampledThread, woken: WakeUp, counters: bytes) -> None:
         files, recorder, wall = thread.files, self._recorder, self._wall
@@ -240,6 +249,8 @@ class ProcessSampler:
         thread.file_holder = thread.files.holder
         used_ns = recorder.charge(thread, counters)
         thread.note_run(recorder.now, wall=wall)
+        if self._waits is not None:
+            self._waits.forget(thread.tid)
         seldom = is_seldom(used_ns, recorder.now.at_ns - thread.counted.at_ns)
         if seldom and wall and self._capturer.stop_breaks_call(thread.process_thread):
             self._capturer.wait_until_asleep(thread.process_thread, woken.at_ns + self._max_pause_ns)

@@ -317,9 +317,9 @@ def _target(node: Node, wait: Wait) -> Node | None:
     """Return the thread or process that has to act; None if it is unknown, or if there are several."""
     if wait.tid is not None:
         return Node(node.pid, wait.tid)
-    if wait.kind is WaitKind.SIGNAL or (wait.idle and wait.timed):
-        return None  # any process may send a signal; idle: servers wait for work like this
-    return Node(wait.pids[0], 0) if len(wait.pids) == 1 and wait.pids[0] != node.pid else None
+    if wait.process in (None, node.pid) or (wait.idle and wait.timed):
+        return None  # idle: servers wait for work like this
+    return Node(wait.process, 0)
 
 
 def _busy_place(thread: NamedThread) -> str:
