@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 from sfsample.core.snapshot import Capture
 from sfsample.modules.location import Location, WaitPlace
+from sfsample.process.thread import Thread
 from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.recorder import Recorder
+from sfsample.recording.wait_finder import FoundWait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sfsample.recording.process_sampler import ProcessSampler
-    from sfsample.recording.wait_finder import FoundWait
 
 # frame of a holder that did not stop in time, as it waits for a CPU, or that runs and must not be stopped
 UNSEEN = "[stack not captured]"
@@ -95,17 +96,16 @@ class Blame:
             return None
         key = process, *lock
         if key not in self._holders:
-            self._holders[key] = self._find_holder(process, thread, wait)
+            self._holders[key] = self._find_holder(process, thread.process_thread, wait)
             if self._holders[key] is None:
                 self._recorder.stats.holders_changed += 1
         still_waits = thread.wait is not None and thread.wait.lock == lock  # the look may be one at it
         return self._holders[key] if still_waits else None
 
-    def _find_holder(
-        self, process: "ProcessSampler", thread: SampledThread, wait: "FoundWait"
-    ) -> _Holder | None:
-        owner = process.owner(thread, wait)
-        if owner is None:
+    def _find_holder(self, process: "ProcessSampler", thread: Thread, wait: FoundWait) -> _Holder | None:
+        waits = process.waits
+        owner = waits.owner(thread, wait) if waits else None
+        if waits is None or owner is None:
             return None
         pid, tid = owner
         other = process if pid == process.process.pid else self._others(pid)
@@ -117,7 +117,7 @@ class Blame:
         if holder is not None:
             other.look(holder)
         is_named = holder is not None or (not tid and len(other.threads) > 1)
-        return (other, holder) if is_named and process.owner(thread, wait) == owner else None
+        return (other, holder) if is_named and waits.owner(thread, wait) == owner else None
 
 
 def _mark(text: str) -> Location:

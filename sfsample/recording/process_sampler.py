@@ -24,7 +24,7 @@ from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.processes import Recording
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import ThreadKey, TickTime
-from sfsample.recording.wait_finder import Actor, FoundWait, WaitFinder
+from sfsample.recording.wait_finder import WaitFinder
 
 _END_PATIENCE_NS = 250_000_000  # wait at the end of the recording for threads that were asked to stop
 _COLLECT_NS = 1_000_000  # time between two collections of threads that have stopped meanwhile
@@ -61,7 +61,7 @@ class ProcessSampler:
         options, profile = recording.options, recording.profile
         self._options, self._profile = options, profile
         self._wall = options.mode == "wall"
-        self._waits = waits
+        self.waits = waits
         self._looked_at: SampledThread | None = None  # thread whose stack is captured, but not counted
         self._max_pause_ns = round(options.max_pause * 1e9)
         process.running_capture.max_held_ns = self._max_pause_ns
@@ -130,7 +130,8 @@ class ProcessSampler:
         """Follow births, ends and an execve, but sample no thread; False: the process has ended."""
         before, self._recorder.now = self._recorder.now, now
         self.process.modules.allow_refresh()
-        return self._follow_changes(before, refresh=False)
+        is_followed = before.number == now.number and bool(self.threads)
+        return is_followed or self._follow_changes(before, refresh=False)
 
     def _due(self) -> list[SampledThread]:
         return [thread for thread in self.threads.values() if thread.due <= self._recorder.now.number]
@@ -202,8 +203,8 @@ class ProcessSampler:
             born = self.process.thread(tid)
             ran = self._ran_before_exec.pop(tid, 0) if tick > 1 else ran_ns(born.files.counters())
             self.threads[tid] = SampledThread(born, last_tick, ran)
-        if self._waits is not None and (new or ended):
-            self._waits.follow(tids)
+        if self.waits is not None and (new or ended):
+            self.waits.follow(tids)
 
     def _drop(self, thread: SampledThread) -> None:
         self._pending.pop(thread, None)  # `release_pending` releases it if it still stops
@@ -229,10 +230,6 @@ class ProcessSampler:
         else:
             self._sample(thread, woken, counters)
 
-    def owner(self, thread: SampledThread, wait: FoundWait) -> Actor | None:
-        """Return who has to act now before a thread can go on that waited for `wait`; None: unknown."""
-        return None if self._waits is None else self._waits.owner(thread.process_thread, wait)
-
     def look(self, thread: SampledThread) -> None:
         """Capture a thread again if it has run, but do not count it."""
         counters = thread.files.counters()
@@ -249,8 +246,8 @@ class ProcessSampler:
         thread.file_holder = thread.files.holder
         used_ns = recorder.charge(thread, counters)
         thread.note_run(recorder.now, wall=wall)
-        if self._waits is not None:
-            self._waits.forget(thread.tid)
+        if self.waits is not None:
+            self.waits.forget(thread.tid)
         seldom = is_seldom(used_ns, recorder.now.at_ns - thread.counted.at_ns)
         if seldom and wall and self._capturer.stop_breaks_call(thread.process_thread):
             self._capturer.wait_until_asleep(thread.process_thread, woken.at_ns + self._max_pause_ns)
@@ -313,8 +310,8 @@ class ProcessSampler:
         if captured.has_gil is None:
             recorder.count_failed(thread, "its GIL could not be read")
             return
-        if self._waits is not None:
-            thread.wait = self._waits.find(thread.process_thread, captured, thread.state, state)
+        if self.waits is not None:
+            thread.wait = self.waits.find(thread.process_thread, captured, thread.state, state)
         recorder.see(thread, captured, (thread.wait.location,) if thread.wait else ())
         if thread is self._looked_at:
             return

@@ -98,11 +98,11 @@ class PtraceSampler:
         """Return the sampler of a process that holds up another one; None: sfsample may not read it."""
         if recorded := [sampler for sampler in self._samplers if sampler.process.pid == pid]:
             return recorded[0]
-        options = replace(self._options, stop=False)  # the user has not named that process
-        profile = Profile(self._options.rate)  # its counts are not used
-        profile.roots = self.profile.roots  # with these, generated code is named
         try:
             if pid not in self._holders:
+                options = replace(self._options, stop=False)  # the user has not named that process
+                profile = Profile(self._options.rate)  # its counts are not used
+                profile.roots = self.profile.roots  # with these, generated code is named
                 beside = self._recording._replace(options=options, profile=profile)
                 self._holders[pid] = self._sampler_of(LiveProcess(pid, attach=False), beside)
             if len(self._holders) > _MAX_HOLDERS or not self._holders[pid].visit(self._last_tick):

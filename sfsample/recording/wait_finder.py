@@ -44,7 +44,7 @@ _SEEN_IN_STACKS = (WaitKind.LOCK, WaitKind.FUTURE)  # the stack of the holder sh
 _NOT_YET_KNOWN = (WaitKind.MUTEX, *_SEEN_IN_STACKS)  # the owner may be known later
 _ONE_INSTANT = (0.0, 0.0)  # `Blame` looks at a holder while the waiter sleeps
 
-Actor = tuple[int, int]  # pid and tid of who has to act; tid 0: a thread of the process
+Actor = tuple[int, int]  # pid and tid of the thread that has to act; tid 0: one of its process
 Ends = Mapping[str, NearEnd]  # see `FactReader.peer_links`
 
 
@@ -68,7 +68,7 @@ class FoundWait(NamedTuple):
 
 
 class WaitFinder:
-    """Finds the waits of the threads of one process, with `peers` also who has to act.
+    """Finds the waits of the threads of one process, with `peers` also the threads that have to act.
 
     `names` names the functions of the C library.
     """
@@ -115,7 +115,9 @@ class WaitFinder:
         waiting = self._evidence(thread, captured, "S" if state == "R" else state, asleep)
         modules = tuple(filter(None, dict.fromkeys(captured.modules)))
         ends = self._facts.peer_links([waiting.call]) if waiting.call and self._peers else {}
-        wait = wait_of(waiting, self._context(waiting, ends, modules))
+        if self._peers is not None:
+            self._peers.wanted |= ends
+        wait = wait_of(waiting, self._context(waiting, {}, modules))
         place = wait_place(waiting, wait, details=self._details)
         has_name = wait is not None and wait.kind is not WaitKind.GIL and not self._details
         address = wait.address if wait is not None and has_name else 0
@@ -124,9 +126,9 @@ class WaitFinder:
         return FoundWait(_location(place, module, address), wait, waiting, captured.python, ends, counters)
 
     def owner(self, thread: Thread, found: FoundWait) -> Actor | None:
-        """Return who has to act now before a waiting thread can go on; None: unknown, or there is none.
+        """Return the actor without which a waiting thread cannot go on now; None: unknown, or there is none.
 
-        The memory of a lock says who holds it.  Other evidence counts only if the thread still waits.  If its
+        The memory of a lock has its owner.  Other evidence counts only if the thread still waits.  If its
         own process has the other end of a pipe or socket, too, a handler of a signal may have to act.
         """
         if found.evidence is None or found.wait is None:

@@ -52,6 +52,7 @@ class FakeProcess:
         self.threads = {each.tid: each for each in threads}
         self._answers = {tid: list(each) for tid, each in (owners or {}).items()}
         self._unseen, self._running = unseen, running
+        self.waits = self
 
     def owner(self, _waiter, found):
         tid = found.wait.tid

@@ -339,20 +339,26 @@ def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]
 
 
 class KeptPeers:
-    """Searches for other ends again and again, for a recording; that takes at most 2 % of the time."""
+    """Searches for other ends again and again; for a recording, that takes at most 2 % of the time.
 
-    def __init__(self) -> None:
-        self._links: dict[str, NearEnd] = {}  # other ends that were searched for
+    `pause`: time between two searches, in multiples of the time that one takes.
+    """
+
+    def __init__(self, pause: int = _TABLE_PAUSE) -> None:
+        self._pause = pause
+        self.wanted: dict[str, NearEnd] = {}  # other ends to search for next time
+        self._searched: dict[str, NearEnd] = {}
         self._found: tuple[PeerProcess, ...] = ()
         self._next_ns = 0  # time from which on it may search again (perf_counter_ns)
 
     def find(self, links: Mapping[str, NearEnd]) -> tuple[PeerProcess, ...]:
         """Return the processes that still have a file of `links` open; (): no search was possible yet."""
-        now_ns, is_known = time.perf_counter_ns(), self._links.items() >= links.items()
+        now_ns, is_known = time.perf_counter_ns(), self._searched.items() >= links.items()
         if links and now_ns >= self._next_ns + _PEERS_LAST_NS * is_known:
-            self._links = {**links, **(self._links if len(self._links) < _MAX_KNOWN else {})}
-            self._found = find_peer_processes(self._links)
-            self._next_ns = now_ns + _TABLE_PAUSE * (time.perf_counter_ns() - now_ns)
+            self._searched = {**self.wanted, **links}
+            self._found = find_peer_processes(self._searched)
+            self.wanted = dict(self._searched) if len(self._searched) < _MAX_KNOWN else {}
+            self._next_ns = now_ns + self._pause * (time.perf_counter_ns() - now_ns)
         ends = [*links.values()]
         return tuple(peer for peer in self._found if peer.near in ends and read_link(peer.file) in links)
 

@@ -15,6 +15,7 @@ from sfsample.process.facts.descriptors import (
     Descriptor,
     DescriptorReader,
     KeptDescriptors,
+    KeptPeers,
     NearEnd,
     PeerProcess,
     PeerSocket,
@@ -199,3 +200,21 @@ def test_tables_of_sockets_are_read_seldom() -> None:
         assert text(kept, second.fileno()) == f"socket {inode(second)}"
         kept._next_table_ns = 0
         assert text(kept, second.fileno()) == f"tcp {address(second)} listening"
+
+
+def test_other_ends_are_searched_for_seldom_and_asked_again_each_time() -> None:
+    (read_end, write_end), (other, another) = os.pipe(), os.pipe()
+    links = {f"pipe:[{os.fstat(fd).st_ino}]": NearEnd(os.fstat(fd).st_ino) for fd in (read_end, other)}
+    first, second = ({link: near} for link, near in links.items())
+    peers, modes = KeptPeers(pause=1_000_000), lambda found: {(peer.pid, peer.mode) for peer in found}
+    peers.wanted |= second
+    both = {(os.getpid(), "r"), (os.getpid(), "w")}
+    assert modes(peers.find(first)) == modes(peers.find(second)) == both, "one search finds both"
+    os.close(write_end)
+    assert modes(peers.find(first)) == {(os.getpid(), "r")}
+    third = os.pipe()
+    unknown = {f"pipe:[{os.fstat(third[0]).st_ino}]": NearEnd(os.fstat(third[0]).st_ino)}
+    assert not peers.find(unknown), "a search now would take too large a part of the time"
+    assert modes(KeptPeers(pause=0).find(unknown)) == both
+    for fd in (read_end, other, another, *third):
+        os.close(fd)
