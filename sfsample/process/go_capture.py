@@ -1,7 +1,7 @@
 """Captures the goroutine of each thread of a live Go program, together with the thread's stack.
 
-Only programs are supported, not libraries in Go: a program keeps the goroutine of a thread at a fixed place
-in its thread-local storage.
+Only Go programs are supported, not Go libraries: a program keeps the goroutine of a thread at a fixed place
+in the thread-local storage.
 
 Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s (the word below fs.base).
 """
@@ -33,7 +33,7 @@ _GOROUTINE_AT = -8  # bytes from fs.base to the word with the address of the gor
 class FoundGoroutine(NamedTuple):
     """A goroutine, its stack if no thread runs it, and its pending deferred Unlock calls."""
 
-    goroutine: Goroutine  # without the copy of its stack
+    goroutine: Goroutine  # the goroutine, without the copy of its stack
     stack: Stack | None
     unlocks: tuple[Unlock, ...]
 
@@ -47,13 +47,13 @@ class GoCapture:
         self._mapping: Mapping | None = None  # mapping of the program's code
         self._module: Module | None = None
         self._layout: GoRuntimeLayout | None = None
-        self.reader: GoroutineReader | None = None  # reader of the goroutines that were last read
+        self.reader: GoroutineReader | None = None  # reader of the last call of `goroutines`
         self._defers: DeferReader | None = None
-        self.lost = ""  # sentence that says how many goroutines were not read; "": none was lost
-        self.problem = ""  # reason why stacks end where Go switches stacks; "": there is none
+        self.lost = ""  # sentence that says how many goroutines were read; "": all
+        self.problem = ""  # reason why stacks end where Go switches stacks; "": they do not end there
 
     def learn(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack) -> bool:
-        """Learn where the goroutine of a thread is, if its walk lacked that; True: capture it again."""
+        """If a walk needs the goroutine of its thread, find it; True: capture the thread again."""
         base = snapshot.registers.get(_FS_BASE) if stack.stop_reason is StopReason.REGISTER_UNKNOWN else None
         layout = self._find_layout() if base and thread.goroutine is None else None
         if not base or layout is None:
@@ -71,7 +71,7 @@ class GoCapture:
         thread.beside = thread.beside or thread.goroutine
 
     def complete(self, thread: Thread, snapshot: ThreadSnapshot) -> ThreadSnapshot:
-        """Add the goroutine that was copied with a snapshot, if there is one."""
+        """Return the snapshot, with the registers of the goroutine if the capture has copied it."""
         plan = thread.beside.plan if thread.beside is not None else None
         return plan.complete(snapshot) if isinstance(plan, GoPlan) else snapshot
 
@@ -91,7 +91,7 @@ class GoCapture:
         return self._layout
 
     def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[Goroutine]:
-        """Yield all goroutines, without a stop; none if the process is no Go program of a known version."""
+        """Yield all goroutines without a stop; nothing if the process is no Go program of a known version."""
         layout, module = self._find_layout(), self._module
         if layout is None or module is None or module.tables.go is None:
             return
@@ -107,7 +107,7 @@ class GoCapture:
             self.lost = f"not all goroutines are shown: {done:,} of {count:,} were read, as {why}"
 
     def unlocks(self, goroutine: Goroutine, stack: Stack) -> tuple[Unlock, ...]:
-        """Return the deferred Unlock calls that a goroutine has pending, as far as they are known."""
+        """Return the pending deferred Unlock calls of a goroutine, as far as sfsample can read them."""
         return self._defers.unlocks(goroutine, stack.frames) if self._defers is not None else ()
 
     def _read_many(self, pieces: Sequence[Span]) -> list[bytes | None]:

@@ -1,8 +1,8 @@
-"""Puts the stack of the thread that holds up others below those of the threads that wait for it (`--blame`).
+"""Adds the stack of the holder to the stacks of the threads that wait for a lock, a pipe, ... (`--blame`).
 
-At the end of a tick, sfsample reads the owner of each lock, looks at the stack of the owner, and reads the
-owner again.  If the owner has changed, the tick blames no thread.  An owner that sleeps and has not run since
-its last capture still holds what it held.  The owner may be a thread of another process of this machine.
+At the end of a tick, sfsample reads the owner of each lock, captures the stack of the owner, and reads the
+owner again.  If the owner has changed, the tick blames no thread.  An owner that has not run since its last
+capture is not captured again.  The owner may be a thread of another process of this machine.
 """
 
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sfsample.recording.process_sampler import ProcessSampler
 
-# frame of a holder that did not stop in time, as it waits for a CPU, or that runs and must not be stopped
+# frame of a holder that did not stop in time, as it waited for a CPU, or that ran and must not be stopped
 UNSEEN = "[stack not captured]"
 _SEVERAL = "[one of several threads]"
 _MAX_HOPS = 8  # holders in one stack
@@ -28,7 +28,7 @@ _Holder = tuple["ProcessSampler", SampledThread | None]  # None: one of several 
 
 
 class Blame:
-    """Counts the threads of process `own` that wait for a known thread.
+    """Counts the threads of process `own` that wait for locks, pipes, ..., with the stacks of the holders.
 
     `others` opens other processes, by pid; None: sfsample may not read that process.
     """
@@ -41,7 +41,7 @@ class Blame:
         self._holders: dict[tuple[object, ...], _Holder | None] = {}  # holders at the last tick, by lock
 
     def takes(self, thread: SampledThread, capture: Capture | None = None) -> bool:
-        """Return True if `count` counts the thread at the end of the tick; `capture` None: it has not run."""
+        """Return True if the thread waits for a lock; `count` counts it.  `capture` None: it has not run."""
         waits = thread.wait is not None and thread.wait.lock is not None
         if waits:
             self._waiters[thread] = capture
@@ -59,7 +59,7 @@ class Blame:
         for thread, capture in waiters.items():
             chain = self._chain(thread) if thread.last_stack else ()
             if thread.gone or thread.last_stack is None:
-                continue  # its ticks belong to its next sample
+                continue  # the next sample of the thread will stand for this tick, too
             stack, before = thread.last_stack
             places = (*chain, *thread.places)
             if capture is None and (places == before or self._recorder.is_brief(thread)):
@@ -73,7 +73,7 @@ class Blame:
                 self._recorder.count(thread, Capture.REUSED, self._recorder.now, ran=False)
 
     def _chain(self, thread: SampledThread) -> tuple[Location, ...]:
-        """Return the frames of the holders, those of the last one first."""
+        """Return the frames of a chain of holders, the last holder first."""
         chain: tuple[Location, ...] = ()
         process, seen = self._own, [thread]
         while len(seen) <= _MAX_HOPS and (found := self._holder(process, seen[-1])) is not None:
@@ -99,7 +99,7 @@ class Blame:
             self._holders[key] = self._find_holder(process, thread.process_thread, wait)
             if self._holders[key] is None:
                 self._recorder.stats.holders_changed += 1
-        still_waits = thread.wait is not None and thread.wait.lock == lock  # the look may be one at it
+        still_waits = thread.wait is not None and thread.wait.lock == lock  # the search may capture `thread`
         return self._holders[key] if still_waits else None
 
     def _find_holder(self, process: "ProcessSampler", thread: Thread, wait: FoundWait) -> _Holder | None:

@@ -1,8 +1,8 @@
-"""Reads all goroutines of a process, which is not stopped: states, reasons to wait, and stacks.
+"""Reads all goroutines of a process that runs on: states, reasons to wait, and stacks.
 
-The runtime never frees a `g`, so the addresses in `runtime.allgs` stay valid.  It reuses a `g` for another
-goroutine, and moves stacks.  So a stack counts only if the fields of its goroutine are the same after the
-stack was read; otherwise both are read again.
+Go's runtime never frees a `g`, so the addresses in `runtime.allgs` stay valid.  But it reuses a `g` for
+another goroutine, and moves stacks.  So sfsample uses a stack only if the fields of its goroutine are
+unchanged after the stack was read.  Otherwise sfsample reads both again.
 
 Source: Go, src/runtime/proc.go (allgs).
 """
@@ -24,8 +24,8 @@ _MAX_READINGS = 3  # attempts to read a goroutine whose fields change during the
 def find_goroutines(variables: Iterable[Span], layout: GoRuntimeLayout, read: ReadMany) -> Span:
     """Return address and length of the array of all goroutines (`runtime.allgs`); (0, 0): not found.
 
-    `variables`: the memory of variables that begin as zero.  The array is recognized by its first
-    goroutine, which has the id 1, and by its last.
+    `variables`: the memory of variables that begin as zero.  sfsample recognizes the array by its first
+    goroutine, which has the id 1, and by its last goroutine.
     """
 
     def word(address: int) -> int:
@@ -52,12 +52,12 @@ class GoroutineReader:
         self._layout, self._reasons, self._read, self._budget = layout, reasons, read, budget
         self._waits = WaitReader(layout, read)
         self.objects = self._waits.objects  # copies of channels and semaphores; see `WaitReader`
-        self.read_of = 0, 0  # entries of the array that were read, and all entries
+        self.read_of = 0, 0  # number of entries of the array that were read, and of all entries
 
     def goroutines(self, array: Span) -> Iterator[Goroutine]:
         """Yield all living goroutines; `array`: address and length of the array of their addresses.
 
-        This ends when the budget is spent; `read_of` says how much was read.
+        The reader stops when the budget is spent; `read_of` then says how much was read.
         """
         address, length = array
         self.read_of = 0, length
@@ -73,7 +73,7 @@ class GoroutineReader:
             self.read_of = at + count, length
 
     def unmoved(self, goroutines: Sequence[Goroutine]) -> frozenset[int]:
-        """Return the ids of those goroutines that have not run since they were read."""
+        """Return the ids of the goroutines that have not run since sfsample read them."""
         now = self._decoded(self._heads(goroutine.address for goroutine in goroutines))
         places = {goroutine.address: goroutine.place for goroutine in now}
         return frozenset(before.id for before in goroutines if places.get(before.address) == before.place)

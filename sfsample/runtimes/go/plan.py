@@ -1,11 +1,11 @@
-"""Says what to copy of a Go thread together with its stack, and reads the goroutine from the copies.
+"""Plans the copies of a Go thread's memory in its pause, and reads the goroutine from the copies.
 
-A Go thread has two stacks: that of its goroutine, and that of the scheduler (g0), on which the runtime and C
-code run.  A stack is whole only if the walk crosses from one to the other, so both are copied at one instant.
+A Go thread has two stacks: the stack of its goroutine, and the stack of the scheduler (g0), which the runtime
+and C code use.  A walk may have to cross from one stack to the other, so sfsample copies both at one instant.
 
 The thread's `m` and g0 stay at their addresses while the thread lives.  The goroutine changes, so `follow`
 looks it up in the pause.  While the thread runs on the scheduler's stack, another thread may move the stack
-of the goroutine.  So a copy counts only if the goroutine's fields are the same before and after.
+of the goroutine.  So sfsample uses a copy only if the goroutine's fields are the same before and after.
 """
 
 from sfsample.core.memory import BytesMemory, Memory, PiecewiseMemory, ReadMemory, Span, word_in
@@ -35,7 +35,7 @@ _MAX_STACK_BYTES = 1 << 16  # bytes of the other stack that are copied
 
 
 class GoPlan:
-    """What to copy of one thread.  `m` and `scheduler` are the addresses of its `m` and of its g0."""
+    """The copies that one thread needs.  `m` and `scheduler` are the addresses of its `m` and of its g0."""
 
     def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int, read: ReadMemory) -> None:
         self._layout, self._m, self._scheduler, self._read = layout, m, scheduler, read
@@ -44,7 +44,7 @@ class GoPlan:
         self._other: Span = 0, 0  # address and size of the copy of the other stack; (0, 0): none
 
     def follow(self, room: Copying, stack: BytesMemory) -> None:
-        """Copy the goroutine, and the stack on which the thread does not run."""
+        """Copy the goroutine, and the stack that the thread does not use now."""
         self._other = 0, 0
         m, words = room.find(self._m, self._m_bytes), room.words
         goroutine = words[m + self._layout.m_goroutine // 8] if m >= 0 else 0
@@ -53,7 +53,7 @@ class GoPlan:
             return
         low, high, sp = (words[before + offset // 8] for offset in (G_STACK_LOW, G_STACK_HIGH, G_SP))
         if low <= stack.base < high:
-            # on the goroutine's stack: the walk leaves it only if a call to C has not returned
+            # the thread uses the goroutine's stack; a walk leaves it only if a call to C has not returned
             scheduler = room.find(self._scheduler, G_BYTES)
             if scheduler < 0 or not words[m + self._layout.m_c_calls // 8]:
                 return
@@ -66,7 +66,7 @@ class GoPlan:
             self._other = sp, size
 
     def stack_end(self, sp: int) -> int:
-        """Read the end of the stack of the thread's goroutine; 0 if sp does not lie in that stack."""
+        """Return the end of the stack of the thread's goroutine; 0: sp is not in that stack."""
         goroutine = word_in(self._read(self._m + self._layout.m_goroutine, 8))
         bounds = self._read(goroutine + G_STACK_LOW, 16)
         return word_in(bounds, 8) if word_in(bounds) <= sp < word_in(bounds, 8) else 0
@@ -102,7 +102,7 @@ class GoPlan:
 
 
 def find_plan(layout: GoRuntimeLayout, goroutine: int, tid: int, read: ReadMemory) -> GoPlan | None:
-    """Return the plan for a thread that runs `goroutine`; None if the memory there does not prove that.
+    """Return the plan for a thread; None: the memory does not prove that the thread runs `goroutine`.
 
     `tid` is the thread's id in the pid namespace of the process.
     """
