@@ -339,9 +339,9 @@ def _in_process(pid: int, links: Mapping[str, NearEnd]) -> Iterator[PeerProcess]
 
 
 class KeptPeers:
-    """Searches for other ends again and again; for a recording, that takes at most 2 % of the time.
+    """Searches for other ends again and again; for a recording, that takes at most 2 % of a CPU.
 
-    `pause`: time between two searches, in multiples of the time that one takes.
+    `pause`: time between two searches, in multiples of the CPU time that one takes.
     """
 
     def __init__(self, pause: int = _TABLE_PAUSE) -> None:
@@ -355,10 +355,10 @@ class KeptPeers:
         """Return the processes that still have a file of `links` open; (): no search was possible yet."""
         now_ns, is_known = time.perf_counter_ns(), self._searched.items() >= links.items()
         if links and now_ns >= self._next_ns + _PEERS_LAST_NS * is_known:
-            self._searched = {**self.wanted, **links}
+            used_ns, self._searched = time.thread_time_ns(), {**self.wanted, **links}
             self._found = find_peer_processes(self._searched)
             self.wanted = dict(self._searched) if len(self._searched) < _MAX_KNOWN else {}
-            self._next_ns = now_ns + self._pause * (time.perf_counter_ns() - now_ns)
+            self._next_ns = now_ns + self._pause * (time.thread_time_ns() - used_ns)
         ends = [*links.values()]
         return tuple(peer for peer in self._found if peer.near in ends and read_link(peer.file) in links)
 
