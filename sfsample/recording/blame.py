@@ -48,8 +48,8 @@ class Blame:
         return waits
 
     def holders_ran(self) -> bool:
-        """Return True if a holder has run since the last call of `count`."""
-        holders = (holder for _, holder in filter(None, self._holders.values()))
+        """Return True if a holder in another process has run since the last call of `count`."""
+        holders = {found[1] for found in self._holders.values() if found and found[0] is not self._own}
         return any(h is None or h.files.counters() != h.off_cpu_counters for h in holders)
 
     def count(self) -> None:
