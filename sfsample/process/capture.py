@@ -128,16 +128,11 @@ class ThreadCapturer:
             if not is_last and (process.copy.learn(thread, stack) or self.go.learn(thread, snapshot, stack)):
                 _log.debug("thread %d is captured again: the walk leads to another stack", thread.tid)
                 continue
-            if self.python is not None and stack.stop_reason is not StopReason.OUTERMOST:
-                stack = self.python.over_breaks(thread, snapshot, stack, self._unwinder.resume)
-            captured = self._captured(snapshot, stack, last)
-            if self.python is not None:
-                has_gil = self.python.has_gil(thread, snapshot.memory, stack.frames)
-                python = self.python.stack(thread, snapshot.memory, stack.frames)
-                captured = captured._replace(python=python, has_gil=has_gil)
-                # a sleeping thread can be read again without a stop
-                if reading is not None and attempt < _MAX_DOUBTS and self.python.is_doubtful(python):
-                    continue
+            captured = self._with_python(thread, snapshot, stack, last)
+            stack = captured.stack
+            # a sleeping thread can be read again without a stop
+            if reading is not None and attempt < _MAX_DOUBTS and self._is_doubtful(captured):
+                continue
             # the cause may be a library that is unmapped only for a moment
             cut_short = stack.stop_reason is not StopReason.OUTERMOST and process.modules.has_unmapped_files
             # the walk has read the maps again: they may be newer than the copy
@@ -145,11 +140,7 @@ class ThreadCapturer:
             if self._is_certain(thread, stack, captured.modules, checked) and not (
                 is_behind or (cut_short and attempt < _MAX_DOUBTS)
             ):
-                kernel = captured.kernel
-                if reading is not None and self._with_kernel:
-                    kernel = self._kernel(thread, reading) or kernel
-                elif snapshot.scheduler is not None and self._with_kernel is not False:
-                    kernel = kernel or _running_call(snapshot.scheduler)
+                kernel = self._kernel(thread, captured, reading)
                 return captured._replace(stops=tuple(stops), reading=reading, kernel=kernel)
             _log.debug("thread %d is captured again: libraries may have changed meanwhile", thread.tid)
             process.modules.allow_refresh()  # the next capture sees the change
@@ -283,11 +274,35 @@ class ThreadCapturer:
             return NotCaptured(Reason.NOT_STOPPABLE, "it runs, and nothing may be stopped (--no-stop)")
         return self.source.capture(thread, patience_ns, stop_filter)
 
-    def _kernel(self, thread: Thread, reading: SleepingThread) -> tuple[str, ...]:
-        """Return the kernel functions in which a thread sleeps; empty if unknown, or if it has run since."""
-        functions, counters = thread.files.kernel_stack(), thread.files.counters()
-        self.kernel_refused |= functions is None and counters is not None
-        return functions or () if counters == reading.counters else ()
+    def _with_python(
+        self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack, last: Located | None
+    ) -> CapturedStack:
+        """Return the capture with its Python frames, if they are wanted."""
+        if self.python is None:
+            return self._captured(snapshot, stack, last)
+        if stack.stop_reason is not StopReason.OUTERMOST:
+            stack = self.python.over_breaks(thread, snapshot, stack, self._unwinder.resume)
+        has_gil = self.python.has_gil(thread, snapshot.memory, stack.frames)
+        python = self.python.stack(thread, snapshot.memory, stack.frames)
+        return self._captured(snapshot, stack, last)._replace(python=python, has_gil=has_gil)
+
+    def _is_doubtful(self, captured: CapturedStack) -> bool:
+        """Return True if another capture may show Python frames that this one lacks."""
+        return self.python is not None and self.python.is_doubtful(captured.python)
+
+    def _kernel(
+        self, thread: Thread, captured: CapturedStack, reading: SleepingThread | None
+    ) -> tuple[str, ...]:
+        """Return the kernel functions of a thread, as far as the flags ask for them; empty if unknown."""
+        evidence = captured.snapshot.scheduler
+        if reading is not None and self._with_kernel:
+            functions, counters = thread.files.kernel_stack(), thread.files.counters()
+            self.kernel_refused |= functions is None and counters is not None
+            if functions and counters == reading.counters:  # it has slept on
+                return functions
+        elif evidence is not None and self._with_kernel is not False:
+            return captured.kernel or _running_call(evidence)
+        return captured.kernel
 
     def gil(self, thread: Thread) -> Gil | None:
         """Return the GIL that a thread needs to run Python; None: unknown, or there is none."""
