@@ -15,6 +15,7 @@ from sfsample.errors import TargetError
 from sfsample.process.capture import ThreadCapturer
 from sfsample.process.facts.descriptors import KeptPeers
 from sfsample.process.had_cpu import OwnRun, WakeUp
+from sfsample.process.image_cache import ImageCache
 from sfsample.process.priority import REAL_TIME_PRIORITY
 from sfsample.process.process import LiveProcess
 from sfsample.process.stop_request import await_stop
@@ -64,8 +65,8 @@ class PtraceSampler:
         self._reported_at = float("-inf")
         self._own_run = OwnRun()
         self._names = Symbolizer()  # source of the names of functions in C libraries
-        self._peers = KeptPeers()
         self._holders: dict[int, ProcessSampler] = {}  # of processes that are not recorded, by pid
+        self._peers, self._images = KeptPeers(), ImageCache()  # files of these processes
         self._began = start
         self._start = self._refresh_at = self._cpu_at_start = 0.0
         self._real_time = OverheadLimit(_REAL_TIME_SHARE, self._clock.now(), REAL_TIME_PRIORITY.used_s())
@@ -104,7 +105,9 @@ class PtraceSampler:
                 profile = Profile(self._options.rate)  # its counts are not used
                 profile.roots = self.profile.roots  # with these, generated code is named
                 beside = self._recording._replace(options=options, profile=profile)
-                self._holders[pid] = self._sampler_of(LiveProcess(pid, attach=False), beside)
+                self._holders[pid] = self._sampler_of(
+                    LiveProcess(pid, attach=False, image_cache=self._images), beside
+                )
             if len(self._holders) > _MAX_HOLDERS or not self._holders[pid].visit(self._last_tick):
                 self._holders.pop(pid).process.close()
         except TargetError:
