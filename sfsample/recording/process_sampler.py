@@ -41,8 +41,8 @@ _STILL_PENDING = "did not stop in time (the machine is overloaded)"
 class ProcessSampler:
     """Samples the threads of one process into a profile, from tick `since` on.
 
-    A refused capture is a failed sample.  Before the first sample, it is an error for a process that the user
-    named (`named`).  `waits` finds what sleeping threads wait for (wall mode); `others`: see `Blame`.
+    A refused capture is a failed sample.  For a process that the user named (`named`), a refusal before the
+    first sample is an error.  `waits` finds what sleeping threads wait for (wall mode); `others`: see `Blame`.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class ProcessSampler:
             self.waits.follow(tids)
 
     def _drop(self, thread: SampledThread) -> None:
-        self._pending.pop(thread, None)  # `release_pending` releases the thread if it still stops
+        self._pending.pop(thread, None)  # `release_pending` releases the thread if it stops later
         self._recorder.flush(thread)
         thread.gone = True
         self.threads.pop(thread.tid, None)
