@@ -78,9 +78,8 @@ class Blame:
         process, seen = self._own, [thread]
         while len(seen) <= _MAX_HOPS and (found := self._holder(process, seen[-1])) is not None:
             process, holder = found
-            name = holder.name or "?" if holder else process.name
-            mark = f"[held by]{process.name}/" * (process is not self._own and holder is not None)
-            mark = f"{mark or '[held by]'}{name}"
+            names = [process.name] if holder is None or process is not self._own else []
+            mark = f"[held by]{'/'.join([*names, holder.name or '?'] if holder else names)}"
             if holder in seen:
                 return (_mark(f"{mark} (a cycle)"), *chain)
             if holder is None or holder.last_stack is None:

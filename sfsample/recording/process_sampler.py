@@ -42,7 +42,7 @@ class ProcessSampler:
     """Samples the threads of one process into a profile, from tick `since` on.
 
     A refused capture is a failed sample.  For a process that the user named (`named`), a refusal before the
-    first sample is an error.  `waits` finds what sleeping threads wait for (wall mode); `others`: see `Blame`.
+    first sample is an error.  `waits` finds what sleeping threads wait for, `others`: see `Blame`.
     """
 
     def __init__(

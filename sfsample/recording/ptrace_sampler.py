@@ -106,9 +106,8 @@ class PtraceSampler:
                 profile = Profile(self._options.rate)  # its counts are not used
                 profile.roots = self.profile.roots  # with these, generated code is named
                 beside = self._recording._replace(options=options, profile=profile)
-                self._holders[pid] = self._sampler_of(
-                    LiveProcess(pid, attach=False, image_cache=self._images), beside
-                )
+                process = LiveProcess(pid, attach=False, image_cache=self._images)
+                self._holders[pid] = self._sampler_of(process, beside)
             if len(self._holders) > _MAX_HOLDERS or not self._holders[pid].visit(self._last_tick):
                 self._holders.pop(pid).process.close()
         except TargetError:
