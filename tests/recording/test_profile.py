@@ -169,6 +169,7 @@ STATS_KEYS = [
     "held_ns",
     "mode",
     "holders_changed",
+    "holders_refused",
     "brief_waits",
 ]
 
@@ -226,6 +227,7 @@ def test_statistics_as_json():
         "held_ns": {"count": 1, "p50": 60_000, "p90": 60_000, "p99": 60_000, "max": 60_000, "total": 60_000},
         "mode": "wall",
         "holders_changed": 0,
+        "holders_refused": 0,
         "brief_waits": 0,
     }  # fmt: skip
     assert json.loads(json.dumps(made)) == made
