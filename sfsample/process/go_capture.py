@@ -30,6 +30,11 @@ _FS_BASE = 58  # DWARF number
 _GOROUTINE_AT = -8  # bytes from fs.base to the word with the address of the goroutine
 
 
+def switches_stacks(process: LiveProcess) -> bool:
+    """Return True if the stacks of a process are whole only if sfsample copies two stacks of each thread."""
+    return GoCapture(process).find_layout() is not None
+
+
 class FoundGoroutine(NamedTuple):
     """A goroutine, its stack if no thread runs it, and its pending deferred Unlock calls."""
 
@@ -55,7 +60,7 @@ class GoCapture:
     def learn(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack) -> bool:
         """Learn where the goroutine of a thread is, if its walk lacked that; True: capture it again."""
         base = snapshot.registers.get(_FS_BASE) if stack.stop_reason is StopReason.REGISTER_UNKNOWN else None
-        layout = self._find_layout() if base and thread.goroutine is None else None
+        layout = self.find_layout() if base and thread.goroutine is None else None
         if not base or layout is None:
             return False
         tid = self._process.own_id(thread.tid)
@@ -75,7 +80,8 @@ class GoCapture:
         plan = thread.beside.plan if thread.beside is not None else None
         return plan.complete(snapshot) if isinstance(plan, GoPlan) else snapshot
 
-    def _find_layout(self) -> GoRuntimeLayout | None:
+    def find_layout(self) -> GoRuntimeLayout | None:
+        """Return the layout of the runtime; None: the process is no Go program of a known version."""
         modules = self._process.modules
         code = next((mapping for mapping in modules.mappings if mapping.executable), None)
         if code is None or code == self._mapping or self._process.arch.machine != AMD64.machine:
@@ -92,7 +98,7 @@ class GoCapture:
 
     def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[Goroutine]:
         """Yield all goroutines, without a stop; none if the process is no Go program of a known version."""
-        layout, module = self._find_layout(), self._module
+        layout, module = self.find_layout(), self._module
         if layout is None or module is None or module.tables.go is None:
             return
         table = module.tables.go

@@ -14,11 +14,14 @@ from contextlib import contextmanager
 
 import pytest
 
+from sfsample import api
 from sfsample.core.arch import AMD64
 from sfsample.core.stack import Found, StopReason
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.capture_running import ANY_THREAD
 from sfsample.process.process import LiveProcess
+from sfsample.recording.choose_sampler import FreeCpus
+from sfsample.recording.profile import Profile
 from sfsample.unwind.unwinder import Unwinder
 from tests.live.cli_runner import sfsample
 from tests.live.compiled import unpack_go
@@ -123,6 +126,20 @@ def check_stacks(pid):
     assert reasons[StopReason.OUTERMOST] >= 0.99 * reasons.total(), reasons
     assert {"main.work", "runtime.goexit"} <= names.keys()
     assert founds.keys() <= {Found.GO, Found.SIGNAL_FRAME, Found.CODE}
+
+
+def test_timers_do_not_replace_stops(tmp_path, monkeypatch):
+    monkeypatch.setattr(FreeCpus, "all_busy", lambda _: 1.0)
+    profile = Profile(99)
+    with running(unpack_go(tmp_path, "busy", "1.24"), "b") as process:
+        api.record(process.pid, HANG_S, profile=profile, should_stop=lambda: bool(profile.stats.engine_why))
+    stats = profile.stats
+    assert stats.engine_why == (
+        "no CPU was free, but timers copy only one of the two stacks of a Go thread; "
+        "--perf-events uses them anyway"
+    )
+    assert stats.lacks_timers
+    assert stats.timers_since_s is None
 
 
 def goroutines_of_traceback(text):
