@@ -267,7 +267,8 @@ def _add_rate_and_mode(parser: ArgumentParser) -> None:
         "no CPU is free or threads run too briefly to stop)")  # fmt: skip
     add("--gil", action="store_true",
         help="count only samples of threads that hold the GIL of CPython 3.11 or later")  # fmt: skip
-    add("--tasks", action="store_true", help="count suspended asyncio tasks like threads (--mode wall only)")
+    add("--tasks", action="store_true",
+        help="count suspended asyncio tasks and goroutines like threads (--mode wall only)")  # fmt: skip
     add("-s", "--subprocesses", action="store_true", help="sample descendants too, also those born later")
     add("--blame", action="store_true",
         help="with --mode wall: show the stack of a lock's holder below those that wait for it")  # fmt: skip

@@ -28,6 +28,7 @@ DUMP_NS = 2_500_000_000
 # 100,000 goroutines took 2.7 s and 72 MB; this is the time of a million.
 GOROUTINES_NS = 30_000_000_000
 TASKS_NS = 100_000_000  # 100 of 2,000 tasks, for a profile
+TASKS_PER_LOOK = 100  # tasks or goroutines that a look for a profile reads
 
 
 class Budget:

@@ -6,11 +6,13 @@ in its thread-local storage.
 Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s (the word below fs.base).
 """
 
+import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from sfsample.core.arch import AMD64
-from sfsample.core.budget import GOROUTINES_NS, Budget
+from sfsample.core.budget import GOROUTINE_NS, GOROUTINES_NS, TASKS_NS, TASKS_PER_LOOK, Budget
 from sfsample.core.memory import Span, word_in
 from sfsample.core.snapshot import ThreadSnapshot
 from sfsample.core.stack import Stack, StopReason
@@ -52,6 +54,10 @@ class GoCapture:
         self._mapping: Mapping | None = None  # mapping of the program's code
         self._module: Module | None = None
         self._layout: GoRuntimeLayout | None = None
+        self._reasons: tuple[str, ...] = ()  # texts of the reasons to wait
+        self._allgs = 0  # address of `runtime.allgs`; 0: not found
+        self._tasks_budget = Budget(TASKS_NS)
+        self._tasks: GoroutineReader | None = None  # reader of `parked`
         self.reader: GoroutineReader | None = None  # reader of the goroutines that were last read
         self._defers: DeferReader | None = None
         self.lost = ""  # sentence that says how many goroutines were not read; "": none was lost
@@ -87,6 +93,7 @@ class GoCapture:
         if code is None or code == self._mapping or self._process.arch.machine != AMD64.machine:
             return self._layout
         self._mapping, self._layout, self.problem = code, None, ""
+        self._reasons, self._allgs, self._tasks = (), 0, None
         module = self._module = modules.find(code.start)
         table = module.tables.go if module is not None else None
         if table is not None:
@@ -98,19 +105,48 @@ class GoCapture:
 
     def goroutines(self, should_stop: Callable[[], bool]) -> Iterator[Goroutine]:
         """Yield all goroutines, without a stop; none if the process is no Go program of a known version."""
-        layout, module = self.find_layout(), self._module
-        if layout is None or module is None or module.tables.go is None:
-            return
-        table = module.tables.go
-        variables = [(module.address(low), high - low) for low, high in table.module.bss]
         budget = Budget(GOROUTINES_NS, should_stop)
-        reader = GoroutineReader(layout, find_wait_reasons(module.image), self._read_many, budget)
-        self.reader, self._defers = reader, DeferReader(layout, module, table, self._read)
-        yield from reader.goroutines(find_goroutines(variables, layout, self._read_many))
+        reader = self.reader = self._new_reader(budget)
+        if reader is None:
+            return
+        yield from reader.goroutines(self._array())
         if budget.why:
             done, count = reader.read_of
             why = "there was no time left" if should_stop() else budget.why
             self.lost = f"not all goroutines are shown: {done:,} of {count:,} were read, as {why}"
+
+    def parked(self) -> tuple[list[Goroutine], float]:
+        """Return parked goroutines, and how many each of them stands for; of many, some chosen at random.
+
+        This costs at most `TASKS_NS`.
+        """
+        reader = self._tasks if self.find_layout() else None
+        reader = self._tasks = reader or self._new_reader(self._tasks_budget)
+        array = self._array() if reader is not None else (0, 0)
+        if reader is None or not array[1]:
+            return [], 1.0
+        self._tasks_budget.renew()
+        indexes = random.sample(range(array[1]), min(array[1], TASKS_PER_LOOK))
+        parked = [g for g in reader.chosen(array, indexes) if g.stack and g.state != "syscall"]
+        permits = self._tasks_budget.permits
+        read = [*takewhile(lambda g: permits(len(g.stack), GOROUTINE_NS), parked)]
+        return read, array[1] / len(indexes) * len(parked) / max(1, len(read))
+
+    def _new_reader(self, budget: Budget) -> GoroutineReader | None:
+        layout, module = self.find_layout(), self._module
+        if layout is None or module is None or module.tables.go is None:
+            return None
+        table = module.tables.go
+        variables = [(module.address(low), high - low) for low, high in table.module.bss]
+        self._reasons = self._reasons or find_wait_reasons(module.image)
+        self._allgs = self._allgs or find_goroutines(variables, layout, self._read_many)
+        self._defers = DeferReader(layout, module, table, self._read)
+        return GoroutineReader(layout, self._reasons, self._read_many, budget)
+
+    def _array(self) -> Span:
+        """Return address and length of the array of all goroutines."""
+        words = self._read(self._allgs, 16) if self._allgs else None
+        return word_in(words), word_in(words, 8)
 
     def unlocks(self, goroutine: Goroutine, stack: Stack) -> tuple[Unlock, ...]:
         """Return the deferred Unlock calls that a goroutine has pending, as far as they are known."""

@@ -48,7 +48,7 @@ class RecordOptions:
     max_overhead: float | None = None  # limit, kept by leaving out ticks: share of elapsed time (0.01: 1 %)
     # True: the kernel's timers take the samples (mode "cpu"); False: never; None: `choose_sampler` decides.
     perf_events: bool | None = None
-    tasks: bool = False  # True: count suspended asyncio tasks, too (mode "wall")
+    tasks: bool = False  # True: count asyncio tasks and goroutines, too (mode "wall")
     gil: bool = False  # True: count only samples of threads that hold the GIL of CPython
     labels: Sequence[tuple[str, str]] = ()  # labels that override those that sfsample finds
     environ: bool = True  # True: read labels from the environment, too (`process.labels`)

@@ -24,6 +24,7 @@ from sfsample.recording.due_threads import SampledThread
 from sfsample.recording.processes import Recording
 from sfsample.recording.recorder import Recorder
 from sfsample.recording.sample import ThreadKey, TickTime
+from sfsample.recording.task_looks import TaskLooks
 from sfsample.recording.wait_finder import WaitFinder
 
 _END_PATIENCE_NS = 250_000_000  # wait at the end of the recording for threads that were asked to stop
@@ -31,8 +32,6 @@ _COLLECT_NS = 1_000_000  # time between two collections of threads that have sto
 _MAX_PENDING_STOPS = 8  # threads: if all stop at once, the last stays stopped until the others are captured
 _LOOK_NS = 1_000_000  # longest wait for the stop of a thread that holds a lock (--blame)
 _STOP_PATIENCE_NS = 50_000  # time of polling before a stop is pending: a thread with a CPU stops in this time
-
-_TASKS_PART = 20  # divisor: sfsample may read tasks for 1/20 of the time, for each event loop
 _RECORDING_ENDED = "the recording ended before its turn"
 _STILL_PENDING = "did not stop in time (the machine is overloaded)"
 
@@ -77,6 +76,9 @@ class ProcessSampler:
         self._recorder = Recorder(
             profile, process, since, options.python, options.min_wait, is_new=since.number > 0
         )
+        self._tasks: TaskLooks | None = None
+        if waits is not None and options.tasks:
+            self._tasks = TaskLooks(process, capturer, self._recorder, waits)
         self._blame: Blame | None = None
         if waits is not None and options.blame:
             self._blame = Blame(self._recorder, waits.owner, self.threads.get, self._look_again)
@@ -117,6 +119,8 @@ class ProcessSampler:
                     self._take_turn(thread, woken)
                 thread.give_next_turn(tick, spread, self._random)
             self._wait_for_pending(woken.at_ns + self._max_pause_ns)
+            if self._tasks is not None:
+                self._tasks.of_goroutines(next(iter(self.threads.values()), None))
             if self._blame is not None:
                 self._blame.count()
         except ReadFailed as failure:
@@ -307,8 +311,8 @@ class ProcessSampler:
         recorder.see(thread, captured, (thread.wait.location,) if thread.wait else ())
         if thread is self._looked_at:
             return
-        if self._options.tasks:
-            self._look_at_tasks(thread, captured)
+        if self._tasks is not None:
+            self._tasks.of_event_loop(thread, captured)
         if self._blame is not None and self._blame.takes(thread, captured.snapshot.capture):
             return
         if captured.reading is None and state.counts_as_cpu:
@@ -317,17 +321,6 @@ class ProcessSampler:
             recorder.count_wait(thread, captured.snapshot.capture)
         if not self._wall:
             thread.last_stack = None  # a thread that does not run gives no sample
-
-    def _look_at_tasks(self, thread: SampledThread, captured: CapturedStack) -> None:
-        """Read the suspended tasks of an event loop that sleeps, for at most 5 % of the time."""
-        capture, reading, now_ns = self._capturer.python, captured.reading, time.perf_counter_ns()
-        if capture is None or captured.python is None or reading is None or now_ns < thread.tasks_due_ns:
-            return
-        has_run = lambda: thread.files.counters() != reading.counters  # noqa: E731 - no more than that
-        began_ns = time.thread_time_ns()
-        tasks = capture.waiting_tasks(thread.process_thread, captured.python, has_run)
-        thread.tasks = [(stack, tasks.scale * number) for stack, number in tasks.stacks.items()]
-        thread.tasks_due_ns = now_ns + _TASKS_PART * (time.thread_time_ns() - began_ns)
 
     # -- threads that were asked to stop and have not yet
 
@@ -372,6 +365,8 @@ class ProcessSampler:
                 recorder.count_failed(thread, _RECORDING_ENDED)
             recorder.flush(thread)
             recorder.charge(thread, counters)
+        if self._tasks is not None:
+            self._tasks.count_goroutines()
         recorder.read_cpu_time()
         recorder.charge_process()
         recorder.finish(self._capturer)

@@ -25,9 +25,10 @@ from sfsample.process.syscall_names import syscall_name
 from sfsample.process.thread import Thread
 from sfsample.runtimes.cpython.python_stack import PythonStack
 from sfsample.runtimes.cpython.waits import PythonFacts, ThreadReader
+from sfsample.runtimes.go.layout import Goroutine
 from sfsample.symbolize.symbolizer import Symbolizer
 from sfsample.symbolize.variables import module_of, variable_at
-from sfsample.waiting.place import NO_CPU, wait_place
+from sfsample.waiting.place import NO_CPU, goroutine_place, wait_place
 from sfsample.waiting.thread import (
     C_LIBRARIES,
     WaitContext,
@@ -68,7 +69,7 @@ class WaitFinder:
     ) -> None:
         self._process, self._capturer, self._names = process, capturer, names
         self._details = details
-        descriptors = KeptDescriptors(process.proc)
+        descriptors = self._descriptors = KeptDescriptors(process.proc)
         self._facts = FactReader(process.proc, descriptors=lambda _: descriptors)
         # living threads: id in the pid namespace of the process -> id in that of sfsample
         self._tids: dict[int, int] = {}
@@ -99,6 +100,11 @@ class WaitFinder:
         address = wait.address if wait is not None and has_name else 0
         module = module_of(modules, address) if address else None
         return FoundWait(_location(place, module, address), wait, waiting, captured.python)
+
+    def of_goroutine(self, goroutine: Goroutine) -> Location:
+        """Return the wait of a parked goroutine."""
+        fd = goroutine.wait.fd
+        return _location(goroutine_place(goroutine.state, self._descriptors.read(fd) if fd >= 0 else None))
 
     def owner(self, thread: Thread, found: FoundWait) -> int | None:
         """Return the thread that a waiting thread waits for now; None: unknown, or there is none."""

@@ -116,7 +116,8 @@ def wait_totals(report: Report) -> list[WaitTotal]:
         if at is None or frames[at].raw not in _HELD or frames[at].found == "idle":
             continue
         taker = next((frame.text for frame in reversed(frames[:at]) if _is_own(frame)), "?")
-        has_name = " " in frames[at].text or frames[at].raw == WaitClass.GIL
+        is_channel = frames[at].text.startswith("[chan ")
+        has_name = (" " in frames[at].text and not is_channel) or frames[at].raw == WaitClass.GIL
         name = frames[at].text + f" in {taker}" * (not has_name)
         totals[name] += ns
         if behind := frames[at + 1 :]:

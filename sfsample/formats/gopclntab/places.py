@@ -3,6 +3,7 @@
 Source: Go, src/runtime/symtabinl.go (inlineUnwinder), src/runtime/symtab.go (funcline1); 1.18 to 1.27.
 """
 
+import re
 from collections.abc import Iterator
 from struct import unpack_from
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from sfsample.formats.gopclntab.table import SECTION, GoFunction, GoTable
 _PCDATA_INLINE_INDEX = 2  # internal/abi.PCDATA_InlTreeIndex
 _FUNCDATA_INLINE_TREE = 3  # internal/abi.FUNCDATA_InlTree
 _MAX_INLINED = 200  # calls inlined into each other
+_WRAPPER = re.compile(r"\.gowrap\d+$")
 
 
 class GoPlace(NamedTuple):
@@ -57,6 +59,11 @@ def places_at(table: GoTable, pc: int, lookup: int) -> list[GoPlace]:
             file, line = _line_at(table, function, at)
             index = table.pcdata(function, _PCDATA_INLINE_INDEX, at)
     return [*places, GoPlace(function.name, function.entry, file, line)]
+
+
+def is_wrapper(function: str) -> bool:
+    """Return True if the compiler has made a function with this name for a `go` statement."""
+    return _WRAPPER.search(function) is not None
 
 
 def inlined_names(table: GoTable, function: GoFunction) -> Iterator[str]:

@@ -21,8 +21,8 @@ _MAX_BSS_BYTES = 64 << 20  # bytes of variables that are searched
 _MAX_READINGS = 3  # attempts to read a goroutine whose fields change during the reading
 
 
-def find_goroutines(variables: Iterable[Span], layout: GoRuntimeLayout, read: ReadMany) -> Span:
-    """Return address and length of the array of all goroutines (`runtime.allgs`); (0, 0): not found.
+def find_goroutines(variables: Iterable[Span], layout: GoRuntimeLayout, read: ReadMany) -> int:
+    """Return the address of `runtime.allgs`, which has address and length of an array; 0: not found.
 
     `variables`: the memory of variables that begin as zero.  The array is recognized by its first
     goroutine, which has the id 1, and by its last.
@@ -34,13 +34,13 @@ def find_goroutines(variables: Iterable[Span], layout: GoRuntimeLayout, read: Re
     for address, size in variables:
         [data] = read([(address, size & -8)]) if 0 < size <= _MAX_BSS_BYTES else [None]
         words = memoryview(data or b"").cast("Q")
-        for array, length, capacity in zip(words, words[1:], words[2:], strict=False):
+        for at, (array, length, capacity) in enumerate(zip(words, words[1:], words[2:], strict=False)):
             if 0 < length <= capacity <= _MAX_GOROUTINES and array and not array % 8:
                 ends = word(array), word(array + 8 * (length - 1))
                 are_goroutines = all(g and not g % 8 and word(g + G_SELF) in (g, 0) for g in ends)
                 if are_goroutines and word(ends[0] + layout.g_status + 8) == 1:
-                    return array, length
-    return 0, 0
+                    return address + 8 * at
+    return 0
 
 
 class GoroutineReader:
@@ -71,6 +71,13 @@ class GoroutineReader:
                     return
                 yield goroutine
             self.read_of = at + count, length
+
+    def chosen(self, array: Span, indexes: Iterable[int]) -> list[Goroutine]:
+        """Return the living goroutines among some entries of the array; `objects` stays empty."""
+        words = self._read([(array[0] + 8 * at, 8) for at in indexes])
+        found = [*self._batch([*map(word_in, words)])]
+        self.objects.clear()  # a recording needs none of them, but would read more and more
+        return found
 
     def unmoved(self, goroutines: Sequence[Goroutine]) -> frozenset[int]:
         """Return the ids of those goroutines that have not run since they were read."""
