@@ -20,7 +20,7 @@ from sfsample.dumping.diagnose.verdict import Verdict
 from sfsample.dumping.diagnose.wait_graph import Node
 from sfsample.dumping.diagnose.wording import Finding, Wording, common_name, format_seconds, task_text
 from sfsample.dumping.model import GoroutineGroup
-from sfsample.formats.gopclntab.places import is_wrapper
+from sfsample.formats.gopclntab.places import WRAPPER
 from sfsample.process.facts.syscall_arguments import DecodedSyscall
 from sfsample.runtimes.cpython.tasks import Task
 from sfsample.symbolize.named_frame import NamedFrame, python_frame
@@ -177,7 +177,7 @@ def _goroutines(group: GoroutineGroup, waits: Mapping[int, Waiting], style: Styl
 def _without_wrappers(rows: Iterable[FrameRow]) -> Iterator[FrameRow]:
     """Yield the rows without the functions that Go's compiler makes for `go f(x)`."""
     for frame, module, names in rows:
-        yield frame, module, tuple(name for name in names if not is_wrapper(name.function or ""))
+        yield frame, module, tuple(name for name in names if not WRAPPER.search(name.function or ""))
 
 
 def _is_of_go_runtime(names: Sequence[NamedFrame]) -> bool:

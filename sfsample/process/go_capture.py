@@ -32,11 +32,6 @@ _FS_BASE = 58  # DWARF number
 _GOROUTINE_AT = -8  # bytes from fs.base to the word with the address of the goroutine
 
 
-def switches_stacks(process: LiveProcess) -> bool:
-    """Return True if the stacks of a process are whole only if sfsample copies two stacks of each thread."""
-    return GoCapture(process).find_layout() is not None
-
-
 class FoundGoroutine(NamedTuple):
     """A goroutine, its stack if no thread runs it, and its pending deferred Unlock calls."""
 
@@ -54,10 +49,8 @@ class GoCapture:
         self._mapping: Mapping | None = None  # mapping of the program's code
         self._module: Module | None = None
         self._layout: GoRuntimeLayout | None = None
-        self._reasons: tuple[str, ...] = ()  # texts of the reasons to wait
         self._allgs = 0  # address of `runtime.allgs`; 0: not found
         self._tasks_budget = Budget(TASKS_NS)
-        self._tasks: GoroutineReader | None = None  # reader of `parked`
         self.reader: GoroutineReader | None = None  # reader of the goroutines that were last read
         self._defers: DeferReader | None = None
         self.lost = ""  # sentence that says how many goroutines were not read; "": none was lost
@@ -92,8 +85,7 @@ class GoCapture:
         code = next((mapping for mapping in modules.mappings if mapping.executable), None)
         if code is None or code == self._mapping or self._process.arch.machine != AMD64.machine:
             return self._layout
-        self._mapping, self._layout, self.problem = code, None, ""
-        self._reasons, self._allgs, self._tasks = (), 0, None
+        self._mapping, self._layout, self.problem, self.reader = code, None, "", None
         module = self._module = modules.find(code.start)
         table = module.tables.go if module is not None else None
         if table is not None:
@@ -116,21 +108,18 @@ class GoCapture:
             self.lost = f"not all goroutines are shown: {done:,} of {count:,} were read, as {why}"
 
     def parked(self) -> tuple[list[Goroutine], float]:
-        """Return parked goroutines, and how many each of them stands for; of many, some chosen at random.
-
-        This costs at most `TASKS_NS`.
-        """
-        reader = self._tasks if self.find_layout() else None
-        reader = self._tasks = reader or self._new_reader(self._tasks_budget)
-        array = self._array() if reader is not None else (0, 0)
-        if reader is None or not array[1]:
+        """Return parked goroutines, and how many each of them stands for; of many, some chosen at random."""
+        if self.find_layout() is None or self.reader is None or not self._array()[1]:
+            self.reader = self._new_reader(self._tasks_budget)
+        (array, length), budget = self._array(), self._tasks_budget
+        indexes = random.sample(range(length), min(length, TASKS_PER_LOOK))
+        if self.reader is None or not indexes:
             return [], 1.0
-        self._tasks_budget.renew()
-        indexes = random.sample(range(array[1]), min(array[1], TASKS_PER_LOOK))
-        parked = [g for g in reader.chosen(array, indexes) if g.stack and g.state != "syscall"]
-        permits = self._tasks_budget.permits
-        read = [*takewhile(lambda g: permits(len(g.stack), GOROUTINE_NS), parked)]
-        return read, array[1] / len(indexes) * len(parked) / max(1, len(read))
+        budget.renew()
+        found = self.reader.chosen(array, indexes)
+        parked = [g for g in found if g.stack and g.state != "syscall"]
+        read = [*takewhile(lambda g: budget.permits(len(g.stack), GOROUTINE_NS), parked)]
+        return read, length / len(indexes) * len(parked) / max(1, len(read))
 
     def _new_reader(self, budget: Budget) -> GoroutineReader | None:
         layout, module = self.find_layout(), self._module
@@ -138,10 +127,9 @@ class GoCapture:
             return None
         table = module.tables.go
         variables = [(module.address(low), high - low) for low, high in table.module.bss]
-        self._reasons = self._reasons or find_wait_reasons(module.image)
-        self._allgs = self._allgs or find_goroutines(variables, layout, self._read_many)
+        self._allgs = find_goroutines(variables, layout, self._read_many)
         self._defers = DeferReader(layout, module, table, self._read)
-        return GoroutineReader(layout, self._reasons, self._read_many, budget)
+        return GoroutineReader(layout, find_wait_reasons(module.image), self._read_many, budget)
 
     def _array(self) -> Span:
         """Return address and length of the array of all goroutines."""

@@ -119,8 +119,8 @@ class ProcessSampler:
                     self._take_turn(thread, woken)
                 thread.give_next_turn(tick, spread, self._random)
             self._wait_for_pending(woken.at_ns + self._max_pause_ns)
-            if self._tasks is not None:
-                self._tasks.of_goroutines(next(iter(self.threads.values()), None))
+            if self._tasks is not None and self._leader is not None:
+                self._tasks.of_goroutines(self._leader.name)
             if self._blame is not None:
                 self._blame.count()
         except ReadFailed as failure:

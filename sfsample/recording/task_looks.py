@@ -6,11 +6,9 @@ A task counts like a thread.  A look at one event loop, or at the goroutines of 
 
 import time
 from collections import Counter
-from functools import cache
 
 from sfsample.core.snapshot import Capture
-from sfsample.errors import FormatError
-from sfsample.formats.gopclntab.places import is_wrapper, places_at
+from sfsample.formats.gopclntab.places import WRAPPER
 from sfsample.modules.location import Location, PythonPlace, locate, python_location
 from sfsample.process.capture import CapturedStack, ThreadCapturer
 from sfsample.process.process import LiveProcess
@@ -29,10 +27,10 @@ class TaskLooks:
     def __init__(
         self, process: LiveProcess, capturer: ThreadCapturer, recorder: Recorder, waits: WaitFinder
     ) -> None:
-        self._find = process.modules.find
         self._capturer, self._recorder, self._waits = capturer, recorder, waits
-        self._carrier: SampledThread | None = None  # thread to which the stacks of goroutines are attributed
-        self._own_function = cache(_own_function)
+        self._find, self._names = process.modules.find, waits.names
+        self._first = SampledThread(process.thread(process.pid), recorder.now, 0)
+        self._first.start_time = process.start_time
 
     def of_event_loop(self, thread: SampledThread, captured: CapturedStack) -> None:
         """Read the suspended tasks of an event loop that sleeps."""
@@ -45,24 +43,17 @@ class TaskLooks:
         thread.tasks = [(stack, tasks.scale * number) for stack, number in tasks.stacks.items()]
         thread.tasks_due_ns = now_ns + _PART * (time.thread_time_ns() - began_ns)
 
-    def of_goroutines(self, thread: SampledThread | None) -> None:
-        """Read the parked goroutines, if it is time; `thread`: a sampled thread of the process."""
-        now_ns, began_ns = time.perf_counter_ns(), time.thread_time_ns()
-        if thread is None or not thread.start_time:
-            return
-        if self._carrier is None:
-            self._carrier = SampledThread(thread.process_thread, self._recorder.now, 0)
-        carrier = self._carrier
-        carrier.name, carrier.start_time = thread.name, thread.start_time
-        if now_ns >= carrier.tasks_due_ns:
+    def of_goroutines(self, name: str) -> None:
+        """Read the parked goroutines, if it is time; `name`: that of the first thread."""
+        thread, now_ns, began_ns = self._first, time.perf_counter_ns(), time.thread_time_ns()
+        if now_ns >= thread.tasks_due_ns:
             self.count_goroutines()
-            carrier.tasks = self._parked()
-            carrier.tasks_due_ns = now_ns + _PART * (time.thread_time_ns() - began_ns)
+            thread.name, thread.tasks = name, self._parked()
+            thread.tasks_due_ns = now_ns + _PART * (time.thread_time_ns() - began_ns)
 
     def count_goroutines(self) -> None:
         """Count the goroutines of the last look, for the time since then."""
-        if self._carrier is not None:
-            self._recorder.count_tasks(self._carrier, Capture.READ, self._recorder.now)
+        self._recorder.count_tasks(self._first, Capture.READ, self._recorder.now)
 
     def _parked(self) -> list[tuple[Places, float]]:
         """Return the different stacks, each with the number of goroutines; without those of the runtime."""
@@ -71,7 +62,7 @@ class TaskLooks:
         for goroutine in goroutines:
             frames = self._capturer.parked_stack(goroutine).frames
             places = [locate(frame, self._find(frame.lookup_pc), 0) for frame in frames]
-            names = [*map(self._own_function, places)]
+            names = [*map(self._name, places)]
             own = [at for at, name in enumerate(names) if name]
             if own:
                 task = PythonPlace(f"[goroutine {names[own[-1]]}]", "", None, None)
@@ -79,13 +70,7 @@ class TaskLooks:
                 numbers[wait, *chain, python_location(task)] += 1
         return [(stack, scale * number) for stack, number in numbers.items()]
 
-
-def _own_function(place: Location) -> str:
-    """Return the outermost function at a place of Go code, without the runtime's; "": there is none."""
-    table = place.module.tables.go if place.module else None
-    try:
-        calls = places_at(table, place.address, place.lookup) if table else []
-    except FormatError:
-        return ""
-    names = [call.function for call in reversed(calls)]
-    return next((name for name in names if not name.startswith(_RUNTIME) and not is_wrapper(name)), "")
+    def _name(self, place: Location) -> str:
+        """Return the function at a place; "": it belongs to the runtime, or the compiler has made it."""
+        name = self._names.frames(place)[-1].function or ""
+        return "" if name.startswith(_RUNTIME) or WRAPPER.search(name) else name

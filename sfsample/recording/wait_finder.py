@@ -67,7 +67,7 @@ class WaitFinder:
     def __init__(
         self, process: LiveProcess, capturer: ThreadCapturer, names: Symbolizer, *, details: bool
     ) -> None:
-        self._process, self._capturer, self._names = process, capturer, names
+        self._process, self._capturer, self.names = process, capturer, names
         self._details = details
         descriptors = self._descriptors = KeptDescriptors(process.proc)
         self._facts = FactReader(process.proc, descriptors=lambda _: descriptors)
@@ -169,7 +169,7 @@ class WaitFinder:
         if place not in self._functions_at:
             inside = [pair for pair in pairs if _in_c_library(pair[1])]
             chosen = inside or (pairs if not any(map(_in_c_library, captured.modules)) else [])
-            frames = [self._names.frames(locate(frame, module, 0)) for frame, module in chosen if module]
+            frames = [self.names.frames(locate(frame, module, 0)) for frame, module in chosen if module]
             functions = library_functions(frames, [module.path for _, module in chosen if module])
             if len(self._functions_at) >= _MAX_STACKS:
                 self._functions_at.clear()

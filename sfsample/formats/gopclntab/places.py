@@ -14,7 +14,7 @@ from sfsample.formats.gopclntab.table import SECTION, GoFunction, GoTable
 _PCDATA_INLINE_INDEX = 2  # internal/abi.PCDATA_InlTreeIndex
 _FUNCDATA_INLINE_TREE = 3  # internal/abi.FUNCDATA_InlTree
 _MAX_INLINED = 200  # calls inlined into each other
-_WRAPPER = re.compile(r"\.gowrap\d+$")
+WRAPPER = re.compile(r"\.gowrap\d+$")  # end of the name of a function that the compiler makes for `go f(x)`
 
 
 class GoPlace(NamedTuple):
@@ -59,11 +59,6 @@ def places_at(table: GoTable, pc: int, lookup: int) -> list[GoPlace]:
             file, line = _line_at(table, function, at)
             index = table.pcdata(function, _PCDATA_INLINE_INDEX, at)
     return [*places, GoPlace(function.name, function.entry, file, line)]
-
-
-def is_wrapper(function: str) -> bool:
-    """Return True if the compiler has made a function with this name for a `go` statement."""
-    return _WRAPPER.search(function) is not None
 
 
 def inlined_names(table: GoTable, function: GoFunction) -> Iterator[str]:

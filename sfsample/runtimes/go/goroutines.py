@@ -72,9 +72,9 @@ class GoroutineReader:
                 yield goroutine
             self.read_of = at + count, length
 
-    def chosen(self, array: Span, indexes: Iterable[int]) -> list[Goroutine]:
+    def chosen(self, array: int, indexes: Iterable[int]) -> list[Goroutine]:
         """Return the living goroutines among some entries of the array; `objects` stays empty."""
-        words = self._read([(array[0] + 8 * at, 8) for at in indexes])
+        words = self._read([(array + 8 * at, 8) for at in indexes])
         found = [*self._batch([*map(word_in, words)])]
         self.objects.clear()  # a recording needs none of them, but would read more and more
         return found
