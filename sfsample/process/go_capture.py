@@ -23,9 +23,9 @@ from sfsample.process.beside import Beside, Room
 from sfsample.process.process import LiveProcess
 from sfsample.process.thread import Thread
 from sfsample.process.vm import Pieces, read_memory
-from sfsample.runtimes.go.defers import DeferReader, Unlock
 from sfsample.runtimes.go.goroutines import GoroutineReader, find_goroutines
 from sfsample.runtimes.go.layout import Goroutine, GoRuntimeLayout, layout_of
+from sfsample.runtimes.go.pending_unlocks import DeferReader, Unlock
 from sfsample.runtimes.go.plan import GoPlan, find_plan
 
 _FS_BASE = 58  # DWARF number

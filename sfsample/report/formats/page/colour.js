@@ -1,6 +1,6 @@
 // Chooses the colours, and writes the legend that explains them.
 //
-// Each module has a colour, or each function if no module is known, or each owner of Python code, each cause of
+// Each module has a colour, or each function if no module is known, or each owner of Python or Go code, each cause of
 // a wait, each way in which frames were found, each direction of a change.  A module's hue comes from its name
 // and is the same in every graph; where two hues would look alike, the module with less weight takes a free one.
 
@@ -13,13 +13,19 @@ const FOUND_HUES = { context: 210, sframe: 135, eh_frame: 45, debug_frame: 60, s
 
 const WAIT_HUES = { lock: 0, gil: 330, condition: 30, network: 210, pipe: 180, disk: 280, sleep: 135, child: 60,
   signal: 90, cpu: 45, event: 240, other: 300 }; // by class of the wait: a WaitClass
-const OWNER_HUES = { mine: 25, packages: 210, "standard library": 135, "native code": 280 };
+const OWNER_HUES = { mine: 25, packages: 210, "standard library": 135, "Go runtime": 60, "native code": 280 };
 const PACKAGES = /\/(site|dist)-packages\//, LIBRARY = /^<frozen |\/lib(64)?\/python3(\.\d+t?|\d+\.zip)\//;
+
+// The owner of a Go function, by its name: first the runtime with code that the compiler makes, then modules (the first
+// part of their path has a dot), then packages of the standard library (the first parts of their paths).
+const GO_RUNTIME = /^(runtime|internal\/(runtime|abi|bytealg|cpu)|type:|go:|crosscall2|cgocallback|gosave_|_rt0_)/;
+const GO_PACKAGES = /^[^/]+\.[^/]*\//;
+const GO_LIBRARY = /^(archive|bufio|bytes|cmp|compress|container|context|crypto|database|debug|embed|encoding|errors|expvar|flag|fmt|go|hash|html|image|index|internal|io|iter|log|maps|math|mime|net|os|path|plugin|reflect|regexp|slices|sort|strconv|strings|structs|sync|syscall|testing|text|time|unicode|unique|vendor|weak)[./]/;
 
 // What the colours can stand for; the first one is that of a new page.
 function coloursOf(profile) {
   const { diff, modules, frames } = profile.data, hasModules = modules.some(Boolean);
-  return [["change", diff], ["owner", frames.text.some((_, frame) => profile.pythonFile(frame))],
+  return [["change", diff], ["owner", frames.text.some((_, frame) => profile.pythonFile(frame) || profile.goFunction(frame))],
     ["module", hasModules], ["function", !hasModules], ["wait", frames.wait.length],
     ["found", frames.found.some(Boolean)],
   ].filter(([, fits]) => fits).map(([how]) => how);
@@ -75,7 +81,8 @@ class Colours {
   }
 
   owner(frame) {
-    const path = this.profile.module(frame);
+    const path = this.profile.module(frame), name = this.profile.goFunction(frame);
+    if (name) return GO_RUNTIME.test(name) ? "Go runtime" : GO_PACKAGES.test(name) ? "packages" : GO_LIBRARY.test(name) ? "standard library" : "mine";
     if (!this.profile.pythonFile(frame)) return path && "native code";
     return PACKAGES.test(path) ? "packages" : LIBRARY.test(path) ? "standard library" : "mine";
   }
