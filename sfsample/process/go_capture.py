@@ -1,14 +1,15 @@
-"""Captures the goroutine of each thread of a live Go program, together with the thread's stack.
+"""Captures the goroutine of each thread of a live Go program or library, together with the thread's stack.
 
-Only programs are supported, not libraries in Go: a program keeps the goroutine of a thread at a fixed place
-in its thread-local storage.
+The thread-local storage of a thread has the address of its goroutine: in a program the word below fs.base, in
+a library a word farther below.  The goroutine proves itself, because its `m` has the id of the thread.
 
-Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s (the word below fs.base).
+Source: Go, src/cmd/link/internal/ld/data.go and src/runtime/tls_amd64.s.
 """
 
 import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
+from struct import iter_unpack
 from typing import NamedTuple
 
 from sfsample.core.arch import AMD64
@@ -29,7 +30,8 @@ from sfsample.runtimes.go.pending_unlocks import DeferReader, Unlock
 from sfsample.runtimes.go.plan import GoPlan, find_plan
 
 _FS_BASE = 58  # DWARF number
-_GOROUTINE_AT = -8  # bytes from fs.base to the word with the address of the goroutine
+_TLS_BYTES = 1 << 12  # bytes below fs.base that are searched for the address of the goroutine
+_MAX_SEARCHES = 64  # searches in the threads of one process that find nothing
 
 
 class FoundGoroutine(NamedTuple):
@@ -49,6 +51,7 @@ class GoCapture:
         self._mapping: Mapping | None = None  # mapping of the program's code
         self._module: Module | None = None
         self._layout: GoRuntimeLayout | None = None
+        self._searches = 0  # searches for the goroutine of a thread that have found nothing
         self._allgs = 0  # address of `runtime.allgs`; 0: not found
         self._tasks_budget = Budget(TASKS_NS)
         self.reader: GoroutineReader | None = None  # reader of the goroutines that were last read
@@ -59,16 +62,22 @@ class GoCapture:
     def learn(self, thread: Thread, snapshot: ThreadSnapshot, stack: Stack) -> bool:
         """Learn where the goroutine of a thread is, if its walk lacked that; True: capture it again."""
         base = snapshot.registers.get(_FS_BASE) if stack.stop_reason is StopReason.REGISTER_UNKNOWN else None
-        layout = self.find_layout() if base and thread.goroutine is None else None
-        if not base or layout is None:
+        if not base or thread.goroutine is not None or self._searches >= _MAX_SEARCHES:
             return False
-        tid = self._process.own_id(thread.tid)
-        goroutine = word_in(self._read(base + _GOROUTINE_AT, 8))
-        plan = find_plan(layout, goroutine, tid, self._read) if goroutine else None
+        plan = self._find_plan(base, self._process.own_id(thread.tid))
+        self._searches += plan is None
         if plan is not None:
             thread.goroutine = Beside(plan, self._room, self._process.arch.byteorder)
             thread.stack_end = plan.stack_end
         return plan is not None
+
+    def _find_plan(self, base: int, tid: int) -> GoPlan | None:
+        """Return the plan for a thread; `base`: its fs.base."""
+        layout = self.find_layout()
+        data = self._read(base - _TLS_BYTES, _TLS_BYTES) if layout is not None else None
+        words = [word for (word,) in iter_unpack("<Q", data or b"") if word and not word % 8]
+        plans = (find_plan(layout, word, tid, self._read) for word in reversed(words) if layout is not None)
+        return next(filter(None, plans), None)
 
     def prepare(self, thread: Thread) -> None:
         """Let the next capture of a thread copy its goroutine, unless it copies Python frames instead."""
@@ -80,15 +89,18 @@ class GoCapture:
         return plan.complete(snapshot) if isinstance(plan, GoPlan) else snapshot
 
     def find_layout(self) -> GoRuntimeLayout | None:
-        """Return the layout of the runtime; None: the process is no Go program of a known version."""
+        """Return the layout of Go in the program, or in a library that a stack has shown; None: there is none."""
         modules = self._process.modules
         code = next((mapping for mapping in modules.mappings if mapping.executable), None)
-        if code is None or code == self._mapping or self._process.arch.machine != AMD64.machine:
-            return self._layout
-        self._mapping, self._layout, self.problem, self.reader = code, None, "", None
-        module = self._module = modules.find(code.start)
-        table = module.tables.go if module is not None else None
-        if table is not None:
+        if code is None or self._process.arch.machine != AMD64.machine:
+            return None
+        if code != self._mapping:
+            self._mapping, self._searches = code, 0
+            self._module, self._layout, self.problem, self.reader = modules.find(code.start), None, "", None
+        if self._module is None or self._module.tables.go is None:
+            self._module = next((module for module in modules.modules if module.tables.go), None)
+        table = self._module.tables.go if self._module is not None else None
+        if table is not None and self._layout is None:
             self._layout = layout_of(table.minor)
             if self._layout is None:
                 version = table.version or "its version"
@@ -127,7 +139,7 @@ class GoCapture:
             return None
         table = module.tables.go
         variables = [(module.address(low), high - low) for low, high in table.module.bss]
-        self._allgs = find_goroutines(variables, layout, self._read_many)
+        self._allgs = find_goroutines(variables, self._read_many)
         self._defers = DeferReader(layout, module, table, self._read)
         return GoroutineReader(layout, find_wait_reasons(module.image), self._read_many, budget)
 

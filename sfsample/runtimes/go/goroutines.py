@@ -21,11 +21,11 @@ _MAX_BSS_BYTES = 64 << 20  # bytes of variables that are searched
 _MAX_READINGS = 3  # attempts to read a goroutine whose fields change during the reading
 
 
-def find_goroutines(variables: Iterable[Span], layout: GoRuntimeLayout, read: ReadMany) -> int:
+def find_goroutines(variables: Iterable[Span], read: ReadMany) -> int:
     """Return the address of `runtime.allgs`, which has address and length of an array; 0: not found.
 
     `variables`: the memory of variables that begin as zero.  The array is recognized by its first
-    goroutine, which has the id 1, and by its last.
+    and its last goroutine: the field `sched.g` of a goroutine has its own address, or 0 if it is new.
     """
 
     def word(address: int) -> int:
@@ -38,7 +38,7 @@ def find_goroutines(variables: Iterable[Span], layout: GoRuntimeLayout, read: Re
             if 0 < length <= capacity <= _MAX_GOROUTINES and array and not array % 8:
                 ends = word(array), word(array + 8 * (length - 1))
                 are_goroutines = all(g and not g % 8 and word(g + G_SELF) in (g, 0) for g in ends)
-                if are_goroutines and word(ends[0] + layout.g_status + 8) == 1:
+                if are_goroutines and word(ends[0] + G_SELF):
                     return address + 8 * at
     return 0
 
