@@ -89,7 +89,7 @@ class GoCapture:
         return plan.complete(snapshot) if isinstance(plan, GoPlan) else snapshot
 
     def find_layout(self) -> GoRuntimeLayout | None:
-        """Return the layout of Go in the program, or in a library that a stack has shown; None: there is none."""
+        """Return the layout of Go in the program, or in a library that a stack has shown; or None."""
         modules = self._process.modules
         code = next((mapping for mapping in modules.mappings if mapping.executable), None)
         if code is None or self._process.arch.machine != AMD64.machine:

@@ -40,7 +40,7 @@ class GoPlan:
 
     def __init__(self, layout: GoRuntimeLayout, m: int, scheduler: int, read: ReadMemory) -> None:
         self._layout, self._m, self._scheduler, self._read = layout, m, scheduler, read
-        self._m_bytes = layout.m_c_calls + 8  # bytes of the `m` that are copied
+        self._m_bytes = layout.m_goroutine + 8  # bytes of the `m` that are copied
         self.groups: tuple[tuple[Span, ...], ...] = (((m, self._m_bytes), (scheduler, G_BYTES)),)
         self._other: Span = 0, 0  # address and size of the copy of the other stack; (0, 0): none
 
@@ -56,10 +56,7 @@ class GoPlan:
         low, high, sp = (words[before + offset // 8] for offset in _STACK)
         own_low, own_high, own_sp = (words[scheduler + offset // 8] for offset in _STACK)
         if low <= stack.base < high:
-            # on the goroutine's stack: the walk leaves it only if a call to C has not returned
-            if not words[m + self._layout.m_c_calls // 8]:
-                return
-            sp, high = own_sp, own_high
+            sp, high = own_sp, own_high  # on the goroutine's stack, which C code may have called
         elif not own_low <= stack.base < own_high:
             # on the stack of a signal handler: the goroutine's sp is that of an earlier time
             sp = max(low, high - _MAX_STACK_BYTES)

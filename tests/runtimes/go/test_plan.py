@@ -20,10 +20,9 @@ OLD_SP = 0x7000  # bytes from the start of a stack to the sp that the runtime ha
 class Room:
     """The copies of one pause."""
 
-    def __init__(self, user: Span, calls: int) -> None:
+    def __init__(self, user: Span) -> None:
         self.words, self.copied = [0] * 4096, list[Span]()
         self._set(M, LAYOUT.m_goroutine, GOROUTINE)
-        self._set(M, LAYOUT.m_c_calls, calls)
         for g, (low, high) in ((SCHEDULER, OWN), (GOROUTINE, user)):
             for offset, value in ((G_STACK_LOW, low), (G_STACK_HIGH, high), (G_SP, low + OLD_SP)):
                 self._set(g, offset, value)
@@ -41,17 +40,16 @@ class Room:
 
 
 @pytest.mark.parametrize(
-    ("sp", "user", "calls", "copied"),
+    ("sp", "user", "copied"),
     [
-        (OWN[0] + 64, USER, 0, [(USER[0] + OLD_SP, 0x1000)]),
-        (USER[0] + 64, USER, 0, []),
-        (USER[0] + 64, USER, 1, [(OWN[0] + OLD_SP, 0x9000)]),
+        (OWN[0] + 64, USER, [(USER[0] + OLD_SP, 0x1000)]),
+        (USER[0] + 64, USER, [(OWN[0] + OLD_SP, 0x9000)]),
         # a signal handler: the interrupted goroutine has used more of its stack since its sp was noted
-        (SIGNALS[0] + 64, USER, 0, [(USER[0], 0x8000)]),
-        (SIGNALS[0] + 64, LARGE, 0, [(LARGE[1] - 0x10000, 0x10000)]),
+        (SIGNALS[0] + 64, USER, [(USER[0], 0x8000)]),
+        (SIGNALS[0] + 64, LARGE, [(LARGE[1] - 0x10000, 0x10000)]),
     ],
 )
-def test_the_other_stack_is_copied(sp: int, user: Span, calls: int, copied: list[Span]) -> None:
-    room = Room(user, calls)
+def test_the_other_stack_is_copied(sp: int, user: Span, copied: list[Span]) -> None:
+    room = Room(user)
     GoPlan(LAYOUT, M, SCHEDULER, lambda *_: None).follow(room, BytesMemory(sp, b""))
     assert room.copied == copied
