@@ -8,6 +8,7 @@ Source: Go, src/runtime/proc.go (allgs).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 
 from sfsample.core.budget import GOROUTINE_NS, READ_NS, Budget
 from sfsample.core.memory import ReadMany, Span, word_in
@@ -79,11 +80,12 @@ class GoroutineReader:
         self.objects.clear()  # a recording needs none of them, but would read more and more
         return found
 
-    def unmoved(self, goroutines: Sequence[Goroutine]) -> frozenset[int]:
-        """Return the ids of those goroutines that have not run since they were read."""
-        now = self._decoded(self._heads(goroutine.address for goroutine in goroutines))
-        places = {goroutine.address: goroutine.place for goroutine in now}
-        return frozenset(before.id for before in goroutines if places.get(before.address) == before.place)
+    def unmoved(self, places: Mapping[int, bytes]) -> frozenset[int]:
+        """Return the ids of the goroutines that have not run; `places`: `Goroutine.place` by address."""
+        addresses = iter(places)
+        batches = iter(lambda: [*islice(addresses, _BATCH)], [])
+        now = chain.from_iterable(self._decoded(self._heads(batch)) for batch in batches)
+        return frozenset(goroutine.id for goroutine in now if places[goroutine.address] == goroutine.place)
 
     def _batch(self, addresses: Sequence[int]) -> Iterator[Goroutine]:
         for attempt in range(_MAX_READINGS):
